@@ -1,0 +1,34 @@
+# `make demo` shows what atta does; `make test` proves it. Both set everything up first.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: setup demo test check bench docs clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## the whole chain on one machine: train, record the views, compare every method, save
+	$(BIN)/atta demo
+
+check: $(STAMP)  ## lint and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: check  ## lint, types and every test
+	$(BIN)/pytest
+
+bench: $(STAMP)  ## speed and memory against peers, as ratios measured in one run
+	$(BIN)/python -m benchmarks
+
+docs: $(STAMP)  ## the generated pages
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
