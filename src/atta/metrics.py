@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import log, pi, sqrt
-from typing import Any, Literal, NamedTuple, Self, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 import torch
@@ -90,7 +90,7 @@ def bin_index(values: Float[Tensor, "*shape"], edges: Float[Tensor, "edges"]) ->
 def _edges(count: int) -> Float[Tensor, "edges"]:
     if count < 1:
         raise InputError(f"count: expected at least 1 bin, got {count}")
-    # A division rounds correctly, so that 3/15 is the 0.2 a user writes; linspace multiplies a rounded step.
+    # A division rounds once, so that 3/15 is the 0.2 a user writes; linspace adds rounded steps and misses 11/15.
     return torch.arange(count + 1, dtype=torch.float64) / count
 
 
@@ -108,7 +108,9 @@ def _cell_edges() -> Float[Tensor, "edges"]:
     A good network is more than 99.9 % sure of most images; even cells would throw all of these into a few.
     """
     even = torch.arange(2049, dtype=torch.float64) / 2048
-    near_one = 1 - torch.exp2(-torch.arange(32 * 64, dtype=torch.float64) / 64)
+    near_one = 1 - torch.exp2(
+        -torch.arange(53 * 40, dtype=torch.float64) / 40
+    )  # float64 has no number beyond 1 - 2^-53
     return torch.cat([even, near_one]).sort().values
 
 
@@ -309,8 +311,8 @@ def evaluate(
 
     `simplex=False` takes rows that do not sum to 1, as pooled isotonic and histogram calibration may leave them.
 
-    >>> evaluate(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), [0, 0], metrics=["accuracy", "brier"])
-    {'accuracy': 0.5, 'brier': 0.185...}
+    >>> evaluate(torch.tensor([[0.75, 0.25], [0.25, 0.75]]), [0, 0], metrics=["accuracy", "brier"])
+    {'accuracy': 0.5, 'brier': 0.3125}
     """
     p, y = _door(probs, labels)
     sums = Sums(p.shape[1], count=count, metrics=metrics, device=p.device)
@@ -324,15 +326,17 @@ def evaluate(
 class Sums:
     """The same metrics from sums: O(bins) memory however many images, k · bins more for classwise_ece.
 
-    >>> sums = Sums(classes=10)
-    >>> for probs, labels in batches: sums.update(probs, labels)
-    >>> for tensor in sums.state.values(): torch.distributed.all_reduce(tensor)
-    >>> sums.compute()
+        sums = Sums(classes=10)
+        for probs, labels in batches:
+            sums.update(probs, labels)
+        for tensor in sums.state.values():  # on several machines
+            torch.distributed.all_reduce(tensor)
+        sums.compute()
 
-    Equal to `evaluate` up to float64 rounding, but for the two that depend on ranks. Those see the confidence by its
-    cell (`_cell_edges`), and images in one cell as tied: adaptive_ece is off by at most twice the images in the cells
-    that a quantile cuts, aurc by Σ_cells m/4 · (w_first - w_last), with m images whose error at rank j weighs w_j. On
-    10,000 images of a good network both are below 1e-3.
+    Equal to `evaluate` up to float64 rounding, but for the two that depend on ranks. These know a confidence by its
+    cell (`_cell_edges`) and take the images of a cell as tied: adaptive_ece is off by at most 2/n times the images in
+    cells that a quantile cuts, aurc by Σ_cells m/4 · (w_first - w_last), m images whose error at rank j weighs w_j. In
+    practice that is far less: on 10,000 images under 1e-3 and 1e-4.
     """
 
     _TOTALS = ("images", "labelled", "accuracy", "brier", "mc_brier", "nll", "entropy", "shannon_entropy")
@@ -348,17 +352,17 @@ class Sums:
         self.classes, self.count = classes, count
         self.metrics = None if metrics is None else _known(metrics)
         self._edges, self._cells = _edges(count).to(device), _cell_edges().to(device)
-        wanted = METRICS if self.metrics is None else self.metrics
-        shapes = {
+        shapes: dict[str, tuple[int, ...]] = {
             "totals": (len(self._TOTALS),),
             "bins": (3, count),
-            "class_bins": (3, classes if "classwise_ece" in wanted else 0, count),
             "cells": (3, self._cells.shape[0] - 1),
         }
+        if self.metrics is None or "classwise_ece" in self.metrics:  # the one that costs, in memory and in time
+            shapes["class_bins"] = (3, classes, count)
         self.state = {k: torch.zeros(shape, dtype=torch.float64, device=device) for k, shape in shapes.items()}
         """Plain sums: those of two sets add up to those of both."""
 
-    def update(self, probs: Array, labels: LabelArray | None = None, *, simplex: bool = True) -> Self:
+    def update(self, probs: Array, labels: LabelArray | None = None, *, simplex: bool = True) -> "Sums":
         """Add images. Input that is refused leaves the sums as they were."""
         p, y = _door(probs, labels)
         if p.shape[1] != self.classes:
@@ -368,7 +372,7 @@ class Sums:
             fresh._add(rows)
         return self.merge(fresh)
 
-    def merge(self, other: "Sums") -> Self:
+    def merge(self, other: "Sums") -> "Sums":
         """Add the images of another."""
         mine, theirs = ((s.classes, s.count, s.metrics) for s in (self, other))
         if mine != theirs:
@@ -399,10 +403,10 @@ class Sums:
             }
             for name, edges in (("bins", self._edges), ("cells", self._cells)):
                 self.state[name] += _tally(bin_index(confidence, edges), edges.shape[0] - 1, confidence, correct)
-            if (table := self.state["class_bins"]).numel():
+            if "class_bins" in self.state:
                 index = bin_index(p, self._edges) + self.count * torch.arange(self.classes, device=p.device)
                 tally = _tally(index.flatten(), self.classes * self.count, p.flatten(), hits.flatten())
-                table += tally.view_as(table)
+                self.state["class_bins"] += tally.view(3, self.classes, self.count)
         self.state["totals"] += torch.stack(list(totals.values()))
         return confidence, correct
 
