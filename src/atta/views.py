@@ -13,7 +13,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -130,7 +130,7 @@ class View:
             raise InputError(f"View {self.name!r}: expected 0 or more numbers an image, got {self.numbers}.")
 
     @classmethod
-    def of(cls, name: str, transform: Callable[[Images], Tensor]) -> Self:
+    def of(cls, name: str, transform: Callable[[Images], Tensor]) -> "View":
         """A view without randomness, from any function of a batch of images."""
         return cls(name, transform, numbers=0)
 
