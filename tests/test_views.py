@@ -209,7 +209,9 @@ def worker(batch: tuple[Policy, list[int]]) -> bytes:
 
 def test_two_worker_processes_give_the_same_bits():
     policy = Policy.parse(ALL)
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as workers:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["hypothesis", "torch"])  # once rather than in each worker
+    with ProcessPoolExecutor(2, mp_context=context) as workers:
         halves = [
             pickle.loads(half) for half in workers.map(worker, [(policy, [*range(20)]), (policy, [*range(20, 32)])])
         ]
@@ -379,12 +381,12 @@ def test_two_views_of_one_name_do_not_merge():
             "expected floats in [0, 1] of shape (n, c, h, w), got (2, 3, 8, 8) of torch.uint8",
         ),
         (torch.zeros(3, 8, 8), [0], {}, "of shape (n, c, h, w), got (3, 8, 8) of torch.float32."),
-        (torch.zeros(2, 3, 8, 8), [0], {}, "indices: expected 2 whole numbers, one an image, got (1) of torch.int64."),
+        (torch.zeros(2, 3, 8, 8), [0], {}, "indices: expected 2 whole numbers, one an image, got (1,) of torch.int64."),
         (
             torch.zeros(2, 3, 8, 8),
             torch.tensor([0.0, 1.0]),
             {},
-            "indices: expected 2 whole numbers, one an image, got (2) of torch.float32.",
+            "indices: expected 2 whole numbers, one an image, got (2,) of torch.float32.",
         ),
         (
             torch.zeros(2, 3, 8, 8),
@@ -433,16 +435,10 @@ def test_a_function_of_images_and_numbers_is_a_random_view():
 
 
 def test_the_count_of_numbers_may_follow_the_shape():
-    shapes = []
-
-    def count(c: int, h: int, w: int) -> int:
-        shapes.append((c, h, w))
-        return h
-
-    rows = View("rows", lambda images, u: images * u[:, None, :, None], numbers=count)
+    rows = View("rows", lambda images, u: images * u[:, None, :, None], numbers=lambda c, h, w: h)
     assert rows.random
-    rendered_by(Policy(((rows, 1),)))
-    assert shapes == [(3, 10, 9)]
+    shown = rendered_by(Policy(((rows, 1),)))["rows", 0]
+    assert torch.equal(shown, photos(4) * random_numbers("rows", 10, torch.arange(4))[:, None, :, None])
 
 
 @pytest.mark.parametrize(
@@ -461,6 +457,13 @@ def test_a_view_that_returns_something_else_is_named(transform, got):
     sentence = f"View 'odd': expected images of shape (4, 3, h, w) of torch.float32, got {got}."
     with pytest.raises(InputError, match=re.escape(sentence)):
         View("odd", transform)(photos(4))
+
+
+def test_a_view_that_is_given_too_few_numbers_says_so():
+    with pytest.raises(InputError, match=r"View 'crop': expected 2 numbers an image, got none\."):
+        VIEWS["crop"](photos(4))
+    with pytest.raises(InputError, match=r"View 'noise': expected 273 numbers an image, got 2\."):
+        VIEWS["noise"](photos(4), torch.zeros(4, 2))
 
 
 @pytest.mark.parametrize("name", ["", "two words", "a+b", "5crop", "-x"])

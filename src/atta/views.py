@@ -13,7 +13,6 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -23,10 +22,6 @@ from torch import Tensor
 
 from atta import transforms
 from atta.types import Images, InputError
-
-Draws: TypeAlias = Literal["random", "stratified"]
-"""`random`: independent numbers for each image, as in the paper. `stratified`: fixed ones, spread evenly."""
-
 
 # ---------------------------------------------------------------------------------------------------------- numbers
 
@@ -74,7 +69,11 @@ def draw_numbers(
     seed: int = 0,
     draws: str = "random",
 ) -> Float[Tensor, "n d"]:
-    """The numbers of one repeat out of `repeats` of a view, one row an image; `seed` matters to random draws only."""
+    """The numbers of one repeat, out of `repeats`, of a view: one row an image.
+
+    `random` draws are independent, as in the paper, and of the given seed; `stratified` ones are spread evenly over the
+    repeats and fixed, which makes a deployed model deterministic.
+    """
     match draws:
         case "random":
             return random_numbers(name, count, indices, repeat=repeat, seed=seed)
@@ -147,13 +146,16 @@ class View:
         return self.numbers(c, h, w)
 
     def __call__(self, images: Images, u: Float[Tensor, "n d"] | None = None) -> Float[Tensor, "n c h2 w2"]:
-        """Show the images, and check what a transform of unknown origin returns."""
-        shown = self.transform(images, u) if self.random else self.transform(images)
+        """Show the images, and check what a transform of unknown origin takes and returns."""
         n, c, *_ = images.shape
+        if self.random and (u is None or u.shape[1] != self.count(images)):
+            got = "none" if u is None else u.shape[1]
+            raise InputError(f"View {self.name!r}: expected {self.count(images)} numbers an image, got {got}.")
+        shown = self.transform(images, u) if self.random else self.transform(images)
         if not isinstance(shown, Tensor):
             got = type(shown).__name__
         elif shown.ndim != 4 or shown.shape[:2] != images.shape[:2] or shown.dtype != images.dtype:
-            got = f"({', '.join(map(str, shown.shape))}) of {shown.dtype}"
+            got = f"{tuple(shown.shape)} of {shown.dtype}"
         else:
             return shown
         raise InputError(f"View {self.name!r}: expected images of shape ({n}, {c}, h, w) of {images.dtype}, got {got}.")
@@ -200,7 +202,7 @@ class _Seeded:
 
     def __call__(self, images: Images, u: Float[Tensor, "n 2"]) -> Float[Tensor, "n c h2 w2"]:
         # The CPU generator looks at 32 bits of its seed: 24 come from the first number, 8 from the second.
-        high, low = (u.double().cpu() * torch.tensor([2**24, 2**8])).long().unbind(1)
+        high, low = (u.cpu().double() * torch.tensor([2**24, 2**8])).long().unbind(1)
         generators = [torch.default_generator]
         if images.is_cuda:
             generators.append(torch.cuda.default_generators[images.device.index])
@@ -318,17 +320,15 @@ class Policy:
         """
         if images.ndim != 4 or not images.is_floating_point():
             raise InputError(
-                f"images: expected floats in [0, 1] of shape (n, c, h, w), got ({', '.join(map(str, images.shape))}) "
-                f"of {images.dtype}."
+                f"images: expected floats in [0, 1] of shape (n, c, h, w), got {tuple(images.shape)} of {images.dtype}."
             )
         if indices is None and draws == "random":
             raise InputError("indices: expected each image's place in its dataset, for random draws, got None.")
         n = images.shape[0]
-        places = torch.arange(n) if indices is None else torch.as_tensor(indices)
+        places = torch.arange(n) if indices is None else torch.as_tensor(indices).cpu()
         if places.shape != (n,) or places.is_floating_point():
             raise InputError(
-                f"indices: expected {n} whole numbers, one an image, got ({', '.join(map(str, places.shape))}) "
-                f"of {places.dtype}."
+                f"indices: expected {n} whole numbers, one an image, got {tuple(places.shape)} of {places.dtype}."
             )
         for view, repeats in self.terms:
             for repeat in range(repeats):
