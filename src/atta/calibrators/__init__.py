@@ -1,0 +1,113 @@
+"""Every way to calibrate, by name, and calibrators from files.
+
+| file    | calibrators (what is learned)      | methods (how)                                        |
+|---------|------------------------------------|------------------------------------------------------|
+| scaling | Temperature, Affine                | vanilla, temperature, dirichlet                      |
+| binning | Steps, Polyline                    | histogram, isotonic                                  |
+| views   | ViewBlend, AverageBlend, ViewMean  | m-atta, v-atta, adaptive-tta, mean-tta(-temperature) |
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from typing import Any
+
+from atta.calibrators.base import FORMAT, FORMAT_VERSION, Calibrator, Method
+from atta.calibrators.binning import Histogram, Isotonic, Polyline, Steps
+from atta.calibrators.scaling import Affine, Dirichlet, Temperature, TemperatureScaling, Vanilla
+from atta.calibrators.views import (
+    MATTA,
+    VATTA,
+    AdaptiveTTA,
+    AverageBlend,
+    MeanTTA,
+    MeanTTATemperature,
+    ViewBlend,
+    ViewMean,
+)
+from atta.predictions import read_tensors
+from atta.types import InputError
+
+__all__ = [
+    "CALIBRATORS",
+    "MATTA",
+    "METHODS",
+    "VATTA",
+    "AdaptiveTTA",
+    "Affine",
+    "AverageBlend",
+    "Calibrator",
+    "Dirichlet",
+    "Histogram",
+    "Isotonic",
+    "MeanTTA",
+    "MeanTTATemperature",
+    "Method",
+    "Polyline",
+    "Steps",
+    "Temperature",
+    "TemperatureScaling",
+    "Vanilla",
+    "ViewBlend",
+    "ViewMean",
+    "find_method",
+    "load",
+]
+
+METHODS: dict[str, type[Method]] = {
+    "vanilla": Vanilla,
+    "temperature": TemperatureScaling,
+    "isotonic": Isotonic,
+    "histogram": Histogram,
+    "dirichlet": Dirichlet,
+    "adaptive-tta": AdaptiveTTA,
+    "mean-tta": MeanTTA,
+    "mean-tta-temperature": MeanTTATemperature,
+    "m-atta": MATTA,
+    "v-atta": VATTA,
+}
+
+CALIBRATORS: dict[str, type[Calibrator]] = {
+    "Temperature": Temperature,
+    "Affine": Affine,
+    "Steps": Steps,
+    "Polyline": Polyline,
+    "ViewBlend": ViewBlend,
+    "AverageBlend": AverageBlend,
+    "ViewMean": ViewMean,
+}
+
+
+def find_method(name: str, **settings: Any) -> Method:
+    """Return the method of that name with these settings: `find_method("v-atta", views=["flip", "crop"])`."""
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"unknown method {name!r}.{hint} Known: {', '.join(METHODS)}")
+    known = METHODS[name].__dataclass_fields__
+    for setting in settings:
+        if setting not in known:
+            near = difflib.get_close_matches(setting, known, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"{name} has no setting {setting!r}.{hint} It has: {', '.join(known) or 'none'}")
+    return METHODS[name](**settings)
+
+
+def load(path: str | os.PathLike[str]) -> Calibrator:
+    """Read a calibrator that `save` wrote."""
+    tensors, header = read_tensors(path)
+    if header.get("format") != FORMAT:
+        raise InputError(f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}")
+    version = header.get("format_version", "")
+    if not version.isdecimal() or int(version) > FORMAT_VERSION:
+        raise InputError(f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one")
+    try:
+        about = json.loads(header["about"])
+        calibrator = CALIBRATORS[about["calibrator"]](**tensors, **about["options"])
+        calibrator.classes = int(about["classes"])
+        calibrator.method = find_method(about["method"], **about["settings"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path} is damaged: {type(error).__name__} {error}") from None
+    return calibrator

@@ -1,0 +1,143 @@
+"""Methods and calibrators: what every one of them is.
+
+A `Method` is a frozen dataclass of settings. `method.fit(predictions, labels)` returns a `Calibrator`, an `nn.Module` that
+holds only what was learned, all of it in buffers. A calibrator that is not fitted cannot be expressed.
+
+    Method.fit:  checks at the door  →  Method.learn  →  Calibrator
+    Calibrator(predictions):  checks at the door  →  Calibrator.calibrate on pieces that fit the cache  →  probs
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from atta.predictions import Predictions, as_labels, write_tensors
+from atta.types import InputError, Labels, Logits, Probs, RepeatLogits
+
+FORMAT = "atta.calibrator"
+FORMAT_VERSION = 1
+CHUNK = 1 << 17  # logits worked on at a time: a piece and its intermediates stay in the processor's cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """Settings of one way to calibrate. Frozen: a fitted calibrator can say exactly how it came about."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    @property
+    def keeps_class(self) -> bool:
+        """Whether the predicted class is promised never to change. A method that cannot promise it says so here."""
+        return True
+
+    @property
+    def on_simplex(self) -> bool:
+        """Whether each row of probabilities adds up to one."""
+        return True
+
+    def fit(self, predictions: Predictions, labels: Any) -> Calibrator:
+        """Learn from validation predictions and their labels (a list, array or tensor of class numbers)."""
+        if not isinstance(predictions, Predictions):
+            raise InputError(f"{self.name} fits atta.Predictions, got {type(predictions).__name__}")
+        checked = as_labels(labels, images=len(predictions), classes=predictions.classes).to(predictions.logits.device)
+        calibrator = self.learn(predictions, checked).to(dtype=predictions.logits.dtype)
+        calibrator.classes, calibrator.method = predictions.classes, self
+        return calibrator
+
+    @abstractmethod
+    def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
+        """Fit to predictions and labels that have been checked."""
+
+
+class Calibrator(nn.Module, ABC):
+    """What was learned: turns predictions into calibrated probabilities.
+
+    Computes in the dtype of the predictions (at least float32), on its own device, and answers where the predictions lie.
+    """
+
+    classes: int
+    method: Method
+    kinds: tuple[str, ...] = ()
+
+    @abstractmethod
+    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+        """Map tensors to probabilities: no checks, no Python values, fit for `torch.export`."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the constructor needs besides the buffers."""
+        return {}
+
+    @property
+    def keeps_class(self) -> bool:
+        """Whether the predicted class is promised never to change."""
+        return self.method.keeps_class
+
+    @torch.no_grad()
+    def forward(self, predictions: Predictions) -> Probs:
+        """Return the calibrated probabilities, in memory bounded by the answer itself."""
+        if predictions.classes != self.classes:
+            raise InputError(f"this calibrator was fitted on {self.classes} classes, got predictions of {predictions.classes}")
+        used = predictions.select(self.kinds)
+        state = next(self.buffers(), None)
+        device = used.logits.device if state is None else state.device
+        probs = torch.empty_like(used.logits)
+        start = 0
+        for part in used.chunks(max(1, CHUNK // self.classes)):
+            here = part.to(device)
+            probs[start : start + len(part)] = self.calibrate(here.logits, here.views)
+            start += len(part)
+        return probs
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write one safetensors file: the buffers, and as JSON in its header the method, settings, classes and views."""
+        from atta import __version__  # the package imports this module first
+
+        about = {
+            "calibrator": type(self).__name__,
+            "options": self.options,
+            "method": self.method.name,
+            "settings": dataclasses.asdict(self.method),
+            "classes": self.classes,
+            "views": list(self.kinds),
+            "version": __version__,
+        }
+        header = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "about": json.dumps(about)}
+        return write_tensors(path, self.state_dict(), header)
+
+    def extra_repr(self) -> str:
+        """Name the method and what it was fitted on."""
+        views = f", views={'+'.join(self.kinds)}" if self.kinds else ""
+        return f"{self.method.name}, classes={self.classes}{views}"
+
+
+def choose_kinds(predictions: Predictions, kinds: Sequence[str] | None, method: str) -> tuple[str, ...]:
+    """Return the kinds of view to use: the given ones, or by default every one that is there."""
+    if kinds is not None and not kinds:
+        raise InputError(f"{method} needs at least one kind of view, got an empty list")
+    chosen = predictions.check_kinds(kinds) if kinds is not None else predictions.kinds
+    if not chosen:
+        raise InputError(f"{method} needs the logits of views, got predictions without any")
+    return chosen
+
+
+def base_probs(logits: Logits) -> Probs:
+    """Return softmax(logits): what the network itself says."""
+    return logits.softmax(dim=-1)
+
+
+def guard_class(probs: Probs, base: Probs) -> Probs:
+    """Answer with `base` in rows where rounding would change the class."""
+    same: Tensor = probs.argmax(dim=-1, keepdim=True) == base.argmax(dim=-1, keepdim=True)
+    return torch.where(same, probs, base)

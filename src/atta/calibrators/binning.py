@@ -1,0 +1,199 @@
+"""Calibrators that map one probability to another, learned from how often it was right: isotonic and histogram.
+
+Pooled (the default, and what the paper ran): one map for all k·n probabilities, with the target "is this the true class".
+One-vs-rest (`pooled=False`): a map a class. Neither keeps rows on the simplex, and histogram binning is not even monotone, so
+that the top class can change. `normalize=True` mends both: the original class is carried along, its confidence is the mapped
+value wherever that can be, and the others share the rest in proportion to theirs. `normalize=False` leaves the mapped values
+as they are, as the paper does.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from scipy.optimize import isotonic_regression
+from torch import Tensor
+
+from atta.calibrators.base import Calibrator, Method, base_probs, guard_class
+from atta.functional import MARGIN
+from atta.metrics import bin_index
+from atta.predictions import Predictions
+from atta.types import InputError, Labels, Logits, Probs, RepeatLogits
+
+
+def carry_class(mapped: Probs, base: Probs, floor: Tensor) -> Probs:
+    """Put mapped probabilities on the simplex with the class of `base` in front.
+
+    With v = mapped, c the class of `base` and q_j the part of rival j among the rivals, the answer is p_c = v_c and
+    p_j = (1 - v_c) q_j. Where a rival would then be ahead, p_c is the least that keeps c in front: max q / (1 + max q).
+    Values are kept `floor` away from 0 and 1: a zero would claim a certainty that the validation images cannot support.
+    """
+    first = base.argmax(dim=-1, keepdim=True)
+    mapped = mapped.clamp(min=floor, max=1 - floor)
+    rivals = mapped.scatter(-1, first, 0.0)
+    part = rivals / rivals.sum(dim=-1, keepdim=True)
+    strongest = part.amax(dim=-1, keepdim=True)
+    confidence = torch.maximum(mapped.gather(-1, first), (1 + MARGIN) * strongest / (1 + strongest))
+    return guard_class(((1 - confidence) * part).scatter(-1, first, confidence), base)
+
+
+class _Map(Calibrator):
+    """A map of single probabilities, one for all classes (1, b) or one a class (k, b)."""
+
+    def __init__(self, *, normalize: bool) -> None:
+        super().__init__()
+        self.normalize = normalize
+
+    floor: Tensor
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the constructor needs besides the buffers."""
+        return {"normalize": self.normalize}
+
+    @abstractmethod
+    def map(self, probs: Probs) -> Probs:
+        """Map every single probability."""
+
+    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+        """Map the softmax, and carry the class along unless told not to."""
+        base = base_probs(logits)
+        mapped = self.map(base)
+        return carry_class(mapped, base, self.floor.to(base)) if self.normalize else mapped
+
+
+class Steps(_Map):
+    """A value a bin: p in (edges_i, edges_{i+1}] becomes values_i."""
+
+    def __init__(self, edges: Tensor, values: Tensor, floor: Tensor, *, normalize: bool) -> None:
+        super().__init__(normalize=normalize)
+        self.register_buffer("edges", edges)
+        self.register_buffer("values", values)
+        self.register_buffer("floor", floor)
+
+    edges: Tensor
+    values: Tensor
+
+    def map(self, probs: Probs) -> Probs:
+        """Look up the value of the bin."""
+        index = bin_index(probs, self.edges)
+        columns = self.values.to(probs).expand(probs.shape[1], -1)
+        return columns.gather(1, index.T).T
+
+
+class Polyline(_Map):
+    """Straight lines through the knots (x, y), constant beyond the first and the last."""
+
+    def __init__(self, knots: Tensor, values: Tensor, floor: Tensor, *, normalize: bool) -> None:
+        super().__init__(normalize=normalize)
+        self.register_buffer("knots", knots)
+        self.register_buffer("values", values)
+        self.register_buffer("floor", floor)
+
+    knots: Tensor
+    values: Tensor
+
+    def map(self, probs: Probs) -> Probs:
+        """Interpolate between the two neighbouring knots."""
+        k = probs.shape[1]
+        x, y = self.knots.to(probs).expand(k, -1).contiguous(), self.values.to(probs).expand(k, -1)
+        columns = probs.T.contiguous()
+        right = torch.searchsorted(x, columns).clamp(1, x.shape[1] - 1)
+        left = right - 1
+        x0, x1, y0, y1 = x.gather(1, left), x.gather(1, right), y.gather(1, left), y.gather(1, right)
+        along = ((columns - x0) / (x1 - x0).clamp(min=torch.finfo(probs.dtype).tiny)).clamp(0, 1)
+        return torch.lerp(y0, y1, along).T
+
+
+@dataclass(frozen=True, kw_only=True)
+class Isotonic(Method):
+    """Isotonic regression of "is this the true class" on the probability: the best monotone map."""
+
+    pooled: bool = True
+    normalize: bool = True
+
+    name: ClassVar[str] = "isotonic"
+    summary: ClassVar[str] = "the best monotone map of single probabilities (Zadrozny & Elkan 2002)"
+
+    @property
+    def keeps_class(self) -> bool:
+        """With `normalize`: ties, of which a monotone map makes many, go to the original class."""
+        return self.normalize
+
+    @property
+    def on_simplex(self) -> bool:
+        """Whether each row adds up to one."""
+        return self.normalize
+
+    def learn(self, predictions: Predictions, labels: Labels) -> Polyline:
+        """Pool adjacent violators, over all classes at once or class by class."""
+        probs, hits, floor = _pairs(predictions, labels, pooled=self.pooled)
+        knots, values = zip(*(_isotonic_knots(p, h) for p, h in zip(probs, hits, strict=True)), strict=True)
+        longest = max(len(x) for x in knots)
+        padded = [np.stack([np.pad(line, (0, longest - len(line)), mode="edge") for line in lines]) for lines in (knots, values)]
+        device = predictions.logits.device
+        x, y = (torch.from_numpy(lines).to(device) for lines in padded)
+        return Polyline(x, y, floor, normalize=self.normalize)
+
+
+def _isotonic_knots(probs: Tensor, hits: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Return the corners of the fitted monotone line: the ends of each run of equal values."""
+    x, inverse, counts = np.unique(probs.cpu().numpy(), return_inverse=True, return_counts=True)
+    rate = np.bincount(inverse, weights=hits.cpu().numpy()) / counts
+    y = np.asarray(isotonic_regression(rate, weights=counts).x)
+    corner = np.ones(len(x), dtype=bool)
+    corner[1:-1] = (y[1:-1] != y[:-2]) | (y[1:-1] != y[2:])
+    x, y = x[corner], y[corner]
+    return (x, y) if len(x) > 1 else (np.array([0.0, 1.0]), np.repeat(y, 2))  # all probabilities alike
+
+
+@dataclass(frozen=True, kw_only=True)
+class Histogram(Method):
+    """Histogram binning: each probability becomes the accuracy of its bin."""
+
+    bins: int = 15
+    pooled: bool = True
+    normalize: bool = True
+
+    name: ClassVar[str] = "histogram"
+    summary: ClassVar[str] = "the accuracy of the bin a probability falls into (Zadrozny & Elkan 2001)"
+
+    def __post_init__(self) -> None:
+        if self.bins < 1:
+            raise InputError(f"bins must be at least 1, got {self.bins}")
+
+    @property
+    def keeps_class(self) -> bool:
+        """With `normalize`: the class is carried along. The map is not monotone, so without it another class can lead."""
+        return self.normalize
+
+    @property
+    def on_simplex(self) -> bool:
+        """Whether each row adds up to one."""
+        return self.normalize
+
+    def learn(self, predictions: Predictions, labels: Labels) -> Steps:
+        """Count hits by bin; a bin that no validation probability falls into keeps its midpoint."""
+        probs, hits, floor = _pairs(predictions, labels, pooled=self.pooled)
+        edges = torch.arange(self.bins + 1, dtype=torch.float64, device=probs.device) / self.bins
+        index = bin_index(probs, edges)
+        shape = (probs.shape[0], self.bins)
+        counts = torch.zeros(shape, dtype=torch.float64, device=probs.device).scatter_add_(1, index, torch.ones_like(hits))
+        rights = torch.zeros_like(counts).scatter_add_(1, index, hits)
+        midpoints = (edges[1:] + edges[:-1]) / 2
+        values = torch.where(counts > 0, rights / counts.clamp(min=1), midpoints)
+        return Steps(edges, values, floor, normalize=self.normalize)
+
+
+def _pairs(predictions: Predictions, labels: Labels, *, pooled: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return probabilities and hits, a row a map, and the smallest frequency that many pairs can show."""
+    probs = base_probs(predictions.logits)
+    hits = torch.zeros_like(probs, dtype=torch.float64).scatter_(1, labels.unsqueeze(1), 1.0)
+    rows = (1, -1) if pooled else (probs.shape[1], -1)
+    probs, hits = probs.double().T.reshape(rows), hits.T.reshape(rows)
+    return probs, hits, torch.tensor(1.0 / probs.numel(), dtype=torch.float64, device=probs.device)

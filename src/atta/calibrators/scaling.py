@@ -1,0 +1,205 @@
+"""Calibrators that see the logits alone, and stay close to the softmax: vanilla, temperature, Dirichlet.
+
+    vanilla        softmax(z)
+    temperature    softmax(z / T),  T = exp(t) > 0                                     Guo et al. 2017
+    dirichlet      softmax(W log softmax(z) + b)                                       Kull et al. 2019 (ODIR)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from atta.calibrators.base import Calibrator, Method, base_probs, guard_class
+from atta.fitting import fold_weights, folds, minimize, nll_of_logits
+from atta.predictions import Predictions
+from atta.types import InputError, Labels, Logits, Probs, RepeatLogits
+
+LOG_TEMPERATURE = (-10.0, 12.0)  # far beyond any use: where every image is right, the best temperature is 0
+FULL_CURVATURE = 200  # classes up to which a k × k matrix a class is worth its k³ numbers; beyond, its diagonal
+
+
+class Temperature(Calibrator):
+    """softmax(logits / temperature)."""
+
+    def __init__(self, temperature: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("temperature", temperature)
+
+    temperature: Tensor
+
+    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+        """Divide by the temperature. Dividing can make two logits equal, or unequal, by rounding: hence the guard."""
+        return guard_class((logits / self.temperature.to(logits)).softmax(dim=-1), base_probs(logits))
+
+
+class Affine(Calibrator):
+    """softmax(weight · log softmax(logits) + bias)."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+        self.register_buffer("bias", bias)
+
+    weight: Tensor
+    bias: Tensor
+
+    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+        """Apply the affine map to the log-probabilities."""
+        return F.linear(logits.log_softmax(dim=-1), self.weight.to(logits), self.bias.to(logits)).softmax(dim=-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vanilla(Method):
+    """The network as it is: softmax of its logits."""
+
+    name: ClassVar[str] = "vanilla"
+    summary: ClassVar[str] = "softmax of the logits, untouched"
+
+    def learn(self, predictions: Predictions, labels: Labels) -> Temperature:
+        """Learn nothing: temperature 1."""
+        return Temperature(torch.ones((), device=predictions.logits.device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemperatureScaling(Method):
+    """One temperature for all, at the minimum of the NLL."""
+
+    name: ClassVar[str] = "temperature"
+    summary: ClassVar[str] = "one temperature for all logits (Guo et al. 2017)"
+
+    def learn(self, predictions: Predictions, labels: Labels) -> Temperature:
+        """Find the temperature by NLL, to convergence, in float64."""
+        return Temperature(fit_temperature(predictions.logits, labels))
+
+
+def fit_temperature(logits: Logits, labels: Labels) -> Tensor:
+    """Return the T > 0 at which softmax(logits / T) has the least NLL."""
+    logits = logits.double()
+
+    def loss(parameters: Mapping[str, Tensor]) -> Tensor:
+        return nll_of_logits(logits / parameters["log_t"].exp(), labels)
+
+    start = {"log_t": torch.zeros((), dtype=torch.float64, device=logits.device)}
+    return minimize(loss, start, {"log_t": LOG_TEMPERATURE})["log_t"].exp()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dirichlet(Method):
+    """Dirichlet calibration with off-diagonal and intercept regularisation (ODIR).
+
+    Loss: NLL + λ Σ off-diagonal² + μ Σ b². W starts at the identity. λ and μ are chosen by cross-validated NLL over `grid`:
+    "coarse" (the default: 15 pairs, 3 beyond 200 classes), "authors" (theirs: 432 pairs, 243 from 100 classes on), or pairs of
+    your own. Can change the class.
+    """
+
+    grid: Literal["coarse", "authors"] | Sequence[tuple[float, float]] = "coarse"
+    folds: int = 5
+    seed: int = 0
+
+    name: ClassVar[str] = "dirichlet"
+    summary: ClassVar[str] = "affine map of the log-probabilities, λ and μ cross-validated (Kull et al. 2019)"
+
+    @property
+    def keeps_class(self) -> bool:
+        """An affine map mixes the classes."""
+        return False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.grid, str):
+            if self.grid not in ("coarse", "authors"):
+                raise InputError(f"grid must be 'coarse', 'authors' or pairs of (λ, μ), got {self.grid!r}")
+            return
+        pairs = tuple((float(lam), float(mu)) for lam, mu in self.grid)
+        if not pairs or min(min(pair) for pair in pairs) < 0:
+            raise InputError(f"grid must hold pairs (λ, μ), neither negative, got {self.grid!r}")
+        object.__setattr__(self, "grid", pairs)
+
+    def pairs(self, classes: int) -> list[tuple[float, float]]:
+        """Return the pairs (λ, μ) to try."""
+        if not isinstance(self.grid, str):
+            return list(self.grid)
+        if self.grid == "coarse" and classes > FULL_CURVATURE:  # k² parameters and more: each pair is a long wait
+            return [(1e-2, 1e-2), (1e-1, 1e-1), (1.0, 1.0)]
+        if self.grid == "coarse":
+            return list(product([1e-4, 1e-3, 1e-2, 1e-1, 1.0], [1e-3, 1e-1, 10.0]))
+        powers = [10.0**i for i in range(-2 if classes >= 100 else -5, 7)]
+        return list(product(sorted(c * p for c in (1.0, 0.25, 0.5) for p in powers), powers))
+
+    def learn(self, predictions: Predictions, labels: Labels) -> Affine:
+        """Choose λ and μ by cross-validation, the folds fitted together and each pair from its neighbour; then fit on all."""
+        log_probs = predictions.logits.log_softmax(dim=-1)
+        n, k = log_probs.shape
+        pairs = self.pairs(k)
+        best = pairs[0]
+        if len(pairs) > 1 and n > 1:
+            parts = folds(n, min(self.folds, n), seed=self.seed)
+            kept = fold_weights(n, parts).to(log_probs.device)
+            score = {}
+            start, tolerance = _identity(len(parts), log_probs), 1e-5 if k <= FULL_CURVATURE else 1e-4
+            # From the stiffest penalty, where W is nearly the identity, to the loosest: each fit starts at the last one.
+            for lam, mu in sorted(pairs, reverse=True):
+                start = _fit_odir(log_probs.float(), labels, kept.float(), start, lam, mu, tolerance=tolerance)
+                held_out = _losses(log_probs.double(), labels, (kept == 0).double(), start)
+                score[lam, mu] = held_out.sum().item() / n
+            best = min(score, key=score.__getitem__)
+        final = 1e-13 if k <= FULL_CURVATURE else 1e-7
+        everything = torch.full((1, n), 1 / n, dtype=torch.float64, device=log_probs.device)
+        found = _fit_odir(log_probs.double(), labels, everything, _identity(1, log_probs), *best, tolerance=final)[0]
+        return Affine(found[:, :-1].contiguous(), found[:, -1].contiguous())
+
+
+def _identity(count: int, log_probs: Tensor) -> Tensor:
+    """Return `count` maps (W | b) that change nothing."""
+    k = log_probs.shape[1]
+    return torch.eye(k, k + 1, dtype=torch.float64, device=log_probs.device).expand(count, k, k + 1)
+
+
+def _losses(log_probs: Tensor, labels: Tensor, rows: Tensor, maps: Tensor) -> Tensor:
+    """Return the NLL of each of the maps (W | b) [f k k+1], summed over the images with their weights in `rows` [f n]."""
+    f, k, _ = maps.shape
+    scores = (log_probs @ maps[..., :-1].reshape(f * k, k).T + maps[..., -1].reshape(f * k)).unflatten(-1, (f, k))
+    picked = scores.gather(-1, labels[:, None, None].expand(-1, f, 1)).squeeze(-1)
+    return (rows * (scores.logsumexp(dim=-1) - picked).T).sum(dim=-1)
+
+
+def _fit_odir(
+    log_probs: Tensor, labels: Tensor, rows: Tensor, start: Tensor, lam: float, mu: float, *, tolerance: float
+) -> Tensor:
+    """Fit one map (W | b) a row of `rows`, all of them together.
+
+    Log-probabilities run from 0 to -40, nearly in step with one another, and λ over eleven powers of ten: L-BFGS would need
+    hundreds of steps. So it works in coordinates in which the curvature is about 1: that of class i's row alone is
+    H_i = mean p_i (1 - p_i) x xᵀ + penalties, and with H_i = L_i L_iᵀ the coordinates are L_iᵀ (W | b)_i.
+    """
+    k = log_probs.shape[1]
+    x = torch.cat([log_probs, torch.ones_like(log_probs[:, :1])], dim=1).double()
+    probs = log_probs.double().exp()
+    penalties = x.new_full((k, k + 1), lam)
+    penalties.fill_diagonal_(0)
+    penalties[:, -1] = mu
+    doubt = probs * (1 - probs) / x.shape[0]
+    if k <= FULL_CURVATURE:
+        curvature = torch.stack([(x * row[:, None]).T @ x for row in doubt.T])
+        factor = torch.linalg.cholesky(curvature + torch.diag_embed(2 * penalties + 1e-5))
+        inverse = torch.linalg.inv(factor)
+        coordinates = torch.einsum("ipq,fip->fiq", factor, start)
+    else:
+        unit = (doubt.T @ x.square() + 2 * penalties + 1e-5).rsqrt()
+        coordinates = start / unit
+
+    def maps(coordinates: Tensor) -> Tensor:
+        return torch.einsum("ipq,fip->fiq", inverse, coordinates) if k <= FULL_CURVATURE else coordinates * unit
+
+    def loss(parameters: Mapping[str, Tensor]) -> Tensor:
+        these = maps(parameters["maps"])
+        fit = _losses(log_probs, labels, rows, these.to(log_probs)).sum().double()
+        return fit + (penalties * these.square()).sum()
+
+    return maps(minimize(loss, {"maps": coordinates}, tolerance=tolerance)["maps"])

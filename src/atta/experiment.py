@@ -1,0 +1,76 @@
+"""Experiments on records: split, fit, evaluate, as rows.
+
+    record ──► validation rows ──► method.fit ──► calibrator ──► test rows ──► evaluate ──► Results
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from atta.calibrators import Calibrator, Method
+from atta.metrics import class_changes, evaluate
+from atta.predictions import Record
+from atta.results import Results, Row
+from atta.types import InputError
+
+CLASS_CHANGES = "class_changes"
+
+
+def split_rows(images: int, validation: int, split: int) -> tuple[Int[Tensor, " v"], Int[Tensor, " t"]]:
+    """Return the rows to fit on and the rows to test on.
+
+    Split 0 takes the first rows as they stand, as in the paper; split s > 0 the first of a permutation seeded with s.
+    """
+    if not 0 < validation < images:
+        raise InputError(f"expected between 1 and {images - 1} validation images out of {images}, got {validation}")
+    rows = torch.arange(images) if split == 0 else torch.randperm(images, generator=torch.Generator().manual_seed(split))
+    return rows[:validation], rows[validation:]
+
+
+def score(name: str, method: Method, calibrator: Calibrator, test: Record, *, split: int = 0) -> list[Row]:
+    """Evaluate a calibrator on a record: one row a metric, and how many predicted classes it changed."""
+    probs = calibrator(test.predictions)
+    numbers = evaluate(probs, test.labels, simplex=method.on_simplex)
+    numbers[CLASS_CHANGES] = float(class_changes(probs, test.predictions.logits.softmax(dim=-1)))
+    return [Row(name, method.name, split, metric, value) for metric, value in numbers.items()]
+
+
+def compare(
+    records: Mapping[str, Record],
+    methods: Sequence[Method],
+    *,
+    validation: int = 1000,
+    splits: int = 1,
+    fit_on: Record | None = None,
+) -> Iterator[tuple[str, Results]]:
+    """Fit every method and evaluate it, step by step: yields what was just done and its rows.
+
+    Each record is split into `validation` rows to fit on and the rest to test on, `splits` times. With `fit_on`, the methods
+    are fitted on all of that record and tested on all of the others, once.
+    """
+    if splits < 1:
+        raise InputError(f"expected at least 1 split, got {splits}")
+    for name, record in records.items():
+        if fit_on is not None and fit_on.predictions.classes != record.predictions.classes:
+            expected, got = fit_on.predictions.classes, record.predictions.classes
+            raise InputError(f"{name} has {got} classes, the record to fit on has {expected}")
+        if fit_on is None:
+            record.require_labels()
+            split_rows(len(record), validation, 0)
+    for split in range(1 if fit_on is not None else splits):
+        for method in methods:
+            fitted = None if fit_on is None else method.fit(fit_on.predictions, fit_on.require_labels())
+            for name, record in records.items():
+                if fitted is not None:
+                    calibrator, test = fitted, record
+                else:
+                    rows, rest = split_rows(len(record), validation, split)
+                    fit, test = record[rows], record[rest]
+                    calibrator = method.fit(fit.predictions, fit.require_labels())
+                about = {"methods": {method.name: asdict(method)}}
+                yield f"{name}: {method.name}", Results(tuple(score(name, method, calibrator, test, split=split)), about)

@@ -1,0 +1,123 @@
+"""The one place where parameters are optimised.
+
+Two ways to the minimum of a mean loss over the validation images:
+
+- `minimize`: L-BFGS-B on the full batch, in float64, to convergence. Float32 is where others go wrong: differences of the
+  loss drown in its rounding and the start comes back as the answer.
+- `descend`: the paper's recipe, a fixed number of Adam steps on shuffled batches. Not run to convergence on purpose: how
+  far it gets is part of that method.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy import optimize
+from torch import Tensor
+from torch.nn import functional as F
+
+from atta.types import Labels, Logits, Probs, Scalar
+
+Parameters: TypeAlias = Mapping[str, Tensor]
+Loss: TypeAlias = Callable[[Parameters], Tensor]
+Bounds: TypeAlias = Mapping[str, tuple[float, float]]
+
+
+def nll(probs: Probs, labels: Labels) -> Scalar:
+    """Return the mean negative log-likelihood; a vanishing probability counts as the smallest one there is."""
+    picked = probs.gather(-1, labels.unsqueeze(-1))
+    return -picked.clamp(min=torch.finfo(probs.dtype).tiny).log().mean()
+
+
+def nll_of_logits(logits: Logits, labels: Labels) -> Scalar:
+    """Return the mean negative log-likelihood of softmax(logits)."""
+    return F.cross_entropy(logits, labels)
+
+
+def minimize(
+    loss: Loss, start: Parameters, bounds: Bounds | None = None, *, tolerance: float = 1e-14, iterations: int = 2000
+) -> dict[str, Tensor]:
+    """Return the parameters at a minimum of `loss`, inside `bounds`; stop once a step gains less than `tolerance`.
+
+    The loss is computed wherever `start` lies. A line search that fails at a kink of the loss (the share has some) starts
+    again from where it stopped, for as long as that still helps.
+    """
+    names = list(start)
+    shapes = [start[name].shape for name in names]
+    sizes = [start[name].numel() for name in names]
+    device = next(iter(start.values())).device
+    box = [(bounds or {}).get(name, (None, None)) for name, size in zip(names, sizes, strict=True) for _ in range(size)]
+
+    def unpack(flat: np.ndarray) -> dict[str, Tensor]:
+        parts = torch.from_numpy(flat).to(device).split(sizes)
+        return {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
+
+    def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        parameters = {name: part.clone().requires_grad_() for name, part in unpack(flat).items()}
+        value = loss(parameters)
+        gradients = torch.autograd.grad(value, list(parameters.values()))
+        return value.item(), torch.cat([gradient.flatten() for gradient in gradients]).double().cpu().numpy()
+
+    flat = torch.cat([start[name].detach().double().flatten() for name in names]).cpu().numpy()
+    best = np.inf
+    for _ in range(10):
+        answer = optimize.minimize(
+            value_and_gradient,
+            flat,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=box,
+            options={"maxiter": iterations, "maxfun": 2 * iterations, "ftol": tolerance, "gtol": 1e-9},
+        )
+        improvement = best - float(answer.fun)
+        flat, best = answer.x, float(answer.fun)
+        if answer.success or tolerance > 1e-12 or improvement < 1e-12 * max(1.0, abs(best)):
+            break
+    return unpack(flat)
+
+
+def descend(
+    loss: Callable[[Parameters, Int[Tensor, " batch"]], Tensor],
+    start: Parameters,
+    bounds: Bounds | None = None,
+    *,
+    images: int,
+    epochs: int,
+    batch: int,
+    lr: float,
+    decay: float,
+    seed: int,
+) -> dict[str, Tensor]:
+    """Take `epochs` rounds of Adam steps over shuffled batches of rows, clamping to `bounds` after each.
+
+    The last batch of a round may be smaller: no image is left out.
+    """
+    parameters = {name: value.detach().clone().requires_grad_() for name, value in start.items()}
+    optimizer = torch.optim.Adam(list(parameters.values()), lr=lr, weight_decay=decay, foreach=True)
+    generator = torch.Generator().manual_seed(seed)
+    device = next(iter(parameters.values())).device
+    for _ in range(epochs):
+        for rows in torch.randperm(images, generator=generator).to(device).split(batch):
+            optimizer.zero_grad()
+            loss(parameters, rows).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            with torch.no_grad():
+                for name, (low, high) in (bounds or {}).items():
+                    parameters[name].clamp_(low, high)
+    return {name: value.detach() for name, value in parameters.items()}
+
+
+def folds(images: int, count: int, *, seed: int = 0) -> list[Int[Tensor, " rows"]]:
+    """Deal the rows into `count` parts of nearly equal size, at random but always alike."""
+    generator = torch.Generator().manual_seed(seed)
+    return list(torch.randperm(images, generator=generator).tensor_split(count))
+
+
+def fold_weights(images: int, parts: Sequence[Tensor]) -> Float[Tensor, "folds images"]:
+    """Return the weight of each image in each fold's training mean: 0 for the images the fold holds out."""
+    kept = torch.ones(len(parts), images, dtype=torch.float64)
+    for row, held_out in zip(kept, parts, strict=True):
+        row[held_out] = 0
+    return kept / kept.sum(dim=1, keepdim=True)

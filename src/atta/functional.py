@@ -1,0 +1,120 @@
+"""The method: M-ATTA and V-ATTA (Conde et al., arXiv 2304.05104) on logits.
+
+A network answers an image with `logits`, and `base = softmax(logits)`. The same image seen through m kinds of view gives
+`view_logits`, one row a kind. Weights W, learned on a validation set, say how much each view counts,
+
+    fused = softmax( Σ_i W_i ⊙ view_logits_i )                                                        (fuse)
+    probs = (1 - share) · base + share · fused                                                        (blend)
+
+W has a column a class in M-ATTA, `(m, k)`, and one column for all of them in V-ATTA, `(m, 1)`. The share is the largest
+one that a learned `limit` in [0, 1] admits and that **leaves the predicted class as it was**. The paper finds it by walking
+down from the limit in steps of 0.01. But `probs` is linear in the share, so with c = argmax(base),
+
+    lead_j = base_c - base_j     how far rival j is behind
+    gain_j = fused_j - fused_c   how fast it comes up as the share grows
+
+rival j draws level at share = lead_j / (lead_j + gain_j) if gain_j > 0 and never otherwise. Hence
+
+    share = min( limit,  min over rivals with gain_j > 0 of  lead_j / (lead_j + gain_j) )              (largest_share)
+
+without a loop or an epsilon. `step=0.01` gives the paper's grid instead.
+
+**For every input, ties included, argmax(probs) == argmax(base).** At the bound two classes tie, and rounding would decide
+between them; so the share stays a relative `MARGIN` below, and a row whose class would still change is answered with
+`base`. Half-precision inputs are computed and answered in float32.
+"""
+
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from atta.types import Logits, Probs, Scalar, Shares, ViewLogits, ViewWeights
+
+Space: TypeAlias = Literal["logits", "probabilities"]
+
+MARGIN = 1e-4  # ONNX exporters fold a factor closer to 1 than about 1e-5 away, and the ties come back
+TINY = 1e-30  # a lead that counts as none; well inside float32's range, its reciprocal too
+
+
+def fuse(view_logits: ViewLogits, weights: ViewWeights, *, space: Space = "logits") -> Probs:
+    """Combine the views: softmax of the weighted sum, or ("probabilities") the mean of the weighted views' softmaxes.
+
+    The paper prints the softmax before the sum, which does not add up to one; its authors' code takes it after. Measured,
+    the sum in logit space is the better one (docs/method.md), hence the default.
+    """
+    if space == "probabilities":
+        return (weights * view_logits).softmax(dim=-1).mean(dim=-2)
+    if weights.shape[-1] == 1:  # V-ATTA: a matrix-vector product an image, with no (n, m, k) in between
+        return (weights.mT @ view_logits).squeeze(-2).softmax(dim=-1)
+    return torch.einsum("mk,nmk->nk", weights, view_logits).softmax(dim=-1)
+
+
+def largest_share(base: Probs, fused: Probs, limit: Scalar | float, *, step: float | None = None) -> Shares:
+    """Return how much of each answer the views may be given: at most `limit`, and less where a rival would overtake.
+
+    `step=None` is the closed form. A number is the paper's grid: limit, limit - step, ... down to the first share that keeps
+    the class, or 0 if no positive one does.
+    """
+    top, first = base.max(dim=-1, keepdim=True)
+    lead = top - base
+    gain = fused - fused.gather(-1, first)
+    # Floors instead of masks: the class itself and rivals that do not gain come out at 1, and no 0/0 can leave NaN in the
+    # gradients.
+    lead, gain = lead.clamp(min=TINY), gain.clamp(min=0)
+    catch_up = (lead / (lead + gain)).amin(dim=-1)
+    limit = torch.as_tensor(limit, dtype=base.dtype, device=base.device)
+    if step is not None:
+        return _share_on_grid(base, fused, limit, catch_up, step)
+    return torch.minimum(limit, torch.where(catch_up < 1, (1 - MARGIN) * catch_up, 1.0))
+
+
+def _share_on_grid(base: Probs, fused: Probs, limit: Scalar, catch_up: Shares, step: float) -> Shares:
+    """Walk down from the limit as Algorithms 1 and 2 do, starting next to where the closed form says the walk ends."""
+    steps = ((limit - catch_up) / step).detach().ceil().clamp(min=0)  # detached: the share then moves as the limit does
+    share = torch.zeros_like(catch_up)
+    for nearby in (1, 0, -1):  # rounding can put the end of the walk one step to either side; the fewest steps win
+        candidate = limit - (steps + nearby).clamp(min=0) * step
+        keeps = (candidate > 0) & _leads(mix(base, fused, candidate), base)
+        share = torch.where(keeps, candidate, share)
+    return share
+
+
+def blend(base: Probs, fused: Probs, share: Shares) -> Probs:
+    """Mix the views in: (1 - share) · base + share · fused, and `base` itself for a row whose class would change."""
+    mixed = mix(base, fused, share)
+    return torch.where(_leads(mixed, base).unsqueeze(-1), mixed, base)
+
+
+def mix(base: Probs, fused: Probs, share: Shares) -> Probs:
+    """Return (1 - share) · base + share · fused, with no eye on the class."""
+    return torch.lerp(base, fused, share.unsqueeze(-1))
+
+
+def atta(
+    logits: Logits,
+    view_logits: ViewLogits,
+    weights: ViewWeights,
+    limit: Scalar | float,
+    *,
+    step: float | None = None,
+    space: Space = "logits",
+) -> Probs:
+    """Return the calibrated probabilities; their class is the class of softmax(logits), always.
+
+    >>> logits = torch.tensor([[2.0, 1.0, 0.0]])        # softmax: 0.665 0.245 0.090
+    >>> views = torch.tensor([[[0.0, 3.0, 0.0]]])       # one view, which prefers another class
+    >>> atta(logits, views, weights=torch.ones(1, 1), limit=1.0)
+    tensor([[0.4623, 0.4623, 0.0754]])
+    """
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    base = logits.to(dtype).softmax(dim=-1)
+    fused = fuse(view_logits.to(dtype), weights.to(dtype), space=space)
+    return blend(base, fused, largest_share(base, fused, limit, step=step))
+
+
+def _leads(probs: Probs, base: Probs) -> Bool[Tensor, "n"]:
+    """Say for each row whether the class of `base` is strictly ahead of every other (far cheaper than a second argmax)."""
+    first = base.max(dim=-1, keepdim=True).indices
+    return probs.gather(-1, first).squeeze(-1) > probs.scatter(-1, first, -1.0).amax(dim=-1)

@@ -1,0 +1,269 @@
+"""What is passed around: the logits of images and of their views, and the record of them on disk.
+
+    Predictions(logits [n k], views={"flip": [n 1 k], "crop": [n 5 k]})
+    Record(predictions, labels, origin)   ⇄   one safetensors file
+
+The network runs once a split; every policy, method and metric then works from the record. A file holds the tensors
+`logits` (n k), `view.<name>` (n r k), `labels` (n, optional), and text metadata.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits
+
+VIEW_PREFIX = "view."
+FLOAT16_MAX = torch.finfo(torch.float16).max
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Logits of n images and, for each kind of view, of its r repeats.
+
+    NumPy arrays and torch tensors are both welcome; all of it is brought to one dtype, at least float32, and checked here,
+    once. Probabilities are not logits, and nothing guesses: take their logarithm first if that is what you have.
+    """
+
+    logits: Logits
+    views: Mapping[str, RepeatLogits] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        logits = _as_logits(self.logits, "logits")
+        if logits.ndim != 2:
+            raise InputError(f"logits must have shape (images, classes), got {_shape(logits)}")
+        n, k = logits.shape
+        if n == 0:
+            raise InputError("logits must hold at least one image, got none")
+        if k < 2:
+            raise InputError(f"logits must hold at least two classes, got {k}")
+        views = {}
+        for name, given in self.views.items():
+            if not isinstance(name, str) or not name:
+                raise InputError(f"a kind of view needs a name, got {name!r}")
+            view = _as_logits(given, f"view {name!r}")
+            if view.ndim != 3:
+                raise InputError(f"view {name!r} must have shape (images, repeats, classes), got {_shape(view)}")
+            if view.shape[0] != n or view.shape[2] != k or view.shape[1] == 0:
+                raise InputError(f"view {name!r} must have shape ({n}, repeats ≥ 1, {k}) like the logits, got {_shape(view)}")
+            views[name] = view
+        dtype = torch.float32
+        for tensor in (logits, *views.values()):
+            dtype = torch.promote_types(dtype, tensor.dtype)
+        logits = logits.to(dtype)
+        _check_finite(logits, "logits")
+        for name, view in views.items():
+            views[name] = view.to(device=logits.device, dtype=dtype)
+            _check_finite(views[name], f"view {name!r}")
+        object.__setattr__(self, "logits", logits)
+        object.__setattr__(self, "views", views)
+
+    @classmethod
+    def _trusted(cls, logits: Tensor, views: Mapping[str, Tensor]) -> Predictions:
+        """Wrap tensors that come out of checked predictions, without checking them again."""
+        predictions = object.__new__(cls)
+        object.__setattr__(predictions, "logits", logits)
+        object.__setattr__(predictions, "views", dict(views))
+        return predictions
+
+    @property
+    def classes(self) -> int:
+        """The number of classes, k."""
+        return self.logits.shape[1]
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of the kinds of view."""
+        return tuple(self.views)
+
+    @property
+    def passes(self) -> int:
+        """How often the network ran for each image."""
+        return 1 + sum(view.shape[1] for view in self.views.values())
+
+    def view_logits(self, kinds: Sequence[str]) -> ViewLogits:
+        """Return one row a kind: the mean over its repeats, in logit space."""
+        return torch.stack([repeat_mean(self.views[kind]) for kind in kinds], dim=1)
+
+    def __len__(self) -> int:
+        return self.logits.shape[0]
+
+    def __getitem__(self, rows: slice | Sequence[int] | np.ndarray | Tensor) -> Predictions:
+        """Return the predictions of some of the images."""
+        if isinstance(rows, np.ndarray | list | tuple):
+            rows = torch.as_tensor(rows, device=self.logits.device)
+        part = self._trusted(self.logits[rows], {name: view[rows] for name, view in self.views.items()})
+        if part.logits.ndim != 2 or len(part) == 0:
+            raise InputError(f"expected a slice or a list of rows that leaves at least one image, got {rows!r}")
+        return part
+
+    def __repr__(self) -> str:
+        views = ", ".join(f"{view.shape[1]} {name}" for name, view in self.views.items()) or "no views"
+        return f"Predictions({len(self)} images, {self.classes} classes; {views})"
+
+    def chunks(self, rows: int) -> Iterator[Predictions]:
+        """Cut into pieces of at most `rows` images, without copying."""
+        for start in range(0, len(self), rows):
+            yield self[start : start + rows]
+
+    def select(self, kinds: Sequence[str]) -> Predictions:
+        """Return the predictions with only these kinds of view, in this order."""
+        return self._trusted(self.logits, {kind: self.views[kind] for kind in self.check_kinds(kinds)})
+
+    def to(self, *args: Any, **kwargs: Any) -> Predictions:
+        """Move or cast every tensor, as `Tensor.to` does."""
+        return self._trusted(
+            self.logits.to(*args, **kwargs), {name: view.to(*args, **kwargs) for name, view in self.views.items()}
+        )
+
+    def check_kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
+        """Return `kinds` if each of them is here, and say which are not otherwise."""
+        missing = [kind for kind in kinds if kind not in self.views]
+        if missing:
+            have = ", ".join(self.kinds) or "none"
+            raise InputError(f"expected predictions with the views {', '.join(missing)}, got: {have}")
+        return tuple(kinds)
+
+
+def repeat_mean(view: RepeatLogits) -> Logits:
+    """Average the repeats of one kind of view, in the space they are given in."""
+    return view[:, 0] if view.shape[1] == 1 else view.mean(dim=1)
+
+
+def as_labels(labels: Any, *, images: int, classes: int) -> Labels:
+    """Turn a list, array or tensor into labels for `images` images, and say what is wrong with it otherwise.
+
+    The number of classes is that of the logits: classes without a single label are fine.
+    """
+    tensor = torch.as_tensor(labels)
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise InputError(f"labels must be integers, got {tensor.dtype}")
+    if tensor.ndim != 1:
+        raise InputError(f"labels must have shape (images,), got {_shape(tensor)}")
+    if tensor.shape[0] != images:
+        raise InputError(f"expected {images} labels, one an image, got {tensor.shape[0]}")
+    tensor = tensor.to(torch.int64)
+    wrong = ((tensor < 0) | (tensor >= classes)).nonzero()
+    if len(wrong):
+        row = int(wrong[0])
+        raise InputError(f"labels must lie in 0 … {classes - 1}, got {int(tensor[row])} in row {row} ({len(wrong)} such)")
+    return tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """Predictions, the labels where they are known, and where all of it comes from (text, for people)."""
+
+    predictions: Predictions
+    labels: Labels | None = None
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.labels is not None:
+            labels = as_labels(self.labels, images=len(self.predictions), classes=self.predictions.classes)
+            object.__setattr__(self, "labels", labels.to(self.predictions.logits.device))
+        origin = {str(key): str(value) for key, value in self.origin.items()}
+        object.__setattr__(self, "origin", origin)
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+    def __getitem__(self, rows: slice | Sequence[int] | np.ndarray | Tensor) -> Record:
+        """Return the record of some of the images."""
+        if isinstance(rows, np.ndarray | list | tuple):
+            rows = torch.as_tensor(rows)
+        labels = None if self.labels is None else self.labels[rows]
+        return Record(self.predictions[rows], labels, self.origin)
+
+    def require_labels(self) -> Labels:
+        """Return the labels, which this use of the record cannot do without."""
+        if self.labels is None:
+            raise InputError("expected a record with labels, got one without")
+        return self.labels
+
+    def save(self, path: str | os.PathLike[str], *, half: bool = False) -> Path:
+        """Write one safetensors file, whole or not at all; `half` stores the logits in float16."""
+        predictions = self.predictions.to(torch.float16) if half else self.predictions
+        if half and not all(torch.isfinite(t).all() for t in (predictions.logits, *predictions.views.values())):
+            raise InputError(f"float16 holds logits up to {FLOAT16_MAX:.0f}, got larger ones: save with half=False")
+        tensors = {"logits": predictions.logits}
+        tensors |= {VIEW_PREFIX + name: view for name, view in predictions.views.items()}
+        if self.labels is not None:
+            tensors["labels"] = self.labels
+        metadata = {**self.origin, "kinds": ",".join(predictions.kinds)}
+        return write_tensors(path, tensors, metadata)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Record:
+        """Read what `save` wrote, or any safetensors file with that layout."""
+        tensors, metadata = read_tensors(path)
+        logits, labels = tensors.pop("logits", None), tensors.pop("labels", None)
+        foreign = [name for name in tensors if not name.startswith(VIEW_PREFIX)]
+        if logits is None or foreign:
+            have = ", ".join(foreign) if foreign else "no logits"
+            raise InputError(f"{path} is not a record: expected tensors logits, labels and view.<name>, got {have}")
+        views = {name.removeprefix(VIEW_PREFIX): view for name, view in tensors.items()}
+        order = [name for name in metadata.pop("kinds", "").split(",") if name in views]
+        views = {name: views[name] for name in [*order, *(name for name in views if name not in order)]}
+        try:
+            return cls(Predictions(logits, views), labels, metadata)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+
+
+def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read the tensors and the text metadata of a safetensors file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}") from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is not a whole safetensors file ({error})") from None
+
+
+def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
+    """Write a safetensors file beside its final place and move it there, so that no half-written file is ever seen."""
+    path = Path(path)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, part, dict(metadata))
+        part.replace(path)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} could not be written ({error})") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def _as_logits(values: Any, name: str) -> Tensor:
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} must be an array or a tensor of numbers, got {type(values).__name__} ({error})") from None
+    if not tensor.is_floating_point():
+        raise InputError(f"{name} must be floating-point numbers, got {tensor.dtype}")
+    return tensor.detach()
+
+
+def _check_finite(tensor: Tensor, name: str) -> None:
+    if torch.isfinite(tensor).all():
+        return
+    rows = (~torch.isfinite(tensor)).flatten(1).any(dim=1).nonzero().flatten()
+    value = tensor[rows[0]][~torch.isfinite(tensor[rows[0]])][0].item()
+    raise InputError(f"{name} must be finite, got {value} in row {int(rows[0])} ({len(rows)} such rows)")
+
+
+def _shape(tensor: Tensor) -> str:
+    return str(tuple(tensor.shape))
