@@ -558,10 +558,10 @@ def test_the_ten_shared_classes_get_their_labels_in_aid():
 
 # ---- the real thing
 
-REAL = os.environ.get("ATTA_DATA")
+REAL = Path(os.environ.get("ATTA_DATA", "nowhere"))
 
 
-@pytest.mark.skipif(REAL is None, reason="ATTA_DATA does not say where CIFAR-10 is")
+@pytest.mark.skipif(not (REAL / "cifar10").is_dir(), reason="ATTA_DATA does not say where CIFAR-10 is")
 def test_the_real_cifar_10_is_read():
     from atta.augmentation import symmetries
 
@@ -576,7 +576,7 @@ def test_the_real_cifar_10_is_read():
     assert symmetries(some.tensors(), some.labels) == ("left-right",)
 
 
-@pytest.mark.skipif(REAL is None, reason="ATTA_DATA does not say where the aerial images are")
+@pytest.mark.skipif(not (REAL / "aid32").is_dir(), reason="ATTA_DATA does not say where the aerial images are")
 def test_aerial_images_look_the_same_in_every_direction():
     from atta.augmentation import MIRRORS, symmetries
 

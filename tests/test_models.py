@@ -244,6 +244,16 @@ def test_mean_and_std_must_pair_and_std_be_positive():
         Normalized(nn.Identity(), (0.5,), (0.0,))
 
 
+def test_an_adapted_model_exports_with_a_free_batch():
+    network = nn.Sequential(small_cnn(4), nn.Softmax(dim=1))
+    model = FromProbabilities(Normalized(network, (0.5,) * 3, (0.2,) * 3)).eval()
+    shapes = ({0: torch.export.Dim("n", min=1)},)
+    exported = torch.export.export(model, (IMAGES,), dynamic_shapes=shapes).module()
+    for n in (1, 5, 9):
+        images = torch.rand(n, 3, 8, 8)
+        torch.testing.assert_close(exported(images), model(images))
+
+
 # ---- ONNX
 
 

@@ -162,6 +162,16 @@ def test_a_plain_file_of_weights_is_no_trained_model(tmp_path):
         load_trained(tmp_path / "model.safetensors")
 
 
+def test_a_broken_file_is_named(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match=r"expected a trained model at .*model.safetensors, but it cannot be read"):
+        load_trained(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "checkpoint.pt").write_bytes(b"")
+    with pytest.raises(InputError, match=r"expected a checkpoint of `train` at .*checkpoint.pt, but it cannot be read"):
+        train("small_cnn", stripes(), recipe=QUICK, output=tmp_path, progress=False)
+
+
 # ---- the recipe
 
 

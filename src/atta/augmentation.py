@@ -28,7 +28,7 @@ def symmetries(images: UInt8[Tensor, "n c h w"], labels: Labels, limit: float = 
     every direction, and 0.65 or more for digits.
     """
     side = min(16, images.shape[2], images.shape[3])
-    coarse = torch.cat([F.adaptive_avg_pool2d(some.float().mean(dim=1), side) for some in torch.split(images, 2048)])
+    coarse = torch.cat([F.adaptive_avg_pool2d(some.float().mean(dim=1), side) for some in torch.split(images, 256)])
     mirrored = (coarse.flip(2), coarse.flip(1), coarse.transpose(1, 2))
     differences = {name: coarse - other for name, other in zip(MIRRORS, mirrored, strict=True)}
     if images.shape[2] != images.shape[3]:

@@ -11,6 +11,7 @@ stopped therefore needs only the weights and the momentum to go on exactly as if
 
 import json
 import math
+import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -203,7 +204,7 @@ def accuracy_on(model: nn.Module, images: ImageSet, batch_size: int = 500) -> fl
 def pixel_statistics(images: Bytes) -> tuple[list[float], list[float]]:
     """Mean and standard deviation of each channel of the pixels in [0, 1]."""
     total = torch.zeros(2, images.shape[1], dtype=torch.float64, device=images.device)
-    for piece in torch.split(images, 2048):
+    for piece in torch.split(images, 256):
         pixels = piece.double() / 255
         total += torch.stack([pixels.sum(dim=(0, 2, 3)), pixels.square().sum(dim=(0, 2, 3))])
     mean, square = total / (images.shape[0] * images.shape[2] * images.shape[3])
@@ -295,8 +296,12 @@ def _checkpoint(
 
 
 def _resume(path: Path, network: nn.Module, optimizer: torch.optim.SGD, metadata: dict[str, Any]) -> list[Epoch]:
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    _same_run(path, json.loads(state["metadata"]), metadata)
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        found = json.loads(state["metadata"])
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
+        raise InputError(f"expected a checkpoint of `train` at {path}, but it cannot be read: {error}") from error
+    _same_run(path, found, metadata)
     network.load_state_dict(state["network"])
     optimizer.load_state_dict(state["optimizer"])
     return [Epoch(**row) for row in state["history"]]
@@ -324,8 +329,11 @@ def _same_run(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any])
 def _read_metadata(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"expected a trained model, found no file at {path}")
-    with safe_open(path, framework="pt") as file:
-        text = (file.metadata() or {}).get("atta")
+    try:
+        with safe_open(path, framework="pt") as file:
+            text = (file.metadata() or {}).get("atta")
+    except SafetensorError as error:
+        raise InputError(f"expected a trained model at {path}, but it cannot be read: {error}") from error
     if text is None:
         raise InputError(f"expected a model that `train` wrote, but {path} says nothing of its training")
     metadata: dict[str, Any] = json.loads(text)
