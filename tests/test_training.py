@@ -126,6 +126,11 @@ def test_a_network_of_ones_own_is_given_again_to_load_it(tmp_path):
     torch.testing.assert_close(model(torch.ones(1, 3, 8, 8)), result.model(torch.ones(1, 3, 8, 8)))
 
 
+def test_a_network_given_in_evaluation_mode_is_trained_all_the_same():
+    whole = train(fresh(), stripes(), recipe=QUICK, progress=False)
+    assert equal(whole, train(fresh().eval(), stripes(), recipe=QUICK, progress=False))
+
+
 def test_a_half_precision_run_learns_too():
     result = train("small_cnn", stripes(), test_set=stripes(seed=1), recipe=QUICK, amp=True, progress=False)
     assert all(value.dtype in (torch.float32, torch.int64) for value in weights(result))

@@ -148,6 +148,7 @@ def train(
         if checkpoint is not None and resume and checkpoint.is_file():
             history = _resume(checkpoint, network, optimizer, metadata)
 
+        normalized.train()
         forward = torch.compile(normalized) if compile else normalized
         saved = -math.inf
         with _bar(progress, run.epochs, len(history)) as tell:
