@@ -1,0 +1,234 @@
+"""Labelled images that decode when they are asked for, and the one file they can be kept in.
+
+An `ImageSet` is what every dataset becomes, whatever it lay on disk as. It works as a torch dataset; `tensors()` gives
+all of it at once as bytes, which is how the networks here are fed.
+"""
+
+import importlib.util
+import io
+import json
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Int, UInt8
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+
+from atta.files import whole_file
+from atta.types import InputError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Bytes: TypeAlias = UInt8[Tensor, "n c h w"]
+"""Pixels as they are stored: 0 to 255."""
+Pixels: TypeAlias = UInt8[Tensor, "c h w"]
+
+
+class EncodedImages:
+    """Files of images, decoded one by one; `read(row)` gives a path or the bytes, `where(row)` names it in an error.
+
+    Colour is made RGB. A set whose first image is grey is grey, and a colour image in it is an error.
+    """
+
+    def __init__(
+        self,
+        rows: Int[Tensor, "n"],
+        read: Callable[[int], bytes | Path],
+        where: Callable[[int], str],
+        size: int | None = None,
+    ) -> None:
+        self.rows, self.read, self.where, self.size = rows, read, where, size
+        self._formats: tuple[str, ...] | None = None
+        if importlib.util.find_spec("PIL") is None:
+            raise InputError("decoding images needs Pillow: pip install 'atta[data]'")
+
+    def __len__(self) -> int:
+        return self.rows.shape[0]
+
+    def __getitem__(self, index: int) -> Pixels:
+        row = int(self.rows[index])
+        image = self._decode(row, "L" if self.grey else "RGB")
+        return image if self.size is None else resize(image[None], self.size)[0]
+
+    def take(self, indices: Int[Tensor, "n"]) -> "EncodedImages":
+        """The images at these positions, still encoded."""
+        return EncodedImages(self.rows[indices], self.read, self.where, self.size)
+
+    @cached_property
+    def grey(self) -> bool:
+        """Whether the first row is grey; subsets ask the same row, so that they decode as the whole would."""
+        return self._decode(0, None).shape[0] == 1
+
+    def _decode(self, row: int, mode: str | None) -> Pixels:
+        from PIL import ImageOps
+
+        source = self.read(row)
+        try:
+            with self._open(source if isinstance(source, bytes) else source.read_bytes()) as image:
+                if image.mode.startswith(("I", "F")):
+                    raise InputError(f"expected 8 bits a channel in {self.where(row)}, found the mode {image.mode}")
+                own = "L" if image.mode in ("1", "L") else "RGB"
+                if (mode, own) == ("L", "RGB"):
+                    raise InputError(f"expected grey as in the first image of the set, got colour in {self.where(row)}")
+                # A camera may store a photograph turned and say so in its EXIF.
+                upright = ImageOps.exif_transpose(image) if image.format == "JPEG" else image
+                wanted = mode or own
+                pixels = np.array(upright if upright.mode == wanted else upright.convert(wanted))
+        except (OSError, SyntaxError) as error:
+            raise InputError(f"expected an image in {self.where(row)}, but it cannot be decoded: {error}") from error
+        return torch.from_numpy(pixels).reshape(*pixels.shape[:2], -1).permute(2, 0, 1).contiguous()
+
+    def _open(self, data: bytes) -> "Image.Image":
+        from PIL import Image, UnidentifiedImageError
+
+        # Pillow asks one format after another. That of the last image is most likely this one's: 1.4 times as fast.
+        try:
+            image = Image.open(io.BytesIO(data), formats=self._formats)
+        except UnidentifiedImageError:
+            image = Image.open(io.BytesIO(data))
+        self._formats = (image.format,) if image.format else None
+        return image
+
+
+class ImageSet(Dataset[tuple[Tensor, int]]):
+    """Images, their labels if there are any, and the names of the classes.
+
+    `indices` says where each image stood in the set it came from: random views and shifts are functions of that number,
+    so that a subset is treated as the whole was.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        images: Tensor | EncodedImages,
+        labels: Tensor | None = None,
+        classes: Sequence[str] = (),
+        indices: Tensor | None = None,
+    ) -> None:
+        if isinstance(images, Tensor) and (images.dtype != torch.uint8 or images.ndim != 4):
+            raise InputError(
+                f"expected the images of {name} as uint8 of shape (n, c, h, w), got {images.dtype} of shape "
+                f"{tuple(images.shape)}"
+            )
+        if labels is not None:
+            labels = labels.long()
+            if labels.shape != (len(images),):
+                raise InputError(f"expected {len(images)} labels in {name}, got shape {tuple(labels.shape)}")
+            if len(labels) and not (labels.min() >= 0 and labels.max() < len(classes)):
+                raise InputError(
+                    f"expected labels from 0 to {len(classes) - 1} in {name}, which has {len(classes)} classes, "
+                    f"got {labels.min()} to {labels.max()}"
+                )
+        self.name, self.images, self.labels, self.classes = name, images, labels, tuple(classes)
+        self.indices = torch.arange(len(images)) if indices is None else indices.long()
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"image {index} of {len(self)}")
+        return self.images[index], -1 if self.labels is None else int(self.labels[index])
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the first image; `tensors()` makes sure that all share them."""
+        if not len(self):
+            raise InputError(f"expected at least one image in {self.name}, found none")
+        c, h, w = self.images[0].shape
+        return c, h, w
+
+    def tensors(self, size: int | None = None) -> Bytes:
+        """Decode every image, resized to `size` x `size` if that is given."""
+        if not len(self):
+            raise InputError(f"expected at least one image in {self.name}, found none")
+        if size is not None:
+            return self.resized(size).tensors()
+        if isinstance(self.images, Tensor):
+            return self.images
+        first = self.images[0]
+        everything = torch.empty(len(self), *first.shape, dtype=torch.uint8)
+        for i in range(len(self)):
+            image = self.images[i]
+            if image.shape != first.shape:
+                raise InputError(
+                    f"expected all images of {self.name} to be {tuple(first.shape)} as the first is, image {i} is "
+                    f"{tuple(image.shape)}; give an image size to resize them to"
+                )
+            everything[i] = image
+        return everything
+
+    def decoded(self) -> "ImageSet":
+        """The same set held in memory."""
+        return ImageSet(self.name, self.tensors(), self.labels, self.classes, self.indices)
+
+    def resized(self, size: int) -> "ImageSet":
+        """The same set with every image `size` x `size`; what is decoded later is resized later."""
+        if isinstance(self.images, Tensor):
+            images: Tensor | EncodedImages = resize(self.images, size)
+        else:
+            images = EncodedImages(self.images.rows, self.images.read, self.images.where, size)
+        return ImageSet(self.name, images, self.labels, self.classes, self.indices)
+
+    def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
+        """The images at these positions, in this order."""
+        chosen = torch.as_tensor(indices, dtype=torch.long)
+        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(self)):
+            raise InputError(
+                f"expected positions from 0 to {len(self) - 1} in {self.name}, got {chosen.min()} to {chosen.max()}"
+            )
+        images = self.images[chosen] if isinstance(self.images, Tensor) else self.images.take(chosen)
+        labels = None if self.labels is None else self.labels[chosen]
+        return ImageSet(self.name, images, labels, self.classes, self.indices[chosen])
+
+    def save(self, path: str | Path) -> None:
+        """Write the decoded images, the labels and the names of the classes as one safetensors file."""
+        tensors = {"images": self.tensors().contiguous(), "indices": self.indices}
+        if self.labels is not None:
+            tensors["labels"] = self.labels
+        with whole_file(path) as part:
+            save_file(tensors, part, metadata={"name": self.name, "classes": json.dumps(self.classes)})
+
+    @staticmethod
+    def load_file(path: str | Path) -> "ImageSet":
+        """Read what `save` wrote."""
+        if not Path(path).is_file():
+            raise InputError(f"expected a saved set of images, found no file at {path}")
+        try:
+            with safe_open(path, framework="pt") as file:
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+                metadata = file.metadata() or {}
+        except SafetensorError as error:
+            raise InputError(f"expected a saved set of images at {path}, but it cannot be read: {error}") from error
+        if "images" not in tensors or not {"name", "classes"} <= metadata.keys():
+            raise InputError(f"expected images, a name and classes in {path}, found {', '.join([*tensors, *metadata])}")
+        return ImageSet(
+            metadata["name"],
+            tensors["images"],
+            tensors.get("labels"),
+            json.loads(metadata["classes"]),
+            tensors.get("indices"),
+        )
+
+
+def resize(images: Bytes, size: int | tuple[int, int]) -> UInt8[Tensor, "n c h2 w2"]:
+    """Resize to `size` (a side, or height and width), bilinear and antialiased; the aspect is not kept."""
+    side = (size, size) if isinstance(size, int) else size
+    if min(side) < 1:
+        raise InputError(f"expected a size of at least 1 pixel, got {size}")
+    if images.shape[-2:] == side:
+        return images
+    # In pieces: float32 takes four times the bytes, and a whole dataset of them may not fit.
+    pieces = (
+        F.interpolate(piece.float(), side, mode="bilinear", antialias=True).round().clamp(0, 255).byte()
+        for piece in torch.split(images, 512)
+    )
+    return torch.cat(list(pieces))
