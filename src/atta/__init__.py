@@ -1,8 +1,8 @@
 """Trustworthy confidence for image classifiers: learned test-time views that never change the predicted class.
 
-    calibrator = atta.VATTA().fit(record.predictions, record.labels)
-    probs = calibrator(test.predictions)
-    atta.evaluate(probs, test.labels)
+calibrator = atta.VATTA().fit(record.predictions, record.labels)
+probs = calibrator(test.predictions)
+atta.evaluate(probs, test.labels)
 """
 
 __version__ = "0.1.0.dev0"

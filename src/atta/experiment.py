@@ -1,6 +1,6 @@
 """Experiments on records: split, fit, evaluate, as rows.
 
-    record ──► validation rows ──► method.fit ──► calibrator ──► test rows ──► evaluate ──► Results
+record ──► validation rows ──► method.fit ──► calibrator ──► test rows ──► evaluate ──► Results
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def split_rows(images: int, validation: int, split: int) -> tuple[Int[Tensor, " 
     """
     if not 0 < validation < images:
         raise InputError(f"expected between 1 and {images - 1} validation images out of {images}, got {validation}")
-    rows = torch.arange(images) if split == 0 else torch.randperm(images, generator=torch.Generator().manual_seed(split))
+    rows = (
+        torch.arange(images) if split == 0 else torch.randperm(images, generator=torch.Generator().manual_seed(split))
+    )
     return rows[:validation], rows[validation:]
 
 
@@ -73,4 +75,7 @@ def compare(
                     fit, test = record[rows], record[rest]
                     calibrator = method.fit(fit.predictions, fit.require_labels())
                 about = {"methods": {method.name: asdict(method)}}
-                yield f"{name}: {method.name}", Results(tuple(score(name, method, calibrator, test, split=split)), about)
+                yield (
+                    f"{name}: {method.name}",
+                    Results(tuple(score(name, method, calibrator, test, split=split)), about),
+                )

@@ -51,7 +51,7 @@ def minimize(
     box = [(bounds or {}).get(name, (None, None)) for name, size in zip(names, sizes, strict=True) for _ in range(size)]
 
     def unpack(flat: np.ndarray) -> dict[str, Tensor]:
-        parts = torch.from_numpy(flat).to(device).split(sizes)
+        parts = torch.split(torch.from_numpy(flat).to(device), sizes)
         return {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
 
     def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
@@ -99,7 +99,7 @@ def descend(
     generator = torch.Generator().manual_seed(seed)
     device = next(iter(parameters.values())).device
     for _ in range(epochs):
-        for rows in torch.randperm(images, generator=generator).to(device).split(batch):
+        for rows in torch.split(torch.randperm(images, generator=generator).to(device), batch):
             optimizer.zero_grad()
             loss(parameters, rows).backward()  # type: ignore[no-untyped-call]
             optimizer.step()

@@ -55,7 +55,9 @@ class Predictions:
             if view.ndim != 3:
                 raise InputError(f"view {name!r} must have shape (images, repeats, classes), got {_shape(view)}")
             if view.shape[0] != n or view.shape[2] != k or view.shape[1] == 0:
-                raise InputError(f"view {name!r} must have shape ({n}, repeats ≥ 1, {k}) like the logits, got {_shape(view)}")
+                raise InputError(
+                    f"view {name!r} must have shape ({n}, repeats ≥ 1, {k}) like the logits, got {_shape(view)}"
+                )
             views[name] = view
         dtype = torch.float32
         for tensor in (logits, *views.values()):
@@ -156,7 +158,9 @@ def as_labels(labels: Any, *, images: int, classes: int) -> Labels:
     wrong = ((tensor < 0) | (tensor >= classes)).nonzero()
     if len(wrong):
         row = int(wrong[0])
-        raise InputError(f"labels must lie in 0 … {classes - 1}, got {int(tensor[row])} in row {row} ({len(wrong)} such)")
+        raise InputError(
+            f"labels must lie in 0 … {classes - 1}, got {int(tensor[row])} in row {row} ({len(wrong)} such)"
+        )
     return tensor
 
 
@@ -251,7 +255,9 @@ def _as_logits(values: Any, name: str) -> Tensor:
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name} must be an array or a tensor of numbers, got {type(values).__name__} ({error})") from None
+        raise InputError(
+            f"{name} must be an array or a tensor of numbers, got {type(values).__name__} ({error})"
+        ) from None
     if not tensor.is_floating_point():
         raise InputError(f"{name} must be floating-point numbers, got {tensor.dtype}")
     return tensor.detach()

@@ -83,7 +83,12 @@ class Results:
 
     def to_json(self) -> str:
         """Write everything as JSON; floats keep their last bit."""
-        content = {"format": FORMAT, "version": FORMAT_VERSION, "about": self.about, "rows": [asdict(row) for row in self.rows]}
+        content = {
+            "format": FORMAT,
+            "version": FORMAT_VERSION,
+            "about": self.about,
+            "rows": [asdict(row) for row in self.rows],
+        }
         return json.dumps(content, indent=1, ensure_ascii=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -146,7 +151,11 @@ def comparison(
     """
     here = results.where(dataset=dataset)
     methods = here.names("method")
-    summaries = {(i, j): here.summary(method=method, metric=metric) for i, method in enumerate(methods) for j, metric in enumerate(metrics)}
+    summaries = {
+        (i, j): here.summary(method=method, metric=metric)
+        for i, method in enumerate(methods)
+        for j, metric in enumerate(metrics)
+    }
     best = set()
     for j, metric in enumerate(metrics):
         column = {i: s.mean for i in range(len(methods)) if (s := summaries[i, j]) and eligible(methods[i])}
@@ -154,7 +163,8 @@ def comparison(
             top = _best(column.values(), better[metric])
             best |= {(i, j + 1) for i, mean in column.items() if f"{mean:.4f}" == f"{top:.4f}"}
     cells = tuple(
-        (method, *(s.text() if (s := summaries[i, j]) else "–" for j in range(len(metrics)))) for i, method in enumerate(methods)
+        (method, *(s.text() if (s := summaries[i, j]) else "–" for j in range(len(metrics))))
+        for i, method in enumerate(methods)
     )
     return Table(dataset, ("method", *metrics), cells, frozenset(best))
 

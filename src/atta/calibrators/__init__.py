@@ -102,7 +102,9 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
         raise InputError(f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}")
     version = header.get("format_version", "")
     if not version.isdecimal() or int(version) > FORMAT_VERSION:
-        raise InputError(f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one")
+        raise InputError(
+            f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one"
+        )
     try:
         about = json.loads(header["about"])
         calibrator = CALIBRATORS[about["calibrator"]](**tensors, **about["options"])

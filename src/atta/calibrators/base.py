@@ -88,7 +88,9 @@ class Calibrator(nn.Module, ABC):
     def forward(self, predictions: Predictions) -> Probs:
         """Return the calibrated probabilities, in memory bounded by the answer itself."""
         if predictions.classes != self.classes:
-            raise InputError(f"this calibrator was fitted on {self.classes} classes, got predictions of {predictions.classes}")
+            raise InputError(
+                f"this calibrator was fitted on {self.classes} classes, got predictions of {predictions.classes}"
+            )
         used = predictions.select(self.kinds)
         state = next(self.buffers(), None)
         device = used.logits.device if state is None else state.device

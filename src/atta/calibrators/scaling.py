@@ -1,8 +1,8 @@
 """Calibrators that see the logits alone, and stay close to the softmax: vanilla, temperature, Dirichlet.
 
-    vanilla        softmax(z)
-    temperature    softmax(z / T),  T = exp(t) > 0                                     Guo et al. 2017
-    dirichlet      softmax(W log softmax(z) + b)                                       Kull et al. 2019 (ODIR)
+vanilla        softmax(z)
+temperature    softmax(z / T),  T = exp(t) > 0                                     Guo et al. 2017
+dirichlet      softmax(W log softmax(z) + b)                                       Kull et al. 2019 (ODIR)
 """
 
 from __future__ import annotations
@@ -164,9 +164,11 @@ def _identity(count: int, log_probs: Tensor) -> Tensor:
 def _losses(log_probs: Tensor, labels: Tensor, rows: Tensor, maps: Tensor) -> Tensor:
     """Return the NLL of each of the maps (W | b) [f k k+1], summed over the images with their weights in `rows` [f n]."""
     f, k, _ = maps.shape
-    scores = (log_probs @ maps[..., :-1].reshape(f * k, k).T + maps[..., -1].reshape(f * k)).unflatten(-1, (f, k))
+    scores = log_probs @ maps[..., :-1].reshape(f * k, k).T + maps[..., -1].reshape(f * k)
+    scores = scores.reshape(-1, f, k)
     picked = scores.gather(-1, labels[:, None, None].expand(-1, f, 1)).squeeze(-1)
-    return (rows * (scores.logsumexp(dim=-1) - picked).T).sum(dim=-1)
+    losses: Tensor = rows * (scores.logsumexp(dim=-1) - picked).T
+    return losses.sum(dim=-1)
 
 
 def _fit_odir(

@@ -1,9 +1,9 @@
 """Calibrators that look at the views: M-ATTA, V-ATTA, their predecessor Adaptive-TTA, and the plain average.
 
-    m-atta, v-atta          functional.atta with weights (m, k) or (m, 1) and a limit, learned by NLL
-    adaptive-tta            fused = Σ_i |w_i| / Σ|w| · mean over repeats of softmax(z_ij), same share
-    mean-tta                mean of the softmaxes of the image and all its views
-    mean-tta-temperature    the same, then a temperature on the log of the mean
+m-atta, v-atta          functional.atta with weights (m, k) or (m, 1) and a limit, learned by NLL
+adaptive-tta            fused = Σ_i |w_i| / Σ|w| · mean over repeats of softmax(z_ij), same share
+mean-tta                mean of the softmaxes of the image and all its views
+mean-tta-temperature    the same, then a temperature on the log of the mean
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ class ViewBlend(Calibrator):
     """The views, weighted and fused, blended into the softmax as far as the class admits: `functional.atta`."""
 
     def __init__(
-        self, weights: Tensor, limit: Tensor, *, kinds: tuple[str, ...], step: float | None = None, space: Space = "logits"
+        self,
+        weights: Tensor,
+        limit: Tensor,
+        *,
+        kinds: tuple[str, ...],
+        step: float | None = None,
+        space: Space = "logits",
     ) -> None:
         super().__init__()
         self.register_buffer("weights", weights)
@@ -113,7 +119,9 @@ def average(view_probs: ViewLogits, weights: Tensor) -> Probs:
     return torch.einsum("m,nmk->nk", share, view_probs)
 
 
-def log_mean_probs(logits: Logits, views: Mapping[str, RepeatLogits], kinds: tuple[str, ...], *, original: bool) -> Logits:
+def log_mean_probs(
+    logits: Logits, views: Mapping[str, RepeatLogits], kinds: tuple[str, ...], *, original: bool
+) -> Logits:
     """Return the logarithm of the mean probability over every pass of the network, each counting the same."""
     passes = ([logits.unsqueeze(1)] if original else []) + [views[kind] for kind in kinds]
     every = torch.cat(passes, dim=1)
