@@ -95,7 +95,7 @@ def descend(
     The last batch of a round may be smaller: no image is left out.
     """
     parameters = {name: value.detach().clone().requires_grad_() for name, value in start.items()}
-    optimizer = torch.optim.Adam(list(parameters.values()), lr=lr, weight_decay=decay, foreach=True)
+    optimizer = torch.optim.Adam(list(parameters.values()), lr=lr, weight_decay=decay, fused=True)
     generator = torch.Generator().manual_seed(seed)
     device = next(iter(parameters.values())).device
     for _ in range(epochs):

@@ -48,7 +48,7 @@ def fuse(view_logits: ViewLogits, weights: ViewWeights, *, space: Space = "logit
         return (weights * view_logits).softmax(dim=-1).mean(dim=-2)
     if weights.shape[-1] == 1:  # V-ATTA: a matrix-vector product an image, with no (n, m, k) in between
         return (weights.mT @ view_logits).squeeze(-2).softmax(dim=-1)
-    return torch.einsum("mk,nmk->nk", weights, view_logits).softmax(dim=-1)
+    return (weights * view_logits).sum(dim=-2).softmax(dim=-1)
 
 
 def largest_share(base: Probs, fused: Probs, limit: Scalar | float, *, step: float | None = None) -> Shares:

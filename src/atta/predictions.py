@@ -24,6 +24,7 @@ from torch import Tensor
 from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits
 
 VIEW_PREFIX = "view."
+BUNDLED = Path(__file__).parent / "records"
 FLOAT16_MAX = torch.finfo(torch.float16).max
 
 
@@ -223,6 +224,16 @@ class Record:
             return cls(Predictions(logits, views), labels, metadata)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
+
+
+def find_record(name: str | os.PathLike[str]) -> Record:
+    """Load a record by its path, or one that comes with the package by its name."""
+    if Path(name).exists():
+        return Record.load(name)
+    bundled = {path.stem: path for path in sorted(BUNDLED.glob("*.safetensors"))}
+    if str(name) in bundled:
+        return Record.load(bundled[str(name)])
+    raise InputError(f"there is no file {name}, and no bundled record of that name; bundled: {', '.join(bundled) or 'none'}")
 
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:

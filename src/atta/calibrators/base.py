@@ -42,6 +42,11 @@ class Method(ABC):
         return True
 
     @property
+    def needs_views(self) -> bool:
+        """Whether the logits of views are needed, or those of the image alone will do."""
+        return "views" in self.__dataclass_fields__
+
+    @property
     def on_simplex(self) -> bool:
         """Whether each row of probabilities adds up to one."""
         return True

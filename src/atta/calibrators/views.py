@@ -179,9 +179,10 @@ class _Atta(Method):
         }
 
         def loss(parameters: Mapping[str, Tensor], rows: Tensor | slice = slice(None)) -> Tensor:
+            these = base[rows]
             fused = fuse(view_logits[rows], parameters["weights"], space=self.space)
-            share = largest_share(base[rows], fused, parameters["limit"], step=self.step)
-            return nll(blend(base[rows], fused, share), labels[rows])
+            share = largest_share(these, fused, parameters["limit"], step=self.step)
+            return nll(blend(these, fused, share), labels[rows])
 
         found = self._optimize(loss, start, images=len(predictions))
         return ViewBlend(found["weights"], found["limit"], kinds=kinds, step=self.step, space=self.space)

@@ -1,0 +1,7 @@
+"""Run every benchmark in turn."""
+
+import runpy
+
+for name in ("fit", "dirichlet", "predict", "class_kept", "collect"):
+    print(f"\n## benchmarks/{name}.py\n", flush=True)
+    runpy.run_module(f"benchmarks.{name}", run_name="__main__")
