@@ -1,6 +1,6 @@
 """The class never changes: a hundred million rows, close calls among them, and not one change.
 
-    python -m benchmarks.class_kept [--rows 100000000]
+python -m benchmarks.class_kept [--rows 100000000]
 """
 
 import argparse
@@ -36,7 +36,11 @@ def main() -> None:
     total = parser.parse_args().rows
     generator = torch.Generator().manual_seed(0)
     families = ("random", "close calls", "ties", "extreme")
-    settings = [(family, k, dtype) for family in families for k, dtype in ((2, torch.float64), (5, torch.float16), (10, torch.float32))]
+    settings = [
+        (family, k, dtype)
+        for family in families
+        for k, dtype in ((2, torch.float64), (5, torch.float16), (10, torch.float32))
+    ]
     done = dict.fromkeys(settings, 0)
     changed = dict.fromkeys(settings, 0)
     moved = dict.fromkeys(settings, 0)
@@ -60,7 +64,9 @@ def main() -> None:
         family, k, dtype = setting
         share = moved[setting] / done[setting]
         print(f"| {family} | {k} | {str(dtype)[6:]} | {done[setting]:,} | {share:.1%} | {changed[setting]} |")
-    print(f"\n{sum(done.values()):,} rows, {sum(changed.values())} changes of class, {time.perf_counter() - start:.0f} s")
+    print(
+        f"\n{sum(done.values()):,} rows, {sum(changed.values())} changes of class, {time.perf_counter() - start:.0f} s"
+    )
     raise SystemExit(sum(changed.values()) > 0)
 
 

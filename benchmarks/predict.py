@@ -1,6 +1,6 @@
 """V-ATTA on a million images × 100 classes × four kinds of view: memory, and time in units of one plain softmax.
 
-    python -m benchmarks.predict [--images 1000000]
+python -m benchmarks.predict [--images 1000000]
 """
 
 import argparse
@@ -62,7 +62,9 @@ def main() -> None:
     print("| | measured | asked |")
     print("|---|---|---|")
     print(f"| time, in plain softmaxes over the same images | {ratio:.1f} | ≤ 10 |")
-    print(f"| memory taken at the peak, in answers of {answer / 1e6:.0f} MB | {extra / answer:.2f} | the answer and a little |")
+    print(
+        f"| memory taken at the peak, in answers of {answer / 1e6:.0f} MB | {extra / answer:.2f} | the answer and a little |"
+    )
     print(f"| classes changed | {changed} | 0 |")
 
 

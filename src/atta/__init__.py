@@ -1,34 +1,41 @@
 """Trustworthy confidence for image classifiers: learned test-time views that never change the predicted class.
 
+record = atta.collect(model, images, labels)                             # the network runs here, once
 calibrator = atta.VATTA().fit(record.predictions, record.labels)
 probs = calibrator(test.predictions)
 atta.evaluate(probs, test.labels)
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0.dev0"
 
-from atta.calibrators import (
-    MATTA,
-    METHODS,
-    VATTA,
-    AdaptiveTTA,
-    Calibrator,
-    Dirichlet,
-    Histogram,
-    Isotonic,
-    MeanTTA,
-    MeanTTATemperature,
-    Method,
-    TemperatureScaling,
-    Vanilla,
-    find_method,
-    load,
-)
-from atta.metrics import METRICS, Sums, bins, evaluate
-from atta.predictions import Predictions, Record
-from atta.results import Results
-from atta.types import InputError
-from atta.views import POLICIES, VIEWS, Policy, View
+if TYPE_CHECKING:
+    from atta.calibrators import (
+        MATTA,
+        METHODS,
+        VATTA,
+        AdaptiveTTA,
+        Calibrator,
+        Dirichlet,
+        Histogram,
+        Isotonic,
+        MeanTTA,
+        MeanTTATemperature,
+        Method,
+        TemperatureScaling,
+        Vanilla,
+        find_method,
+        load,
+    )
+    from atta.collecting import collect
+    from atta.errors import InputError
+    from atta.metrics import METRICS, Sums, bins, evaluate
+    from atta.models import FromProbabilities, Normalized, NumpyModel, OnnxModel
+    from atta.predictions import Predictions, Record, find_record
+    from atta.results import Results
+    from atta.views import POLICIES, VIEWS, Policy, View
 
 __all__ = [
     "MATTA",
@@ -40,12 +47,16 @@ __all__ = [
     "AdaptiveTTA",
     "Calibrator",
     "Dirichlet",
+    "FromProbabilities",
     "Histogram",
     "InputError",
     "Isotonic",
     "MeanTTA",
     "MeanTTATemperature",
     "Method",
+    "Normalized",
+    "NumpyModel",
+    "OnnxModel",
     "Policy",
     "Predictions",
     "Record",
@@ -55,7 +66,26 @@ __all__ = [
     "Vanilla",
     "View",
     "bins",
+    "collect",
     "evaluate",
     "find_method",
+    "find_record",
     "load",
 ]
+
+_HOMES = ("calibrators", "errors", "metrics", "predictions", "results", "views", "models", "collecting")
+
+
+def __getattr__(name: str) -> Any:
+    """Find a name when it is first used: `import atta` and `atta --help` need not wait for torch."""
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(f"atta.{home}")
+            if hasattr(module, name):
+                globals()[name] = getattr(module, name)
+                return globals()[name]
+    raise AttributeError(f"module 'atta' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

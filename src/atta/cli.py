@@ -6,6 +6,7 @@ torch takes over a second to import, so the commands import what they need when 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,11 +19,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from atta.errors import InputError
 from atta.results import Results, Table, comparison
-from atta.types import InputError
 
 if TYPE_CHECKING:
     from atta.calibrators import Method
+    from atta.imagesets import ImageSet
     from atta.predictions import Record
 
 commands = typer.Typer(
@@ -33,16 +35,30 @@ commands = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-out = Console()
+out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)  # a pipe must not cut numbers off
 err = Console(stderr=True)
 
 PAPER_METRICS = ("brier", "ece", "mc_brier", "nll", "accuracy", "class_changes")
 BETTER: dict[str, str | None] = {"brier": "lower", "ece": "lower", "mc_brier": "lower", "nll": "lower"}
+DIGITS = {"class_changes": 0}
 
-RecordArgument = Annotated[str, typer.Argument(metavar="RECORD", help="A record file, or the name of a bundled record.")]
-Rows = Annotated[str | None, typer.Option(metavar="FROM:TO", help="Use only these rows of the record, such as 0:1000 or 1000:")]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated.")]
+RecordArgument = Annotated[
+    str, typer.Argument(metavar="RECORD", help="A record file, or the name of a bundled record.")
+]
+Rows = Annotated[
+    str | None, typer.Option(metavar="FROM:TO", help="Use only these rows of the record, such as 0:1000 or 1000:")
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated.")
+]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file.")]
+
+Data = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Where datasets lie; by default $ATTA_DATA, then the hub.")
+]
+ImageSize = Annotated[int | None, typer.Option(metavar="PIXELS", help="Resize the images to this side.")]
+Seed = Annotated[int, typer.Option(help="The seed of everything random.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; the fastest there is by default.")]
 
 
 def app() -> None:
@@ -78,11 +94,17 @@ def methods() -> None:
 
 @commands.command()
 def compare(
-    records: Annotated[list[str], typer.Argument(metavar="RECORD...", help="Record files, or names of bundled records.")],
+    records: Annotated[
+        list[str], typer.Argument(metavar="RECORD...", help="Record files, or names of bundled records.")
+    ],
     validation: Annotated[int, typer.Option(help="Images to fit on; the rest is tested on.")] = 1000,
     splits: Annotated[int, typer.Option(help="How often to split anew; the first takes the rows as they stand.")] = 1,
-    methods: Annotated[str | None, typer.Option(metavar="A,B,...", help="Only these methods; all of them by default.")] = None,
-    fit: Annotated[str | None, typer.Option(metavar="RECORD", help="Fit on all of this record, test on all of the others.")] = None,
+    methods: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Only these methods; all of them by default.")
+    ] = None,
+    fit: Annotated[
+        str | None, typer.Option(metavar="RECORD", help="Fit on all of this record, test on all of the others.")
+    ] = None,
     json_file: Json = None,
 ) -> None:
     """Fit methods on validation images, test them on the rest, and print the paper's table.
@@ -111,7 +133,9 @@ def fit(
     source = read_record(record, rows)
     with waiting(f"fitting {method}"):
         calibrator = chosen.fit(source.predictions, source.require_labels())
-    out.print(f"{method} fitted on {len(source)} images of {source.predictions.classes} classes: {calibrator.save(output)}")
+    out.print(
+        f"{method} fitted on {len(source)} images of {source.predictions.classes} classes: {calibrator.save(output)}"
+    )
 
 
 @commands.command()
@@ -136,6 +160,135 @@ def evaluate(
         out.print(f"numbers: {results.save(json_file)}")
 
 
+@commands.command()
+def train(
+    dataset: Annotated[
+        str, typer.Argument(help="cifar10, cifar100, aid, digits, ... or the name of a folder under --data.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the model and checkpoints go.")
+    ],
+    data: Data = None,
+    model: Annotated[str, typer.Option(help="resnet50, resnet18 or small_cnn.")] = "resnet50",
+    image_size: ImageSize = None,
+    steps: Annotated[int | None, typer.Option(help="Updates in all, instead of the recipe's.")] = None,
+    seed: Seed = 0,
+    device: Device = None,
+    compile: Annotated[bool, typer.Option(help="Compile the network first.")] = False,
+    resume: Annotated[bool, typer.Option(help="Go on from a checkpoint in the folder.")] = True,
+) -> None:
+    """Train a network by the one recipe of all experiments; stopped, it goes on from its checkpoint."""
+    from atta.datasets import load
+    from atta.training import Recipe
+    from atta.training import train as run
+
+    with waiting(f"reading {dataset}"):
+        train_set = load(dataset, "train", data=data, image_size=image_size).decoded()
+        test_set = load(dataset, "test", data=data, image_size=image_size).decoded()
+    result = run(
+        model,
+        train_set,
+        test_set=test_set,
+        recipe=Recipe() if steps is None else Recipe(steps=steps),
+        seed=seed,
+        output=output,
+        resume=resume,
+        device=device,
+        compile=compile,
+        progress=out.is_terminal,
+        on_epoch=None if out.is_terminal else lambda e: print(f"epoch {e.epoch}/{e.of} loss {e.loss:.4f}", flush=True),
+    )
+    out.print(f"{model} on {dataset}: test accuracy {result.accuracy:.2%}: {result.path}")
+
+
+@commands.command()
+def collect(
+    model: Annotated[
+        str, typer.Argument(help="What `atta train` wrote, an .onnx file, or package.module:name in Python.")
+    ],
+    dataset: Annotated[str, typer.Argument(help="A dataset by name, or a folder of images.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the record.")],
+    policy: Annotated[str, typer.Option(help='A policy by name, or as text: "flip + 5 crop".')] = "aug8",
+    split: Annotated[str, typer.Option(help="The split of the dataset.")] = "test",
+    data: Data = None,
+    image_size: ImageSize = None,
+    columns: Annotated[str | None, typer.Option(metavar="IMAGE,LABEL", help="The columns of a table.")] = None,
+    shuffle: Annotated[
+        int | None, typer.Option(metavar="SEED", help="Put the images into a random order first.")
+    ] = None,
+    shift: Annotated[
+        int | None, typer.Option(metavar="SEED", help="Add the noise and blur of CIFAR-10* first.")
+    ] = None,
+    rows: Rows = None,
+    seed: Seed = 0,
+    draws: Annotated[str, typer.Option(help="random, as in the paper, or stratified.")] = "random",
+    device: Device = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images at a time; found by itself if not given.")] = None,
+    autocast: Annotated[bool, typer.Option(help="Run the network in bfloat16.")] = False,
+    channels_last: Annotated[bool, typer.Option(help="Lay the images out channels last.")] = False,
+    compile: Annotated[bool, typer.Option(help="Compile the network first.")] = False,
+    half: Annotated[bool, typer.Option(help="Store the logits in float16.")] = False,
+) -> None:
+    """Run a network over images and their views, and write the record. Stopped, it goes on where it was."""
+    import shutil
+
+    from atta.collecting import collect as run
+
+    with waiting(f"reading {dataset}"):
+        images = read_images(dataset, split, data=data, image_size=image_size, columns=columns)
+        images = arrange(images, shuffle=shuffle, shift=shift, rows=rows)
+        network, about = read_model(model)
+    shards = output.with_name(output.name + ".shards")
+    record = run(
+        network,
+        images,
+        policy=policy,
+        seed=seed,
+        draws=draws,  # type: ignore[arg-type]
+        device=device,
+        batch_size=batch_size,
+        autocast=autocast,
+        channels_last=channels_last,
+        compile=compile,
+        shards=shards,
+        origin={**about, "split": split, **({} if shuffle is None else {"shuffle": str(shuffle)})},
+    )
+    path = record.save(output, half=half)
+    shutil.rmtree(shards, ignore_errors=True)
+    out.print(f"{record.predictions}: {path}")
+
+
+@commands.command()
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where everything is written.")
+    ] = Path("atta-demo"),
+) -> None:
+    """Show the whole chain: train a small network, record its views, compare every method; then a ResNet-50 on CIFAR-10."""
+    from atta.calibrators import METHODS
+    from atta.demo import BUNDLED, digits
+    from atta.experiment import compare as compare_records
+
+    out.rule("1 · End to end on scikit-learn's digits", align="left")
+    record, paths = digits(output, say=out.print)
+    everything = [method() for method in METHODS.values()]
+    with bar("comparing", 3 * len(everything)) as advance:
+        results = compare_records({"digits": record}, everything, validation=300, splits=3, done=advance)
+    show(comparison_table(results, "digits"))
+    paths["numbers"] = results.save(output / "digits.json")
+
+    out.rule("2 · A ResNet-50 on CIFAR-10, from a record that comes with the package", align="left")
+    out.print(f"`atta compare {BUNDLED}`: 1000 images to fit on, 9000 to test on. The network itself is not needed.")
+    results = run_comparison([BUNDLED], None, validation=1000, splits=1)
+    show(comparison_table(results, BUNDLED))
+    paths["CIFAR-10 numbers"] = results.save(output / f"{BUNDLED}.json")
+    out.print(
+        "In bold: the best of the methods that keep every predicted class. class_changes counts the others' changes."
+    )
+    for what, path in paths.items():
+        out.print(f"{what}: {path}")
+
+
 # --- What the commands share: reading what was typed, showing what came out --------------------------------------------
 
 
@@ -143,7 +296,6 @@ def run_comparison(
     records: list[str], methods: str | None, *, validation: int, splits: int, fit: str | None = None
 ) -> Results:
     """Compare methods on records, with a bar; methods that need views a record lacks are named and left out."""
-    from atta import __version__
     from atta.calibrators import METHODS, find_method
     from atta.experiment import compare
 
@@ -154,15 +306,9 @@ def run_comparison(
         raise InputError(f"expected records with different names, got {', '.join(records)}")
     fit_on = read_record(fit) if fit else None
     chosen = usable(chosen, [*loaded.values(), *([fit_on] if fit_on else [])], explicit=methods is not None)
-    about = {"atta": __version__, "validation": validation, "splits": splits, "records": list(loaded)}
-    results = Results((), about)
     total = len(chosen) * len(loaded) * (1 if fit_on else splits)
     with bar("comparing", total) as advance:
-        for what, rows in compare(loaded, chosen, validation=validation, splits=splits, fit_on=fit_on):
-            known = dict(results.about.get("methods", {}))
-            results = Results((*results.rows, *rows.rows), {**results.about, "methods": {**known, **rows.about["methods"]}})
-            advance(what)
-    return results
+        return compare(loaded, chosen, validation=validation, splits=splits, fit_on=fit_on, done=advance)
 
 
 def usable(methods: list[Method], records: list[Record], *, explicit: bool) -> list[Method]:
@@ -184,11 +330,71 @@ def read_record(name: str, rows: str | None = None) -> Record:
     record = find_record(name)
     if rows is None:
         return record
+    return record[read_rows(rows)]
+
+
+def read_model(text: str) -> tuple[Any, dict[str, str]]:
+    """Load a network: what `atta train` wrote, an ONNX file, or `package.module:name`, a module or what makes one."""
+    import importlib
+
+    from torch import nn
+
+    if text.endswith(".onnx"):
+        return text, {"model": text}
+    if Path(text).exists():
+        from atta.training import load_trained
+
+        path = Path(text) / "model.safetensors" if Path(text).is_dir() else Path(text)
+        model, metadata = load_trained(path)
+        name = metadata["architecture"].get("name", "network")
+        return model, {"model": name, "trained_on": metadata["dataset"], "training_seed": str(metadata["seed"])}
+    module, separator, name = text.partition(":")
+    if not separator:
+        raise InputError(f"expected a model file or package.module:name, got {text!r}, which is neither")
+    sys.path.insert(0, "")
     try:
-        start, stop = (int(part) if part.strip() else None for part in rows.split(":"))
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"{text} cannot be imported: {error}") from None
+    return found if isinstance(found, nn.Module) else found(), {"model": text}
+
+
+def read_images(dataset: str, split: str, *, data: Path | None, image_size: int | None, columns: str | None) -> ImageSet:
+    """Load a dataset by name, or a folder of images by its path."""
+    from atta.datasets import load
+    from atta.layouts import folder_of_images
+
+    if data is None and Path(dataset).is_dir():
+        images = folder_of_images(Path(dataset))
+        return images if image_size is None else images.resized(image_size)
+    image, _, label = (columns or "").partition(",")
+    return load(dataset, split, data=data, image_size=image_size, columns=(image, label or None) if columns else None)
+
+
+def arrange(images: ImageSet, *, shuffle: int | None, shift: int | None, rows: str | None) -> ImageSet:
+    """Shuffle, shift and cut a set of images; each keeps its own index, and with it its draws."""
+    import torch
+
+    from atta.datasets import shifted, split_indices
+    from atta.imagesets import ImageSet
+
+    if shuffle is not None:
+        images = images.subset(split_indices(len(images), (len(images),), shuffle)[0])
+    if rows is not None:
+        images = images.subset(torch.arange(len(images))[read_rows(rows)])
+    if shift is not None:
+        worse = shifted(images.tensors(), images.indices, shift)
+        images = ImageSet(f"{images.name}*", worse, images.labels, images.classes, images.indices)
+    return images
+
+
+def read_rows(text: str) -> slice:
+    """Read FROM:TO."""
+    try:
+        start, stop = (int(part) if part.strip() else None for part in text.split(":"))
     except ValueError:
-        raise InputError(f"--rows takes FROM:TO, such as 0:1000 or 1000:, got {rows!r}") from None
-    return record[start:stop]
+        raise InputError(f"--rows takes FROM:TO, such as 0:1000 or 1000:, got {text!r}") from None
+    return slice(start, stop)
 
 
 def read_settings(texts: list[str] | None) -> dict[str, Any]:
@@ -210,7 +416,9 @@ def comparison_table(results: Results, dataset: str) -> Table:
     from atta.calibrators import METHODS
 
     keeps = {name for name, method in METHODS.items() if method().keeps_class}
-    return comparison(results, dataset, metrics=PAPER_METRICS, better=BETTER, eligible=keeps.__contains__)
+    return comparison(
+        results, dataset, metrics=PAPER_METRICS, better=BETTER, eligible=keeps.__contains__, digits=DIGITS
+    )
 
 
 def metrics_table(results: Results, dataset: str) -> Table:
@@ -225,7 +433,9 @@ def metrics_table(results: Results, dataset: str) -> Table:
 
 def show(table: Table) -> None:
     """Print a table, the best cells bold."""
-    rich = RichTable(title=table.title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    rich = RichTable(
+        title=table.title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
     for j, name in enumerate(table.header):
         numeric = j > 0 and all(_is_number(row[j]) for row in table.cells)
         rich.add_column(name, justify="right" if numeric else "left", no_wrap=j == 0 or numeric)
@@ -244,7 +454,7 @@ def _is_number(cell: str) -> bool:
 def bar(title: str, total: int) -> Iterator[Any]:
     """Show a bar that goes away when done; the body calls what it is given after each step."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
         task = progress.add_task(title, total=total)
         yield lambda what: progress.update(task, advance=1, description=what)
 

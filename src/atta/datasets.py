@@ -37,12 +37,14 @@ class _Known:
     classes: int
     hub: str | None = None
     columns: tuple[str, str] | None = None
+    train_part: float | None = None
+    """Of a dataset published in one piece: the part to train on; the rest is the test split."""
 
 
 _KNOWN = {
     "cifar10": _Known(10, "uoft-cs/cifar10", ("img", "label")),
     "cifar100": _Known(100, "uoft-cs/cifar100", ("img", "fine_label")),
-    "aid": _Known(30, "blanchon/AID", ("image", "label")),
+    "aid": _Known(30, "blanchon/AID", ("image", "label"), train_part=0.7),
     "ucmerced": _Known(21, "blanchon/UC_Merced", ("image", "label")),
     "fashion-mnist": _Known(10, "zalando-datasets/fashion_mnist", ("image", "label")),
     "digits": _Known(10),
@@ -61,26 +63,42 @@ def load(
 ) -> ImageSet:
     """Find a split of a dataset; images come in `image_size` x `image_size` if that is given.
 
-    `columns` names the image and the label of a table in which they cannot be told by their types.
+    `columns` names the image and the label of a table in which they cannot be told by their types. AID is published in one
+    piece: unless its folder has a test split of its own, 7 of 10 images are "train" and 3 are "test", drawn with seed 0.
     """
     folders = _folders(name, data)
     known = _KNOWN.get(name)
     columns = columns or (known.columns if known else None)
-    for folder in folders:
-        for layout in LAYOUTS:
-            found = layout(folder, name, split, columns)
-            if found is not None:
-                return _finish(found, name, image_size)
+    found = _find(folders, name, split, columns)
+    if found is not None and not (known and known.train_part and _find(folders, name, "test", columns) is None):
+        return _finish(found, name, image_size)
     if known is None and all(folder.name != name for folder in folders):
         near = difflib.get_close_matches(name, _KNOWN, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise InputError(f"expected one of {', '.join(_KNOWN)} or a folder of that name in `data`, got {name!r}{hint}")
     if name == "digits":
         return _finish(_digits(split), name, image_size)
+    if known is not None and known.train_part is not None and split in ("train", "test"):
+        whole = _find(folders, name, "train", columns)
+        if whole is None and not folders and known.hub is not None:
+            whole = hub(known.hub, name, "train", columns)
+        if whole is not None:
+            n = len(whole)
+            train, test = split_indices(n, (round(known.train_part * n), n - round(known.train_part * n)))
+            return _finish(whole.subset(train if split == "train" else test), name, image_size)
     if folders or known is None or known.hub is None:
         there = sorted(path.name for folder in folders for path in folder.iterdir())
         raise InputError(f"expected the split {split!r} of {name} in {folders[0]}, found {listed(there)}")
     return _finish(hub(known.hub, name, split, columns), name, image_size)
+
+
+def _find(folders: Sequence[Path], name: str, split: str, columns: Columns | None) -> ImageSet | None:
+    for folder in folders:
+        for layout in LAYOUTS:
+            found = layout(folder, name, split, columns)
+            if found is not None:
+                return found
+    return None
 
 
 def _folders(name: str, data: str | Path | None) -> list[Path]:

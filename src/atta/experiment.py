@@ -5,13 +5,14 @@ record ──► validation rows ──► method.fit ──► calibrator ─�
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from atta import __version__
 from atta.calibrators import Calibrator, Method
 from atta.metrics import class_changes, evaluate
 from atta.predictions import Record
@@ -49,33 +50,41 @@ def compare(
     validation: int = 1000,
     splits: int = 1,
     fit_on: Record | None = None,
-) -> Iterator[tuple[str, Results]]:
-    """Fit every method and evaluate it, step by step: yields what was just done and its rows.
+    done: Callable[[str], None] = lambda what: None,
+) -> Results:
+    """Fit every method on validation rows and evaluate it on the others, one row a number; `done` is told each step.
 
     Each record is split into `validation` rows to fit on and the rest to test on, `splits` times. With `fit_on`, the methods
     are fitted on all of that record and tested on all of the others, once.
     """
     if splits < 1:
         raise InputError(f"expected at least 1 split, got {splits}")
-    for name, record in records.items():
-        if fit_on is not None and fit_on.predictions.classes != record.predictions.classes:
+    if fit_on is not None:
+        splits = 1
+        for name, record in records.items():
             expected, got = fit_on.predictions.classes, record.predictions.classes
-            raise InputError(f"{name} has {got} classes, the record to fit on has {expected}")
-        if fit_on is None:
-            record.require_labels()
-            split_rows(len(record), validation, 0)
-    for split in range(1 if fit_on is not None else splits):
-        for method in methods:
-            fitted = None if fit_on is None else method.fit(fit_on.predictions, fit_on.require_labels())
-            for name, record in records.items():
-                if fitted is not None:
-                    calibrator, test = fitted, record
-                else:
-                    rows, rest = split_rows(len(record), validation, split)
-                    fit, test = record[rows], record[rest]
-                    calibrator = method.fit(fit.predictions, fit.require_labels())
-                about = {"methods": {method.name: asdict(method)}}
-                yield (
-                    f"{name}: {method.name}",
-                    Results(tuple(score(name, method, calibrator, test, split=split)), about),
-                )
+            if expected != got:
+                raise InputError(f"{name} has {got} classes, the record to fit on has {expected}")
+    rows: list[Row] = []
+    for split in range(splits):
+        for name, record in records.items():
+            fit, test = (fit_on, record) if fit_on is not None else parts(record, validation, split)
+            for method in methods:
+                rows += score(name, method, method.fit(fit.predictions, fit.require_labels()), test, split=split)
+                done(f"{name}: {method.name}")
+    about = {
+        "atta": __version__,
+        "torch": torch.__version__,
+        "validation": validation if fit_on is None else len(fit_on),
+        "splits": splits,
+        "records": {name: dict(record.origin) for name, record in records.items()},
+        "methods": {method.name: asdict(method) for method in methods},
+    }
+    return Results(tuple(rows), about)
+
+
+def parts(record: Record, validation: int, split: int) -> tuple[Record, Record]:
+    """Cut a record into the part to fit on and the part to test on."""
+    record.require_labels()
+    rows, rest = split_rows(len(record), validation, split)
+    return record[rows], record[rest]

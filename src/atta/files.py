@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from atta.types import InputError
+from atta.errors import InputError
 
 
 @contextmanager
-def whole_file(path: str | Path) -> Iterator[Path]:
+def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the same folder and rename it to `path` when the block ends without an error.
 
     A reader, or a run that is stopped half-way, sees the old file or the new one and never a part.

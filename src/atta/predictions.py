@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from atta.files import whole_file
 from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits
 
 VIEW_PREFIX = "view."
@@ -233,7 +234,9 @@ def find_record(name: str | os.PathLike[str]) -> Record:
     bundled = {path.stem: path for path in sorted(BUNDLED.glob("*.safetensors"))}
     if str(name) in bundled:
         return Record.load(bundled[str(name)])
-    raise InputError(f"there is no file {name}, and no bundled record of that name; bundled: {', '.join(bundled) or 'none'}")
+    raise InputError(
+        f"there is no file {name}, and no bundled record of that name; bundled: {', '.join(bundled) or 'none'}"
+    )
 
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -248,18 +251,13 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
-    """Write a safetensors file beside its final place and move it there, so that no half-written file is ever seen."""
-    path = Path(path)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """Write a safetensors file, whole or not at all."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, part, dict(metadata))
-        part.replace(path)
+        with whole_file(path) as part:
+            save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, part, dict(metadata))
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} could not be written ({error})") from None
-    finally:
-        part.unlink(missing_ok=True)
-    return path
+    return Path(path)
 
 
 def _as_logits(values: Any, name: str) -> Tensor:

@@ -15,7 +15,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from atta.types import InputError
+from atta.errors import InputError
+from atta.files import whole_file
 
 FORMAT = "atta.results"
 FORMAT_VERSION = 1
@@ -93,12 +94,9 @@ class Results:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a JSON file, whole or not at all."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        part.write_text(self.to_json(), encoding="utf-8")
-        part.replace(path)
-        return path
+        with whole_file(path) as part:
+            part.write_text(self.to_json(), encoding="utf-8")
+        return Path(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Results:
@@ -144,6 +142,7 @@ def comparison(
     metrics: Sequence[str],
     better: Mapping[str, str | None],
     eligible: Callable[[str], bool] = lambda method: True,
+    digits: Mapping[str, int] | None = None,
 ) -> Table:
     """Lay out methods × metrics as the paper does; the best of each column is told by `better`.
 
@@ -151,20 +150,19 @@ def comparison(
     """
     here = results.where(dataset=dataset)
     methods = here.names("method")
-    summaries = {
-        (i, j): here.summary(method=method, metric=metric)
-        for i, method in enumerate(methods)
-        for j, metric in enumerate(metrics)
-    }
+    places = {metric: (digits or {}).get(metric, 4) for metric in metrics}
+    found = {(i, j): here.summary(method=a, metric=b) for i, a in enumerate(methods) for j, b in enumerate(metrics)}
     best = set()
     for j, metric in enumerate(metrics):
-        column = {i: s.mean for i in range(len(methods)) if (s := summaries[i, j]) and eligible(methods[i])}
+        column = {i: s.mean for i in range(len(methods)) if (s := found[i, j]) and eligible(methods[i])}
         if len(column) > 1 and better.get(metric):
             top = _best(column.values(), better[metric])
-            best |= {(i, j + 1) for i, mean in column.items() if f"{mean:.4f}" == f"{top:.4f}"}
+            best |= {
+                (i, j + 1) for i, mean in column.items() if round(mean, places[metric]) == round(top, places[metric])
+            }
     cells = tuple(
-        (method, *(s.text() if (s := summaries[i, j]) else "–" for j in range(len(metrics))))
-        for i, method in enumerate(methods)
+        (name, *(s.text(places[metric]) if (s := found[i, j]) else "–" for j, metric in enumerate(metrics)))
+        for i, name in enumerate(methods)
     )
     return Table(dataset, ("method", *metrics), cells, frozenset(best))
 

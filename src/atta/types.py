@@ -1,4 +1,4 @@
-"""The words of the package: shapes as types, and the one exception a user is meant to read.
+"""The words of the package: shapes as types.
 
 | axis | meaning                        |
 |------|--------------------------------|
@@ -11,12 +11,25 @@
 `logits` and `probs` are two names and two types. Nothing in the package guesses which of them it was given.
 """
 
-from collections.abc import Mapping
 from typing import TypeAlias
 
-import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from atta.errors import InputError
+
+__all__ = [
+    "Images",
+    "InputError",
+    "Labels",
+    "Logits",
+    "Probs",
+    "RepeatLogits",
+    "Scalar",
+    "Shares",
+    "ViewLogits",
+    "ViewWeights",
+]
 
 Images: TypeAlias = Float[Tensor, "n c h w"]
 """Pixels in [0, 1], before any normalisation."""
@@ -32,8 +45,3 @@ ViewWeights: TypeAlias = Float[Tensor, "m #k"]
 Shares: TypeAlias = Float[Tensor, "n"]
 """The part of each answer that the views are given."""
 Scalar: TypeAlias = Float[Tensor, ""]
-Arrays: TypeAlias = Mapping[str, "Tensor | np.ndarray"]
-
-
-class InputError(ValueError):
-    """Input that cannot be used. The message says what was expected and what came."""

@@ -9,7 +9,7 @@ mean-tta-temperature    the same, then a temperature on the log of the mean
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -24,7 +24,7 @@ from atta.metrics import bin_index
 from atta.predictions import Predictions, repeat_mean
 from atta.types import InputError, Labels, Logits, Probs, RepeatLogits, ViewLogits
 
-Kinds: TypeAlias = tuple[str, ...] | None
+Kinds: TypeAlias = Sequence[str] | None
 LIMIT = {"limit": (0.0, 1.0)}
 
 
@@ -62,7 +62,7 @@ class ViewBlend(Calibrator):
 class AverageBlend(Calibrator):
     """A weighted mean of the views' probabilities, blended into the softmax as far as the class admits."""
 
-    def __init__(self, weights: Tensor, limit: Tensor, *, kinds: tuple[str, ...], step: float | None = None) -> None:
+    def __init__(self, weights: Tensor, limit: Tensor, *, kinds: Sequence[str], step: float | None = None) -> None:
         super().__init__()
         self.register_buffer("weights", weights)
         self.register_buffer("limit", limit)
@@ -85,7 +85,7 @@ class AverageBlend(Calibrator):
 class ViewMean(Calibrator):
     """The mean of the probabilities of the image and all its views, with a temperature on its logarithm."""
 
-    def __init__(self, temperature: Tensor, *, kinds: tuple[str, ...], original: bool) -> None:
+    def __init__(self, temperature: Tensor, *, kinds: Sequence[str], original: bool) -> None:
         super().__init__()
         self.register_buffer("temperature", temperature)
         self.kinds, self.original = tuple(kinds), original
@@ -151,7 +151,7 @@ class _Atta(Method):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
+        object.__setattr__(self, "views", _names(self.views))
         _check_choice("optimizer", self.optimizer, ("lbfgs", "adam"))
         _check_choice("space", self.space, ("logits", "probabilities"))
         if isinstance(self.start, str):
@@ -255,7 +255,7 @@ class AdaptiveTTA(Method):
     summary: ClassVar[str] = "weighted mean of the views' probabilities (Conde & Premebida 2022, reconstructed)"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
+        object.__setattr__(self, "views", _names(self.views))
         _check_choice("objective", self.objective, tuple(OBJECTIVES))
 
     def learn(self, predictions: Predictions, labels: Labels) -> AverageBlend:
@@ -309,7 +309,7 @@ class MeanTTA(Method):
     summary: ClassVar[str] = "plain average of the image and its views"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
+        object.__setattr__(self, "views", _names(self.views))
 
     @property
     def keeps_class(self) -> bool:
@@ -333,7 +333,7 @@ class MeanTTATemperature(Method):
     summary: ClassVar[str] = "plain average of the image and its views, then a temperature"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
+        object.__setattr__(self, "views", _names(self.views))
 
     @property
     def keeps_class(self) -> bool:
@@ -345,6 +345,12 @@ class MeanTTATemperature(Method):
         kinds = choose_kinds(predictions, self.views, self.name)
         log_mean = log_mean_probs(predictions.logits.double(), predictions.views, kinds, original=self.original)
         return ViewMean(fit_temperature(log_mean, labels), kinds=kinds, original=self.original)
+
+
+def _names(kinds: Kinds) -> tuple[str, ...] | None:
+    if isinstance(kinds, str):
+        raise InputError(f"views must be a list of kinds, got the text {kinds!r}: write [{kinds!r}]")
+    return None if kinds is None else tuple(kinds)
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:

@@ -1,0 +1,138 @@
+"""The commands as a user types them, in a process of their own where the exit code matters."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import atta
+from atta.cli import commands, read_settings
+from atta.results import Results
+from atta.types import InputError
+from conftest import made_up
+
+ATTA = [sys.executable, "-c", "from atta.cli import app; app()"]
+
+
+@pytest.fixture(scope="module")
+def record_file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(made_up(250).save(tmp_path_factory.mktemp("records") / "shop.safetensors"))
+
+
+def run(*arguments: str, ok: bool = True) -> Result:
+    result = CliRunner().invoke(commands, list(arguments))
+    if ok:
+        assert result.exit_code == 0, (result.output, result.exception)
+    return result
+
+
+def test_methods_lists_every_method_and_whether_it_keeps_the_class() -> None:
+    output = run("methods").output
+    for name, method in atta.METHODS.items():
+        line = next(line for line in output.splitlines() if line.split() and line.split()[0] == name)
+        assert line.split()[1] == ("yes" if method().keeps_class else "no")
+
+
+def test_compare_prints_the_table_and_writes_its_numbers(record_file: str, tmp_path: Path) -> None:
+    numbers = tmp_path / "out.json"
+    output = run(
+        "compare",
+        record_file,
+        "--validation",
+        "100",
+        "--splits",
+        "2",
+        "--methods",
+        "vanilla,v-atta",
+        "--json",
+        str(numbers),
+    ).output
+    results = Results.load(numbers)
+    assert results.names("method") == ["vanilla", "v-atta"]
+    assert results.about["methods"]["v-atta"]["optimizer"] == "lbfgs"
+    for method in ("vanilla", "v-atta"):
+        line = next(line for line in output.splitlines() if line.startswith(method))
+        for metric in ("brier", "ece", "mc_brier", "nll"):
+            summary = results.summary(method=method, metric=metric)
+            assert summary is not None
+            assert summary.text() in line
+
+
+def test_compare_takes_all_methods_by_default(record_file: str, tmp_path: Path) -> None:
+    numbers = tmp_path / "out.json"
+    run("compare", record_file, "--validation", "60", "--json", str(numbers))
+    assert Results.load(numbers).names("method") == list(atta.METHODS)
+
+
+def test_compare_leaves_out_what_needs_views_where_there_are_none(tmp_path: Path) -> None:
+    record = made_up(60)
+    bare = atta.Record(atta.Predictions(record.predictions.logits), record.labels).save(tmp_path / "bare.safetensors")
+    numbers = tmp_path / "out.json"
+    result = run("compare", str(bare), "--validation", "30", "--json", str(numbers))
+    assert "v-atta" not in Results.load(numbers).names("method")
+    assert "left out, for want of views" in result.stderr
+
+
+def test_a_fitted_calibrator_is_evaluated_beside_the_network(record_file: str, tmp_path: Path) -> None:
+    file, numbers = tmp_path / "v.safetensors", tmp_path / "n.json"
+    run("fit", record_file, "--method", "v-atta", "-o", str(file), "--rows", "0:100", "--set", "views=flip,crop")
+    assert atta.load(file).kinds == ("flip", "crop")
+    run("evaluate", record_file, "--calibrator", str(file), "--rows", "100:", "--json", str(numbers))
+    test = made_up(250)[100:]
+    expected = atta.evaluate(atta.load(file)(test.predictions), test.labels)
+    summary = Results.load(numbers).summary(method="v-atta", metric="brier")
+    assert summary is not None
+    assert summary.mean == pytest.approx(expected["brier"], abs=1e-12)
+
+
+def test_settings_are_read_as_json_lists_or_text() -> None:
+    assert read_settings(["step=0.01", "views=flip", "optimizer=adam", "pooled=false", "views=a,b", "step=null"]) == {
+        "step": None,
+        "views": ["a", "b"],
+        "optimizer": "adam",
+        "pooled": False,
+    }
+    with pytest.raises(InputError, match="--set takes NAME=VALUE, got 'step'"):
+        read_settings(["step"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["compare", "nowhere.safetensors"], "there is no file nowhere.safetensors"),
+        (["compare", "{record}", "--methods", "v-ata"], "Did you mean 'v-atta'?"),
+        (
+            ["compare", "{record}", "--validation", "250"],
+            "expected between 1 and 249 validation images out of 250, got 250",
+        ),
+        (["compare", "{record}", "{record}"], "expected records with different names"),
+        (["fit", "{record}", "-o", "x", "--set", "stepp=1"], "Did you mean 'step'?"),
+        (["fit", "{record}", "-o", "x", "--rows", "1-2"], "--rows takes FROM:TO"),
+        (["evaluate", "{record}", "--calibrator", "{record}"], "is not a calibrator"),
+    ],
+)
+def test_a_mistake_ends_in_one_sentence(record_file: str, arguments: list[str], sentence: str) -> None:
+    done = subprocess.run(
+        [*ATTA, *(a.replace("{record}", record_file) for a in arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "", "COLUMNS": "400", "PYTHONPATH": str(Path(atta.__file__).parent.parent)},
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert sentence in done.stderr.replace("\n", " ")
+    assert "Traceback" not in done.stderr
+
+
+def test_the_version_is_the_packages() -> None:
+    assert run("--version").output.strip() == atta.__version__
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    script = "import sys; from atta.cli import commands; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout.strip().lower()) is False
