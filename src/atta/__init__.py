@@ -24,6 +24,7 @@ from atta.calibrators import (
     find_method,
     load,
 )
+from atta.collect import collect
 from atta.metrics import METRICS, Sums, bins, evaluate
 from atta.predictions import Predictions, Record
 from atta.results import Results
@@ -55,6 +56,7 @@ __all__ = [
     "Vanilla",
     "View",
     "bins",
+    "collect",
     "evaluate",
     "find_method",
     "load",
