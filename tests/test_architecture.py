@@ -10,11 +10,11 @@ PACKAGE = Path(__file__).parent.parent / "src" / "atta"
 LAYERS = [
     ["errors"],
     ["types", "files"],
-    ["functional", "metrics", "results", "transforms", "networks", "augmentation"],
+    ["functional", "metrics", "results", "transforms", "networks", "augmentation", "memory"],
     ["predictions", "views", "fitting", "imagesets"],
     ["calibrators.base", "layouts", "models"],
     ["calibrators.scaling", "calibrators.binning", "datasets"],
-    ["calibrators.views", "training", "sources"],
+    ["calibrators.views", "training", "sources", "borrowing", "shards"],
     ["calibrators", "collecting"],
     ["experiment"],
     ["demo"],

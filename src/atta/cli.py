@@ -359,7 +359,9 @@ def read_model(text: str) -> tuple[Any, dict[str, str]]:
     return found if isinstance(found, nn.Module) else found(), {"model": text}
 
 
-def read_images(dataset: str, split: str, *, data: Path | None, image_size: int | None, columns: str | None) -> ImageSet:
+def read_images(
+    dataset: str, split: str, *, data: Path | None, image_size: int | None, columns: str | None
+) -> ImageSet:
     """Load a dataset by name, or a folder of images by its path."""
     from atta.datasets import load
     from atta.layouts import folder_of_images

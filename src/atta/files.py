@@ -7,6 +7,9 @@ from pathlib import Path
 
 from atta.errors import InputError
 
+_UMASK = os.umask(0o022)
+os.umask(_UMASK)  # asking for the mask means setting it
+
 
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -22,6 +25,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield part
+        part.chmod(0o666 & ~_UMASK)  # some libraries write files that only their owner can read
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ The library `datasets` is imported here and nowhere else, when a parquet file or
 import gzip
 import pickle
 import struct
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -44,7 +45,7 @@ def parquet(folder: Path, name: str, split: str, columns: Columns | None) -> Ima
             table = datasets.load_dataset("parquet", data_files=files, split="train")
     except Exception as error:  # Arrow, the file system and the library each have their own.
         raise InputError(f"expected parquet files in {folder}, but they cannot be read: {error}") from error
-    return _from_table(table, name, split, columns)
+    return from_table(table, name, split, columns)
 
 
 def hub(repository: str, name: str, split: str, columns: Columns | None) -> ImageSet:
@@ -58,11 +59,28 @@ def hub(repository: str, name: str, split: str, columns: Columns | None) -> Imag
             f"expected the split {split!r} of {repository} on the Hugging Face hub, but it could not be fetched "
             f"({type(error).__name__}: {error}); a local copy goes to $ATTA_DATA/{name}"
         ) from error
-    return _from_table(table, name, split, columns)
+    return from_table(table, name, split, columns)
 
 
-def _from_table(table: Any, name: str, split: str, columns: Columns | None) -> ImageSet:
+def is_table(value: object) -> bool:
+    """Whether this is a dataset of the library, or several splits of one; asking does not import it."""
+    datasets = sys.modules.get("datasets")
+    return datasets is not None and isinstance(value, datasets.Dataset | datasets.DatasetDict)
+
+
+def from_table(
+    table: Any, name: str | None = None, split: str | None = None, columns: Columns | None = None
+) -> ImageSet:
+    """The images of a table of the library `datasets`; `columns` names them where their types do not tell."""
     datasets = _library()
+    if isinstance(table, datasets.DatasetDict):
+        raise InputError(f"expected one split of a dataset, got {listed(list(table))}: choose one, as in table['test']")
+    name, split = name or table.info.dataset_name or "table", split or str(table.split or "all")
+    if table.format["type"] == "custom":
+        raise InputError(
+            f"expected {name} without a transform, which would be passed by: take it off by reset_format()"
+        )
+    table = table.flatten_indices()  # Rows that were chosen or shuffled are but a list of numbers until now.
     kinds = {"image": datasets.Image, "label": datasets.ClassLabel}
     typed = {kind: [c for c, f in table.features.items() if isinstance(f, cls)] for kind, cls in kinds.items()}
     if columns is None:
@@ -201,6 +219,26 @@ def image_folder(folder: Path, name: str, split: str, columns: Columns | None) -
     labels = torch.tensor([label for _, label in files])
     images = EncodedImages(torch.arange(len(files)), lambda row: files[row][0], lambda row: str(files[row][0]))
     return ImageSet(name, images, labels, known)
+
+
+def folder_of_images(folder: Path) -> ImageSet:
+    """`<class>/*.png`, labelled by the sorted names of the folders, or `*.png` without labels."""
+    if not folder.is_dir():
+        raise InputError(f"expected a folder of images, found none at {folder}")
+    flat = list(_image_files(folder))
+    sorted_in = image_folder(folder, folder.name, "", None)
+    if sorted_in is not None and flat:
+        raise InputError(
+            f"expected images in {folder} itself or in a folder for each class, found both: {flat[0].name} and "
+            f"{listed(sorted_in.classes)}"
+        )
+    if sorted_in is None and not flat:
+        there = sorted(path.name for path in folder.iterdir())
+        raise InputError(
+            f"expected images, or folders of images named by their class, in {folder}, found {listed(there)}"
+        )
+    images = EncodedImages(torch.arange(len(flat)), lambda row: flat[row], lambda row: str(flat[row]))
+    return sorted_in or ImageSet(folder.name, images)
 
 
 def _class_folders(folder: Path) -> list[str]:

@@ -9,6 +9,7 @@ The network runs once a split; every policy, method and metric then works from t
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -255,9 +256,22 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], m
     try:
         with whole_file(path) as part:
             save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, part, dict(metadata))
+            _sort_metadata(part)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} could not be written ({error})") from None
     return Path(path)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Put the text of a safetensors file in order: it is written in a random one, and equal records shall be equal files."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header.get("__metadata__", {}).items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= size:  # The tensors begin where they began; the format pads with spaces.
+            file.seek(8)
+            file.write(text.ljust(size))
 
 
 def _as_logits(values: Any, name: str) -> Tensor:

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from atta.calibrators.base import Calibrator, Method, base_probs, guard_class
-from atta.fitting import fold_weights, folds, minimize, nll_of_logits
+from atta.fitting import doubt, fold_weights, folds, minimize
 from atta.predictions import Predictions
 from atta.types import InputError, Labels, Logits, Probs, RepeatLogits
 
-LOG_TEMPERATURE = (-10.0, 12.0)  # far beyond any use: where every image is right, the best temperature is 0
+LOG_TEMPERATURE = (-10.0, 12.0)  # far beyond any use
 FULL_CURVATURE = 200  # classes up to which a k × k matrix a class is worth its k³ numbers; beyond, its diagonal
 
 
@@ -82,9 +82,10 @@ class TemperatureScaling(Method):
 def fit_temperature(logits: Logits, labels: Labels) -> Tensor:
     """Return the T > 0 at which softmax(logits / T) has the least NLL."""
     logits = logits.double()
+    unsure = doubt(logits, labels)
 
     def loss(parameters: Mapping[str, Tensor]) -> Tensor:
-        return nll_of_logits(logits / parameters["log_t"].exp(), labels)
+        return F.cross_entropy(logits / parameters["log_t"].exp(), labels, label_smoothing=unsure)
 
     start = {"log_t": torch.zeros((), dtype=torch.float64, device=logits.device)}
     return minimize(loss, start, {"log_t": LOG_TEMPERATURE})["log_t"].exp()

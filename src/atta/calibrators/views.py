@@ -18,7 +18,7 @@ from torch import Tensor
 
 from atta.calibrators.base import Calibrator, Method, base_probs, choose_kinds
 from atta.calibrators.scaling import fit_temperature
-from atta.fitting import descend, minimize, nll
+from atta.fitting import descend, doubt, minimize, nll
 from atta.functional import Space, atta, blend, fuse, largest_share
 from atta.metrics import bin_index
 from atta.predictions import Predictions, repeat_mean
@@ -36,7 +36,7 @@ class ViewBlend(Calibrator):
         weights: Tensor,
         limit: Tensor,
         *,
-        kinds: tuple[str, ...],
+        kinds: Sequence[str],
         step: float | None = None,
         space: Space = "logits",
     ) -> None:
@@ -173,6 +173,7 @@ class _Atta(Method):
         base = base_probs(predictions.logits.to(dtype))
         view_logits = mean_views(predictions.views, kinds).to(dtype)
         value = {"1/m": 1 / len(kinds), "1/k": 1 / predictions.classes}.get(self.start, self.start)  # type: ignore[arg-type]
+        unsure = doubt(base, labels) if self.optimizer == "lbfgs" else 0.0  # Adam's few steps cannot run away
         start = {
             "weights": base.new_full((len(kinds), self.width(predictions.classes)), float(value)),
             "limit": base.new_ones(()),
@@ -182,7 +183,7 @@ class _Atta(Method):
             these = base[rows]
             fused = fuse(view_logits[rows], parameters["weights"], space=self.space)
             share = largest_share(these, fused, parameters["limit"], step=self.step)
-            return nll(blend(these, fused, share), labels[rows])
+            return nll(blend(these, fused, share), labels[rows], unsure)
 
         found = self._optimize(loss, start, images=len(predictions))
         return ViewBlend(found["weights"], found["limit"], kinds=kinds, step=self.step, space=self.space)

@@ -1,0 +1,359 @@
+"""Where the network runs: images in, the logits of each image and of each of its views out, as one `Record`.
+
+    for a batch of images, read and uploaded once:
+        for the image itself and each of its views:
+            logits = model(view)                          [n k]
+    Record(logits [n k], views {"crop": [n r k], ...}, labels, origin)
+
+The model is given pixels in [0, 1], n c h w; a model that wants them normalised is `models.Normalized`. A view is a
+function of the seed, the image's place in its set, the kind of view and the repeat: neither the size of a batch nor the
+order, nor the number of workers changes it. The model is borrowed: nothing of it is different afterwards.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, count
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from atta.borrowing import borrowed, device_of, dtype_of
+from atta.memory import peak_memory
+from atta.models import TorchModel, as_logits
+from atta.predictions import Predictions, Record, as_labels
+from atta.shards import Shard, Shards, fingerprint, mark
+from atta.sources import Block, Channels, Source, as_source
+from atta.types import InputError
+from atta.views import Policy
+
+
+def collect(
+    model: object,
+    images: object,
+    labels: object = None,
+    *,
+    policy: str | Policy = "aug8",
+    seed: int = 0,
+    draws: str = "random",
+    channels: Channels = None,
+    device: str | torch.device | None = None,
+    batch_size: int | None = None,
+    memory: int | None = None,
+    channels_last: bool = False,
+    autocast: bool | torch.dtype = False,
+    compile: bool = False,
+    workers: int = 0,
+    shards: str | PathLike[str] | None = None,
+    progress: bool = True,
+    origin: Mapping[str, str] | None = None,
+) -> Record:
+    """Run the model on every image and every view of it, once.
+
+    `model` is what `models.as_logits` takes. `images` are uint8 or floats in [0, 1], held by anything that the table in
+    `sources` names; `channels` says where an array has its channels. `labels` come from the images where those have
+    them. `device` is the model's own unless it is named.
+
+    `batch_size` is the most images a forward pass is given, found by the size of the images if it is None. `memory`
+    bounds, in bytes, what a batch takes beside the model and the record: pixels, views and activations; the batch size
+    is lowered until it is kept. Running out of a GPU's memory lowers it too.
+
+    `channels_last`, `autocast` (to bfloat16, or a dtype) and `compile` make networks faster; logits come back in float32
+    or wider. `workers` threads read and decode ahead.
+
+    `shards` names a folder in which finished work is kept: the same call again goes on from it, also after a kill, and
+    ends with the same bits. Delete the folder once the record is saved. `origin` adds to the record's own.
+    """
+    policy = Policy.parse(policy)
+    source = as_source(images, channels)
+    labels = source.labels if labels is None else torch.as_tensor(labels)
+    if labels is not None and source.count is not None and labels.shape[:1] != (source.count,):
+        raise InputError(f"expected {source.count} labels, one an image, got {tuple(labels.shape)}")
+    for name, value in (("batch_size", batch_size), ("memory", memory)):
+        if value is not None and value < 1:
+            raise InputError(f"{name}: expected 1 or more, got {value}")
+    network = as_logits(model)
+    at = device_of(network) if device is None else torch.device(device)
+    half = torch.bfloat16 if autocast is True else autocast or None
+    kept = None
+    if shards is not None:
+        run = {
+            "model": fingerprint(network),
+            "policy": str(policy),
+            "seed": seed,
+            "draws": draws,
+            "images": source.count,
+            "device": at.type,
+            "batch_size": batch_size,
+            "memory": memory,
+            "channels_last": channels_last,
+            "autocast": str(half),
+            "compile": compile,
+        }
+        kept = Shards(Path(shards), run)
+    with torch.no_grad(), borrowed(network, at, channels_last):
+        runner = _Runner(network, policy, seed, draws, at, dtype_of(network), channels_last, half)
+        runner.prepare(source, batch_size, memory, kept)
+        if compile:
+            runner.forward = torch.compile(network)
+        done = _Done(source, labels, policy, kept)
+        with _bar(progress, source.count, done.resume()) as tell:
+            try:
+                for start, pixels, own in _batches(source, done.stop, runner.batch, workers):
+                    done.add(start, pixels, runner.answers(pixels, source.places(start, start + pixels.shape[0])), own)
+                    tell(done.stop)
+            finally:
+                done.flush()
+    return done.record(_origin(network, source, policy, seed, draws) | dict(origin or {}))
+
+
+def _batches(source: Source, start: int, size: int, workers: int) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+    stop = source.count
+    starts: Iterable[int] = count(start, size) if stop is None else range(start, stop, size)
+    ranges = ((first, first + size if stop is None else min(first + size, stop)) for first in starts)
+    for pixels, own in source.read(ranges, workers):
+        yield start, pixels, own
+        start += pixels.shape[0]
+
+
+# ---- running -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Runner:
+    """Shows images to the network: `batch` images are read at a time, `rows` of anything go into one forward pass."""
+
+    forward: Callable[[Tensor], Tensor]
+    policy: Policy
+    seed: int
+    draws: str
+    device: torch.device
+    dtype: torch.dtype
+    channels_last: bool
+    autocast: torch.dtype | None
+    batch: int = 1
+    rows: int = 1
+
+    def prepare(self, source: Source, asked: int | None, memory: int | None, kept: Shards | None) -> None:
+        """Find the batch size, or take that of the run that is resumed."""
+        earlier = kept.batch() if kept else None
+        if earlier is not None:
+            self.batch, self.rows = earlier
+            return
+        first, _ = next(source.read([(0, 1)]), (None, None))
+        if first is None:
+            raise InputError(f"expected at least one image in {source.name}, found none")
+        most = asked or _usual_rows(self.device, first.shape[2] * first.shape[3])
+        if memory is not None:
+            most = self._rows_within(memory, first, most)
+        self.batch = self.rows = most
+        if kept is not None:
+            kept.begin(self.batch, self.rows)
+
+    def _rows_within(self, memory: int, image: Tensor, most: int) -> int:
+        """The largest power of two, or `most`, whose batch stays under the bound: twice the images, twice the bytes."""
+        self.rows = 1
+        while True:
+            images = image.expand(self.rows, -1, -1, -1)
+            needed = peak_memory(partial(self.answers, images, torch.arange(self.rows)), self.device)
+            if needed > memory:
+                raise InputError(f"memory: expected at least the {needed:,} bytes that one image takes, got {memory:,}")
+            more = min(2 * self.rows, most)
+            if more == self.rows or needed * more > memory * self.rows:
+                return self.rows
+            self.rows = more
+
+    def answers(self, pixels: Tensor, indices: Tensor) -> Tensor:
+        """The logits of every image (row 0) and of every view of it: n passes k, on the CPU."""
+        n = pixels.shape[0]
+        images = self._on_device(pixels)
+        shown = chain(
+            [("the image itself", 0, images)], self.policy.render(images, indices, seed=self.seed, draws=self.draws)
+        )
+        # Few images leave room for several views in one pass.
+        names, answers = [], list[Tensor]()
+        for group in _groups(shown, max(1, self.rows // n)):
+            names += [f"{name}, repeat {repeat}" if repeat else name for name, repeat, _ in group]
+            views = [view for *_, view in group]
+            answers += torch.split(self._logits(torch.cat(views) if len(views) > 1 else views[0]), n)
+        classes = [answer.shape[1] for answer in answers]
+        for name, k in zip(names, classes, strict=True):
+            if k < 2 or k != classes[0]:
+                expected = "at least two classes" if k < 2 else f"{classes[0]} classes as for the image itself"
+                raise InputError(f"expected the model to return {expected}, got {k} for {name}")
+        logits = torch.stack(answers, dim=1).cpu()
+        if not torch.isfinite(logits).all():
+            image, view = (~torch.isfinite(logits)).any(dim=2).nonzero()[0].tolist()
+            value = float(logits[image, view][~torch.isfinite(logits[image, view])][0])
+            places = indices[(~torch.isfinite(logits)).flatten(1).any(dim=1)].tolist()
+            some = ", ".join(map(str, places[:5])) + (f" and {len(places) - 5} more" if len(places) > 5 else "")
+            raise InputError(f"expected finite logits, got {value} for images {some}, first in the view {names[view]}")
+        return logits
+
+    def _on_device(self, pixels: Tensor) -> Tensor:
+        """Upload bytes as bytes, and make pixels in [0, 1] of them there."""
+        images = pixels.to(self.device).contiguous()
+        wide = torch.float64 if self.dtype == torch.float64 else torch.float32
+        if images.dtype != torch.uint8:
+            return images.to(wide)
+        # A tensor as divisor: by a Python number a GPU multiplies with the inverse, and the last bit would differ.
+        return images.to(wide) / torch.tensor(255.0, dtype=wide, device=self.device)
+
+    def _logits(self, images: Tensor) -> Tensor:
+        while True:
+            try:
+                return torch.cat([self._pass(part) for part in torch.split(images, self.rows)])
+            except torch.cuda.OutOfMemoryError as error:
+                if self.rows == 1:
+                    raise InputError(f"one image does not fit into the memory of {self.device} ({error})") from error
+            # Outside of the handler, whose error holds on to the tensors that filled the memory.
+            self.rows = max(1, min(self.rows, images.shape[0]) // 2)
+            torch.cuda.empty_cache()
+
+    def _pass(self, images: Tensor) -> Tensor:
+        images = images.to(self.dtype)
+        if self.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(self.device.type, self.autocast) if self.autocast else nullcontext():
+            logits = self.forward(images)
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _groups(shown: Iterable[tuple[str, int, Tensor]], most: int) -> Iterator[list[tuple[str, int, Tensor]]]:
+    """Up to `most` views in a row that have the same size."""
+    group: list[tuple[str, int, Tensor]] = []
+    for view in shown:
+        if group and (len(group) == most or group[0][2].shape != view[2].shape):
+            yield group
+            group = []
+        group.append(view)
+    yield group
+
+
+def _usual_rows(device: torch.device, pixels: int) -> int:
+    """Batches that keep the device busy: a cache's worth on a CPU, where larger ones are slower, more on a GPU."""
+    most, least, total = (4096, 64, 2**23) if device.type == "cuda" else (128, 8, 2**18)
+    return max(least, min(most, total // pixels))
+
+
+# ---- what is done --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Done:
+    """The answers so far, those of an earlier run among them, and the labels that came with the images."""
+
+    source: Source
+    labels: Any
+    policy: Policy
+    kept: Shards | None
+    answers: list[Tensor] = field(default_factory=list)
+    own: list[Tensor] = field(default_factory=list)
+    stop: int = 0
+    _fresh: list[Block] = field(default_factory=list)
+    _first: Tensor | None = None
+    _last: Tensor | None = None
+
+    def resume(self) -> int:
+        """Take over what an earlier run finished, if it ran on these images; say how many they are."""
+        for shard in self.kept.finished() if self.kept else ():
+            ends = [
+                block for block, _ in self.source.read([(shard.start, shard.start + 1), (shard.stop - 1, shard.stop)])
+            ]
+            if len(ends) < 2 or mark(ends[0], ends[1]) != shard.mark:
+                raise InputError(
+                    f"expected the images from {self.source.where(shard.start)} on to be those whose shards are in "
+                    f"{self.kept.folder if self.kept else ''}, got others; choose another folder"
+                )
+            self._take(shard.answers, shard.labels)
+        return self.stop
+
+    def add(self, start: int, pixels: Tensor, answers: Tensor, own: Tensor | None) -> None:
+        """Take the answers to a batch, and write a shard when it is time."""
+        n, k = answers.shape[0], answers.shape[2]
+        if self.answers and k != self.answers[0].shape[2]:
+            before = self.answers[0].shape[2]
+            raise InputError(f"expected {before} classes as before, got {k} from {self.source.where(start)} on")
+        if self.labels is not None:
+            if not self.answers:  # Now the number of classes is known: a wrong label is said before the work is done.
+                as_labels(self.labels, images=self.labels.shape[0], classes=k)
+        elif own is not None:
+            as_labels(own, images=n, classes=k)
+        self._first = pixels[:1] if self._first is None else self._first
+        self._last = pixels[-1:]
+        self._fresh.append((answers, own))
+        self._take(answers, own)
+        if self.kept is not None and self.kept.due:
+            self.flush()
+
+    def _take(self, answers: Tensor, own: Tensor | None) -> None:
+        self.answers.append(answers)
+        self.stop += answers.shape[0]
+        if own is not None:
+            self.own.append(own)
+
+    def flush(self) -> None:
+        """Write what no shard holds yet."""
+        if self.kept is None or self._first is None or self._last is None:
+            return
+        fresh, first = self._fresh, self._first
+        self._fresh, self._first = [], None  # If it cannot be written now, it cannot be written on the way out either.
+        answers = torch.cat([part for part, _ in fresh])
+        labels = [part for _, part in fresh if part is not None]
+        start = self.stop - answers.shape[0]
+        self.kept.write(
+            Shard(start, self.stop, answers, torch.cat(labels) if labels else None, mark(first, self._last))
+        )
+
+    def record(self, origin: Mapping[str, str]) -> Record:
+        """All of it, one tensor a kind of view."""
+        if not self.answers:
+            raise InputError(f"expected at least one image in {self.source.name}, found none")
+        views, at = {}, 1
+        for kind, repeats in self.policy.repeats.items():
+            views[kind] = torch.cat([part[:, at : at + repeats] for part in self.answers])
+            at += repeats
+        labels = self.labels if self.labels is not None else torch.cat(self.own) if self.own else None
+        return Record(Predictions(torch.cat([part[:, 0] for part in self.answers]), views), labels, origin)
+
+
+def _origin(model: nn.Module, source: Source, policy: Policy, seed: int, draws: str) -> dict[str, str]:
+    from atta import __version__  # the package imports this module first
+
+    inner = model.model if isinstance(model, TorchModel) else model
+    dataset = {"dataset": source.dataset} if source.dataset else {}
+    return dataset | {
+        "model": type(inner).__name__,
+        "image_shape": " x ".join(map(str, source.shape or ())),
+        "policy": str(policy),
+        "passes": str(policy.passes),
+        "seed": str(seed),
+        "draws": draws,
+        "atta": __version__,
+        "torch": torch.__version__,
+    }
+
+
+@contextmanager
+def _bar(shown: bool, total: int | None, done: int) -> Iterator[Callable[[int], None]]:
+    """A line on the error stream that says how far the work is; without `shown`, nothing."""
+    if not shown:
+        yield lambda completed: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("collecting"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+        task, begun = bar.add_task("collecting", total=total, completed=done, speed=""), time.monotonic()
+
+        def tell(completed: int) -> None:
+            speed = (completed - done) / max(time.monotonic() - begun, 1e-9)
+            bar.update(task, completed=completed, speed=f"{speed:,.1f} images/s")
+
+        yield tell
