@@ -244,7 +244,7 @@ def collect(
         images,
         policy=policy,
         seed=seed,
-        draws=draws,  # type: ignore[arg-type]
+        draws=draws,
         device=device,
         batch_size=batch_size,
         autocast=autocast,

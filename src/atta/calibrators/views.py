@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -173,19 +174,21 @@ class _Atta(Method):
         base = base_probs(predictions.logits.to(dtype))
         view_logits = mean_views(predictions.views, kinds).to(dtype)
         value = {"1/m": 1 / len(kinds), "1/k": 1 / predictions.classes}.get(self.start, self.start)  # type: ignore[arg-type]
-        unsure = doubt(base, labels) if self.optimizer == "lbfgs" else 0.0  # Adam's few steps cannot run away
         start = {
             "weights": base.new_full((len(kinds), self.width(predictions.classes)), float(value)),
             "limit": base.new_ones(()),
         }
 
-        def loss(parameters: Mapping[str, Tensor], rows: Tensor | slice = slice(None)) -> Tensor:
+        def loss(unsure: float, parameters: Mapping[str, Tensor], rows: Tensor | slice = slice(None)) -> Tensor:
             these = base[rows]
             fused = fuse(view_logits[rows], parameters["weights"], space=self.space)
             share = largest_share(these, fused, parameters["limit"], step=self.step)
             return nll(blend(these, fused, share), labels[rows], unsure)
 
-        found = self._optimize(loss, start, images=len(predictions))
+        found = self._optimize(partial(loss, 0.0), start, images=len(predictions))
+        unsure = doubt(fuse(view_logits, found["weights"], space=self.space), labels)
+        if unsure and self.optimizer == "lbfgs":  # the weights ran away; Adam's few steps cannot
+            found = self._optimize(partial(loss, unsure), start, images=len(predictions))
         return ViewBlend(found["weights"], found["limit"], kinds=kinds, step=self.step, space=self.space)
 
     def _optimize(self, loss: Callable[..., Tensor], start: Mapping[str, Tensor], *, images: int) -> dict[str, Tensor]:
