@@ -4,12 +4,12 @@ import doctest
 
 import numpy as np
 import pytest
-import reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import reference
 from atta import functional
 from atta.functional import MARGIN, atta, blend, fuse, largest_share, mix
 
