@@ -55,6 +55,22 @@ def test_finds_the_minimum_at_a_kink(kink):
     assert found["x"].item() == pytest.approx(kink, abs=1e-4)
 
 
+def test_settles_in_the_corner_where_several_kinks_meet():
+    """Slopes point along the valley's walls there, and a line search gets stuck on the way."""
+
+    def loss(p):
+        x, y = p["x"]
+        return 10 * (x - y).abs() + (x + y - 0.6).abs() + torch.maximum(x, 0.3 * y).square()
+
+    found = minimize(loss, {"x": torch.tensor([1.0, -2.0], dtype=torch.float64)}, {"x": (-2.0, 1.0)}, kinks=True)
+    slow = min(
+        loss({"x": torch.tensor([a / 500, b / 500], dtype=torch.float64)}).item()
+        for a in range(100, 200)
+        for b in range(100, 200)
+    )
+    assert loss(found).item() <= slow + 1e-9
+
+
 def test_float32_data_do_not_keep_it_at_the_start():
     logits, labels = 8 * randn(200, 5).float(), torch.arange(200) % 5
     start = {"b": torch.zeros(5, dtype=torch.float64)}

@@ -188,7 +188,7 @@ class _Atta(Method):
 
     def _optimize(self, loss: Callable[..., Tensor], start: Mapping[str, Tensor], *, images: int) -> dict[str, Tensor]:
         if self.optimizer == "lbfgs":
-            return minimize(loss, start, LIMIT)
+            return minimize(loss, start, LIMIT, kinks=True)
         adam = {"epochs": self.epochs, "batch": self.batch, "lr": self.lr, "decay": self.decay, "seed": self.seed}
         return descend(loss, start, LIMIT, images=images, **adam)  # type: ignore[arg-type]
 
@@ -272,7 +272,7 @@ class AdaptiveTTA(Method):
             return objective(blend(base, fused, share), labels)
 
         # |w| / Σ|w| does not know the scale of w: the box only keeps it from drifting.
-        found = minimize(loss, start, {"weights": (0.0, 1.0), **LIMIT})
+        found = minimize(loss, start, {"weights": (0.0, 1.0), **LIMIT}, kinks=self.objective != "ece")
         return AverageBlend(found["weights"], found["limit"], kinds=kinds, step=self.step)
 
 
