@@ -269,6 +269,15 @@ def test_gradients_are_those_of_finite_differences():
     assert torch.autograd.gradcheck(lambda z, v, w, a: atta(z, v, w, a), inputs)
 
 
+@pytest.mark.parametrize("limit", [0.0, 0.4, 1.0])
+def test_the_limit_moves_the_share_of_every_row_that_no_rival_catches_at_its_ends_too(limit):
+    logits = torch.tensor([[2.0, 0.0, 0.0]], dtype=torch.float64)
+    base, fused = logits.softmax(-1), (2 * logits).softmax(-1)
+    a = torch.tensor(limit, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(largest_share(base, fused, a).sum(), a)
+    assert gradient.item() == 1
+
+
 def test_on_the_grid_the_limit_moves_the_share_as_one_to_one():
     logits, views, weights = problem(2)
     limit = torch.tensor(0.973, dtype=torch.float64, requires_grad=True)
