@@ -8,8 +8,9 @@ mean-tta-temperature    the same, then a temperature on the log of the mean
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -24,7 +25,7 @@ from atta.metrics import bin_index
 from atta.predictions import Predictions, repeat_mean
 from atta.types import InputError, Labels, Logits, Probs, RepeatLogits, ViewLogits
 
-Kinds: TypeAlias = tuple[str, ...] | None
+Kinds: TypeAlias = Sequence[str] | None
 LIMIT = {"limit": (0.0, 1.0)}
 
 
@@ -36,7 +37,7 @@ class ViewBlend(Calibrator):
         weights: Tensor,
         limit: Tensor,
         *,
-        kinds: tuple[str, ...],
+        kinds: Sequence[str],
         step: float | None = None,
         space: Space = "logits",
     ) -> None:
@@ -62,7 +63,7 @@ class ViewBlend(Calibrator):
 class AverageBlend(Calibrator):
     """A weighted mean of the views' probabilities, blended into the softmax as far as the class admits."""
 
-    def __init__(self, weights: Tensor, limit: Tensor, *, kinds: tuple[str, ...], step: float | None = None) -> None:
+    def __init__(self, weights: Tensor, limit: Tensor, *, kinds: Sequence[str], step: float | None = None) -> None:
         super().__init__()
         self.register_buffer("weights", weights)
         self.register_buffer("limit", limit)
@@ -85,7 +86,7 @@ class AverageBlend(Calibrator):
 class ViewMean(Calibrator):
     """The mean of the probabilities of the image and all its views, with a temperature on its logarithm."""
 
-    def __init__(self, temperature: Tensor, *, kinds: tuple[str, ...], original: bool) -> None:
+    def __init__(self, temperature: Tensor, *, kinds: Sequence[str], original: bool) -> None:
         super().__init__()
         self.register_buffer("temperature", temperature)
         self.kinds, self.original = tuple(kinds), original
@@ -151,16 +152,19 @@ class _Atta(Method):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
+        object.__setattr__(self, "views", _as_kinds(self.views))
         _check_choice("optimizer", self.optimizer, ("lbfgs", "adam"))
         _check_choice("space", self.space, ("logits", "probabilities"))
         if isinstance(self.start, str):
             _check_choice("start", self.start, ("1/m", "1/k"))
+        elif not math.isfinite(self.start):
+            raise InputError(f"start must be '1/m', '1/k' or a finite number, got {self.start}")
         for name in ("epochs", "batch", "lr"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.step is not None and not 0 < self.step <= 1:
-            raise InputError(f"step must lie in (0, 1] or be None for the closed form, got {self.step}")
+        if not self.decay >= 0:
+            raise InputError(f"decay must not be negative, got {self.decay}")
+        _check_step(self.step)
 
     @abstractmethod
     def width(self, classes: int) -> int:
@@ -254,13 +258,14 @@ class AdaptiveTTA(Method):
     summary: ClassVar[str] = "weighted mean of the views' probabilities (Conde & Premebida 2022, reconstructed)"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
+        object.__setattr__(self, "views", _as_kinds(self.views))
         _check_choice("objective", self.objective, tuple(OBJECTIVES))
+        _check_step(self.step)
 
     def learn(self, predictions: Predictions, labels: Labels) -> AverageBlend:
         """Learn a weight a kind and the limit."""
         usual = tuple(kind for kind in ("flip", "crop", "brightness") if kind in predictions.views)
-        kinds = choose_kinds(predictions, self.views or usual or None, self.name)
+        kinds = choose_kinds(predictions, self.views if self.views is not None else usual or None, self.name)
         base = base_probs(predictions.logits.double())
         view_probs = mean_probs(predictions.views, kinds).double()
         objective = OBJECTIVES[self.objective]
@@ -308,7 +313,7 @@ class MeanTTA(Method):
     summary: ClassVar[str] = "plain average of the image and its views"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
+        object.__setattr__(self, "views", _as_kinds(self.views))
 
     @property
     def keeps_class(self) -> bool:
@@ -332,7 +337,7 @@ class MeanTTATemperature(Method):
     summary: ClassVar[str] = "plain average of the image and its views, then a temperature"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
+        object.__setattr__(self, "views", _as_kinds(self.views))
 
     @property
     def keeps_class(self) -> bool:
@@ -344,6 +349,17 @@ class MeanTTATemperature(Method):
         kinds = choose_kinds(predictions, self.views, self.name)
         log_mean = log_mean_probs(predictions.logits.double(), predictions.views, kinds, original=self.original)
         return ViewMean(fit_temperature(log_mean, labels), kinds=kinds, original=self.original)
+
+
+def _as_kinds(views: Kinds) -> tuple[str, ...] | None:
+    if isinstance(views, str):  # which is a sequence, of letters
+        raise InputError(f"views must be a list of kinds, such as [{views!r}], got the text {views!r}")
+    return None if views is None else tuple(views)
+
+
+def _check_step(step: float | None) -> None:
+    if step is not None and not 0 < step <= 1:
+        raise InputError(f"step must lie in (0, 1] or be None for the closed form, got {step}")
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
