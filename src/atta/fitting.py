@@ -76,7 +76,7 @@ def minimize(
             flat,
             jac=True,
             method="L-BFGS-B",
-            bounds=box,
+            bounds=box if bounds else None,  # a box without walls costs time
             options={"maxiter": iterations, "maxfun": 2 * iterations, "ftol": tolerance, "gtol": 1e-9},
         )
         improvement = best - float(answer.fun)
