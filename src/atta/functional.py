@@ -64,10 +64,11 @@ def largest_share(base: Probs, fused: Probs, limit: Scalar | float, *, step: flo
     # gradients.
     lead, gain = lead.clamp(min=TINY), gain.clamp(min=0)
     catch_up = (lead / (lead + gain)).amin(dim=-1)
-    limit = torch.as_tensor(limit, dtype=base.dtype, device=base.device)
+    limit = torch.as_tensor(limit, dtype=base.dtype, device=base.device).clamp(0, 1)
     if step is not None:
         return _share_on_grid(base, fused, limit, catch_up, step)
-    return torch.minimum(limit, torch.where(catch_up < 1, (1 - MARGIN) * catch_up, 1.0))
+    # Rows that nobody catches take the limit as it is: a minimum with 1 would halve the slope of a limit of 1.
+    return torch.where(catch_up < 1, torch.minimum(limit, (1 - MARGIN) * catch_up), limit)
 
 
 def _share_on_grid(base: Probs, fused: Probs, limit: Scalar, catch_up: Shares, step: float) -> Shares:

@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -28,9 +29,11 @@ from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits
 VIEW_PREFIX = "view."
 BUNDLED = Path(__file__).parent / "records"
 FLOAT16_MAX = torch.finfo(torch.float16).max
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+Rows: TypeAlias = slice | Sequence[int] | np.ndarray | Tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Predictions:
     """Logits of n images and, for each kind of view, of its r repeats.
 
@@ -39,10 +42,10 @@ class Predictions:
     """
 
     logits: Logits
-    views: Mapping[str, RepeatLogits] = field(default_factory=dict)
+    views: Mapping[str, RepeatLogits]
 
-    def __post_init__(self) -> None:
-        logits = _as_logits(self.logits, "logits")
+    def __init__(self, logits: Any, views: Mapping[str, Any] = NOTHING) -> None:
+        logits = _as_logits(logits, "logits")
         if logits.ndim != 2:
             raise InputError(f"logits must have shape (images, classes), got {_shape(logits)}")
         n, k = logits.shape
@@ -50,8 +53,8 @@ class Predictions:
             raise InputError("logits must hold at least one image, got none")
         if k < 2:
             raise InputError(f"logits must hold at least two classes, got {k}")
-        views = {}
-        for name, given in self.views.items():
+        checked = {}
+        for name, given in views.items():
             if not isinstance(name, str) or not name:
                 raise InputError(f"a kind of view needs a name, got {name!r}")
             view = _as_logits(given, f"view {name!r}")
@@ -61,17 +64,17 @@ class Predictions:
                 raise InputError(
                     f"view {name!r} must have shape ({n}, repeats ≥ 1, {k}) like the logits, got {_shape(view)}"
                 )
-            views[name] = view
+            checked[name] = view
         dtype = torch.float32
-        for tensor in (logits, *views.values()):
+        for tensor in (logits, *checked.values()):
             dtype = torch.promote_types(dtype, tensor.dtype)
         logits = logits.to(dtype)
         _check_finite(logits, "logits")
-        for name, view in views.items():
-            views[name] = view.to(device=logits.device, dtype=dtype)
-            _check_finite(views[name], f"view {name!r}")
+        for name, view in checked.items():
+            checked[name] = view.to(device=logits.device, dtype=dtype)
+            _check_finite(checked[name], f"view {name!r}")
         object.__setattr__(self, "logits", logits)
-        object.__setattr__(self, "views", views)
+        object.__setattr__(self, "views", checked)
 
     @classmethod
     def _trusted(cls, logits: Tensor, views: Mapping[str, Tensor]) -> Predictions:
@@ -103,14 +106,10 @@ class Predictions:
     def __len__(self) -> int:
         return self.logits.shape[0]
 
-    def __getitem__(self, rows: slice | Sequence[int] | np.ndarray | Tensor) -> Predictions:
+    def __getitem__(self, rows: Rows) -> Predictions:
         """Return the predictions of some of the images."""
-        if isinstance(rows, np.ndarray | list | tuple):
-            rows = torch.as_tensor(rows, device=self.logits.device)
-        part = self._trusted(self.logits[rows], {name: view[rows] for name, view in self.views.items()})
-        if part.logits.ndim != 2 or len(part) == 0:
-            raise InputError(f"expected a slice or a list of rows that leaves at least one image, got {rows!r}")
-        return part
+        index = _as_index(rows, len(self))
+        return self._trusted(self.logits[index], {name: view[index] for name, view in self.views.items()})
 
     def __repr__(self) -> str:
         views = ", ".join(f"{view.shape[1]} {name}" for name, view in self.views.items()) or "no views"
@@ -150,7 +149,7 @@ def as_labels(labels: Any, *, images: int, classes: int) -> Labels:
 
     The number of classes is that of the logits: classes without a single label are fine.
     """
-    tensor = torch.as_tensor(labels)
+    tensor = _as_tensor(labels, "labels must be a list, an array or a tensor of class numbers")
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise InputError(f"labels must be integers, got {tensor.dtype}")
     if tensor.ndim != 1:
@@ -167,29 +166,28 @@ def as_labels(labels: Any, *, images: int, classes: int) -> Labels:
     return tensor
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class Record:
     """Predictions, the labels where they are known, and where all of it comes from (text, for people)."""
 
     predictions: Predictions
-    labels: Labels | None = None
-    origin: Mapping[str, str] = field(default_factory=dict)
+    labels: Labels | None
+    origin: Mapping[str, str]
 
-    def __post_init__(self) -> None:
-        if self.labels is not None:
-            labels = as_labels(self.labels, images=len(self.predictions), classes=self.predictions.classes)
-            object.__setattr__(self, "labels", labels.to(self.predictions.logits.device))
-        origin = {str(key): str(value) for key, value in self.origin.items()}
-        object.__setattr__(self, "origin", origin)
+    def __init__(self, predictions: Predictions, labels: Any = None, origin: Mapping[str, Any] = NOTHING) -> None:
+        if labels is not None:
+            labels = as_labels(labels, images=len(predictions), classes=predictions.classes)
+            labels = labels.to(predictions.logits.device)
+        object.__setattr__(self, "predictions", predictions)
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(self, "origin", {str(key): str(value) for key, value in origin.items()})
 
     def __len__(self) -> int:
         return len(self.predictions)
 
-    def __getitem__(self, rows: slice | Sequence[int] | np.ndarray | Tensor) -> Record:
+    def __getitem__(self, rows: Rows) -> Record:
         """Return the record of some of the images."""
-        if isinstance(rows, np.ndarray | list | tuple):
-            rows = torch.as_tensor(rows)
-        labels = None if self.labels is None else self.labels[rows]
+        labels = None if self.labels is None else self.labels[_as_index(rows, len(self))]
         return Record(self.predictions[rows], labels, self.origin)
 
     def require_labels(self) -> Labels:
@@ -274,13 +272,33 @@ def _sort_metadata(path: Path) -> None:
             file.write(text.ljust(size))
 
 
-def _as_logits(values: Any, name: str) -> Tensor:
+def _as_tensor(values: Any, expected: str) -> Tensor:
+    if isinstance(values, np.ndarray):  # torch shares the memory of one that is contiguous and writeable only
+        values = np.require(values, requirements=["C", "W"])
     try:
-        tensor = torch.as_tensor(values)
+        return torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{expected}, got {type(values).__name__} ({error})") from None
+
+
+def _as_index(rows: Rows, images: int) -> slice | Tensor:
+    """Turn any way to say which rows into one that a tensor understands."""
+    if isinstance(rows, slice) and (rows.step is None or rows.step > 0) and range(images)[rows]:
+        return rows  # a slice copies nothing
+    try:
+        numbers = list(range(images)[rows]) if isinstance(rows, slice) else rows
+        index = torch.arange(images)[_as_tensor(numbers, "rows must be numbers").cpu()]
+    except (IndexError, InputError):
+        index = torch.empty(0)
+    if index.ndim != 1 or index.numel() == 0:
         raise InputError(
-            f"{name} must be an array or a tensor of numbers, got {type(values).__name__} ({error})"
-        ) from None
+            f"expected a slice or a list of rows that leaves at least one image, got {rows!r} of {images} images"
+        )
+    return index
+
+
+def _as_logits(values: Any, name: str) -> Tensor:
+    tensor = _as_tensor(values, f"{name} must be an array or a tensor of numbers")
     if not tensor.is_floating_point():
         raise InputError(f"{name} must be floating-point numbers, got {tensor.dtype}")
     return tensor.detach()

@@ -9,10 +9,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import json
 import os
 from typing import Any
+
+import torch
 
 from atta.calibrators.base import FORMAT, FORMAT_VERSION, Calibrator, Method
 from atta.calibrators.binning import Histogram, Isotonic, Polyline, Steps
@@ -27,7 +30,7 @@ from atta.calibrators.views import (
     ViewBlend,
     ViewMean,
 )
-from atta.predictions import read_tensors
+from atta.predictions import Predictions, read_tensors
 from atta.types import InputError
 
 __all__ = [
@@ -86,7 +89,7 @@ def find_method(name: str, **settings: Any) -> Method:
         near = difflib.get_close_matches(name, METHODS, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(f"unknown method {name!r}.{hint} Known: {', '.join(METHODS)}")
-    known = METHODS[name].__dataclass_fields__
+    known = [field.name for field in dataclasses.fields(METHODS[name])]
     for setting in settings:
         if setting not in known:
             near = difflib.get_close_matches(setting, known, n=1)
@@ -110,6 +113,15 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
         calibrator = CALIBRATORS[about["calibrator"]](**tensors, **about["options"])
         calibrator.classes = int(about["classes"])
         calibrator.method = find_method(about["method"], **about["settings"])
-    except (KeyError, TypeError, ValueError) as error:
+        _try_out(calibrator)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{path} is damaged: {type(error).__name__} {error}") from None
     return calibrator
+
+
+def _try_out(calibrator: Calibrator) -> None:
+    """Calibrate one image: tensors that do not fit together are found now, not at someone's first picture."""
+    if not all(torch.isfinite(buffer).all() for buffer in calibrator.buffers()):
+        raise InputError("its numbers must be finite")
+    logits = torch.zeros(1, calibrator.classes)
+    calibrator(Predictions(logits, {kind: logits.unsqueeze(1) for kind in calibrator.kinds}))

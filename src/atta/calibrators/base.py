@@ -99,10 +99,11 @@ class Calibrator(nn.Module, ABC):
         used = predictions.select(self.kinds)
         state = next(self.buffers(), None)
         device = used.logits.device if state is None else state.device
-        probs = torch.empty_like(used.logits)
+        dtype = torch.promote_types(used.logits.dtype, torch.float32)  # half precision would round classes into ties
+        probs = torch.empty_like(used.logits, dtype=dtype)
         start = 0
         for part in used.chunks(max(1, CHUNK // self.classes)):
-            here = part.to(device)
+            here = part.to(device=device, dtype=dtype)
             probs[start : start + len(part)] = self.calibrate(here.logits, here.views)
             start += len(part)
         return probs

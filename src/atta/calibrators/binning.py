@@ -184,13 +184,15 @@ class Histogram(Method):
         """Count hits by bin; a bin that no validation probability falls into keeps its midpoint."""
         probs, hits, floor = _pairs(predictions, labels, pooled=self.pooled)
         edges = torch.arange(self.bins + 1, dtype=torch.float64, device=probs.device) / self.bins
+        # In the dtype that is kept: a softmax of exactly 1/5 must fall into the same bin here and later.
+        edges = edges.to(predictions.logits.dtype)
         index = bin_index(probs, edges)
         shape = (probs.shape[0], self.bins)
         counts = torch.zeros(shape, dtype=torch.float64, device=probs.device).scatter_add_(
             1, index, torch.ones_like(hits)
         )
         rights = torch.zeros_like(counts).scatter_add_(1, index, hits)
-        midpoints = (edges[1:] + edges[:-1]) / 2
+        midpoints = (edges[1:] + edges[:-1]).double() / 2
         values = torch.where(counts > 0, rights / counts.clamp(min=1), midpoints)
         return Steps(edges, values, floor, normalize=self.normalize)
 

@@ -36,7 +36,10 @@ class Temperature(Calibrator):
 
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Divide by the temperature. Dividing can make two logits equal, or unequal, by rounding: hence the guard."""
-        return guard_class((logits / self.temperature.to(logits)).softmax(dim=-1), base_probs(logits))
+        behind = logits - logits.amax(
+            dim=-1, keepdim=True
+        )  # as softmax does itself; a small temperature then cannot overflow
+        return guard_class((behind / self.temperature.to(logits)).softmax(dim=-1), base_probs(logits))
 
 
 class Affine(Calibrator):
@@ -100,7 +103,7 @@ class Dirichlet(Method):
     your own. Can change the class.
     """
 
-    grid: Literal["coarse", "authors"] | Sequence[tuple[float, float]] = "coarse"
+    grid: Literal["coarse", "authors"] | Sequence[Sequence[float]] = "coarse"
     folds: int = 5
     seed: int = 0
 
@@ -113,19 +116,24 @@ class Dirichlet(Method):
         return False
 
     def __post_init__(self) -> None:
+        if self.folds < 2:
+            raise InputError(f"folds must be at least 2, got {self.folds}")
         if isinstance(self.grid, str):
             if self.grid not in ("coarse", "authors"):
                 raise InputError(f"grid must be 'coarse', 'authors' or pairs of (λ, μ), got {self.grid!r}")
             return
-        pairs = tuple((float(lam), float(mu)) for lam, mu in self.grid)
-        if not pairs or min(min(pair) for pair in pairs) < 0:
-            raise InputError(f"grid must hold pairs (λ, μ), neither negative, got {self.grid!r}")
+        try:
+            pairs = tuple((float(lam), float(mu)) for lam, mu in self.grid)
+        except (TypeError, ValueError):
+            pairs = ()
+        if not pairs or not all(0 <= penalty < float("inf") for pair in pairs for penalty in pair):
+            raise InputError(f"grid must hold pairs (λ, μ), finite and neither negative, got {self.grid!r}")
         object.__setattr__(self, "grid", pairs)
 
     def pairs(self, classes: int) -> list[tuple[float, float]]:
         """Return the pairs (λ, μ) to try."""
         if not isinstance(self.grid, str):
-            return list(self.grid)
+            return [(lam, mu) for lam, mu in self.grid]
         if self.grid == "coarse" and classes > FULL_CURVATURE:  # k² parameters and more: each pair is a long wait
             return [(1e-2, 1e-2), (1e-1, 1e-1), (1.0, 1.0)]
         if self.grid == "coarse":
@@ -150,7 +158,7 @@ class Dirichlet(Method):
                 held_out = _losses(log_probs.double(), labels, (kept == 0).double(), start)
                 score[lam, mu] = held_out.sum().item() / n
             best = min(score, key=score.__getitem__)
-        final = 1e-13 if k <= FULL_CURVATURE else 1e-7
+        final = 1e-13 if k <= FULL_CURVATURE else 1e-6
         everything = torch.full((1, n), 1 / n, dtype=torch.float64, device=log_probs.device)
         found = _fit_odir(log_probs.double(), labels, everything, _identity(1, log_probs), *best, tolerance=final)[0]
         return Affine(found[:, :-1].contiguous(), found[:, -1].contiguous())

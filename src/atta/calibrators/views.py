@@ -8,6 +8,7 @@ mean-tta-temperature    the same, then a temperature on the log of the mean
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from atta.calibrators.base import Calibrator, Method, base_probs, choose_kinds
 from atta.calibrators.scaling import fit_temperature
-from atta.fitting import descend, doubt, minimize, nll
+from atta.fitting import descend, minimize, nll
 from atta.functional import Space, atta, blend, fuse, largest_share
 from atta.metrics import bin_index
 from atta.predictions import Predictions, repeat_mean
@@ -27,6 +28,9 @@ from atta.types import InputError, Labels, Logits, Probs, RepeatLogits, ViewLogi
 
 Kinds: TypeAlias = Sequence[str] | None
 LIMIT = {"limit": (0.0, 1.0)}
+# The guard caps what a mistake can cost, so that with few mistakes to learn from more certainty may seem better without end.
+# Weights add up to one over the temperature: beyond RUNAWAY they are fitted again, as if drawn with deviation PRIOR.
+RUNAWAY, PRIOR = 10.0, 3.0
 
 
 class ViewBlend(Calibrator):
@@ -152,16 +156,19 @@ class _Atta(Method):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", _names(self.views))
+        object.__setattr__(self, "views", _as_kinds(self.views))
         _check_choice("optimizer", self.optimizer, ("lbfgs", "adam"))
         _check_choice("space", self.space, ("logits", "probabilities"))
         if isinstance(self.start, str):
             _check_choice("start", self.start, ("1/m", "1/k"))
+        elif not math.isfinite(self.start):
+            raise InputError(f"start must be '1/m', '1/k' or a finite number, got {self.start}")
         for name in ("epochs", "batch", "lr"):
-            if getattr(self, name) <= 0:
+            if not getattr(self, name) > 0:
                 raise InputError(f"{name} must be positive, got {getattr(self, name)}")
-        if self.step is not None and not 0 < self.step <= 1:
-            raise InputError(f"step must lie in (0, 1] or be None for the closed form, got {self.step}")
+        if not self.decay >= 0:
+            raise InputError(f"decay must not be negative, got {self.decay}")
+        _check_step(self.step)
 
     @abstractmethod
     def width(self, classes: int) -> int:
@@ -179,21 +186,21 @@ class _Atta(Method):
             "limit": base.new_ones(()),
         }
 
-        def loss(unsure: float, parameters: Mapping[str, Tensor], rows: Tensor | slice = slice(None)) -> Tensor:
+        def loss(prior: float, parameters: Mapping[str, Tensor], rows: Tensor | slice = slice(None)) -> Tensor:
             these = base[rows]
             fused = fuse(view_logits[rows], parameters["weights"], space=self.space)
             share = largest_share(these, fused, parameters["limit"], step=self.step)
-            return nll(blend(these, fused, share), labels[rows], unsure)
+            fit = nll(blend(these, fused, share), labels[rows])
+            return fit if prior == 0 else fit + prior * parameters["weights"].square().sum(dim=0).mean()
 
         found = self._optimize(partial(loss, 0.0), start, images=len(predictions))
-        unsure = doubt(fuse(view_logits, found["weights"], space=self.space), labels)
-        if unsure and self.optimizer == "lbfgs":  # the weights ran away; Adam's few steps cannot
-            found = self._optimize(partial(loss, unsure), start, images=len(predictions))
+        if found["weights"].abs().sum(dim=0).mean() > RUNAWAY:
+            found = self._optimize(partial(loss, 1 / (2 * PRIOR**2 * len(predictions))), start, images=len(predictions))
         return ViewBlend(found["weights"], found["limit"], kinds=kinds, step=self.step, space=self.space)
 
     def _optimize(self, loss: Callable[..., Tensor], start: Mapping[str, Tensor], *, images: int) -> dict[str, Tensor]:
         if self.optimizer == "lbfgs":
-            return minimize(loss, start, LIMIT)
+            return minimize(loss, start, LIMIT, kinks=True)
         adam = {"epochs": self.epochs, "batch": self.batch, "lr": self.lr, "decay": self.decay, "seed": self.seed}
         return descend(loss, start, LIMIT, images=images, **adam)  # type: ignore[arg-type]
 
@@ -259,13 +266,14 @@ class AdaptiveTTA(Method):
     summary: ClassVar[str] = "weighted mean of the views' probabilities (Conde & Premebida 2022, reconstructed)"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", _names(self.views))
+        object.__setattr__(self, "views", _as_kinds(self.views))
         _check_choice("objective", self.objective, tuple(OBJECTIVES))
+        _check_step(self.step)
 
     def learn(self, predictions: Predictions, labels: Labels) -> AverageBlend:
         """Learn a weight a kind and the limit."""
         usual = tuple(kind for kind in ("flip", "crop", "brightness") if kind in predictions.views)
-        kinds = choose_kinds(predictions, self.views or usual or None, self.name)
+        kinds = choose_kinds(predictions, self.views if self.views is not None else usual or None, self.name)
         base = base_probs(predictions.logits.double())
         view_probs = mean_probs(predictions.views, kinds).double()
         objective = OBJECTIVES[self.objective]
@@ -277,7 +285,7 @@ class AdaptiveTTA(Method):
             return objective(blend(base, fused, share), labels)
 
         # |w| / Σ|w| does not know the scale of w: the box only keeps it from drifting.
-        found = minimize(loss, start, {"weights": (0.0, 1.0), **LIMIT})
+        found = minimize(loss, start, {"weights": (0.0, 1.0), **LIMIT}, kinks=self.objective != "ece")
         return AverageBlend(found["weights"], found["limit"], kinds=kinds, step=self.step)
 
 
@@ -313,7 +321,7 @@ class MeanTTA(Method):
     summary: ClassVar[str] = "plain average of the image and its views"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", _names(self.views))
+        object.__setattr__(self, "views", _as_kinds(self.views))
 
     @property
     def keeps_class(self) -> bool:
@@ -337,7 +345,7 @@ class MeanTTATemperature(Method):
     summary: ClassVar[str] = "plain average of the image and its views, then a temperature"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", _names(self.views))
+        object.__setattr__(self, "views", _as_kinds(self.views))
 
     @property
     def keeps_class(self) -> bool:
@@ -351,10 +359,15 @@ class MeanTTATemperature(Method):
         return ViewMean(fit_temperature(log_mean, labels), kinds=kinds, original=self.original)
 
 
-def _names(kinds: Kinds) -> tuple[str, ...] | None:
-    if isinstance(kinds, str):
-        raise InputError(f"views must be a list of kinds, got the text {kinds!r}: write [{kinds!r}]")
-    return None if kinds is None else tuple(kinds)
+def _as_kinds(views: Kinds) -> tuple[str, ...] | None:
+    if isinstance(views, str):  # which is a sequence, of letters
+        raise InputError(f"views must be a list of kinds, such as [{views!r}], got the text {views!r}")
+    return None if views is None else tuple(views)
+
+
+def _check_step(step: float | None) -> None:
+    if step is not None and not 0 < step <= 1:
+        raise InputError(f"step must lie in (0, 1] or be None for the closed form, got {step}")
 
 
 def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
