@@ -106,6 +106,7 @@ def compare(
         str | None, typer.Option(metavar="RECORD", help="Fit on all of this record, test on all of the others.")
     ] = None,
     json_file: Json = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, to paste into a document.")] = False,
 ) -> None:
     """Fit methods on validation images, test them on the rest, and print the paper's table.
 
@@ -113,7 +114,8 @@ def compare(
     """
     results = run_comparison(records, methods, validation=validation, splits=splits, fit=fit)
     for name in results.names("dataset"):
-        show(comparison_table(results, name))
+        table = comparison_table(results, name)
+        print(f"{table.markdown()}\n") if markdown else show(table)
     if json_file is not None:
         out.print(f"numbers: {results.save(json_file)}")
 
