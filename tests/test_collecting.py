@@ -423,8 +423,8 @@ def nan_at(images, calls):
         (pixels, {"policy": "flop"}, "expected one of flip"),
         (pixels, {"draws": "odd"}, "expected 'random' or 'stratified', got 'odd'"),
         (pixels, {"model": 3}, "expected a torch module or the path of an .onnx file, got int"),
-        (pixels, {"model": Wrong(lambda x, _: x)}, r"logits of shape \(120, k\), got shape \(120, 3, 8, 8\)"),
-        (pixels, {"model": Wrong(lambda x, _: x[:1, 0, 0])}, r"logits of shape \(120, k\), got shape \(1, 8\)"),
+        (pixels, {"model": Wrong(lambda x, _: x), "batch_size": 20}, r"\(20, k\), got shape \(20, 3, 8, 8\)"),
+        (pixels, {"model": Wrong(lambda x, _: x[:1, 0, 0]), "batch_size": 20}, r"\(20, k\), got shape \(1, 8\)"),
         (pixels, {"model": Wrong(lambda x, _: x[:, 0, 0, :1])}, "at least two classes, got 1 for the image itself"),
         (
             pixels,
@@ -481,11 +481,11 @@ def test_a_folder_without_images_or_with_two_kinds_of_order_is_refused(folder, t
 def test_a_bound_on_memory_is_kept_and_changes_nothing_but_the_batch():
     images, sizes = pixels(40, h=16, w=16), []
     model = nn.Sequential(network(), Seen(sizes))
-    free = run(images, model=model)
-    assert max(sizes) == 40 * 3  # Six passes in groups of as many as fit into 128.
+    free = run(images, model=model, batch_size=100)
+    assert max(sizes) == 80  # Two views of 40 images fit into one pass.
     sizes.clear()
     bound = 8_000_000
-    bounded = run(images, model=model, memory=bound)
+    bounded = run(images, model=model, memory=bound, batch_size=100)
     largest = max(sizes)
     assert 1 < largest < 40
     assert close(free, bounded)

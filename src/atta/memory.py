@@ -14,20 +14,22 @@ _KERNELS = 2
 
 
 def peak_memory(work: Callable[[], object], device: torch.device) -> int:
-    """The most bytes that `work` holds at once, beside what was there before it began.
+    """The most bytes that `work` takes at once, beside what was there before it began."""
+    if device.type != "cuda":
+        return _KERNELS * tensor_memory(work)
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    work()
+    return torch.cuda.max_memory_allocated(device) - before
 
-    On a CPU this counts the tensors of torch; what another runtime allocates is not seen.
-    """
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        work()
-        return torch.cuda.max_memory_allocated(device) - before
+
+def tensor_memory(work: Callable[[], object]) -> int:
+    """The most bytes that the tensors made by `work` hold at once; what another runtime allocates is not seen."""
     meter = _Meter()
     with meter:
         work()
-    return _KERNELS * meter.most
+    return meter.most
 
 
 class _Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
