@@ -159,7 +159,7 @@ HARD = {
 
 @KEEPING
 @given(seed=seeds, image=st.sampled_from(list(HARD)), view=st.sampled_from(list(HARD)))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=7, deadline=None)
 def test_never_changes_the_predicted_class(name, seed, image, view):
     g = torch.Generator().manual_seed(seed)
     for dtype in (torch.float32, torch.float64):
@@ -809,19 +809,18 @@ def validation_loss(predictions: Predictions, labels: Tensor, width: int):
     return loss
 
 
-@pytest.mark.parametrize(("seed", "confidence"), [(0, 3.0), (1, 3.0), (2, 3.0), (3, 0.5)])
-def test_v_atta_is_at_the_optimum_that_a_global_search_finds(seed, confidence):
-    kinds = {"flip": 1, "crop": 3}
-    predictions, labels = toy(120, seed=seed, signal=1.0, confidence=confidence, dtype=torch.float64, kinds=kinds)
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 12])  # 12: L-BFGS alone stops in a kink
+def test_v_atta_on_an_over_confident_network_is_at_the_optimum_that_a_global_search_finds(seed):
+    """Not a theorem: the loss is not convex. Seed 4 has a second minimum, 1e-4 lower, that a local search does not see, and
+    under-confident networks (confidence=0.5) have many, 1e-2 apart and less. There V-ATTA's is one of them."""
+    predictions, labels = toy(120, seed=seed, signal=1.0, dtype=torch.float64, kinds={"flip": 1, "crop": 3})
     loss = validation_loss(predictions, labels, 1)
     found = VATTA().fit(predictions, labels)
     ours = loss(np.r_[found.weights.numpy().ravel(), found.limit.item()])
-    scale = 3 / confidence
-    box = [(-scale, 2 * scale), (-scale, 2 * scale), (0, 1)]
+    box = [(-1, 2), (-1, 2), (0, 1)]
     searched = optimize.differential_evolution(loss, box, seed=0, maxiter=25, popsize=8, polish=False)
     settled = optimize.minimize(loss, searched.x, method="Nelder-Mead", bounds=box, options={"fatol": 1e-11})
-    # The loss of an under-confident network has several minima, close in height: any of them will do.
-    assert ours <= settled.fun + (1e-6 if confidence > 1 else 1e-3)
+    assert ours <= settled.fun + 1e-6
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -921,7 +920,7 @@ def test_mean_tta_temperature_is_temperature_scaling_of_the_mean(original):
 
 
 def test_more_kinds_of_view_never_fit_worse():
-    predictions, labels = toy(150, signal=1.0, dtype=torch.float64)
+    predictions, labels = toy(80, signal=1.0, dtype=torch.float64)
     losses = []
     for kinds in (("flip",), ("flip", "crop"), ("flip", "crop", "brightness")):
         found = VATTA(views=kinds).fit(predictions, labels)

@@ -211,7 +211,7 @@ def hard_rows(kind: str, n: int, k: int, g: torch.Generator) -> Tensor:
     st.sampled_from(SPACES),
     st.sampled_from([None, 0.01, 0.3]),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_never_changes_the_predicted_class(seed, kind, view_kind, k, m, wide, scale, limit, dtype, space, step):
     g, n = generator(seed), 64
     logits = hard_rows(kind, n, k, g).to(dtype)
@@ -322,7 +322,7 @@ def exported(step: float | None, space: str, weights: Tensor) -> tuple[Deployed,
     return module, program
 
 
-CASES = [(None, "logits", 1), (None, "logits", 10), (0.01, "logits", 1), (None, "probabilities", 10)]
+CASES = [(None, "logits", 1), (0.01, "logits", 10), (None, "probabilities", 10)]
 
 
 @pytest.fixture(params=CASES, ids=str)
