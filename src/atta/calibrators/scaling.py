@@ -191,11 +191,12 @@ def _fit_odir(
     """
     k = log_probs.shape[1]
     x = torch.cat([log_probs, torch.ones_like(log_probs[:, :1])], dim=1).double()
-    probs = log_probs.double().exp()
+    scores = x @ start.reshape(-1, k + 1).T
+    probs = scores.reshape(-1, start.shape[0], k).softmax(dim=-1)
     penalties = x.new_full((k, k + 1), lam)
     penalties.fill_diagonal_(0)
     penalties[:, -1] = mu
-    doubt = probs * (1 - probs) / x.shape[0]
+    doubt = (probs * (1 - probs)).mean(dim=1) / x.shape[0]
     if k <= FULL_CURVATURE:
         curvature = torch.stack([(x * row[:, None]).T @ x for row in doubt.T])
         factor = torch.linalg.cholesky(curvature + torch.diag_embed(2 * penalties + 1e-5))
