@@ -21,7 +21,7 @@ import atta
 from atta import shards as shards_module
 from atta.collecting import collect
 from atta.imagesets import ImageSet
-from atta.memory import peak_memory
+from atta.memory import peak_memory, tensor_memory
 from atta.models import NumpyModel
 from atta.networks import small_cnn
 from atta.types import InputError
@@ -415,6 +415,7 @@ def nan_at(images, calls):
         (lambda: DataLoader(Items(pixels()), batch_size=None), {}, r"expected batches of shape .* got \(3, 8, 8\)"),
         (lambda: [pixels()[0], pixels(h=9)[0]], {}, r"shape \(3, 8, 8\), as the first has, got \(3, 9, 8\) in image 1"),
         (pixels, {"labels": [0, 1]}, r"expected 20 labels, one an image, got \(2,\)"),
+        (pixels, {"labels": ["cat"] * 20}, "expected labels as whole numbers, one an image, got list"),
         (pixels, {"labels": [5] * 20}, r"labels must lie in 0 … 2, got 5 in row 0"),
         (lambda: Items(pixels(), [5] * 20), {}, r"labels must lie in 0 … 2, got 5"),
         (lambda: "no/such/folder", {}, "expected a folder of images, found none at no/such/folder"),
@@ -489,8 +490,9 @@ def test_a_bound_on_memory_is_kept_and_changes_nothing_but_the_batch():
     largest = max(sizes)
     assert 1 < largest < 40
     assert close(free, bounded)
+    model.eval()
     with torch.no_grad():
-        assert peak_memory(lambda: network().eval()(images[:largest].float()), torch.device("cpu")) < bound
+        assert peak_memory(lambda: model(images[:largest].float()), torch.device("cpu")) < bound
 
 
 class Seen(nn.Module):
@@ -505,15 +507,15 @@ class Seen(nn.Module):
         return answer
 
 
-def test_peak_memory_counts_what_lives_at_once():
+def test_memory_is_counted_by_what_lives_at_once():
     def work():
         for _ in range(5):
             torch.zeros(1000).add(1)
 
-    assert peak_memory(work, torch.device("cpu")) == 2 * 2 * 4000
+    assert tensor_memory(work) == 2 * 4000
 
 
-def test_a_gpu_that_runs_out_of_memory_is_given_smaller_batches():
+def test_a_gpu_that_runs_out_of_memory_is_given_smaller_batches(tmp_path):
     sizes = []
 
     def greedy(images, calls):
@@ -522,8 +524,9 @@ def test_a_gpu_that_runs_out_of_memory_is_given_smaller_batches():
         sizes.append(images.shape[0])
         return Sums()(images)
 
-    assert same(run(pixels()), run(pixels(), model=Wrong(greedy)))
-    assert max(sizes) <= 6
+    assert same(run(pixels()), run(pixels(), model=Wrong(greedy), batch_size=20, shards=tmp_path))
+    assert max(sizes) == 5
+    assert json.loads((tmp_path / "run.json").read_text())["rows"] == 5
 
 
 # ---- shards
