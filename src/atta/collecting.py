@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from atta.borrowing import borrowed, device_of, dtype_of
 from atta.models import TorchModel, as_logits
 from atta.predictions import Predictions, Record, as_labels
-from atta.runner import Runner
+from atta.runner import Batch, Runner
 from atta.shards import Shard, Shards, fingerprint, mark
 from atta.sources import Block, Channels, Source, as_source
 from atta.types import InputError
@@ -105,8 +105,9 @@ def collect(
         done = _Done(source, labels, policy, kept)
         with _bar(progress, source.count, done.resume()) as tell:
             try:
-                for start, pixels, own in _batches(source, done.stop, runner.batch, workers):
-                    done.add(start, pixels, runner.answers(pixels, source.places(start, start + pixels.shape[0])), own)
+                batches = _batches(source, done.stop, runner.batch, workers)
+                for batch, answers in runner.run(batches, source.places):
+                    done.add(batch.start, batch.pixels, answers, batch.labels)
                     tell(done.stop)
             finally:
                 done.flush()
@@ -122,12 +123,12 @@ def _as_numbers(labels: object) -> Tensor:
         ) from None
 
 
-def _batches(source: Source, start: int, size: int, workers: int) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+def _batches(source: Source, start: int, size: int, workers: int) -> Iterator[Batch]:
     stop = source.count
     starts: Iterable[int] = count(start, size) if stop is None else range(start, stop, size)
     ranges = ((first, first + size if stop is None else min(first + size, stop)) for first in starts)
     for pixels, own in source.read(ranges, workers):
-        yield start, pixels, own
+        yield Batch(start, pixels, own)
         start += pixels.shape[0]
 
 

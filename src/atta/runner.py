@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +14,38 @@ from atta.shards import Shards
 from atta.sources import Source
 from atta.types import InputError
 from atta.views import Policy
+
+
+class Batch(NamedTuple):
+    """Consecutive images of a source, and their labels where they bring them along."""
+
+    start: int
+    pixels: Tensor
+    labels: Tensor | None
+
+
+class _Pending(NamedTuple):
+    """Answers that may still be on their way from a GPU."""
+
+    logits: Tensor
+    indices: Tensor
+    names: list[str]
+    event: torch.cuda.Event | None = None
+
+    def finish(self) -> Tensor:
+        """Wait for the answers and look at them."""
+        if self.event is not None:
+            self.event.synchronize()
+        logits = self.logits
+        if not torch.isfinite(logits).all():
+            image, view = (~torch.isfinite(logits)).any(dim=2).nonzero()[0].tolist()
+            value = float(logits[image, view][~torch.isfinite(logits[image, view])][0])
+            places = self.indices[(~torch.isfinite(logits)).flatten(1).any(dim=1)].tolist()
+            some = ", ".join(map(str, places[:5])) + (f" and {len(places) - 5} more" if len(places) > 5 else "")
+            first = self.names[view]
+            raise InputError(f"expected finite logits, got {value} for images {some}, first in the view {first}")
+        return logits
+
 
 _View: TypeAlias = tuple[str, int, Tensor]
 """The name of a view, the repeat, and the images shown in it."""
@@ -65,8 +97,31 @@ class Runner:
                 return fit
             self.rows *= 2
 
+    def run(self, batches: Iterable[Batch], places: Callable[[int, int], Tensor]) -> Iterator[tuple[Batch, Tensor]]:
+        """Yield each batch with its answers, one batch late: a GPU works on the next one while this one is dealt with."""
+        source, waiting = iter(batches), list[tuple[Batch, _Pending]]()
+        while True:
+            try:
+                batch = next(source, None)
+                if batch is not None:
+                    stop = batch.start + batch.pixels.shape[0]
+                    waiting.append((batch, self.begin(batch.pixels, places(batch.start, stop))))
+            except BaseException:  # What is done is not lost to what cannot be done.
+                yield from ((done, pending.finish()) for done, pending in waiting)
+                raise
+            late = 1 if self.device.type == "cuda" and batch is not None else 0
+            while len(waiting) > late:
+                done, pending = waiting.pop(0)
+                yield done, pending.finish()
+            if batch is None:
+                return
+
     def answers(self, pixels: Tensor, indices: Tensor) -> Tensor:
         """The logits of every image (row 0) and of every view of it: n passes k, on the CPU."""
+        return self.begin(pixels, indices).finish()
+
+    def begin(self, pixels: Tensor, indices: Tensor) -> "_Pending":
+        """Set the network to work on a batch; on a GPU, without waiting for it."""
         n = pixels.shape[0]
         images = self._on_device(pixels)
         views = self.policy.render(images, indices, seed=self.seed, draws=self.draws)
@@ -82,14 +137,14 @@ class Runner:
             if k < 2 or k != classes[0]:
                 expected = "at least two classes" if k < 2 else f"{classes[0]} classes as for the image itself"
                 raise InputError(f"expected the model to return {expected}, got {k} for {name}")
-        logits = torch.stack(answers, dim=1).cpu()
-        if not torch.isfinite(logits).all():
-            image, view = (~torch.isfinite(logits)).any(dim=2).nonzero()[0].tolist()
-            value = float(logits[image, view][~torch.isfinite(logits[image, view])][0])
-            places = indices[(~torch.isfinite(logits)).flatten(1).any(dim=1)].tolist()
-            some = ", ".join(map(str, places[:5])) + (f" and {len(places) - 5} more" if len(places) > 5 else "")
-            raise InputError(f"expected finite logits, got {value} for images {some}, first in the view {names[view]}")
-        return logits
+        logits = torch.stack(answers, dim=1)
+        if self.device.type != "cuda":
+            return _Pending(logits.cpu(), indices, names)
+        there = torch.empty(logits.shape, dtype=logits.dtype, pin_memory=True)
+        there.copy_(logits, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return _Pending(there, indices, names, event)
 
     def _on_device(self, pixels: Tensor) -> Tensor:
         """Upload bytes as bytes, and make pixels in [0, 1] of them there."""
