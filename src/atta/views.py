@@ -335,7 +335,9 @@ class Policy:
                 u = draw_numbers(
                     view.name, view.count(images), places, repeat=repeat, repeats=repeats, seed=seed, draws=draws
                 )
-                yield view.name, repeat, view(images, u.to(images.device))
+                if images.is_cuda:  # From pinned memory, a copy need not wait for what the GPU is doing.
+                    u = u.pin_memory()
+                yield view.name, repeat, view(images, u.to(images.device, non_blocking=True))
 
     def __str__(self) -> str:
         return " + ".join(view.name if repeats == 1 else f"{repeats} {view.name}" for view, repeats in self.terms)
