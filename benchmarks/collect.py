@@ -1,6 +1,6 @@
 """What collecting costs beside the network itself: one table of ratios, measured in one run.
 
-    python -m benchmarks.collect                        on the CPU, under two minutes
+    python -m benchmarks.collect                        on the CPU, some minutes
     python -m benchmarks.collect --device cuda          larger batches, bfloat16 too
     python -m benchmarks.collect --quick                fewer images, in seconds
 
@@ -104,10 +104,16 @@ def interleaved(ways: dict[str, Callable[[], object]], repeats: int) -> dict[str
     return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
-def compare(name: str, device: torch.device, n: int, size: int, fast: bool, repeats: int) -> list[str]:
+def compare(name: str, device: torch.device, size: int, target: float, fast: bool, repeats: int) -> list[str]:
+    """Run a network over as many batches of `size` as the bare network takes about `target` seconds for."""
     torch.manual_seed(0)
     layout = torch.channels_last if fast else torch.contiguous_format
     model = NETWORKS[name]().eval().to(device, memory_format=layout)
+    first = [pixels(size, 32).to(device).float().div(255).contiguous(memory_format=layout)]
+    bare(model, first, device, fast)  # warm up
+    begun = time.perf_counter()
+    bare(model, first, device, fast)
+    n = size * max(1, min(64, round(target / (time.perf_counter() - begun))))
     images = pixels(n, 32)
     ready = [part.to(device).float().div(255).contiguous(memory_format=layout) for part in torch.split(images, size)]
     settings = {"policy": POLICY, "batch_size": size, "autocast": fast, "channels_last": fast, "progress": False}
@@ -163,7 +169,6 @@ def table(header: list[str], rows: Iterable[list[str]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--images", type=int, help="how many")
     parser.add_argument("--quick", action="store_true", help="a quarter of the images")
     parser.add_argument("--peak", nargs=2, metavar=("NETWORK", "BYTES"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -172,15 +177,14 @@ def main() -> None:
         print(peak(asked.peak[0], device, int(asked.peak[1])))
         return
     gpu = device.type == "cuda"
-    n = asked.images or (16384 if gpu else 32) // (4 if asked.quick else 1)
-    repeats = 9 if gpu else 5  # Many short turns rather than few long ones: other work on the machine comes and goes.
-    sizes = {"ResNet-20": (n, 4096 if gpu else 64), "ResNet-50": (n, 4096 if gpu else 64)}
-    if gpu:
-        sizes["ResNet-50, 3x3 stem"] = n // 8, 1024
+    sizes = (
+        {"ResNet-20": 4096, "ResNet-50": 4096, "ResNet-50, 3x3 stem": 1024}
+        if gpu
+        else {"ResNet-20": 32, "ResNet-50": 32}
+    )
+    target, repeats = (2.0 if gpu else 4.0) / (4 if asked.quick else 1), 5
     rows = (
-        compare(name, device, images, min(size, images), fast, repeats)
-        for fast in (False, True)
-        for name, (images, size) in sizes.items()
+        compare(name, device, size, target, fast, repeats) for fast in (False, True) for name, size in sizes.items()
     )
     table(["network", "images x passes", "batch", "collect /s", "bare /s", "collect : bare", "collect : ttach"], rows)
 

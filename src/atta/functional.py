@@ -27,12 +27,13 @@ between them; so the share stays a relative `MARGIN` below, and a row whose clas
 from typing import Literal, TypeAlias
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from atta.types import Logits, Probs, Scalar, Shares, ViewLogits, ViewWeights
 
 Space: TypeAlias = Literal["logits", "probabilities"]
+First: TypeAlias = Int[Tensor, "n 1"]
 
 MARGIN = 1e-4  # ONNX exporters fold a factor closer to 1 than about 1e-5 away, and the ties come back
 TINY = 1e-30  # a lead that counts as none; well inside float32's range, its reciprocal too
@@ -51,14 +52,16 @@ def fuse(view_logits: ViewLogits, weights: ViewWeights, *, space: Space = "logit
     return (weights * view_logits).sum(dim=-2).softmax(dim=-1)
 
 
-def largest_share(base: Probs, fused: Probs, limit: Scalar | float, *, step: float | None = None) -> Shares:
+def largest_share(
+    base: Probs, fused: Probs, limit: Scalar | float, *, step: float | None = None, first: First | None = None
+) -> Shares:
     """Return how much of each answer the views may be given: at most `limit`, and less where a rival would overtake.
 
     `step=None` is the closed form. A number is the paper's grid: limit, limit - step, ... down to the first share that keeps
-    the class, or 0 if no positive one does.
+    the class, or 0 if no positive one does. `first` is `leader(base)`, for those who have it already.
     """
-    top, first = base.max(dim=-1, keepdim=True)
-    lead = top - base
+    first = leader(base) if first is None else first
+    lead = base.gather(-1, first) - base
     gain = fused - fused.gather(-1, first)
     # Floors instead of masks: the class itself and rivals that do not gain come out at 1, and no 0/0 can leave NaN in the
     # gradients.
@@ -66,26 +69,26 @@ def largest_share(base: Probs, fused: Probs, limit: Scalar | float, *, step: flo
     catch_up = (lead / (lead + gain)).amin(dim=-1)
     limit = torch.as_tensor(limit, dtype=base.dtype, device=base.device).clamp(0, 1)
     if step is not None:
-        return _share_on_grid(base, fused, limit, catch_up, step)
+        return _share_on_grid(base, fused, limit, catch_up, step, first)
     # Rows that nobody catches take the limit as it is: a minimum with 1 would halve the slope of a limit of 1.
     return torch.where(catch_up < 1, torch.minimum(limit, (1 - MARGIN) * catch_up), limit)
 
 
-def _share_on_grid(base: Probs, fused: Probs, limit: Scalar, catch_up: Shares, step: float) -> Shares:
+def _share_on_grid(base: Probs, fused: Probs, limit: Scalar, catch_up: Shares, step: float, first: First) -> Shares:
     """Walk down from the limit as Algorithms 1 and 2 do, starting next to where the closed form says the walk ends."""
     steps = ((limit - catch_up) / step).detach().ceil().clamp(min=0)  # detached: the share then moves as the limit does
     share = torch.zeros_like(catch_up)
     for nearby in (1, 0, -1):  # rounding can put the end of the walk one step to either side; the fewest steps win
         candidate = limit - (steps + nearby).clamp(min=0) * step
-        keeps = (candidate > 0) & _leads(mix(base, fused, candidate), base)
+        keeps = (candidate > 0) & _leads(mix(base, fused, candidate), first)
         share = torch.where(keeps, candidate, share)
     return share
 
 
-def blend(base: Probs, fused: Probs, share: Shares) -> Probs:
+def blend(base: Probs, fused: Probs, share: Shares, *, first: First | None = None) -> Probs:
     """Mix the views in: (1 - share) · base + share · fused, and `base` itself for a row whose class would change."""
     mixed = mix(base, fused, share)
-    return torch.where(_leads(mixed, base).unsqueeze(-1), mixed, base)
+    return torch.where(_leads(mixed, leader(base) if first is None else first).unsqueeze(-1), mixed, base)
 
 
 def mix(base: Probs, fused: Probs, share: Shares) -> Probs:
@@ -112,10 +115,15 @@ def atta(
     dtype = torch.promote_types(logits.dtype, torch.float32)
     base = logits.to(dtype).softmax(dim=-1)
     fused = fuse(view_logits.to(dtype), weights.to(dtype), space=space)
-    return blend(base, fused, largest_share(base, fused, limit, step=step))
+    first = leader(base)
+    return blend(base, fused, largest_share(base, fused, limit, step=step, first=first), first=first)
 
 
-def _leads(probs: Probs, base: Probs) -> Bool[Tensor, "n"]:
-    """Say for each row whether the class of `base` is strictly ahead of every other (far cheaper than a second argmax)."""
-    first = base.max(dim=-1, keepdim=True).indices
+def leader(base: Probs) -> First:
+    """Return the class in front of each row: the first of them, where several are."""
+    return base.max(dim=-1, keepdim=True).indices  # as argmax does, in half the time
+
+
+def _leads(probs: Probs, first: First) -> Bool[Tensor, "n"]:
+    """Say for each row whether that class is strictly ahead of every other; far cheaper than another argmax."""
     return probs.gather(-1, first).squeeze(-1) > probs.scatter(-1, first, -1.0).amax(dim=-1)

@@ -21,7 +21,7 @@ from torch import Tensor
 from atta.calibrators.base import Calibrator, Method, base_probs, choose_kinds
 from atta.calibrators.scaling import fit_temperature
 from atta.fitting import descend, minimize, nll
-from atta.functional import Space, atta, blend, fuse, largest_share
+from atta.functional import Space, atta, blend, fuse, largest_share, leader
 from atta.metrics import bin_index
 from atta.predictions import Predictions, repeat_mean
 from atta.types import InputError, Labels, Logits, Probs, RepeatLogits, ViewLogits
@@ -179,6 +179,7 @@ class _Atta(Method):
         kinds = choose_kinds(predictions, self.views, self.name)
         dtype = torch.float64 if self.optimizer == "lbfgs" else predictions.logits.dtype
         base = base_probs(predictions.logits.to(dtype))
+        first = leader(base)
         view_logits = mean_views(predictions.views, kinds).to(dtype)
         value = {"1/m": 1 / len(kinds), "1/k": 1 / predictions.classes}.get(self.start, self.start)  # type: ignore[arg-type]
         start = {
@@ -187,10 +188,10 @@ class _Atta(Method):
         }
 
         def loss(prior: float, parameters: Mapping[str, Tensor], rows: Tensor | slice = slice(None)) -> Tensor:
-            these = base[rows]
+            these, ahead = base[rows], first[rows]
             fused = fuse(view_logits[rows], parameters["weights"], space=self.space)
-            share = largest_share(these, fused, parameters["limit"], step=self.step)
-            fit = nll(blend(these, fused, share), labels[rows])
+            share = largest_share(these, fused, parameters["limit"], step=self.step, first=ahead)
+            fit = nll(blend(these, fused, share, first=ahead), labels[rows])
             return fit if prior == 0 else fit + prior * parameters["weights"].square().sum(dim=0).mean()
 
         found = self._optimize(partial(loss, 0.0), start, images=len(predictions))
