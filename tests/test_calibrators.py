@@ -619,8 +619,8 @@ def test_dirichlet_chooses_the_pair_that_a_fit_a_fold_and_a_pair_chooses():
     best = min(slow, key=slow.__getitem__)
     chosen = Dirichlet(grid=grid, folds=4, seed=2).fit(predictions, labels)
     expected = Dirichlet(grid=[best]).fit(predictions, labels)
-    torch.testing.assert_close(chosen.weight, expected.weight)
-    torch.testing.assert_close(chosen.bias, expected.bias)
+    torch.testing.assert_close(chosen.weight, expected.weight, atol=1e-5, rtol=1e-3)
+    torch.testing.assert_close(chosen.bias, expected.bias, atol=1e-5, rtol=1e-3)
 
 
 def test_the_authors_grid_is_theirs():

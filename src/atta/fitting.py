@@ -108,7 +108,7 @@ def _settle(
         flat,
         method="Nelder-Mead",
         bounds=box,
-        options={"initial_simplex": np.vstack([flat, corners]), "xatol": 1e-6, "fatol": 1e-10},
+        options={"initial_simplex": np.vstack([flat, corners]), "xatol": 1e-5, "fatol": 1e-9},
     )
     return np.asarray(answer.x)
 

@@ -26,7 +26,7 @@ from atta.types import InputError, Labels, Logits, Probs, RepeatLogits
 
 FORMAT = "atta.calibrator"
 FORMAT_VERSION = 1
-CHUNK = 1 << 17  # logits worked on at a time: a piece and its intermediates stay in the processor's cache
+CHUNK = 1 << 19  # logits worked on at a time: few enough for the caches, enough to be worth a call
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,11 @@ dirichlet      softmax(W log softmax(z) + b)                                    
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,6 +21,9 @@ from atta.calibrators.base import Calibrator, Method, base_probs, guard_class
 from atta.fitting import doubt, fold_weights, folds, minimize
 from atta.predictions import Predictions
 from atta.types import InputError, Labels, Logits, Probs, RepeatLogits
+
+Pair: TypeAlias = tuple[float, float]
+"""λ and μ."""
 
 LOG_TEMPERATURE = (-10.0, 12.0)  # far beyond any use
 FULL_CURVATURE = 200  # classes up to which a k × k matrix a class is worth its k³ numbers; beyond, its diagonal
@@ -146,22 +150,29 @@ class Dirichlet(Method):
         log_probs = predictions.logits.log_softmax(dim=-1)
         n, k = log_probs.shape
         pairs = self.pairs(k)
-        best = pairs[0]
+        best, start = pairs[0], _identity(1, log_probs)
         if len(pairs) > 1 and n > 1:
-            parts = folds(n, min(self.folds, n), seed=self.seed)
-            kept = fold_weights(n, parts).to(log_probs.device)
-            score = {}
-            start, tolerance = _identity(len(parts), log_probs), 1e-5 if k <= FULL_CURVATURE else 1e-4
-            # From the stiffest penalty, where W is nearly the identity, to the loosest: each fit starts at the last one.
-            for lam, mu in sorted(pairs, reverse=True):
-                start = _fit_odir(log_probs.float(), labels, kept.float(), start, lam, mu, tolerance=tolerance)
-                held_out = _losses(log_probs.double(), labels, (kept == 0).double(), start)
-                score[lam, mu] = held_out.sum().item() / n
-            best = min(score, key=score.__getitem__)
-        final = 1e-13 if k <= FULL_CURVATURE else 1e-6
+            best, start = self._search(log_probs, labels, pairs)
         everything = torch.full((1, n), 1 / n, dtype=torch.float64, device=log_probs.device)
-        found = _fit_odir(log_probs.double(), labels, everything, _identity(1, log_probs), *best, tolerance=final)[0]
+        tolerance = 1e-13 if k <= FULL_CURVATURE else 1e-6
+        found = _fit_odir(log_probs.double(), labels, everything, start, *best, tolerance=tolerance)[0]
         return Affine(found[:, :-1].contiguous(), found[:, -1].contiguous())
+
+    def _search(self, log_probs: Tensor, labels: Tensor, pairs: list[Pair]) -> tuple[Pair, Tensor]:
+        """Return the pair with the least held-out NLL, and the mean of its folds' maps."""
+        n, k = log_probs.shape
+        parts = folds(n, min(self.folds, n), seed=self.seed)
+        kept = fold_weights(n, parts).to(log_probs.device)
+        tolerance = 1e-5 if k <= FULL_CURVATURE else 1e-4
+        maps, least = _identity(len(parts), log_probs), math.inf
+        best, start = pairs[0], maps
+        # From the stiffest penalty, where W is nearly the identity, to the loosest: each fit starts at the last one.
+        for pair in sorted(pairs, reverse=True):
+            maps = _fit_odir(log_probs.float(), labels, kept.float(), maps, *pair, tolerance=tolerance)
+            held_out = _losses(log_probs.double(), labels, (kept == 0).double(), maps).sum().item()
+            if held_out < least:
+                least, best, start = held_out, pair, maps
+        return best, start.mean(dim=0, keepdim=True)
 
 
 def _identity(count: int, log_probs: Tensor) -> Tensor:

@@ -201,7 +201,7 @@ class _Atta(Method):
 
     def _optimize(self, loss: Callable[..., Tensor], start: Mapping[str, Tensor], *, images: int) -> dict[str, Tensor]:
         if self.optimizer == "lbfgs":
-            return minimize(loss, start, LIMIT, kinks=True)
+            return minimize(loss, start, LIMIT, tolerance=1e-11, kinks=True)
         adam = {"epochs": self.epochs, "batch": self.batch, "lr": self.lr, "decay": self.decay, "seed": self.seed}
         return descend(loss, start, LIMIT, images=images, **adam)  # type: ignore[arg-type]
 
