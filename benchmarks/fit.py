@@ -14,7 +14,6 @@ from torch import Tensor
 
 from atta import MATTA, VATTA, Predictions
 from atta.calibrators.base import base_probs
-from atta.calibrators.views import mean_views
 
 IMAGES, CLASSES, KINDS, BATCH, STEPS = 1000, 10, 4, 500, 1000
 
@@ -44,7 +43,7 @@ def loop_probs(base: Tensor, view_logits: Tensor, weights: Tensor, limit: Tensor
 
 def loop_step_seconds(predictions: Predictions, labels: Tensor, steps: int) -> float:
     """The median time of one Adam step of M-ATTA with the loop."""
-    base, views = base_probs(predictions.logits), mean_views(predictions.views, predictions.kinds)
+    base, views = base_probs(predictions.logits), predictions.view_logits(predictions.kinds)
     weights = torch.full((KINDS, CLASSES), 1 / CLASSES, requires_grad=True)
     limit = torch.ones((), requires_grad=True)
     optimizer = torch.optim.Adam([weights, limit], lr=1e-3, weight_decay=1e-5)

@@ -24,7 +24,7 @@ def test_the_readme_runs_on_a_model_and_on_logits(tmp_path: Path, monkeypatch: p
     from_model, from_logits = blocks("README.md")
     torch.manual_seed(0)
     images, labels = torch.rand(40, 3, 16, 16), torch.arange(40) % 4
-    names = {"model": small_cnn(4), "images": images, "labels": labels, "new_images": torch.rand(10, 3, 16, 16)}
+    names = {"model": small_cnn(4).eval(), "images": images, "labels": labels, "new_images": torch.rand(10, 3, 16, 16)}
     exec(from_model, names)
     own = names["model"](names["new_images"]).softmax(dim=1).argmax(dim=1)  # type: ignore[operator]
     assert torch.equal(names["probs"].argmax(dim=1), own)  # type: ignore[attr-defined]

@@ -277,6 +277,9 @@ def demo(
     with bar("comparing", 3 * len(everything)) as advance:
         results = compare_records({"digits": record}, everything, validation=300, splits=3, done=advance)
     show(comparison_table(results, "digits"))
+    out.print(
+        "Eight by eight pixels and a handful of mistakes: the chain is the point here, the numbers are mostly noise.\n"
+    )
     paths["numbers"] = results.save(output / "digits.json")
 
     out.rule("2 · A ResNet-50 on CIFAR-10, from a record that comes with the package", align="left")

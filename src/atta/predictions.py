@@ -101,7 +101,7 @@ class Predictions:
 
     def view_logits(self, kinds: Sequence[str]) -> ViewLogits:
         """Return one row a kind: the mean over its repeats, in logit space."""
-        return torch.stack([repeat_mean(self.views[kind]) for kind in kinds], dim=1)
+        return mean_views(self.views, kinds)
 
     def __len__(self) -> int:
         return self.logits.shape[0]
@@ -137,6 +137,11 @@ class Predictions:
             have = ", ".join(self.kinds) or "none"
             raise InputError(f"expected predictions with the views {', '.join(missing)}, got: {have}")
         return tuple(kinds)
+
+
+def mean_views(views: Mapping[str, RepeatLogits], kinds: Sequence[str]) -> ViewLogits:
+    """Return one row a kind of view: the mean of its repeats, in the space they are given in."""
+    return torch.stack([repeat_mean(views[kind]) for kind in kinds], dim=1)
 
 
 def repeat_mean(view: RepeatLogits) -> Logits:

@@ -23,7 +23,7 @@ from atta.calibrators.scaling import fit_temperature
 from atta.fitting import descend, minimize, nll
 from atta.functional import Space, atta, blend, fuse, largest_share, leader
 from atta.metrics import bin_index
-from atta.predictions import Predictions, repeat_mean
+from atta.predictions import Predictions, mean_views, repeat_mean
 from atta.types import InputError, Labels, Logits, Probs, RepeatLogits, ViewLogits
 
 Kinds: TypeAlias = Sequence[str] | None
@@ -106,11 +106,6 @@ class ViewMean(Calibrator):
         """Average, take the logarithm, divide, softmax."""
         log_mean = log_mean_probs(logits, views, self.kinds, original=self.original)
         return (log_mean / self.temperature.to(logits)).softmax(dim=-1)
-
-
-def mean_views(views: Mapping[str, RepeatLogits], kinds: tuple[str, ...]) -> ViewLogits:
-    """Return one row a kind: the mean of its repeats in logit space."""
-    return torch.stack([repeat_mean(views[kind]) for kind in kinds], dim=1)
 
 
 def mean_probs(views: Mapping[str, RepeatLogits], kinds: tuple[str, ...]) -> ViewLogits:

@@ -1,0 +1,41 @@
+"""The demo's first half, and the records that its second half stands on."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import atta
+from atta.demo import BUNDLED, digits
+from atta.predictions import BUNDLED as FOLDER
+
+
+def test_the_digits_are_trained_recorded_calibrated_and_written(tmp_path: Path) -> None:
+    said: list[str] = []
+    record, paths = digits(tmp_path, say=said.append)
+    assert all(path.is_file() for path in paths.values())
+    again = atta.Record.load(paths["record"])
+    assert torch.equal(again.predictions.logits, record.predictions.logits)
+    base = record.predictions.logits.softmax(dim=-1)
+    probs = atta.load(paths["calibrator"])(record.predictions)
+    assert torch.equal(probs.argmax(dim=-1), base.argmax(dim=-1))
+    assert atta.evaluate(base, record.labels)["accuracy"] > 0.9
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize(("suffix", "images"), [("", 10_000), ("-shift", 9_000), ("-ood", 2_000)])
+def test_records_of_a_resnet_on_cifar_come_with_the_package(suffix: str, images: int) -> None:
+    record = atta.find_record(BUNDLED + suffix)
+    assert len(record) == images
+    assert record.predictions.passes == 17
+    assert (record.labels is None) == (suffix == "-ood")
+
+
+def test_the_bundled_resnet_is_as_accurate_as_the_papers() -> None:
+    record = atta.find_record(BUNDLED)
+    assert record.labels is not None
+    assert (record.predictions.logits.argmax(dim=1) == record.labels).double().mean() > 0.94
+
+
+def test_bundled_records_stay_small() -> None:
+    assert sum(path.stat().st_size for path in FOLDER.glob("*.safetensors")) < 8e6
