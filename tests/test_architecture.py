@@ -17,7 +17,7 @@ LAYERS = [
     ["calibrators.views", "training", "sources", "borrowing", "shards"],
     ["calibrators", "runner"],
     ["collecting"],
-    ["experiment"],
+    ["experiment", "terminal"],
     ["demo"],
     ["cli"],
 ]

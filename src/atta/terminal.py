@@ -1,0 +1,51 @@
+"""What a person sees in a terminal: tables, bars, and that something is going on. Answers go to `out`, all else to `err`."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from atta.results import Table
+
+out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)  # a pipe must not cut numbers off
+err = Console(stderr=True)
+
+
+def show(table: Table) -> None:
+    """Print a table, the best cells bold."""
+    rich = RichTable(
+        title=table.title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
+    for j, name in enumerate(table.header):
+        numeric = j > 0 and all(_is_number(row[j]) for row in table.cells)
+        rich.add_column(name, justify="right" if numeric else "left", no_wrap=j == 0)
+    for i, row in enumerate(table.cells):
+        rich.add_row(*(Text(cell, style="bold green" if (i, j) in table.best else "") for j, cell in enumerate(row)))
+    out.print()
+    out.print(rich)
+    out.print()
+
+
+def _is_number(cell: str) -> bool:
+    return cell == "–" or cell.split(" ")[0].lstrip("-").replace(".", "", 1).replace("e-", "", 1).isdigit()
+
+
+@contextmanager
+def bar(title: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Show a bar that goes away when done; the body calls what it is given after each step."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda what: progress.update(task, advance=1, description=what)
+
+
+@contextmanager
+def waiting(title: str) -> Iterator[None]:
+    """Show that something is going on whose length nobody knows."""
+    with err.status(title):
+        yield
