@@ -927,3 +927,10 @@ def test_more_kinds_of_view_never_fit_worse():
         assert found.kinds == kinds
         losses.append(nll(found(predictions), labels).item())
     assert losses[0] >= losses[1] - 1e-6 >= losses[2] - 2e-6
+
+
+def test_a_calibrator_says_that_it_takes_predictions():
+    # In a process of its own, without the shape checks of these tests, which would answer first.
+    script = "import atta, torch; p = atta.Predictions(torch.eye(3)); atta.Vanilla().fit(p, [0, 1, 2])(p.logits)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "InputError: a calibrator takes atta.Predictions" in done.stderr

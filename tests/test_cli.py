@@ -106,11 +106,12 @@ def test_settings_are_read_as_json_lists_or_text() -> None:
         (["compare", "{record}", "--methods", "v-ata"], "Did you mean 'v-atta'?"),
         (
             ["compare", "{record}", "--validation", "250"],
-            "expected between 1 and 249 validation images out of 250, got 250",
+            "shop has 250 images: expected --validation from 1 to 249, got 250",
         ),
         (["compare", "{record}", "{record}"], "expected records with different names"),
         (["fit", "{record}", "-o", "x", "--set", "stepp=1"], "Did you mean 'step'?"),
         (["fit", "{record}", "-o", "x", "--rows", "1-2"], "--rows takes FROM:TO"),
+        (["fit", "{record}", "-o", "x", "--rows", "900:"], "--rows 900: leaves none of the 250 images"),
         (["evaluate", "{record}", "--calibrator", "{record}"], "is not a calibrator"),
     ],
 )

@@ -140,7 +140,7 @@ def test_adapting_twice_changes_nothing():
 @pytest.mark.parametrize(
     ("wrap", "message"),
     [
-        (lambda logits: (logits, logits), r"shape \(5, k\), got a tuple of 2; is it in training mode"),
+        (lambda logits: (logits, logits), r"shape \(5, k\), got a tuple of 2; return the logits alone"),
         (lambda logits: [logits], "got a list of 1"),
         (lambda logits: {"scores": logits}, "got a dict"),
         (lambda logits: logits[0], r"got shape \(3,\)"),

@@ -127,6 +127,9 @@ def fit(
     source = read_record(record, rows)
     with waiting(f"fitting {method}"):
         calibrator = chosen.fit(source.predictions, source.require_labels())
+    limit = dict(calibrator.named_buffers()).get("limit")
+    if limit is not None and float(limit) == 0:
+        err.print("The views do not help on these images: their share is 0, and the probabilities stay as they were.")
     out.print(
         f"{method} fitted on {len(source)} images of {source.predictions.classes} classes: {calibrator.save(output)}"
     )
@@ -302,6 +305,10 @@ def run_comparison(
     if len(loaded) < len(records):
         raise InputError(f"expected records with different names, got {', '.join(records)}")
     fit_on = read_record(fit) if fit else None
+    for name, record in loaded.items() if fit_on is None else ():
+        if not 0 < validation < len(record):
+            most = len(record) - 1
+            raise InputError(f"{name} has {most + 1} images: expected --validation from 1 to {most}, got {validation}")
     chosen = usable(chosen, [*loaded.values(), *([fit_on] if fit_on else [])], explicit=methods is not None)
     total = len(chosen) * len(loaded) * (1 if fit_on else splits)
     with bar("comparing", total) as advance:
@@ -327,6 +334,8 @@ def read_record(name: str, rows: str | None = None) -> Record:
     record = find_record(name)
     if rows is None:
         return record
+    if not range(len(record))[read_rows(rows)]:
+        raise InputError(f"--rows {rows} leaves none of the {len(record)} images of {name}")
     return record[read_rows(rows)]
 
 

@@ -24,6 +24,7 @@ between them; so the share stays a relative `MARGIN` below, and a row whose clas
 `base`. Half-precision inputs are computed and answered in float32.
 """
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import torch
@@ -50,6 +51,14 @@ def fuse(view_logits: ViewLogits, weights: ViewWeights, *, space: Space = "logit
     if weights.shape[-1] == 1:  # V-ATTA: a matrix-vector product an image, with no (n, m, k) in between
         return (weights.mT @ view_logits).squeeze(-2).softmax(dim=-1)
     return (weights * view_logits).sum(dim=-2).softmax(dim=-1)
+
+
+def weighted_sum(rows: Sequence[Logits], weights: ViewWeights) -> Logits:
+    """Return Σ_i weights_i ⊙ rows_i, a row a kind, without laying the rows side by side first: the copy costs more."""
+    total = weights[0] * rows[0]
+    for weight, row in zip(weights[1:], rows[1:], strict=True):
+        total = torch.addcmul(total, row, weight)
+    return total
 
 
 def largest_share(
@@ -115,6 +124,11 @@ def atta(
     dtype = torch.promote_types(logits.dtype, torch.float32)
     base = logits.to(dtype).softmax(dim=-1)
     fused = fuse(view_logits.to(dtype), weights.to(dtype), space=space)
+    return admit(base, fused, limit, step=step)
+
+
+def admit(base: Probs, fused: Probs, limit: Scalar | float, *, step: float | None = None) -> Probs:
+    """Blend in as much of `fused` as the limit and the class admit."""
     first = leader(base)
     return blend(base, fused, largest_share(base, fused, limit, step=step, first=first), first=first)
 

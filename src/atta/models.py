@@ -211,7 +211,7 @@ def _checked(answer: Any, images: Tensor) -> Tensor:
     expected = f"expected the model to return logits of shape ({images.shape[0]}, k)"
     if not isinstance(answer, Tensor):
         size = f" of {len(answer)}" if isinstance(answer, tuple | list) else ""
-        hint = "; is it in training mode?" if isinstance(answer, tuple) else ""
+        hint = "; return the logits alone" if isinstance(answer, tuple) else ""
         raise InputError(f"{expected}, got a {type(answer).__name__}{size}{hint}")
     if answer.ndim != 2 or answer.shape[0] != images.shape[0]:
         raise InputError(f"{expected}, got shape {tuple(answer.shape)}")

@@ -154,6 +154,8 @@ def as_labels(labels: Any, *, images: int, classes: int) -> Labels:
 
     The number of classes is that of the logits: classes without a single label are fine.
     """
+    if labels is None:
+        raise InputError(f"expected {images} labels, one an image, got none")
     tensor = _as_tensor(labels, "labels must be a list, an array or a tensor of class numbers")
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise InputError(f"labels must be integers, got {tensor.dtype}")
@@ -189,6 +191,10 @@ class Record:
 
     def __len__(self) -> int:
         return len(self.predictions)
+
+    def __repr__(self) -> str:
+        labels = "without labels" if self.labels is None else "with labels"
+        return f"Record({self.predictions!r}, {labels}, {dict(self.origin)})"
 
     def __getitem__(self, rows: Rows) -> Record:
         """Return the record of some of the images."""

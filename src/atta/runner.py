@@ -172,7 +172,14 @@ class Runner:
         images = images.to(self.dtype)
         if self.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        logits = self.forward(images)
+        try:
+            logits = self.forward(images)
+        except (InputError, torch.cuda.OutOfMemoryError):
+            raise
+        except (RuntimeError, ValueError, TypeError) as error:  # whatever a network says of images it cannot take
+            shape = " x ".join(map(str, images.shape[1:]))
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise InputError(f"the model failed on images of {shape} (channels x height x width): {reason}") from error
         return logits if logits.dtype == torch.float64 else logits.float()
 
 

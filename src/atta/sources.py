@@ -85,7 +85,8 @@ class Source(ABC):
                     "take the normalisation out of the data and put it around the model: Normalized(model, mean, std)"
                 )
             if low != low:
-                hint = "mend the images"
+                row = int(pixels.isnan().flatten(1).any(dim=1).nonzero()[0])
+                raise InputError(f"expected floating point pixels in [0, 1], got nan in {self.where(start + row)}")
             raise InputError(
                 f"expected floating point pixels in [0, 1], got {low:.4g} to {high:.4g} from {self.where(start)} on; "
                 f"{hint}"

@@ -352,7 +352,8 @@ def _read_term(term: str, known: Mapping[str, View]) -> tuple[View, int]:
     if name not in known:
         nearest = difflib.get_close_matches(name.lower(), [*known, *POLICIES], n=1)
         hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        raise InputError(f"A view: expected one of {', '.join(known)}, got {name!r}.{hint}")
+        names = ", ".join([*known, "or a policy " + " ".join(POLICIES)])
+        raise InputError(f"A view: expected one of {names}, got {name!r}.{hint}")
     return known[name], int(repeats or 1)
 
 

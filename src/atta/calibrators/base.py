@@ -92,6 +92,9 @@ class Calibrator(nn.Module, ABC):
     @torch.no_grad()
     def forward(self, predictions: Predictions) -> Probs:
         """Return the calibrated probabilities, in memory bounded by the answer itself."""
+        if not isinstance(predictions, Predictions):
+            got = type(predictions).__name__
+            raise InputError(f"a calibrator takes atta.Predictions (of logits, or a record's .predictions), got {got}")
         if predictions.classes != self.classes:
             raise InputError(
                 f"this calibrator was fitted on {self.classes} classes, got predictions of {predictions.classes}"

@@ -21,7 +21,7 @@ from torch import Tensor
 from atta.calibrators.base import Calibrator, Method, base_probs, choose_kinds
 from atta.calibrators.scaling import fit_temperature
 from atta.fitting import descend, minimize, nll
-from atta.functional import Space, atta, blend, fuse, largest_share, leader
+from atta.functional import Space, admit, blend, fuse, largest_share, leader, weighted_sum
 from atta.metrics import bin_index
 from atta.predictions import Predictions, mean_views, repeat_mean
 from atta.types import InputError, Labels, Logits, Probs, RepeatLogits, ViewLogits
@@ -60,8 +60,12 @@ class ViewBlend(Calibrator):
 
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Average the repeats, fuse the kinds, blend."""
-        weights, limit = self.weights.to(logits), self.limit.to(logits)
-        return atta(logits, mean_views(views, self.kinds), weights, limit, step=self.step, space=self.space)
+        weights, rows = self.weights.to(logits), [repeat_mean(views[kind]) for kind in self.kinds]
+        if self.space == "logits":
+            fused = weighted_sum(rows, weights).softmax(dim=-1)
+        else:
+            fused = fuse(torch.stack(rows, dim=1), weights, space=self.space)
+        return admit(base_probs(logits), fused, self.limit.to(logits), step=self.step)
 
 
 class AverageBlend(Calibrator):
@@ -84,7 +88,7 @@ class AverageBlend(Calibrator):
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Average the probabilities of the repeats, weigh the kinds, blend."""
         base, fused = base_probs(logits), average(mean_probs(views, self.kinds), self.weights.to(logits))
-        return blend(base, fused, largest_share(base, fused, self.limit.to(logits), step=self.step))
+        return admit(base, fused, self.limit.to(logits), step=self.step)
 
 
 class ViewMean(Calibrator):
