@@ -210,7 +210,7 @@ def test_the_model_is_given_back_as_it_came_down_to_each_layer_s_mode():
 def test_the_model_is_given_back_as_it_came_when_the_run_fails():
     model = nn.Sequential(network(), Angry(at=2)).train()
     before = state(model)
-    with pytest.raises(RuntimeError, match="no more"):
+    with pytest.raises(InputError, match="no more"):
         run(pixels(), model=model, channels_last=True)
     assert_untouched(before, state(model))
 

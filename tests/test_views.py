@@ -339,12 +339,14 @@ def test_policies_survive_pickling():
         ("   ", "A policy: expected at least one view, such as 'flip + 5 crop', got none."),
         (
             "flip + 5 crpo",
-            "A view: expected one of flip, crop, brightness, contrast, noise, blur, native-crop, got 'crpo'. "
+            "A view: expected one of flip, crop, brightness, contrast, noise, blur, native-crop"
+            ", or a policy aug1 aug2 aug3 aug4 aug5 aug6 aug7 aug8, got 'crpo'. "
             "Did you mean 'crop'?",
         ),
         (
             "solarize",
-            "A view: expected one of flip, crop, brightness, contrast, noise, blur, native-crop, got 'solarize'.",
+            "A view: expected one of flip, crop, brightness, contrast, noise, blur, native-crop"
+            ", or a policy aug1 aug2 aug3 aug4 aug5 aug6 aug7 aug8, got 'solarize'.",
         ),
         ("Flip", "got 'Flip'. Did you mean 'flip'?"),
         ("aug9", "got 'aug9'. Did you mean 'aug8'?"),

@@ -70,12 +70,11 @@ def largest_share(
     the class, or 0 if no positive one does. `first` is `leader(base)`, for those who have it already.
     """
     first = leader(base) if first is None else first
-    lead = base.gather(-1, first) - base
-    gain = fused - fused.gather(-1, first)
     # Floors instead of masks: the class itself and rivals that do not gain come out at 1, and no 0/0 can leave NaN in the
-    # gradients.
-    lead, gain = lead.clamp(min=TINY), gain.clamp(min=0)
-    catch_up = (lead / (lead + gain)).amin(dim=-1)
+    # gradients. In place, because a fresh piece of memory costs as much as the arithmetic.
+    lead = (base.gather(-1, first) - base).clamp_(min=TINY)
+    gain = (fused - fused.gather(-1, first)).clamp_(min=0)
+    catch_up = (lead / gain.add_(lead)).amin(dim=-1)
     limit = torch.as_tensor(limit, dtype=base.dtype, device=base.device).clamp(0, 1)
     if step is not None:
         return _share_on_grid(base, fused, limit, catch_up, step, first)
