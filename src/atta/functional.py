@@ -44,7 +44,7 @@ def fuse(view_logits: ViewLogits, weights: ViewWeights, *, space: Space = "logit
     """Combine the views: softmax of the weighted sum, or ("probabilities") the mean of the weighted views' softmaxes.
 
     The paper prints the softmax before the sum, which does not add up to one; its authors' code takes it after. Measured,
-    the sum in logit space is the better one (docs/method.md), hence the default.
+    the sum in logit space is the better one (docs/results.md), hence the default.
     """
     if space == "probabilities":
         return (weights * view_logits).softmax(dim=-1).mean(dim=-2)
