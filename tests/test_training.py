@@ -284,3 +284,9 @@ def test_training_needs_neither_the_library_datasets_nor_a_decoder_nor_a_bar():
     absent = ("datasets", "PIL", "rich", "typer", "sklearn", "onnxruntime", "pyarrow")
     code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import atta.training, atta.models, atta.imagesets"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_unknown_setting_of_the_recipe_is_named() -> None:
+    assert Recipe.of(zoomed=0.0, steps=10) == Recipe(zoomed=0.0, steps=10)
+    with pytest.raises(InputError, match=r"the recipe has no setting 'zoomd'. Did you mean 'zoomed'\? It has: steps, "):
+        Recipe.of(zoomd=0.0)

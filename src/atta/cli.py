@@ -43,6 +43,9 @@ Rows = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated.")
 ]
+RecipeSet = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the recipe; may be repeated.")
+]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file.")]
 
 Data = Annotated[
@@ -169,6 +172,7 @@ def train(
     model: Annotated[str, typer.Option(help="resnet50, resnet18 or small_cnn.")] = "resnet50",
     image_size: ImageSize = None,
     steps: Annotated[int | None, typer.Option(help="Updates in all, instead of the recipe's.")] = None,
+    settings: RecipeSet = None,
     seed: Seed = 0,
     device: Device = None,
     compile: Annotated[bool, typer.Option(help="Compile the network first.")] = False,
@@ -179,6 +183,8 @@ def train(
     from atta.training import Recipe
     from atta.training import train as run
 
+    recipe = Recipe.of(**read_settings(settings), **({} if steps is None else {"steps": steps}))
+
     with waiting(f"reading {dataset}"):
         train_set = load(dataset, "train", data=data, image_size=image_size).decoded()
         test_set = load(dataset, "test", data=data, image_size=image_size).decoded()
@@ -186,7 +192,7 @@ def train(
         model,
         train_set,
         test_set=test_set,
-        recipe=Recipe() if steps is None else Recipe(steps=steps),
+        recipe=recipe,
         seed=seed,
         output=output,
         resume=resume,
@@ -353,7 +359,8 @@ def read_model(text: str) -> tuple[Any, dict[str, str]]:
         path = Path(text) / "model.safetensors" if Path(text).is_dir() else Path(text)
         model, metadata = load_trained(path)
         name = metadata["architecture"].get("name", "network")
-        return model, {"model": name, "trained_on": metadata["dataset"], "training_seed": str(metadata["seed"])}
+        about = {"trained_on": metadata["dataset"], "training_seed": metadata["seed"], "recipe": metadata["recipe"]}
+        return model, {"model": name, **{key: _text(value) for key, value in about.items()}}
     module, separator, name = text.partition(":")
     if not separator:
         raise InputError(f"expected a model file or package.module:name, got {text!r}, which is neither")
@@ -363,6 +370,10 @@ def read_model(text: str) -> tuple[Any, dict[str, str]]:
     except (ImportError, AttributeError) as error:
         raise InputError(f"{text} cannot be imported: {error}") from None
     return found if isinstance(found, nn.Module) else found(), {"model": text}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def read_images(

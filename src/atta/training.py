@@ -9,13 +9,14 @@ Shuffling, crops and dropout are functions of the seed and the epoch, and the le
 stopped therefore needs only the weights and the momentum to go on exactly as if nothing had happened.
 """
 
+import difflib
 import json
 import math
 import pickle
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ class Recipe:
             raise InputError(f"expected at least 1 step and 1 image a batch, got {self.steps} and {self.batch_size}")
         if unknown := set(self.mirrors or ()) - set(MIRRORS):
             raise InputError(f"expected mirrors among {', '.join(MIRRORS)}, got {', '.join(sorted(unknown))}")
+
+    @classmethod
+    def of(cls, **settings: Any) -> "Recipe":
+        """The recipe with some settings changed; one that it does not have is named."""
+        known = [field.name for field in fields(cls)]
+        for name in settings:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                raise InputError(f"the recipe has no setting {name!r}.{hint} It has: {', '.join(known)}")
+        return cls(**settings)
 
     def epochs(self, images: int) -> int:
         """Whole passes over that many images that come closest to `steps`."""
