@@ -40,7 +40,10 @@ def score(name: str, method: Method, calibrator: Calibrator, test: Record, *, sp
     probs = calibrator(test.predictions)
     numbers = evaluate(probs, test.labels, simplex=method.on_simplex)
     numbers[CLASS_CHANGES] = float(class_changes(probs, test.predictions.logits.softmax(dim=-1)))
-    return [Row(name, method.name, split, metric, value) for metric, value in numbers.items()]
+    return [
+        Row(dataset=name, split=split, method=method.name, metric=metric, value=value)
+        for metric, value in numbers.items()
+    ]
 
 
 def compare(

@@ -1,6 +1,6 @@
 """Results as tidy rows: one number each, with everything that says what it is. JSON in and out, tables for people.
 
-    Results([Row("cifar10", "v-atta", 0, "brier", 0.0402), ...])  →  results.json  →  tables, report
+    Results([Row(dataset="cifar10", method="v-atta", metric="brier", value=0.0402), ...])  →  results.json  →  tables
 
 Nothing here knows torch.
 """
@@ -8,9 +8,10 @@ Nothing here knows torch.
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -22,15 +23,30 @@ FORMAT = "atta.results"
 FORMAT_VERSION = 1
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, kw_only=True)
 class Row:
-    """One measured number."""
+    """One measured number, and everything that says what it is."""
 
+    experiment: str = ""
     dataset: str
+    validation: int = 0
+    """Images fitted on; 0 where that is not known."""
+    split: int = 0
     method: str
-    split: int
+    policy: str = ""
+    """The name of the policy of views; "" where the method uses none."""
+    choice: str = ""
+    """The rule by which the policy was chosen; "" where it was given."""
+    seed: int = 0
     metric: str
     value: float
+
+
+COLUMNS = tuple(column.name for column in fields(Row))
+REQUIRED = tuple(column.name for column in fields(Row) if column.default is MISSING)
+_KNOWN = frozenset(COLUMNS)
+WHOLE = {"validation", "split", "seed"}
+NOT_IN_JSON = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # no numbers to JSON: written as these strings
 
 
 @dataclass(frozen=True)
@@ -83,14 +99,14 @@ class Results:
         return Summary(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
     def to_json(self) -> str:
-        """Write everything as JSON; floats keep their last bit."""
-        content = {
-            "format": FORMAT,
-            "version": FORMAT_VERSION,
-            "about": self.about,
-            "rows": [asdict(row) for row in self.rows],
-        }
-        return json.dumps(content, indent=1, ensure_ascii=False)
+        """Write everything as JSON, a row a line; floats keep their last bit, equal results make equal text.
+
+        JSON has no numbers for nan and ±inf: these are written as the strings "nan", "inf" and "-inf".
+        """
+        rows = ",\n".join(_json({name: getattr(row, name) for name in COLUMNS}) for row in self.rows)
+        about = json.dumps(_finite(self.about), indent=1, ensure_ascii=False, sort_keys=True, allow_nan=False)
+        head = f'"format": "{FORMAT}",\n"version": {FORMAT_VERSION},\n"about": {about},\n'
+        return f'{{\n{head}"rows": [\n{rows}\n]\n}}\n'
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a JSON file, whole or not at all."""
@@ -111,11 +127,50 @@ class Results:
             raise InputError(f"{path} does not hold results: expected format {FORMAT!r}")
         if content.get("version", 0) > FORMAT_VERSION:
             raise InputError(f"{path} has version {content['version']}, this atta reads up to {FORMAT_VERSION}")
-        names = [column.name for column in fields(Row)]
-        try:
-            return cls(tuple(Row(**{name: row[name] for name in names}) for row in content["rows"]), content["about"])
-        except (KeyError, TypeError) as error:
-            raise InputError(f"{path} is damaged: expected rows of {', '.join(names)} ({error})") from None
+        rows, about = content.get("rows"), content.get("about", {})
+        if not isinstance(rows, list) or not isinstance(about, dict):
+            raise InputError(f"{path} is damaged: expected a list of rows and what is known about them")
+        return cls(tuple(_row(row, f"{path}, row {i}") for i, row in enumerate(rows, 1)), about)
+
+
+def _json(row: dict[str, Any]) -> str:
+    value = row["value"]
+    return json.dumps(row if math.isfinite(value) else {**row, "value": str(float(value))}, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    """Write nan and ±inf as text, however deep they lie."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _row(content: Any, place: str) -> Row:
+    """Check a row at the door; `place` is what a refusal calls it."""
+    if not isinstance(content, dict):
+        raise InputError(f"{place}: expected columns and their values, got {content!r}")
+    if not content.keys() <= _KNOWN:
+        unknown = ", ".join(name for name in content if name not in _KNOWN)
+        raise InputError(f"{place}: unknown column {unknown}; expected {', '.join(COLUMNS)}")
+    if missing := [name for name in REQUIRED if name not in content]:
+        raise InputError(f"{place}: without {', '.join(missing)}")
+    values = {}
+    for name, value in content.items():
+        kind = type(value)  # exactly: True is no number of images
+        if name == "value":
+            if kind is str and value in NOT_IN_JSON:
+                value = NOT_IN_JSON[value]
+            elif kind is int:
+                value = float(value)
+            elif kind is not float:
+                raise InputError(f'{place}: expected value to be a number, "nan", "inf" or "-inf", got {value!r}')
+        elif kind is not (expected := int if name in WHOLE else str):
+            what = "a whole number" if expected is int else "text"
+            raise InputError(f"{place}: expected {name} to be {what}, got {value!r}")
+        values[name] = value
+    return Row(**values)
 
 
 @dataclass(frozen=True)
