@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +15,13 @@ import typer
 from rich.text import Text
 
 from atta.errors import InputError
-from atta.results import Results, Table, comparison
-from atta.terminal import bar, err, out, show, waiting
+from atta.files import whole_file
+from atta.results import Results, Row, Table, comparison
+from atta.terminal import bar, err, out, resumable, show, waiting
 
 if TYPE_CHECKING:
     from atta.calibrators import Method
+    from atta.experiment import Experiment
     from atta.imagesets import ImageSet
     from atta.predictions import Record
 
@@ -48,6 +51,13 @@ RecipeSet = Annotated[
 ]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file.")]
 
+RecordsFolder = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Where records lie: cifar10.safetensors, cifar10_shift.safetensors, ..."),
+]
+Splits = Annotated[
+    int | None, typer.Option(help="How often to draw validation images, instead of what the experiment says.")
+]
 Data = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Where datasets lie; by default $ATTA_DATA, then the hub.")
 ]
@@ -147,14 +157,15 @@ def evaluate(
 ) -> None:
     """Evaluate a fitted calibrator on a record, beside the network as it is."""
     from atta.calibrators import Vanilla, load
-    from atta.experiment import score
+    from atta.experiment import measure
 
     fitted, source = load(calibrator), read_record(record, rows)
     name = Path(record).stem
     with waiting("evaluating"):
-        before = score(name, Vanilla(), Vanilla().fit(source.predictions, source.require_labels()), source)
-        after = score(name, fitted.method, fitted, source)
-    results = Results((*before, *after))
+        before = Vanilla().fit(source.predictions, source.require_labels())
+        measured = {c.method.name: measure(c, source) for c in (before, fitted)}
+    found = (Row(dataset=name, method=m, metric=k, value=v) for m, ks in measured.items() for k, v in ks.items())
+    results = Results(tuple(found))
     show(metrics_table(results, name))
     if json_file is not None:
         out.print(f"numbers: {results.save(json_file)}")
@@ -188,19 +199,22 @@ def train(
     with waiting(f"reading {dataset}"):
         train_set = load(dataset, "train", data=data, image_size=image_size).decoded()
         test_set = load(dataset, "test", data=data, image_size=image_size).decoded()
-    result = run(
-        model,
-        train_set,
-        test_set=test_set,
-        recipe=recipe,
-        seed=seed,
-        output=output,
-        resume=resume,
-        device=device,
-        compile=compile,
-        progress=out.is_terminal,
-        on_epoch=None if out.is_terminal else lambda e: print(f"epoch {e.epoch}/{e.of} loss {e.loss:.4f}", flush=True),
-    )
+    with resumable(output):
+        result = run(
+            model,
+            train_set,
+            test_set=test_set,
+            recipe=recipe,
+            seed=seed,
+            output=output,
+            resume=resume,
+            device=device,
+            compile=compile,
+            progress=out.is_terminal,
+            on_epoch=None
+            if out.is_terminal
+            else lambda e: print(f"epoch {e.epoch}/{e.of} loss {e.loss:.4f}", flush=True),
+        )
     out.print(f"{model} on {dataset}: test accuracy {result.accuracy:.2%}: {result.path}")
 
 
@@ -242,23 +256,100 @@ def collect(
         images = arrange(images, shuffle=shuffle, shift=shift, rows=rows)
         network, about = read_model(model)
     shards = output.with_name(output.name + ".shards")
-    record = run(
-        network,
-        images,
-        policy=policy,
-        seed=seed,
-        draws=draws,
-        device=device,
-        batch_size=batch_size,
-        autocast=autocast,
-        channels_last=channels_last,
-        compile=compile,
-        shards=shards,
-        origin={**about, "split": split, **({} if shuffle is None else {"shuffle": str(shuffle)})},
-    )
+    with resumable(shards):
+        record = run(
+            network,
+            images,
+            policy=policy,
+            seed=seed,
+            draws=draws,
+            device=device,
+            batch_size=batch_size,
+            autocast=autocast,
+            channels_last=channels_last,
+            compile=compile,
+            shards=shards,
+            origin={**about, "split": split, **({} if shuffle is None else {"shuffle": str(shuffle)})},
+        )
     path = record.save(output, half=half)
     shutil.rmtree(shards, ignore_errors=True)
     out.print(f"{record.predictions}: {path}")
+
+
+@commands.command()
+def run(
+    experiment: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment, as those in experiments/.")],
+    records: RecordsFolder = None,
+    splits: Splits = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the numbers to this file.")
+    ] = None,
+    style: Annotated[str, typer.Option("--format", help="table, markdown, csv or latex.")] = "table",
+) -> None:
+    """Run one experiment from its TOML file, on records by name, and print its table."""
+    from atta.experiment import Experiment, planned
+    from atta.experiment import run as run_experiment
+    from atta.holding import own_table
+    from atta.reproduce import Places, find_records, load_records
+
+    write = formatted(style)
+    chosen = with_splits([Experiment.read(experiment)], splits)[0]
+    loaded = load_records(find_records([chosen], Places(output=Path(), records=records)))
+    with bar(chosen.name, planned(chosen, loaded)) as advance:
+        results = run_experiment(chosen, loaded, done=advance)
+    write(own_table(results, chosen))
+    if output is not None:
+        err.print(f"numbers: {results.save(output)}")
+
+
+@commands.command()
+def reproduce(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only these: shift-cifar10, shift, '*-cifar10'; may be repeated."),
+    ] = None,
+    records: RecordsFolder = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Make missing records from the datasets here; also $ATTA_DATA."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where numbers, fits and networks go.")
+    ] = Path("atta-reproduce"),
+    splits: Splits = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write all of it as a Markdown page.")] = None,
+    model: Annotated[str, typer.Option(help="The network to train where a record is missing.")] = "resnet50",
+    steps: Annotated[int | None, typer.Option(help="Updates of its training, instead of the recipe's.")] = None,
+    image_size: ImageSize = None,
+    device: Device = None,
+) -> None:
+    """Reproduce the paper: every table and figure from records, beside the published numbers, and its conclusions checked.
+
+    Records are found in --records, or made from --data by training the network and recording its views; without either, those
+    that come with the package are used. What cannot be had is skipped with a line. Stopped, the same command goes on.
+    """
+    from atta.claims import claims_table
+    from atta.holding import NAMES, against, results_page
+    from atta.provenance import machine
+    from atta.reproduce import Making, Places, find_experiments
+    from atta.reproduce import reproduce as run_all
+
+    chosen = with_splits(find_experiments(only or []), splits)
+    making = Making(model=model, steps=steps, image_size=image_size, device=device, progress=err.is_terminal)
+    with resumable(output):
+        done = run_all(chosen, Places(output=output, records=records, data=data), making, say=err.print, bar=bar)
+    for experiment in done.experiments:
+        table = against(done.results, experiment)
+        if table is not None:
+            show(table)
+    if not done.experiments:
+        raise InputError("nothing could be run: see the lines above")
+    show(claims_table(done.results, names=lambda name: NAMES.get(name, name)))
+    out.print(f"numbers: {output / 'results.json'}")
+    if page is not None:
+        with whole_file(page) as part:
+            part.write_text(results_page(done, machine(), command=" ".join(["atta", *sys.argv[1:]])), encoding="utf-8")
+        out.print(f"page: {page}")
 
 
 @commands.command()
@@ -331,6 +422,26 @@ def usable(methods: list[Method], records: list[Record], *, explicit: bool) -> l
     if left_out:
         err.print(f"left out, for want of views: {', '.join(left_out)}")
     return [method for method in methods if not method.needs_views]
+
+
+def with_splits(experiments: list[Experiment], splits: int | None) -> list[Experiment]:
+    """Let each experiment draw its validation images so often."""
+    import dataclasses
+
+    return [e if splits is None else dataclasses.replace(e, splits=splits) for e in experiments]
+
+
+def formatted(style: str) -> Callable[[Table], None]:
+    """Return what prints a table in that style."""
+    styles: dict[str, Callable[[Table], None]] = {
+        "table": show,
+        "markdown": lambda table: print(table.markdown()),
+        "csv": lambda table: print(table.csv(), end=""),
+        "latex": lambda table: print(table.latex()),
+    }
+    if style not in styles:
+        raise InputError(f"--format takes {', '.join(styles)}, got {style!r}")
+    return styles[style]
 
 
 def read_record(name: str, rows: str | None = None) -> Record:

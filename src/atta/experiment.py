@@ -1,49 +1,391 @@
-"""Experiments on records: split, fit, evaluate, as rows.
+"""Experiments on records: what is fitted on which rows and tested on which, as data, and one runner for all of them.
 
-record ──► validation rows ──► method.fit ──► calibrator ──► test rows ──► evaluate ──► Results
+experiments/in-distribution-cifar10.toml ──► Experiment ──► run(experiment, records) ──► Results
+
+record ──► validation rows ──► method.fit, for each policy ──► choice of the policy ──► calibrator
+                                                                                            │
+       ──► the other rows, the fitted ones, or another record ──► evaluate ──► rows         ◄
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from atta import __version__
-from atta.calibrators import Calibrator, Method
-from atta.metrics import class_changes, evaluate
+from atta.calibrators import Calibrator, Method, find_method
+from atta.choosing import RULES, choose
+from atta.fits import RECORDED, Fit, Fits, Rows
+from atta.metrics import METRICS, class_changes, evaluate, ood_auroc
 from atta.predictions import Record
 from atta.results import Results, Row
 from atta.types import InputError
+from atta.views import Policy
 
 CLASS_CHANGES = "class_changes"
+OOD_AUROC = "ood_auroc"
+MEASURES = (*METRICS, CLASS_CHANGES, OOD_AUROC)
+"""All that can be measured: METRICS, how many predicted classes changed, and how well entropy tells foreign images."""
+REST, FITTED = "rest", "fitted"
+Settings: TypeAlias = Mapping[str, Any]
 
 
-def split_rows(images: int, validation: int, split: int) -> tuple[Int[Tensor, " v"], Int[Tensor, " t"]]:
-    """Return the rows to fit on and the rows to test on.
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One table or figure of the paper, or of your own: everything that decides its numbers, as in its TOML file.
 
-    Split 0 takes the first rows as they stand, as in the paper; split s > 0 the first of a permutation seeded with s.
+    `dataset`     what the tables call it
+    `fit`         the record to fit on; `validation` of its rows, drawn `splits` times
+    `test`        "rest": the other rows of that record; "fitted": the fitted ones themselves; or another record
+    `aligned`     the rows of that other record are the last rows of the fitted one, the same images in another state: those
+                  fitted on are left out
+    `methods`     by the name the tables give them: settings, and `method` where that is not the name itself, and `policy` or
+                  `policies` where a method has its own
+    `policies`    the policies of views that methods are tried with; "recorded" takes the record's views as they are
+    `choose`      rules by which one of the policies is chosen (atta.choosing.RULES); without any, each stands for itself
+    `validation`  numbers of images to fit on; 0 is all of them
+    `seeds`       of methods that draw random numbers when they are fitted
+    `published`   where in the paper's numbers (atta.published) this experiment's are
     """
-    if not 0 < validation < images:
-        raise InputError(f"expected between 1 and {images - 1} validation images out of {images}, got {validation}")
-    rows = (
-        torch.arange(images) if split == 0 else torch.randperm(images, generator=torch.Generator().manual_seed(split))
-    )
-    return rows[:validation], rows[validation:]
+
+    name: str
+    dataset: str
+    fit: str
+    methods: Mapping[str, Settings]
+    test: str = REST
+    aligned: bool = False
+    policies: tuple[str, ...] = (RECORDED,)
+    choose: tuple[str, ...] = ()
+    validation: tuple[int, ...] = (1000,)
+    splits: int = 10
+    seeds: tuple[int, ...] = (0,)
+    metrics: tuple[str, ...] = ("brier", "ece", "mc_brier", "nll", "accuracy", CLASS_CHANGES)
+    title: str = ""
+    paper: str = ""
+    published: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "methods", MappingProxyType({label: dict(own) for label, own in self.methods.items()}))
+        for name in ("name", "dataset", "fit", "test", "methods", "policies", "validation", "seeds", "metrics"):
+            if not getattr(self, name):
+                raise InputError(f"{self._who()}: {name}: expected at least one, got none")
+        if self.splits < 1:
+            raise InputError(f"{self._who()}: splits: expected at least 1, got {self.splits}")
+        if min(self.validation) < 0:
+            raise InputError(f"{self._who()}: validation: expected numbers of images, got {min(self.validation)}")
+        _check_names(f"{self._who()}: choose", self.choose, RULES)
+        _check_names(f"{self._who()}: metrics", self.metrics, MEASURES)
+        for label in self.methods:
+            try:
+                self.method(label)
+                self.tried(label)
+            except InputError as error:
+                raise InputError(f"{self._who()}: methods: {label}: {error}") from None
+
+    def _who(self) -> str:
+        return f"experiment {self.name!r}"
+
+    def method(self, label: str, seed: int = 0) -> Method:
+        """The method behind a name of the tables, with its settings, and this seed where it has one."""
+        settings = {name: value for name, value in self.methods[label].items() if name not in _OUTSIDE}
+        found = find_method(self.methods[label].get("method", label), **settings)
+        return replace(found, seed=seed) if self._draws(found, settings) else found  # type: ignore[call-arg]
+
+    def seeded(self, label: str) -> tuple[int, ...]:
+        """The seeds a method is fitted with: one that draws nothing, or says its own seed, is fitted once."""
+        settings = self.methods[label]
+        return self.seeds if self._draws(self.method(label), settings) else (int(settings.get("seed", 0)),)
+
+    @staticmethod
+    def _draws(method: Method, settings: Settings) -> bool:
+        return "seed" in {f.name for f in fields(method)} and "seed" not in settings
+
+    def tried(self, label: str) -> tuple[str, ...]:
+        """The policies a method is tried with; "" alone for one that needs no views."""
+        if not self.method(label).needs_views:
+            return ("",)
+        own = self.methods[label]
+        given = own.get("policies", own.get("policy", self.policies))
+        policies = (given,) if isinstance(given, str) else tuple(given)
+        for policy in policies:
+            if policy != RECORDED:
+                Policy.parse(policy)
+        return policies
+
+    # ---- to and from TOML
+
+    @classmethod
+    def of(cls, content: Settings, source: str = "an experiment") -> Experiment:
+        """Make one from plain values; a key that it does not have is named, with those it has."""
+        known = [f.name for f in fields(cls)]
+        _check_names(source, content, known, "key")
+        needed = [name for name in ("name", "dataset", "fit", "methods") if name not in content]
+        if needed:
+            raise InputError(f"{source}: expected {', '.join(needed)}, which it does not have")
+        return cls(**{name: _typed(f"{source}: {name}", name, value) for name, value in content.items()})
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Experiment:
+        """Read a TOML file."""
+        try:
+            content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise InputError(f"there is no file {path}") from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path} is not a TOML file ({error})") from None
+        return cls.of({"name": Path(path).stem, **content}, str(path))
+
+    def toml(self) -> str:
+        """Write it as TOML: `read` gives the same experiment back."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "methods"}
+        lines = [f"{name} = {_toml(value)}" for name, value in plain.items()]
+        for label, settings in self.methods.items():
+            lines += [
+                "",
+                f"[methods.{_toml(label)}]",
+                *(f"{name} = {_toml(value)}" for name, value in settings.items()),
+            ]
+        return "\n".join(lines) + "\n"
+
+    def about(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
 
 
-def score(name: str, method: Method, calibrator: Calibrator, test: Record, *, split: int = 0) -> list[Row]:
-    """Evaluate a calibrator on a record: one row a metric, and how many predicted classes it changed."""
+_OUTSIDE = ("method", "policy", "policies")
+_LISTS: dict[str, type] = {"policies": str, "choose": str, "metrics": str, "validation": int, "seeds": int}
+_KINDS: dict[str, type] = {"aligned": bool, "splits": int}
+_CALLED: dict[type, str] = {str: "a text", int: "a whole number", bool: "true or false"}
+
+
+def _typed(where: str, name: str, value: Any) -> Any:
+    """A value as the experiment holds it, if it is of the right type; one alone is a list of one."""
+    if name == "methods":
+        if not isinstance(value, Mapping) or not all(isinstance(own, Mapping) for own in value.values()):
+            raise InputError(f"{where}: expected a table for each, such as [methods.v-atta], got {value!r}")
+        return value
+    if name in _LISTS:
+        given = value if isinstance(value, list | tuple) else (value,)
+        return tuple(_one(where, _LISTS[name], item) for item in given)
+    return _one(where, _KINDS.get(name, str), value)
+
+
+def _one(where: str, kind: type, value: Any) -> Any:
+    if type(value) is not kind:  # exactly: True is no number of images
+        raise InputError(f"{where}: expected {_CALLED[kind]}, got {value!r}")
+    return value
+
+
+def _check_names(where: str, given: Any, known: Any, what: str = "name") -> None:
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), list(known), n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"{where}: unknown {what} {name!r}.{hint} Known: {', '.join(known)}")
+
+
+def _toml(value: Any) -> str:
+    """Write a value; JSON's texts, numbers and lists are TOML's, and its true and false. Only of U+007F they disagree."""
+    return json.dumps(_plain(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# ---- running one
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A method on one draw of the validation rows: its candidate fits, one a policy."""
+
+    label: str
+    seed: int
+    rows: Rows
+    candidates: tuple[Fit, ...]
+
+
+def run(
+    experiment: Experiment,
+    records: Mapping[str, Record],
+    *,
+    fits: Fits | None = None,
+    done: Callable[[str], None] = lambda what: None,
+) -> Results:
+    """Run an experiment on records, by name; `done` is told of each fit of `planned`.
+
+    `fits` remembers calibrators from one experiment to the next. The numbers do not depend on what it remembers.
+    """
+    fits = Fits(records) if fits is None else fits
+    trials = list(_trials(experiment, records))
+    fits.make(_needed(experiment, trials), done)
+    bench = _Bench(experiment, fits)
+    rows: list[Row] = []
+    for trial in trials:
+        rules = experiment.choose if len(trial.candidates) > 1 else ()
+        chosen = [(rule, choose(fits, trial.candidates, rule)) for rule in rules] or [
+            ("", fit) for fit in trial.candidates
+        ]
+        for rule, fit in chosen:
+            for metric, value in bench.numbers(fit).items():
+                rows.append(
+                    Row(
+                        experiment=experiment.name,
+                        dataset=experiment.dataset,
+                        validation=trial.rows.validation,
+                        split=trial.rows.split,
+                        method=trial.label,
+                        policy=bench.named(fit),
+                        choice=rule,
+                        seed=trial.seed,
+                        metric=metric,
+                        value=value,
+                    )
+                )
+    used = [name for name in (experiment.fit, experiment.test) if name not in (REST, FITTED)]
+    about = {
+        "atta": __version__,
+        "torch": torch.__version__,
+        "experiments": {experiment.name: experiment.about()},
+        "records": {name: {"sha256": fits.fingerprint(name), **records[name].origin} for name in used},
+        "methods": {label: _described(experiment.method(label)) for label in experiment.methods},
+    }
+    return Results(tuple(rows), about)
+
+
+def planned(experiment: Experiment, records: Mapping[str, Record]) -> int:
+    """How many fits the experiment asks for."""
+    return len(list(_needed(experiment, list(_trials(experiment, records)))))
+
+
+def _described(method: Method) -> dict[str, Any]:
+    return {"method": method.name, **{name: _plain(value) for name, value in asdict(method).items()}}
+
+
+def _needed(experiment: Experiment, trials: Sequence[_Trial]) -> Iterator[Fit]:
+    for trial in trials:
+        yield from trial.candidates
+        if len(trial.candidates) > 1:
+            for rule in experiment.choose:
+                for fit in trial.candidates:
+                    yield from RULES[rule].needs(fit)
+
+
+def _trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[_Trial]:
+    """Every method on every draw; what does not fit together is said before anything is fitted."""
+    record = _find(experiment, records, experiment.fit)
+    images = len(record)
+    try:
+        record.require_labels()
+    except InputError as error:
+        raise InputError(f"record {experiment.fit}: {error}") from None
+    if experiment.test not in (REST, FITTED):
+        other = _find(experiment, records, experiment.test)
+        if other.predictions.classes != record.predictions.classes:
+            raise InputError(
+                f"record {experiment.test} has {other.predictions.classes} classes, {experiment.fit}, which is fitted on, "
+                f"has {record.predictions.classes}"
+            )
+        if experiment.aligned and len(other) > images:
+            raise InputError(
+                f"record {experiment.test} has {len(other)} images, more than the {images} of {experiment.fit}"
+            )
+        _check_views(experiment, other, experiment.test)
+    _check_views(experiment, record, experiment.fit)
+    for validation in experiment.validation:
+        size = validation or images
+        if size > images or (size == images and experiment.test == REST):
+            raise InputError(
+                f"record {experiment.fit} has {images} images: expected fewer of them for validation, got {size}"
+            )
+        for split in range(experiment.splits):
+            rows = Rows(images, size, split)
+            for label in experiment.methods:
+                for seed in experiment.seeded(label):
+                    method = experiment.method(label, seed)
+                    fits = tuple(Fit(experiment.fit, rows, method, policy) for policy in experiment.tried(label))
+                    yield _Trial(label, seed, rows, fits)
+
+
+def _find(experiment: Experiment, records: Mapping[str, Record], name: str) -> Record:
+    if name not in records:
+        raise InputError(f"experiment {experiment.name!r} needs the record {name}, got: {', '.join(records) or 'none'}")
+    return records[name]
+
+
+def _check_views(experiment: Experiment, record: Record, name: str) -> None:
+    for label in experiment.methods:
+        for policy in experiment.tried(label):
+            if policy and policy != RECORDED:
+                try:
+                    record.predictions.take(Policy.parse(policy).repeats)
+                except InputError as error:
+                    raise InputError(f"record {name}: {label} with {policy}: {error}") from None
+
+
+@dataclass
+class _Bench:
+    """Tests calibrators, each once."""
+
+    experiment: Experiment
+    fits: Fits
+    _seen: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    def numbers(self, fit: Fit) -> dict[str, float]:
+        """Every metric of the experiment."""
+        key = self.fits.key(fit)
+        if key not in self._seen:
+            test, reference = self._tested(fit)
+            measured = measure(self.fits[fit], self.fits.seen(fit, test), self.fits.seen(fit, reference))
+            self._seen[key] = {name: measured[name] for name in self.experiment.metrics if name in measured}
+        return self._seen[key]
+
+    def named(self, fit: Fit) -> str:
+        """What the tables call the policy of a fit."""
+        if fit.policy != RECORDED:
+            return fit.policy
+        return " + ".join(kind if count == 1 else f"{count} {kind}" for kind, count in self.fits.views(fit).items())
+
+    def _tested(self, fit: Fit) -> tuple[Record, Record]:
+        """The images to test on, and those of the fitted record that were not fitted on (all, if all were)."""
+        record = self.fits.records[self.experiment.fit]
+        fitted, rest = fit.rows.drawn()
+        reference = record[rest] if len(rest) else record
+        if self.experiment.test == REST:
+            return reference, reference
+        if self.experiment.test == FITTED:
+            return record[fitted], reference
+        other = self.fits.records[self.experiment.test]
+        if not self.experiment.aligned:
+            return other, reference
+        first = len(record) - len(other)
+        return other[rest[rest >= first].sort().values - first], reference
+
+
+def measure(calibrator: Calibrator, test: Record, reference: Record | None = None) -> dict[str, float]:
+    """All that can be measured of a calibrator on a record; `reference` are images of the known classes, to tell others from."""
     probs = calibrator(test.predictions)
-    numbers = evaluate(probs, test.labels, simplex=method.on_simplex)
+    simplex = calibrator.method.on_simplex
+    numbers = evaluate(probs, test.labels, simplex=simplex)
     numbers[CLASS_CHANGES] = float(class_changes(probs, test.predictions.logits.softmax(dim=-1)))
-    return [
-        Row(dataset=name, split=split, method=method.name, metric=metric, value=value)
-        for metric, value in numbers.items()
-    ]
+    if test.labels is None and reference is not None:
+        numbers[OOD_AUROC] = ood_auroc(calibrator(reference.predictions), probs, simplex=simplex)
+    return numbers
+
+
+# ---- without a file
 
 
 def compare(
@@ -55,39 +397,27 @@ def compare(
     fit_on: Record | None = None,
     done: Callable[[str], None] = lambda what: None,
 ) -> Results:
-    """Fit every method on validation rows and evaluate it on the others, one row a number; `done` is told each step.
+    """Fit every method on validation rows of each record and evaluate it on the others, with all the views there are.
 
-    Each record is split into `validation` rows to fit on and the rest to test on, `splits` times. With `fit_on`, the methods
-    are fitted on all of that record and tested on all of the others, once.
+    With `fit_on`, the methods are fitted on all of that record and tested on all of the others, once.
     """
     if splits < 1:
         raise InputError(f"expected at least 1 split, got {splits}")
+    known = dict(records)
     if fit_on is not None:
-        splits = 1
-        for name, record in records.items():
-            expected, got = fit_on.predictions.classes, record.predictions.classes
-            if expected != got:
-                raise InputError(f"{name} has {got} classes, the record to fit on has {expected}")
-    rows: list[Row] = []
-    for split in range(splits):
-        for name, record in records.items():
-            fit, test = (fit_on, record) if fit_on is not None else parts(record, validation, split)
-            for method in methods:
-                rows += score(name, method, method.fit(fit.predictions, fit.require_labels()), test, split=split)
-                done(f"{name}: {method.name}")
-    about = {
-        "atta": __version__,
-        "torch": torch.__version__,
-        "validation": validation if fit_on is None else len(fit_on),
-        "splits": splits,
-        "records": {name: dict(record.origin) for name, record in records.items()},
-        "methods": {method.name: asdict(method) for method in methods},
-    }
-    return Results(tuple(rows), about)
-
-
-def parts(record: Record, validation: int, split: int) -> tuple[Record, Record]:
-    """Cut a record into the part to fit on and the part to test on."""
-    record.require_labels()
-    rows, rest = split_rows(len(record), validation, split)
-    return record[rows], record[rest]
+        known["the record to fit on"] = fit_on
+    fits = Fits(known)
+    results = Results(())
+    for name in records:
+        experiment = Experiment(
+            name=name,
+            dataset=name,
+            fit=name if fit_on is None else "the record to fit on",
+            test=REST if fit_on is None else name,
+            methods={method.name: asdict(method) for method in methods},
+            validation=(validation if fit_on is None else 0,),
+            splits=splits if fit_on is None else 1,
+            metrics=(*METRICS, CLASS_CHANGES),
+        )
+        results += run(experiment, known, fits=fits, done=done)
+    return results

@@ -124,6 +124,13 @@ class Predictions:
         """Return the predictions with only these kinds of view, in this order."""
         return self._trusted(self.logits, {kind: self.views[kind] for kind in self.check_kinds(kinds)})
 
+    def take(self, repeats: Mapping[str, int]) -> Predictions:
+        """Return the predictions with only these kinds of view, each with its first so many repeats."""
+        for kind in self.check_kinds(list(repeats)):
+            if repeats[kind] > (have := self.views[kind].shape[1]):
+                raise InputError(f"expected predictions with {repeats[kind]} {kind} views an image, got {have}")
+        return self._trusted(self.logits, {kind: self.views[kind][:, :count] for kind, count in repeats.items()})
+
     def to(self, *args: Any, **kwargs: Any) -> Predictions:
         """Move or cast every tensor, as `Tensor.to` does."""
         return self._trusted(

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -49,3 +50,13 @@ def waiting(title: str) -> Iterator[None]:
     """Show that something is going on whose length nobody knows."""
     with err.status(title):
         yield
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Say, when the work is interrupted, that it is not lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"Stopped. What is finished is in {folder}: the same command goes on from there.")
+        raise
