@@ -23,7 +23,7 @@ LAYERS = [
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 HEAVY = {
-    "scipy": {"fitting", "calibrators.binning"},
+    "scipy": {"fitting", "calibrators.binning", "results"},
     "sklearn": {"datasets"},
     "datasets": {"layouts"},
     "PIL": {"imagesets"},

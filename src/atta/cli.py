@@ -115,7 +115,8 @@ def compare(
 ) -> None:
     """Fit methods on validation images, test them on the rest, and print the paper's table.
 
-    The best of each column is bold, among the methods that keep the class; over several splits, mean ± standard deviation.
+    The best of each column is bold, among the methods that keep the class. Over several splits, mean ± half the
+    width of the 95 % interval of the mean.
     """
     results = run_comparison(records, methods, validation=validation, splits=splits, fit=fit)
     for name in results.names("dataset"):

@@ -1,20 +1,24 @@
 """Results as tidy rows: one number each, with everything that says what it is. JSON in and out, tables for people.
 
-    Results([Row(dataset="cifar10", method="v-atta", metric="brier", value=0.0402), ...])  →  results.json  →  tables
+    Results((Row(dataset="cifar10", method="v-atta", metric="brier", value=0.0402), ...))  →  results.json
+            └► pivot(rows=["method"], columns=["dataset", "metric"])  →  Table  →  text, Markdown, CSV, LaTeX
 
 Nothing here knows torch.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, TypeAlias
 
 from atta.errors import InputError
 from atta.files import whole_file
@@ -44,23 +48,50 @@ class Row:
 
 COLUMNS = tuple(column.name for column in fields(Row))
 REQUIRED = tuple(column.name for column in fields(Row) if column.default is MISSING)
-_KNOWN = frozenset(COLUMNS)
+REPEATS = ("split", "seed")  # the columns a summary may average over
+SETTINGS = tuple(name for name in COLUMNS if name not in (*REPEATS, "value"))
+CONTENDERS = {"method", "policy", "choice"}  # what is compared; the other settings are what it is compared on
 WHOLE = {"validation", "split", "seed"}
+_KNOWN = frozenset(COLUMNS)
+NOTHING = "–"  # what a table shows where there is nothing
+Key: TypeAlias = tuple[Any, ...]
 NOT_IN_JSON = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # no numbers to JSON: written as these strings
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A number over several splits: its mean and, from two splits on, its standard deviation."""
+    """A number over several rows: its mean and, from two rows on, how far to trust it."""
 
     mean: float
     deviation: float | None
+    """The sample standard deviation."""
+    interval: float | None
+    """Half the width of the 95 % Student-t interval of the mean: t(0.975, count - 1) · deviation / √count."""
     count: int
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Summary:
+        """Summarise at least one value; what nan or ±inf leave undefined is nan."""
+        count = len(values)
+        try:
+            mean = fmean(values)
+            deviation = None if count < 2 else stdev(values) if math.isfinite(mean) else math.nan
+        except (OverflowError, ValueError):  # inf - inf, or beyond the largest float
+            mean, deviation = sum(values) / count, math.nan if count > 1 else None
+        interval = None if deviation is None else _t_quantile(count - 1) * deviation / math.sqrt(count)
+        return cls(mean, deviation, interval, count)
+
     def text(self, digits: int = 4) -> str:
-        """Write it as a table shows it."""
-        spread = "" if self.deviation is None else f" ± {self.deviation:.{digits}f}"
+        """Write it as a table shows it: mean ± interval."""
+        spread = "" if self.interval is None else f" ± {self.interval:.{digits}f}"
         return f"{self.mean:.{digits}f}{spread}"
+
+
+@cache
+def _t_quantile(freedom: int) -> float:
+    from scipy.special import stdtrit  # here, as `atta --help` must not wait for it
+
+    return float(stdtrit(freedom, 0.975))
 
 
 @dataclass(frozen=True)
@@ -80,23 +111,95 @@ class Results:
         return iter(self.rows)
 
     def __add__(self, other: Results) -> Results:
-        return Results((*self.rows, *other.rows), {**self.about, **other.about})
+        """Join the rows. What is known of different runs stays apart, as `about["runs"]`: nothing is overwritten."""
+        runs: list[Mapping[str, Any]] = []
+        for about in (*_runs(self.about), *_runs(other.about)):
+            if about not in runs:
+                runs.append(about)
+        return Results((*self.rows, *other.rows), {"runs": runs} if len(runs) > 1 else dict(*runs))
 
     def names(self, column: str) -> list[Any]:
         """Return the different values of a column, in the order they first appear."""
+        _check_columns([column])
         return list(dict.fromkeys(getattr(row, column) for row in self.rows))
 
     def where(self, **columns: Any) -> Results:
-        """Return the rows whose columns have these values."""
-        keep = tuple(row for row in self.rows if all(getattr(row, name) == value for name, value in columns.items()))
+        """Return the rows whose columns have these values; a list or tuple allows each of its values."""
+        _check_columns(columns)
+        allowed = {name: _allowed(value) for name, value in columns.items()}
+        keep = tuple(row for row in self.rows if all(getattr(row, name) in allowed[name] for name in allowed))
         return Results(keep, self.about)
 
     def summary(self, **columns: Any) -> Summary | None:
-        """Return mean and deviation of the rows with these values, or None if there are none."""
+        """Summarise the rows with these values, or return None if there are none; for many cells at once, `pivot`."""
         values = [row.value for row in self.where(**columns)]
-        if not values:
-            return None
-        return Summary(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+        return Summary.of(values) if values else None
+
+    def pivot(
+        self,
+        rows: Sequence[str] = ("method",),
+        columns: Sequence[str] = ("metric",),
+        *,
+        where: Mapping[str, Any] | None = None,
+        digits: int | Mapping[str, int] = 4,
+        better: Mapping[str, str | None] | None = None,
+        eligible: Callable[[str], bool] = lambda method: True,
+        title: str = "",
+    ) -> Table:
+        """Lay out a table: a line for each value of `rows`, a column for each value of `columns`, a summary in each cell.
+
+        A cell summarises splits and seeds and nothing else: where it would mix two policies, say, it is refused. Names come
+        in the order they first appear; a list in `where` orders what it allows and, if it is all of an axis, is shown whole.
+
+        `better` says of a metric whether "lower" or "higher" wins; the best among `eligible` methods are marked, in each
+        column where methods or policies are rows, else in each row, and never across datasets or metrics. `digits` are
+        those after the point, for all metrics or by metric.
+        """
+        rows, columns = ((axis,) if isinstance(axis, str) else tuple(axis) for axis in (rows, columns))
+        where, better = dict(where or {}), dict(better or {})
+        _check_columns([*rows, *columns, *where], besides="value")
+        if wrong := set(better.values()) - {"lower", "higher", None}:
+            raise InputError(f'better is "lower", "higher" or None, got {", ".join(map(repr, wrong))}')
+        here = self.where(**where)
+        if not here.rows:
+            raise InputError(_nothing(self, where))
+
+        groups: dict[tuple[Key, Key], list[Row]] = {}
+        for row in here.rows:
+            groups.setdefault((_key(row, rows), _key(row, columns)), []).append(row)
+        lines = _axis(rows, [line for line, _ in groups], where)
+        heads = _axis(columns, [head for _, head in groups], where)
+        names = [_label(map(str, line)) for line in lines]
+        header = [_label(_named(columns, head)) for head in heads]
+
+        numbers: dict[tuple[int, int], Summary] = {}
+        texts = [[name, *(NOTHING for _ in heads)] for name in names]
+        races: dict[tuple[Any, ...], dict[tuple[int, int], float]] = {}
+        contending = rows if CONTENDERS & set(rows) else columns
+        for i, line in enumerate(lines):
+            for j, head in enumerate(heads):
+                group = groups.get((line, head))
+                if group is None:
+                    continue
+                _check_cell(group, f"{names[i]} · {header[j]}")
+                cell, one = (i, j + 1), group[0]
+                numbers[cell] = summary = Summary.of([row.value for row in group])
+                places = digits if isinstance(digits, int) else digits.get(one.metric, 4)
+                texts[i][j + 1] = summary.text(places)
+                if better.get(one.metric) and eligible(one.method) and not math.isnan(summary.mean):
+                    shared = _key(one, [name for name in contending if name not in CONTENDERS])
+                    race = (one.metric, head if contending is rows else line, shared)
+                    races.setdefault(race, {})[cell] = round(summary.mean, places)
+        best: set[tuple[int, int]] = set()
+        for (metric, *_), means in races.items():
+            top = max(means.values()) if better[metric] == "higher" else min(means.values())
+            if len(means) > 1:
+                best |= {cell for cell, mean in means.items() if mean == top}
+        return Table(title, (" · ".join(rows), *header), tuple(map(tuple, texts)), frozenset(best), numbers)
+
+    def csv(self) -> str:
+        """Write the rows as CSV, a number a line, under the names of the columns; floats keep their last bit."""
+        return _csv([COLUMNS, *(_key(row, COLUMNS) for row in self.rows)])
 
     def to_json(self) -> str:
         """Write everything as JSON, a row a line; floats keep their last bit, equal results make equal text.
@@ -111,7 +214,7 @@ class Results:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a JSON file, whole or not at all."""
         with whole_file(path) as part:
-            part.write_text(self.to_json(), encoding="utf-8")
+            part.write_text(self.to_json(), encoding="utf-8", newline="\n")
         return Path(path)
 
     @classmethod
@@ -125,17 +228,21 @@ class Results:
             raise InputError(f"{path} is not a whole JSON file ({error})") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"{path} does not hold results: expected format {FORMAT!r}")
-        if content.get("version", 0) > FORMAT_VERSION:
-            raise InputError(f"{path} has version {content['version']}, this atta reads up to {FORMAT_VERSION}")
+        version = content.get("version", 0)
+        if not isinstance(version, int) or version > FORMAT_VERSION:
+            raise InputError(f"{path} has version {version}, this atta reads up to {FORMAT_VERSION}")
         rows, about = content.get("rows"), content.get("about", {})
         if not isinstance(rows, list) or not isinstance(about, dict):
             raise InputError(f"{path} is damaged: expected a list of rows and what is known about them")
         return cls(tuple(_row(row, f"{path}, row {i}") for i, row in enumerate(rows, 1)), about)
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+
+
 def _json(row: dict[str, Any]) -> str:
     value = row["value"]
-    return json.dumps(row if math.isfinite(value) else {**row, "value": str(float(value))}, ensure_ascii=False)
+    return _ENCODER.encode(row if math.isfinite(value) else {**row, "value": str(float(value))})
 
 
 def _finite(value: Any) -> Any:
@@ -162,7 +269,7 @@ def _row(content: Any, place: str) -> Row:
         if name == "value":
             if kind is str and value in NOT_IN_JSON:
                 value = NOT_IN_JSON[value]
-            elif kind is int:
+            elif kind is int and abs(value) < 2**1023:
                 value = float(value)
             elif kind is not float:
                 raise InputError(f'{place}: expected value to be a number, "nan", "inf" or "-inf", got {value!r}')
@@ -173,21 +280,202 @@ def _row(content: Any, place: str) -> Row:
     return Row(**values)
 
 
+def _check_columns(names: Iterable[str], *, besides: str = "") -> None:
+    known = [name for name in COLUMNS if name != besides]
+    for name in names:
+        if name not in known:
+            raise InputError(f"there is no column {name!r} to go by; expected some of {', '.join(known)}")
+
+
+def _allowed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _runs(about: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Take apart what `+` put together."""
+    if not about:
+        return ()
+    return about["runs"] if about.keys() == {"runs"} else (about,)
+
+
+def _key(row: Row, columns: Sequence[str]) -> Key:
+    return tuple(getattr(row, name) for name in columns)
+
+
+def _label(parts: Iterable[str]) -> str:
+    return " · ".join(filter(None, parts)) or NOTHING
+
+
+def _named(columns: Sequence[str], key: Key) -> list[str]:
+    """Name the numbers of a key: over a column of a table nothing else says that 1000 is that of validation images."""
+    return [f"{name} {part}" if name in WHOLE else part for name, part in zip(columns, key, strict=True)]
+
+
+def _axis(columns: Sequence[str], found: Iterable[Key], where: Mapping[str, Any]) -> list[Key]:
+    """Order the keys of an axis level by level: as `where` lists them, or as they first appear."""
+    keys = dict.fromkeys(found)
+    listed = [where[name] if isinstance(where.get(name), (list, tuple)) else None for name in columns]
+    if len(listed) == 1 and listed[0] is not None:
+        return [(value,) for value in dict.fromkeys(listed[0])]
+    levels = [dict.fromkeys(listed[n] or (key[n] for key in keys)) for n in range(len(columns))]
+    ranks = [{value: rank for rank, value in enumerate(level)} for level in levels]
+    return sorted(keys, key=lambda key: [rank[part] for rank, part in zip(ranks, key, strict=True)])
+
+
+def _check_cell(group: Sequence[Row], cell: str) -> None:
+    """Refuse to average over anything but splits and seeds, and to count a number twice."""
+    found = {name: list(dict.fromkeys(getattr(row, name) for row in group)) for name in SETTINGS}
+    if mixed := [name for name, values in found.items() if len(values) > 1]:
+        listing = ", ".join(f"{name} ({_some(found[name])})" for name in mixed)
+        raise InputError(
+            f"the cell {cell} would average over {listing}: put {' and '.join(mixed)} into rows, columns or where"
+        )
+    seen: set[Key] = set()
+    for row in group:
+        repeat = _key(row, REPEATS)
+        if repeat in seen:
+            raise InputError(f"the cell {cell} would count split {row.split}, seed {row.seed} twice: expected it once")
+        seen.add(repeat)
+
+
+def _some(values: Sequence[Any]) -> str:
+    return ", ".join(map(repr, values[:8])) + (", ..." if len(values) > 8 else "")
+
+
+def _nothing(results: Results, where: Mapping[str, Any]) -> str:
+    """Say why no row is left."""
+    if not results.rows:
+        return "there are no rows to lay out"
+    for name, value in where.items():
+        if not results.where(**{name: value}).rows:
+            wanted = " or ".join(map(repr, _allowed(value)))
+            return f"no row has {name} {wanted}; there are {_some(results.names(name))}"
+    return f"no row has all of {', '.join(f'{name} {value!r}' for name, value in where.items())}"
+
+
+def _csv(lines: Iterable[Sequence[Any]]) -> str:
+    """Write lines as CSV that end in a plain newline; the writer knows them as \r\n, so that it quotes a lone \r as well."""
+    written: list[str] = []
+    csv.writer(SimpleNamespace(write=written.append)).writerows(lines)
+    return "".join(line.removesuffix("\r\n") + "\n" for line in written)
+
+
 @dataclass(frozen=True)
 class Table:
-    """Cells for people: a header, rows of text, and which cells are the best of their column."""
+    """Cells for people: a header, rows of text, and which cells are the best of their column.
+
+    `numbers` are the summaries behind the texts, by row and column of `cells`: files for machines are written from these.
+    """
 
     title: str
     header: tuple[str, ...]
     cells: tuple[tuple[str, ...], ...]
     best: frozenset[tuple[int, int]] = frozenset()
+    numbers: Mapping[tuple[int, int], Summary] = field(default_factory=dict, hash=False)
+
+    def is_numeric(self, column: int) -> bool:
+        """Tell whether a column holds numbers, and dashes for those that are missing, and belongs to the right."""
+        return column > 0 and all(_is_number(row[column]) for row in self.cells)
+
+    def text(self) -> str:
+        """Write it as plain aligned columns, the best marked by a star."""
+        starred = {j for _, j in self.best}
+        lines = [
+            [_line(cell) + ("*" if (i, j) in self.best else " " if j in starred else "") for j, cell in enumerate(row)]
+            for i, row in enumerate((self.header, *self.cells), start=-1)
+        ]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        numeric = [self.is_numeric(j) for j in range(len(self.header))]
+        aligned = [
+            "  ".join(
+                cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(line, widths, numeric, strict=True)
+            )
+            for line in lines
+        ]
+        return "\n".join(line.rstrip() for line in ([_line(self.title)] if self.title else []) + aligned)
 
     def markdown(self) -> str:
         """Write it as a Markdown table, the best in bold."""
-        lines = [self.header, ("---",) * len(self.header)]
+        lines = [tuple(map(_markdown, self.header)), ("---",) * len(self.header)]
         for i, row in enumerate(self.cells):
-            lines.append(tuple(f"**{cell}**" if (i, j) in self.best else cell for j, cell in enumerate(row)))
+            texts = map(_markdown, row)
+            lines.append(tuple(f"**{text}**" if (i, j) in self.best else text for j, text in enumerate(texts)))
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+    def csv(self) -> str:
+        """Write it as CSV with every digit: the mean of each number and, where there is one, its interval beside it.
+
+        What is missing is empty. Columns without numbers are written as they are.
+        """
+        columns = range(len(self.header))
+        counted = {j for _, j in self.numbers}
+        spread = {j for (_, j), number in self.numbers.items() if number.interval is not None}
+        lines: list[list[Any]] = [
+            [text for j in columns for text in (self.header[j], f"{self.header[j]} interval")[: 1 + (j in spread)]]
+        ]
+        for i, row in enumerate(self.cells):
+            line: list[Any] = []
+            for j in columns:
+                number = self.numbers.get((i, j))
+                line.append(number.mean if number else None if j in counted else row[j])
+                if j in spread:
+                    line.append(number.interval if number else None)
+            lines.append(line)
+        return _csv(lines)
+
+    def latex(self) -> str:
+        r"""Write it as a tabular for LaTeX with \usepackage{booktabs}, the best in bold, the title as a comment."""
+        numeric = [self.is_numeric(j) for j in range(len(self.header))]
+        lines = [
+            *([f"% {_line(self.title)}"] if self.title else []),
+            rf"\begin{{tabular}}{{{''.join('r' if right else 'l' for right in numeric)}}}",
+            r"\toprule",
+            _latex_line([_latex(name) for name in self.header]),
+            r"\midrule",
+        ]
+        for i, row in enumerate(self.cells):
+            texts = [_latex(cell, numeric=right) for cell, right in zip(row, numeric, strict=True)]
+            lines.append(
+                _latex_line([rf"\textbf{{{text}}}" if (i, j) in self.best else text for j, text in enumerate(texts)])
+            )
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def _line(text: str) -> str:
+    return " ".join(text.splitlines())
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.split(" ± ")[0])
+    except ValueError:
+        return cell == NOTHING
+    return True
+
+
+MARKDOWN = str.maketrans({character: f"\\{character}" for character in r"\|*`<"})
+LATEX = str.maketrans(
+    {character: f"\\{character}" for character in "_%&#${}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+    | {"±": r"$\pm$", "·": r"$\cdot$", "×": r"$\times$", "−": "$-$", "–": "--", "—": "---"}
+)
+
+
+def _markdown(text: str) -> str:
+    return _line(text).translate(MARKDOWN)
+
+
+def _latex(text: str, *, numeric: bool = False) -> str:
+    text = _line(text).translate(LATEX)
+    return text.replace("-", "$-$") if numeric and text != "--" else text
+
+
+def _latex_line(cells: Sequence[str]) -> str:
+    guard = (
+        "{}" if cells and cells[0].startswith(("[", "*")) else ""
+    )  # the \\ of the line before would take it for its own
+    return guard + " & ".join(cells) + r" \\"
 
 
 def comparison(
@@ -203,24 +491,5 @@ def comparison(
 
     Among `eligible` methods only: one that changes the predicted class is no calibration of that prediction.
     """
-    here = results.where(dataset=dataset)
-    methods = here.names("method")
-    places = {metric: (digits or {}).get(metric, 4) for metric in metrics}
-    found = {(i, j): here.summary(method=a, metric=b) for i, a in enumerate(methods) for j, b in enumerate(metrics)}
-    best = set()
-    for j, metric in enumerate(metrics):
-        column = {i: s.mean for i in range(len(methods)) if (s := found[i, j]) and eligible(methods[i])}
-        if len(column) > 1 and better.get(metric):
-            top = _best(column.values(), better[metric])
-            best |= {
-                (i, j + 1) for i, mean in column.items() if round(mean, places[metric]) == round(top, places[metric])
-            }
-    cells = tuple(
-        (name, *(s.text(places[metric]) if (s := found[i, j]) else "–" for j, metric in enumerate(metrics)))
-        for i, name in enumerate(methods)
-    )
-    return Table(dataset, ("method", *metrics), cells, frozenset(best))
-
-
-def _best(values: Iterable[float], direction: str | None) -> float:
-    return max(values) if direction == "higher" else min(values)
+    where = {"dataset": dataset, "metric": tuple(metrics)}
+    return results.pivot(where=where, better=better, eligible=eligible, digits=digits or {}, title=dataset)

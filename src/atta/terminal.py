@@ -23,17 +23,12 @@ def show(table: Table) -> None:
         title=table.title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
     )
     for j, name in enumerate(table.header):
-        numeric = j > 0 and all(_is_number(row[j]) for row in table.cells)
-        rich.add_column(name, justify="right" if numeric else "left", no_wrap=j == 0)
+        rich.add_column(name, justify="right" if table.is_numeric(j) else "left", no_wrap=j == 0)
     for i, row in enumerate(table.cells):
         rich.add_row(*(Text(cell, style="bold green" if (i, j) in table.best else "") for j, cell in enumerate(row)))
     out.print()
     out.print(rich)
     out.print()
-
-
-def _is_number(cell: str) -> bool:
-    return cell == "–" or cell.split(" ")[0].lstrip("-").replace(".", "", 1).replace("e-", "", 1).isdigit()
 
 
 @contextmanager
