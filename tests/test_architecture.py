@@ -10,15 +10,17 @@ PACKAGE = Path(__file__).parent.parent / "src" / "atta"
 LAYERS = [
     ["errors"],
     ["types", "files"],
-    ["functional", "metrics", "results", "transforms", "networks", "augmentation", "memory"],
-    ["predictions", "views", "fitting", "imagesets"],
+    ["functional", "metrics", "results", "transforms", "networks", "augmentation", "memory", "provenance"],
+    ["predictions", "views", "fitting", "imagesets", "published"],
     ["calibrators.base", "layouts", "models"],
     ["calibrators.scaling", "calibrators.binning", "datasets"],
     ["calibrators.views", "training", "sources", "borrowing", "shards"],
     ["calibrators", "runner"],
-    ["collecting"],
-    ["experiment", "terminal"],
-    ["demo"],
+    ["collecting", "fits", "claims"],
+    ["choosing", "terminal"],
+    ["experiment"],
+    ["demo", "reproduce"],
+    ["holding"],
     ["cli"],
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}

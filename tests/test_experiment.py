@@ -103,7 +103,7 @@ def test_what_an_experiment_cannot_do_without_is_named(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_toml_or_not_there_is_said(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("splits = = 3")
-    with pytest.raises(InputError, match="bad.toml is not a TOML file"):
+    with pytest.raises(InputError, match=r"bad\.toml is not a TOML file"):
         Experiment.read(tmp_path / "bad.toml")
     with pytest.raises(InputError, match="there is no file"):
         Experiment.read(tmp_path / "none.toml")

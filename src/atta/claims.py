@@ -102,8 +102,8 @@ def _over_fits(group: Group) -> Found:
     }
     ahead = fmean(fitted.by_policy["m-atta", p] - fitted.by_policy["v-atta", p] for p in policies)
     why = (
-        f"Brier from fitted to test images: m-atta {gap['m-atta']:+.4f}, v-atta {gap['v-atta']:+.4f}; on the fitted ones m-atta "
-        f"is {ahead:+.4f} from v-atta"
+        f"Brier from fitted to test images: m-atta {gap['m-atta']:+.4f}, v-atta {gap['v-atta']:+.4f}; "
+        f"on the fitted ones m-atta less v-atta is {ahead:+.4f}"
     )
     return gap["m-atta"] > gap["v-atta"] and ahead < 0, why
 

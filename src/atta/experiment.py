@@ -265,6 +265,15 @@ def run(
     return Results(tuple(rows), about)
 
 
+def joined(parts: Sequence[Results]) -> Results:
+    """The results of several experiments of one run as one: what is known of each stays under its name."""
+    about: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.about.items():
+            about[name] = {**about.get(name, {}), **value} if isinstance(value, Mapping) else value
+    return Results(tuple(row for part in parts for row in part), about)
+
+
 def planned(experiment: Experiment, records: Mapping[str, Record]) -> int:
     """How many fits the experiment asks for."""
     return len(list(_needed(experiment, list(_trials(experiment, records)))))
@@ -375,7 +384,7 @@ class _Bench:
 
 
 def measure(calibrator: Calibrator, test: Record, reference: Record | None = None) -> dict[str, float]:
-    """All that can be measured of a calibrator on a record; `reference` are images of the known classes, to tell others from."""
+    """All that can be measured of a calibrator on a record; `reference` are images of known classes, to tell others from."""
     probs = calibrator(test.predictions)
     simplex = calibrator.method.on_simplex
     numbers = evaluate(probs, test.labels, simplex=simplex)
@@ -407,7 +416,7 @@ def compare(
     if fit_on is not None:
         known["the record to fit on"] = fit_on
     fits = Fits(known)
-    results = Results(())
+    results = []
     for name in records:
         experiment = Experiment(
             name=name,
@@ -419,5 +428,5 @@ def compare(
             splits=splits if fit_on is None else 1,
             metrics=(*METRICS, CLASS_CHANGES),
         )
-        results += run(experiment, known, fits=fits, done=done)
-    return results
+        results.append(run(experiment, known, fits=fits, done=done))
+    return joined(results)

@@ -119,7 +119,7 @@ class Fits:
             # Alike ones side by side: only fits of the same shape can share a batch.
             keys = sorted(
                 fits, key=lambda key: (fits[key].rows.validation, len(self.views(fits[key])), fits[key].policy)
-            )  # noqa: B023
+            )
             for start in range(0, len(keys), PIECE):
                 piece = keys[start : start + PIECE]
                 sets = [(part.predictions, part.require_labels()) for part in map(self.part, map(fits.get, piece))]  # type: ignore[arg-type]

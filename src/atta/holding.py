@@ -23,22 +23,23 @@ DIGITS = {"class_changes": 0}
 NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "aid": "AID", "cifar10*": "CIFAR-10*", "ucmerced": "UC-Merced"}
 
 DIFFERENCES = """\
-- **Network.** The paper says ResNet-50 and its accuracy (94.21 % on CIFAR-10), not how it was trained. Ours has a 3x3 stem for
-  32-pixel images and the recipe of `atta.training`; for CIFAR without its zoomed crops (`zoomed=0`): they are slightly blurred, and
-  a network that knows blur makes CIFAR-10* easy.
-- **Validation images.** The paper has one draw of 1000. Ours are {splits} draws; the first one alone is "as in the paper", the mean and its
-  95 % interval (Student's t over the draws) is what to believe. The draws share images, so the interval says how much the choice of
-  the validation images matters, not how much other test images would.
+- **Network.** The paper says ResNet-50 and its accuracy (94.21 % on CIFAR-10), not how it was trained. Ours has a 3x3 stem
+  for 32-pixel images and the recipe of `atta.training`; for CIFAR without its zoomed crops (`zoomed=0`): they are slightly
+  blurred, and a network that knows blur makes CIFAR-10* easy.
+- **Validation images.** The paper has one draw of 1000. Ours are {splits} draws; the first one alone is "as in the paper", the
+  mean and its 95 % interval (Student's t over the draws) is what to believe. The draws share images, so the interval says
+  how much the choice of the validation images matters, not how much other test images would.
 - **Crop.** "Approximately 0.8" is round(0.8 × side), resized bilinearly to the input size.
 - **Clip.** Brightness and contrast clip to [0, 1]; the paper does not say.
-- **Start of the optimiser.** The paper says that weights start at 1, its authors' code at 1/k with weight decay 1e-5. Ours is the
-  code's: started at 1, M-ATTA stays over-confident.
+- **Start of the optimiser.** The paper says that weights start at 1, its authors' code at 1/k with weight decay 1e-5. Ours
+  is the code's: started at 1, M-ATTA stays over-confident.
 - **Softmax.** After the sum of the views, as in the authors' code, not before it, as printed.
-- **Class.** Where no positive share keeps the class, the paper's algorithm returns the last mixture; ours returns the network's own
-  answer. `class_changes` counts what each method changes.
+- **Class.** Where no positive share keeps the class, the paper's algorithm returns the last mixture; ours returns the
+  network's own answer. `class_changes` counts what each method changes.
 - **Adaptive-TTA** is reconstructed from how the paper describes it; its own text was not at hand.
-- **Isotonic regression and histogram binning** are pooled over all classes and renormalised; the confidence of the predicted
-  class keeps its mapped value wherever possible.
+- **Isotonic regression and histogram binning** are pooled over all classes and renormalised; the confidence of the
+  predicted class keeps its mapped value wherever possible.
+- **Dirichlet calibration** chooses its two penalties by 5-fold cross-validation over the grid of its authors.
 - **Policies for the sizes of the validation set** are those that the paper's Table 2 chose.
 - **CIFAR-10***: noise first, then blur; an even kernel size covers half of its two outermost pixels."""
 
@@ -87,7 +88,7 @@ def _three(theirs: float, ours: list[float] | None) -> tuple[str, str, str]:
 
 
 def own_table(results: Results, experiment: Experiment) -> Table:
-    """Ours alone: the mean over the splits and its 95 % interval, for every method, or policy, or size of the validation set."""
+    """Ours alone, the mean over the splits and its 95 % interval: for every method, policy or size of the validation set."""
     rows = [
         replace(row, method=label(row), policy=row.policy if by_policy(experiment) else "", choice="")
         for row in results
@@ -136,14 +137,14 @@ def results_page(done: Reproduction, machine: Mapping[str, str], *, command: str
         f"The paper's evaluation, reproduced. Written by `{command}`; no number on this page was typed.",
         "## On what",
         _pairs(machine),
-        f"{splits} draws of the validation images: the first takes the first rows of a record as they stand, draw s a permutation seeded "
-        "with s. Adam's shuffles have seed "
+        f"{splits} draws of the validation images: the first takes the first rows of a record as they stand, draw s a "
+        "permutation seeded with s. Adam's shuffles have seed "
         f"{', '.join(str(seed) for seed in experiments[0].seeds)}. Cells are the mean over the draws ± half of its 95 % interval.",
         "## Records",
         *(f"`{name}`\n\n{_pairs(done.results.about['records'][name])}" for name in done.files),
         "## The paper's conclusions",
-        "On the paper's own numbers, on the first draw alone (as the paper measured), and on the mean of all draws; the policy of views "
-        "chosen by the paper's rule. Among the paper's methods only.",
+        "On the paper's own numbers, on the first draw alone (as the paper measured), and on the mean of all draws; the policy "
+        "of views chosen by the paper's rule. Among the paper's methods only.",
         claims_table(done.results, names=lambda name: NAMES.get(name, name)).markdown(),
     ]
     for experiment in experiments:

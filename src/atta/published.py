@@ -2,8 +2,8 @@
 
     published("in_distribution.cifar10")["v-atta"]["brier"]  →  0.0358
 
-A table is method → metric → number, or method → policy → Brier score where it compares policies. Of its figures (OOD entropy, the
-size of the validation set) the paper prints no numbers.
+A table is method → metric → number, or method → policy → Brier score where it compares policies. Of its figures (OOD
+entropy, the size of the validation set) the paper prints no numbers.
 """
 
 import json

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from atta import recording
-from atta.experiment import FITTED, REST, Experiment, planned, run
+from atta.experiment import FITTED, REST, Experiment, joined, planned, run
 from atta.fits import Fits
 from atta.predictions import BUNDLED, Record
 from atta.results import Results
@@ -143,7 +143,7 @@ def reproduce(
     files, missing = _gather(needed(experiments), places, making, say)
     records = load_records(files)
     fits = Fits(records, places.output / "fits")
-    done = Reproduction(Results(()), [], files=files)
+    done, parts = Reproduction(Results(()), [], files=files), []
     for experiment in experiments:
         lacking = [name for name in needed([experiment]) if name in missing]
         if lacking:
@@ -152,9 +152,10 @@ def reproduce(
             continue
         results = _run(experiment, records, fits, bar)
         results.save(places.output / f"{experiment.name}.json")
-        done.results += results
+        parts.append(results)
         done.experiments.append(experiment)
-    if done.experiments:
+    if parts:
+        done.results = joined(parts)
         done.results.save(places.output / "results.json")
     return done
 
