@@ -472,9 +472,8 @@ def _latex(text: str, *, numeric: bool = False) -> str:
 
 
 def _latex_line(cells: Sequence[str]) -> str:
-    guard = (
-        "{}" if cells and cells[0].startswith(("[", "*")) else ""
-    )  # the \\ of the line before would take it for its own
+    # The \\ of the line before would take a bracket or star for its own.
+    guard = "{}" if cells[0].lstrip().startswith(("[", "*")) else ""
     return guard + " & ".join(cells) + r" \\"
 
 
