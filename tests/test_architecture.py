@@ -17,6 +17,7 @@ LAYERS = [
     ["calibrators.views", "training", "sources", "borrowing", "shards"],
     ["calibrators", "runner"],
     ["collecting"],
+    ["recording"],
     ["experiment", "terminal"],
     ["demo"],
     ["cli"],
