@@ -17,7 +17,7 @@ LAYERS = [
     ["calibrators.views", "training", "sources", "borrowing", "shards"],
     ["calibrators", "runner"],
     ["collecting", "fits", "claims"],
-    ["choosing", "terminal"],
+    ["choosing", "recording", "terminal"],
     ["experiment"],
     ["demo", "reproduce"],
     ["holding"],

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from atta.datasets import NAMES, load, paper_split, resize, shifted, split_indices, ucmerced_as_aid
+from atta.datasets import NAMES, load, paper_split, present, resize, shifted, split_indices, ucmerced_as_aid
 from atta.imagesets import ImageSet
 from atta.types import InputError
 
@@ -265,6 +265,73 @@ def test_a_photograph_is_turned_upright(tmp_path):
     exif[0x0112] = 6  # turn by a quarter
     Image.fromarray(PIXELS[0][:, :4]).save(tmp_path / "one" / "0.jpg", exif=exif)
     assert load("photos", "train", data=tmp_path).shape == (3, 4, 8)
+
+
+# ---- the folders of archives and hub repositories
+
+
+def write_classes(folder: Path, classes: int = 21) -> None:
+    for i in range(classes):
+        (folder / f"class{i:02}").mkdir(parents=True)
+        Image.fromarray(PIXELS[i % 6]).save(folder / f"class{i:02}" / "0.tif")
+
+
+@pytest.mark.parametrize("inside", ["", "Images", "UCMerced_LandUse/Images", "train", "test", "UCM/validation", "all"])
+def test_uc_merced_is_one_split_in_whatever_folder_it_comes(tmp_path, inside):
+    write_classes(tmp_path / "ucmerced" / inside)
+    (tmp_path / "ucmerced" / "readme.txt").write_text("twenty-one classes")
+    (tmp_path / "ucmerced" / "__MACOSX").mkdir()
+    found = load("ucmerced", "train", data=tmp_path)
+    assert (len(found), found.classes[20]) == (21, "class20")
+    assert present("ucmerced", "train", tmp_path)
+
+
+@pytest.mark.parametrize("file", ["train-00000-of-00001", "data/train-00000-of-00001-4c1b", "test", "data/all-0"])
+def test_uc_merced_is_one_split_in_tables_of_any_name(tmp_path, file):
+    names = [f"class{i}" for i in range(21)]
+    write_parquet(tmp_path / "ucmerced" / f"{file}.parquet", columns=("image", "label"), names=names)
+    assert len(load("ucmerced", "train", data=tmp_path)) == 6
+
+
+def test_the_test_images_of_another_dataset_are_not_taken_for_its_training_images(tmp_path):
+    write_classes(tmp_path / "aid" / "test", 30)
+    assert present("aid", "test", tmp_path)
+    assert not present("aid", "train", tmp_path)
+
+
+def test_aid_is_cut_where_it_comes_in_one_piece(tmp_path):
+    write_classes(tmp_path / "aid" / "AID", 30)
+    train, test = (load("aid", split, data=tmp_path) for split in ("train", "test"))
+    assert sorted(train.indices.tolist() + test.indices.tolist()) == list(range(30))
+    assert (len(train), len(test)) == (21, 9)
+
+
+def test_tables_are_found_in_the_folder_that_the_hub_has_them_in(tmp_path):
+    names = [str(i) for i in range(10)]
+    write_parquet(tmp_path / "cifar10" / "plain_text" / "test-00000-of-00001.parquet", names=names)
+    assert len(load("cifar10", "test", data=tmp_path)) == 6
+
+
+def test_whether_a_split_is_there_is_told_without_reading_it(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError("something was read or fetched")
+
+    for what in ("atta.datasets.hub", "atta.layouts._library", "atta.layouts._unpickled", "atta.layouts._read_idx"):
+        monkeypatch.setattr(what, refuse)
+    assert not present("cifar100", "test")
+    write_parquet(tmp_path / "insects" / "test.parquet")
+    write_cifar10(tmp_path / "cifar-10-batches-py")
+    (tmp_path / "fashion-mnist").mkdir()
+    write_idx(tmp_path / "fashion-mnist", packed=True)
+    there = [("insects", "test"), ("cifar10", "train"), ("cifar10", "test"), ("fashion-mnist", "test")]
+    absent = [("insects", "train"), ("cifar100", "train"), ("fashion-mnist", "train"), ("ucmerced", "train")]
+    for name, split in there:
+        assert present(name, split, tmp_path)
+    for name, split in absent:
+        assert not present(name, split, tmp_path)
+    monkeypatch.setenv("ATTA_DATA", str(tmp_path))
+    assert present("insects", "test")
+    assert present("digits", "test")
 
 
 # ---- CIFAR's own files

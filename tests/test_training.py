@@ -112,8 +112,10 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
 
 def test_a_run_with_other_settings_does_not_go_on_from_this_one(tmp_path):
     train("small_cnn", stripes(), recipe=QUICK, output=tmp_path, progress=False)
-    with pytest.raises(InputError, match=r"its seed is 0 and not 1; .* resume=False"):
+    with pytest.raises(InputError, match=r"its seed is 0 and not 1; .* delete this file to start again"):
         train("small_cnn", stripes(), recipe=QUICK, output=tmp_path, seed=1, progress=False)
+    with pytest.raises(InputError, match=r"its recipe.steps is 12 and not 13; choose another folder"):
+        train("small_cnn", stripes(), recipe=replace(QUICK, steps=13), output=tmp_path, progress=False)
     train("small_cnn", stripes(), recipe=QUICK, output=tmp_path, seed=1, resume=False, progress=False)
     assert load_trained(tmp_path / "model.safetensors")[1]["seed"] == 1
 

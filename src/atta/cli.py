@@ -248,16 +248,16 @@ def collect(
     half: Annotated[bool, typer.Option(help="Store the logits in float16.")] = False,
 ) -> None:
     """Run a network over images and their views, and write the record. Stopped, it goes on where it was."""
-    import shutil
-
     from atta.collecting import collect as run
+    from atta.datasets import arrange
+    from atta.shards import beside
 
+    arrangement: dict[str, Any] = {"shuffle": shuffle, "rows": rows, "shift": shift}
     with waiting(f"reading {dataset}"):
         images = read_images(dataset, split, data=data, image_size=image_size, columns=columns)
-        images = arrange(images, shuffle=shuffle, shift=shift, rows=rows)
+        images = arrange(images, **arrangement | {"rows": None if rows is None else read_rows(rows)})
         network, about = read_model(model)
-    shards = output.with_name(output.name + ".shards")
-    with resumable(shards):
+    with beside(output) as shards, resumable(shards):
         record = run(
             network,
             images,
@@ -270,10 +270,13 @@ def collect(
             channels_last=channels_last,
             compile=compile,
             shards=shards,
-            origin={**about, "split": split, **({} if shuffle is None else {"shuffle": str(shuffle)})},
+            origin={
+                **about,
+                "split": split,
+                **{key: str(value) for key, value in arrangement.items() if value is not None},
+            },
         )
-    path = record.save(output, half=half)
-    shutil.rmtree(shards, ignore_errors=True)
+        path = record.save(output, half=half)
     out.print(f"{record.predictions}: {path}")
 
 
@@ -466,13 +469,10 @@ def read_model(text: str) -> tuple[Any, dict[str, str]]:
     if text.endswith(".onnx"):
         return text, {"model": text}
     if Path(text).exists():
-        from atta.training import load_trained
+        from atta.training import about, load_trained
 
-        path = Path(text) / "model.safetensors" if Path(text).is_dir() else Path(text)
-        model, metadata = load_trained(path)
-        name = metadata["architecture"].get("name", "network")
-        about = {"trained_on": metadata["dataset"], "training_seed": metadata["seed"], "recipe": metadata["recipe"]}
-        return model, {"model": name, **{key: _text(value) for key, value in about.items()}}
+        model, metadata = load_trained(Path(text) / "model.safetensors" if Path(text).is_dir() else Path(text))
+        return model, about(metadata)
     module, separator, name = text.partition(":")
     if not separator:
         raise InputError(f"expected a model file or package.module:name, got {text!r}, which is neither")
@@ -482,10 +482,6 @@ def read_model(text: str) -> tuple[Any, dict[str, str]]:
     except (ImportError, AttributeError) as error:
         raise InputError(f"{text} cannot be imported: {error}") from None
     return found if isinstance(found, nn.Module) else found(), {"model": text}
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def read_images(
@@ -500,23 +496,6 @@ def read_images(
         return images if image_size is None else images.resized(image_size)
     image, _, label = (columns or "").partition(",")
     return load(dataset, split, data=data, image_size=image_size, columns=(image, label or None) if columns else None)
-
-
-def arrange(images: ImageSet, *, shuffle: int | None, shift: int | None, rows: str | None) -> ImageSet:
-    """Shuffle, shift and cut a set of images; each keeps its own index, and with it its draws."""
-    import torch
-
-    from atta.datasets import shifted, split_indices
-    from atta.imagesets import ImageSet
-
-    if shuffle is not None:
-        images = images.subset(split_indices(len(images), (len(images),), shuffle)[0])
-    if rows is not None:
-        images = images.subset(torch.arange(len(images))[read_rows(rows)])
-    if shift is not None:
-        worse = shifted(images.tensors(), images.indices, shift)
-        images = ImageSet(f"{images.name}*", worse, images.labels, images.classes, images.indices)
-    return images
 
 
 def read_rows(text: str) -> slice:

@@ -10,6 +10,9 @@
 | CIFAR's own              | `cifar-10-batches-py/test_batch`, `cifar-100-python/test`                                 |
 | Fashion-MNIST's own      | `t10k-images-idx3-ubyte`, also with `.gz`                                                 |
 | folders of images        | `test/<class>/*.png`; or `<class>/*.png`, which is one split, `train`                     |
+
+Where `folder/cifar10` holds nothing but one folder, as archives and the hub's repositories do, that one is looked into
+as well: `aid/AID/<class>`, `ucmerced/UCMerced_LandUse/Images/<class>`, `cifar10/plain_text/test-*.parquet`.
 """
 
 import difflib
@@ -17,6 +20,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,12 +28,23 @@ from jaxtyping import Int
 from torch import Tensor
 
 from atta.imagesets import Bytes, ImageSet, resize
-from atta.layouts import LAYOUTS, Columns, hub, listed
+from atta.layouts import LAYOUTS, Columns, Reader, hub, listed, subfolders
 from atta.transforms import gaussian_blur, gaussian_noise
 from atta.types import InputError
 from atta.views import draw_numbers
 
-__all__ = ["NAMES", "ImageSet", "load", "paper_split", "resize", "shifted", "split_indices", "ucmerced_as_aid"]
+__all__ = [
+    "NAMES",
+    "ImageSet",
+    "arrange",
+    "load",
+    "paper_split",
+    "present",
+    "resize",
+    "shifted",
+    "split_indices",
+    "ucmerced_as_aid",
+]
 
 
 @dataclass(frozen=True)
@@ -39,18 +54,21 @@ class _Known:
     columns: tuple[str, str] | None = None
     train_part: float | None = None
     """Of a dataset published in one piece: the part to train on; the rest is the test split."""
+    one_split: bool = False
+    """There is nothing but `train`, whatever it is called where it lies."""
 
 
 _KNOWN = {
     "cifar10": _Known(10, "uoft-cs/cifar10", ("img", "label")),
     "cifar100": _Known(100, "uoft-cs/cifar100", ("img", "fine_label")),
     "aid": _Known(30, "blanchon/AID", ("image", "label"), train_part=0.7),
-    "ucmerced": _Known(21, "blanchon/UC_Merced", ("image", "label")),
+    "ucmerced": _Known(21, "blanchon/UC_Merced", ("image", "label"), one_split=True),
     "fashion-mnist": _Known(10, "zalando-datasets/fashion_mnist", ("image", "label")),
     "digits": _Known(10),
 }
 NAMES = tuple(_KNOWN)
 """The datasets that need no folder; any other name is that of a folder."""
+_SPLITS = ("train", "test", "validation", "val", "all", "full")
 
 
 def load(
@@ -65,34 +83,52 @@ def load(
 
     `columns` names the image and the label of a table in which they cannot be told by their types. AID is published in one
     piece: unless its folder has a test split of its own, 7 of 10 images are "train" and 3 are "test", drawn with seed 0.
+    UC-Merced's one piece is "train", whatever it is called where it lies.
     """
     folders = _folders(name, data)
     known = _KNOWN.get(name)
     columns = columns or (known.columns if known else None)
-    found = _find(folders, name, split, columns)
-    if found is not None and not (known and known.train_part and _find(folders, name, "test", columns) is None):
-        return _finish(found, name, image_size)
+    read = _locate(folders, name, split, columns)
+    if read is not None:
+        return _finish(read(), name, image_size)
     if known is None and all(folder.name != name for folder in folders):
         near = difflib.get_close_matches(name, _KNOWN, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise InputError(f"expected one of {', '.join(_KNOWN)} or a folder of that name in `data`, got {name!r}{hint}")
-    if name == "digits":
-        return _finish(_digits(split), name, image_size)
-    if known is not None and known.train_part is not None and split in ("train", "test"):
-        whole = _find(folders, name, "train", columns)
-        if whole is None and not folders and known.hub is not None:
-            whole = hub(known.hub, name, "train", columns)
-        if whole is not None:
-            n = len(whole)
-            train, test = split_indices(n, (round(known.train_part * n), n - round(known.train_part * n)))
-            return _finish(whole.subset(train if split == "train" else test), name, image_size)
     if folders or known is None or known.hub is None:
         there = sorted(path.name for folder in folders for path in folder.iterdir())
         raise InputError(f"expected the split {split!r} of {name} in {folders[0]}, found {listed(there)}")
+    if known.train_part is not None and split in ("train", "test"):
+        return _finish(_cut(hub(known.hub, name, "train", columns), known.train_part, split), name, image_size)
     return _finish(hub(known.hub, name, split, columns), name, image_size)
 
 
-def _find(folders: Sequence[Path], name: str, split: str, columns: Columns | None) -> ImageSet | None:
+def present(name: str, split: str, data: str | Path | None = None) -> bool:
+    """Whether `load` would find the split on this machine; names of files are looked at, nothing is read or fetched."""
+    return _locate(_folders(name, data), name, split, None) is not None
+
+
+def _locate(folders: Sequence[Path], name: str, split: str, columns: Columns | None) -> Reader | None:
+    """How to read a split that is on this machine."""
+    found = _find(folders, name, split, columns)
+    known = _KNOWN.get(name)
+    if known is not None and known.train_part is not None and split in ("train", "test"):
+        whole, part = _find(folders, name, "train", columns), known.train_part
+        if whole is not None and _find(folders, name, "test", columns) is None:
+            return lambda: _cut(whole(), part, split)
+    if found is None and known is not None and known.one_split and split == "train":
+        others = [other for name_there in _SPLITS if (other := _find(folders, name, name_there, columns))]
+        return others[0] if len(others) == 1 else None
+    return partial(_digits, split) if found is None and name == "digits" else found
+
+
+def _cut(whole: ImageSet, train_part: float, split: str) -> ImageSet:
+    n = len(whole)
+    train, test = split_indices(n, (round(train_part * n), n - round(train_part * n)))
+    return whole.subset(train if split == "train" else test)
+
+
+def _find(folders: Sequence[Path], name: str, split: str, columns: Columns | None) -> Reader | None:
     for folder in folders:
         for layout in LAYOUTS:
             found = layout(folder, name, split, columns)
@@ -102,12 +138,22 @@ def _find(folders: Sequence[Path], name: str, split: str, columns: Columns | Non
 
 
 def _folders(name: str, data: str | Path | None) -> list[Path]:
-    if data is None:
-        root = os.environ.get("ATTA_DATA")
-        return [Path(root) / name] if root and (Path(root) / name).is_dir() else []
-    if not Path(data).is_dir():
+    """Where to look for a dataset, in this order."""
+    if data is not None and not Path(data).is_dir():
         raise InputError(f"expected a folder of data, found none at {data}")
-    return [folder for folder in (Path(data) / name, Path(data)) if folder.is_dir()]
+    root = os.environ.get("ATTA_DATA") if data is None else data
+    if not root:
+        return []
+    own = Path(root) / name
+    return [*(_nested(own, name) if own.is_dir() else []), *([] if data is None else [Path(data)])]
+
+
+def _nested(folder: Path, name: str) -> list[Path]:
+    """The folder of a known dataset, and the one in it, and so on, while there is but one and it is not that of a split."""
+    inner = subfolders(folder)
+    if name not in _KNOWN or len(inner) != 1 or inner[0].name in _SPLITS:
+        return [folder]
+    return [folder, *_nested(inner[0], name)]
 
 
 def _finish(images: ImageSet, name: str, size: int | None) -> ImageSet:
@@ -135,6 +181,27 @@ def _digits(split: str) -> ImageSet:
 
 
 # ---- the paper's splits, shift and pairs
+
+
+def arrange(
+    images: ImageSet,
+    *,
+    shuffle: int | None = None,
+    rows: slice | None = None,
+    image_size: int | None = None,
+    shift: int | None = None,
+) -> ImageSet:
+    """Shuffle, cut, resize and make worse, in this order; each image keeps its own index, and with it its draws."""
+    if shuffle is not None:
+        images = images.subset(split_indices(len(images), (len(images),), shuffle)[0])
+    if rows is not None:
+        images = images.subset(torch.arange(len(images))[rows])
+    if image_size is not None:
+        images = images.resized(image_size)
+    if shift is not None:
+        worse = shifted(images.tensors(), images.indices, shift)
+        images = ImageSet(f"{images.name}*", worse, images.labels, images.classes, images.indices)
+    return images
 
 
 def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Int[Tensor, "_"], ...]:

@@ -1,6 +1,7 @@
-"""How datasets lie on disk: each layout is a function that returns a set of images, or None where it does not apply.
+"""How datasets lie on disk: each layout is a function that returns a reader, or None where it does not apply.
 
-The library `datasets` is imported here and nowhere else, when a parquet file or the hub is read.
+Looking for a layout costs a glance at names; what takes time and memory is done when the reader is called. The library
+`datasets` is imported here and nowhere else, when a parquet file or the hub is read.
 """
 
 import gzip
@@ -8,8 +9,9 @@ import pickle
 import struct
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,23 +24,27 @@ from atta.types import InputError
 
 Columns: TypeAlias = tuple[str, str | None]
 """The names of the image column and of the label column, if there is one."""
+Reader: TypeAlias = Callable[[], ImageSet]
+"""What reads a split that was found."""
 
 _IMAGES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
 _FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
-def saved(folder: Path, name: str, split: str, columns: Columns | None) -> ImageSet | None:
+def saved(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
     """`<split>.safetensors`, as `ImageSet.save` writes it."""
     path = folder / f"{split}.safetensors"
-    return ImageSet.load_file(path) if path.is_file() else None
+    return partial(ImageSet.load_file, path) if path.is_file() else None
 
 
-def parquet(folder: Path, name: str, split: str, columns: Columns | None) -> ImageSet | None:
+def parquet(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
     """`<split>-*.parquet` with the images inside, as on the Hugging Face hub."""
     patterns = (f"{split}-*.parquet", f"{split}.parquet", f"data/{split}-*.parquet")
     files = sorted(str(path) for pattern in patterns for path in folder.glob(pattern))
-    if not files:
-        return None
+    return partial(_read_parquet, files, folder, name, split, columns) if files else None
+
+
+def _read_parquet(files: list[str], folder: Path, name: str, split: str, columns: Columns | None) -> ImageSet:
     datasets = _library()
     try:
         with _quiet(datasets):
@@ -80,7 +86,9 @@ def from_table(
         raise InputError(
             f"expected {name} without a transform, which would be passed by: take it off by reset_format()"
         )
-    table = table.flatten_indices()  # Rows that were chosen or shuffled are but a list of numbers until now.
+    if table._indices is not None:  # Rows that were chosen or shuffled are but a list of numbers until now.
+        with _quiet(datasets):
+            table = table.flatten_indices()
     kinds = {"image": datasets.Image, "label": datasets.ClassLabel}
     typed = {kind: [c for c, f in table.features.items() if isinstance(f, cls)] for kind, cls in kinds.items()}
     if columns is None:
@@ -121,7 +129,7 @@ def from_table(
     return ImageSet(name, images, labels, classes)
 
 
-def cifar(folder: Path, name: str, split: str, columns: Columns | None) -> ImageSet | None:
+def cifar(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
     """CIFAR's own files: `cifar-10-batches-py`, `cifar-100-python`."""
     inner = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}.get(name)
     if inner is None:
@@ -136,10 +144,14 @@ def cifar(folder: Path, name: str, split: str, columns: Columns | None) -> Image
     meta, key = ("batches.meta", b"label") if name == "cifar10" else ("meta", b"fine_label")
     if not batches or not all((folder / batch).is_file() for batch in (*batches, meta)):
         return None
-    parts = [_unpickled(folder / batch, b"data", key + b"s") for batch in batches]
+    return partial(_read_cifar, name, [folder / batch for batch in batches], folder / meta, key)
+
+
+def _read_cifar(name: str, batches: list[Path], meta: Path, key: bytes) -> ImageSet:
+    parts = [_unpickled(batch, b"data", key + b"s") for batch in batches]
     pixels = np.concatenate([np.asarray(part[b"data"], np.uint8).reshape(-1, 3, 32, 32) for part in parts])
     labels = torch.tensor([label for part in parts for label in part[key + b"s"]])
-    names = _unpickled(folder / meta, key + b"_names")[key + b"_names"]
+    names = _unpickled(meta, key + b"_names")[key + b"_names"]
     return ImageSet(name, torch.from_numpy(pixels), labels, [item.decode() for item in names])
 
 
@@ -174,7 +186,7 @@ def _unpickled(path: Path, *keys: bytes) -> dict[bytes, Any]:
     return content
 
 
-def idx(folder: Path, name: str, split: str, columns: Columns | None) -> ImageSet | None:
+def idx(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
     """Fashion-MNIST's own files, packed or not."""
     stem = {"train": "train", "test": "t10k"}.get(split)
     files = []
@@ -183,8 +195,11 @@ def idx(folder: Path, name: str, split: str, columns: Columns | None) -> ImageSe
         files += there[:1]
     if name != "fashion-mnist" or len(files) != 2:
         return None
-    images, labels = (_read_idx(path, axes) for path, axes in zip(files, (3, 1), strict=True))
-    return ImageSet(name, images[:, None], labels, _FASHION)
+    return partial(_read_fashion, name, *files)
+
+
+def _read_fashion(name: str, images: Path, labels: Path) -> ImageSet:
+    return ImageSet(name, _read_idx(images, 3)[:, None], _read_idx(labels, 1), _FASHION)
 
 
 def _read_idx(path: Path, axes: int) -> Tensor:
@@ -200,7 +215,7 @@ def _read_idx(path: Path, axes: int) -> Tensor:
     return torch.frombuffer(bytearray(content[start:]), dtype=torch.uint8).reshape(shape)
 
 
-def image_folder(folder: Path, name: str, split: str, columns: Columns | None) -> ImageSet | None:
+def image_folder(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
     """`<split>/<class>/*.png`, or `<class>/*.png`, which is one split, `train`."""
     place = folder / split
     if not place.is_dir():
@@ -214,7 +229,10 @@ def image_folder(folder: Path, name: str, split: str, columns: Columns | None) -
     known = _class_folders(folder / "train") if place != folder else classes
     if strange := [label for label in classes if known and label not in known]:
         raise InputError(f"expected the classes of {folder / 'train'} in {place}, found {listed(strange)} as well")
-    known = known or classes
+    return partial(_read_folders, name, place, classes, known or classes)
+
+
+def _read_folders(name: str, place: Path, classes: list[str], known: list[str]) -> ImageSet:
     files = [(path, known.index(label)) for label in classes for path in _image_files(place / label)]
     labels = torch.tensor([label for _, label in files])
     images = EncodedImages(torch.arange(len(files)), lambda row: files[row][0], lambda row: str(files[row][0]))
@@ -226,7 +244,8 @@ def folder_of_images(folder: Path) -> ImageSet:
     if not folder.is_dir():
         raise InputError(f"expected a folder of images, found none at {folder}")
     flat = list(_image_files(folder))
-    sorted_in = image_folder(folder, folder.name, "", None)
+    reader = image_folder(folder, folder.name, "", None)
+    sorted_in = reader() if reader else None
     if sorted_in is not None and flat:
         raise InputError(
             f"expected images in {folder} itself or in a folder for each class, found both: {flat[0].name} and "
@@ -241,12 +260,15 @@ def folder_of_images(folder: Path) -> ImageSet:
     return sorted_in or ImageSet(folder.name, images)
 
 
+def subfolders(folder: Path) -> list[Path]:
+    """The folders in a folder that someone put there, sorted; none where there is no folder."""
+    inner = folder.iterdir() if folder.is_dir() else ()
+    return sorted(path for path in inner if path.is_dir() and path.name[0] != "." and path.name != "__MACOSX")
+
+
 def _class_folders(folder: Path) -> list[str]:
     """Sorted names of the folders that hold images."""
-    inner = (
-        sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".") if folder.is_dir() else []
-    )
-    counts = {path.name: sum(1 for _ in _image_files(path)) for path in inner}
+    counts = {path.name: sum(1 for _ in _image_files(path)) for path in subfolders(folder)}
     if any(counts.values()) and (empty := [label for label, count in counts.items() if not count]):
         raise InputError(f"expected images in every class folder of {folder}, found none in {listed(empty)}")
     return list(counts) if any(counts.values()) else []

@@ -10,8 +10,10 @@ therefore cuts the images as an uninterrupted one does, and ends with the same b
 
 import hashlib
 import json
+import shutil
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,6 +109,14 @@ class Shards:
 
     def _path(self, start: int, stop: int) -> Path:
         return self.folder / f"{start:010}-{stop:010}.safetensors"
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """The folder for the shards of a record that becomes this file; it goes when the record is written."""
+    folder = path.with_name(path.name + ".shards")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def mark(first: Tensor, last: Tensor) -> str:

@@ -203,6 +203,39 @@ def load_trained(path: str | Path, model: nn.Module | None = None) -> tuple[Norm
     return Normalized(model, metadata["mean"], metadata["std"]).eval(), metadata
 
 
+def check_trained(
+    metadata: Mapping[str, Any],
+    path: Path,
+    *,
+    model: str,
+    dataset: str,
+    recipe: Recipe,
+    seed: int,
+    image_size: int | None = None,
+) -> None:
+    """Refuse a finished network that was trained otherwise; what the images alone decide is taken as it is."""
+    settings = {key: value for key, value in asdict(recipe).items() if value is not None}
+    expected = {
+        "architecture": {**metadata["architecture"], "name": model},
+        "dataset": dataset,
+        "recipe": {**metadata["recipe"], **settings},
+        "seed": seed,
+    }
+    if image_size is not None:
+        expected["shape"] = [*metadata["shape"][:1], image_size, image_size]
+    _same_run(path, metadata, expected)
+
+
+def about(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """What the origin of a record says of a trained network."""
+    return {
+        "model": metadata["architecture"].get("name", "network"),
+        "trained_on": metadata["dataset"],
+        "training_seed": json.dumps(metadata["seed"]),
+        "recipe": json.dumps(metadata["recipe"]),
+    }
+
+
 def accuracy_on(model: nn.Module, images: ImageSet, batch_size: int = 500) -> float:
     """The part of the images whose most likely class is their label."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -330,12 +363,17 @@ def _finished(path: Path, normalized: Normalized, metadata: dict[str, Any]) -> T
 
 def _same_run(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     expected = json.loads(json.dumps(expected))
-    different = [key for key in expected if found.get(key) != expected[key]]
-    if different:
-        key = different[0]
+    for key, value in expected.items():
+        there = found.get(key)
+        if there == value:
+            continue
+        if isinstance(there, dict) and isinstance(value, dict):  # of a recipe, only what is different
+            pairs = {name: (there.get(name, "absent"), value.get(name, "absent")) for name in {**value, **there}}
+            inner = next(name for name, (old, new) in pairs.items() if old != new)
+            key, (there, value) = f"{key}.{inner}", pairs[inner]
         raise InputError(
-            f"expected {path} to belong to this run, but its {key} is {found.get(key)} and not {expected[key]}; "
-            "choose another output folder, or resume=False to start again"
+            f"expected {path} to belong to this run, but its {key} is {there} and not {value}; choose another folder, "
+            "or delete this file to start again"
         )
 
 
