@@ -1,16 +1,12 @@
 """Every record of the paper's experiments is made from data as it is published, and goes on where it was stopped."""
 
-import io
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import datasets as hf
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
@@ -20,19 +16,8 @@ from atta.datasets import UCMERCED_IN_AID, load, split_indices
 from atta.predictions import Record
 from atta.recording import NETWORKS, RECORDINGS, make, obstacle
 from atta.types import InputError
+from layouts_made import AID, CIFAR10, classic, hub, pixels, table
 
-AID = """
-    Airport BareLand BaseballField Beach Bridge Center Church Commercial DenseResidential Desert Farmland Forest Industrial
-    Meadow MediumResidential Mountain Park Parking Playground Pond Port RailwayStation Resort River School SparseResidential
-    Square Stadium StorageTanks Viaduct
-"""
-UCMERCED = """
-    agricultural airplane baseballdiamond beach buildings chaparral denseresidential forest freeway golfcourse harbor
-    intersection mediumresidential mobilehomepark overpass parkinglot river runway sparseresidential storagetanks tenniscourt
-"""
-CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
-AID, UCMERCED, CIFAR10 = (names.split() for names in (AID, UCMERCED, CIFAR10))
-CIFAR100 = [f"class {i}" for i in range(100)]
 ROWS = {
     "cifar10": 14,
     "cifar10_shift": 14,
@@ -43,80 +28,6 @@ ROWS = {
     "aid_ood": 9,
 }
 CLASSES = {"cifar10": 10, "cifar100": 100, "aid": 30}
-
-
-def pixels(n: int, side: int, seed: int) -> np.ndarray:
-    """Smooth images, as JPEG likes them."""
-    coarse = np.random.default_rng(seed).integers(0, 256, (n, 4, 4, 3), dtype=np.uint8)
-    return coarse.repeat(side // 4, axis=1).repeat(side // 4, axis=2)
-
-
-def labels(n: int, classes: int, seed: int) -> list[int]:
-    return np.random.default_rng(seed).integers(0, classes, n).tolist()
-
-
-# ---- as their authors publish them
-
-
-def pickled(path: Path, content: dict[bytes, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(pickle.dumps(content, protocol=4))
-
-
-def flat(n: int, seed: int) -> np.ndarray:
-    return pixels(n, 32, seed).transpose(0, 3, 1, 2).reshape(n, 3072)
-
-
-def classic(root: Path) -> None:
-    """CIFAR as pickles, AID and UC-Merced as their archives unpack."""
-    ten, hundred = root / "cifar10" / "cifar-10-batches-py", root / "cifar100" / "cifar-100-python"
-    for i in range(1, 6):
-        pickled(ten / f"data_batch_{i}", {b"data": flat(4, i), b"labels": labels(4, 10, i)})
-    pickled(ten / "test_batch", {b"data": flat(14, 6), b"labels": labels(14, 10, 6)})
-    pickled(ten / "batches.meta", {b"label_names": [name.encode() for name in CIFAR10]})
-    for split, n, seed in (("train", 20, 7), ("test", 14, 8)):
-        both = {b"fine_labels": labels(n, 100, seed), b"coarse_labels": labels(n, 20, seed)}
-        pickled(hundred / split, {b"data": flat(n, seed)} | both)
-    pickled(hundred / "meta", {b"fine_label_names": [name.encode() for name in CIFAR100]})
-    folders = (
-        (root / "aid" / "AID", AID, "jpg", 40),
-        (root / "ucmerced" / "UCMerced_LandUse" / "Images", UCMERCED, "tif", 24),
-    )
-    for folder, classes, suffix, side in folders:
-        for i, name in enumerate(classes):
-            (folder / name).mkdir(parents=True)
-            for j, image in enumerate(pixels(2, side, 100 + i)):
-                Image.fromarray(image).save(folder / name / f"{name.lower()}{j}.{suffix}")
-
-
-# ---- as the Hugging Face hub has them
-
-
-def table(path: Path, image: str, images: np.ndarray, columns: dict[str, tuple[list[int], list[str]]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    features: dict[str, Any] = {image: hf.Image()}
-    features |= {name: hf.ClassLabel(names=classes) for name, (_, classes) in columns.items()}
-    cells = []
-    for one in images:
-        buffer = io.BytesIO()
-        Image.fromarray(one).save(buffer, "PNG")
-        cells.append({"bytes": buffer.getvalue(), "path": None})
-    content = {image: cells} | {name: values for name, (values, _) in columns.items()}
-    hf.Dataset.from_dict(content, features=hf.Features(features)).to_parquet(str(path))
-
-
-def hub(root: Path) -> None:
-    """Tables, in the folders and with the columns of the repositories."""
-    file = "{}-00000-of-00001.parquet"
-    for split, n, seed in (("train", 20, 1), ("test", 14, 6)):
-        ten = {"label": (labels(n, 10, seed), CIFAR10)}
-        table(root / "cifar10" / "plain_text" / file.format(split), "img", pixels(n, 32, seed), ten)
-        hundred = {"fine_label": (labels(n, 100, seed), CIFAR100), "coarse_label": (labels(n, 20, seed), CIFAR100[:20])}
-        table(root / "cifar100" / "cifar100" / file.format(split), "img", pixels(n, 32, seed), hundred)
-    for name, classes, side in (("aid", AID, 40), ("ucmerced", UCMERCED, 24)):
-        n = 2 * len(classes)
-        column = {"label": ([i % len(classes) for i in range(n)], classes)}
-        table(root / name / "data" / file.format("train"), "image", pixels(n, side, n), column)
 
 
 # ---- all of them, made once

@@ -21,7 +21,6 @@ from atta.terminal import bar, err, out, resumable, show, waiting
 
 if TYPE_CHECKING:
     from atta.calibrators import Method
-    from atta.experiment import Experiment
     from atta.imagesets import ImageSet
     from atta.predictions import Record
 
@@ -54,6 +53,9 @@ Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also 
 RecordsFolder = Annotated[
     Path | None,
     typer.Option(metavar="FOLDER", help="Where records lie: cifar10.safetensors, cifar10_shift.safetensors, ..."),
+]
+Validation = Annotated[
+    int | None, typer.Option(help="Images to fit on, instead of what the experiment says; several sizes are scaled alike.")
 ]
 Splits = Annotated[
     int | None, typer.Option(help="How often to draw validation images, instead of what the experiment says.")
@@ -285,6 +287,7 @@ def run(
     experiment: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment, as those in experiments/.")],
     records: RecordsFolder = None,
     splits: Splits = None,
+    validation: Validation = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the numbers to this file.")
     ] = None,
@@ -297,7 +300,7 @@ def run(
     from atta.reproduce import Places, find_records, load_records
 
     write = formatted(style)
-    chosen = with_splits([Experiment.read(experiment)], splits)[0]
+    chosen = Experiment.read(experiment).changed(splits=splits, validation=validation)
     loaded = load_records(find_records([chosen], Places(output=Path(), records=records)))
     with bar(chosen.name, planned(chosen, loaded)) as advance:
         results = run_experiment(chosen, loaded, done=advance)
@@ -321,6 +324,7 @@ def reproduce(
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where numbers, fits and networks go.")
     ] = Path("atta-reproduce"),
     splits: Splits = None,
+    validation: Validation = None,
     page: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write all of it as a Markdown page.")] = None,
     model: Annotated[str, typer.Option(help="The network to train where a record is missing.")] = "resnet50",
     steps: Annotated[int | None, typer.Option(help="Updates of its training, instead of the recipe's.")] = None,
@@ -338,8 +342,10 @@ def reproduce(
     from atta.reproduce import Making, Places, find_experiments
     from atta.reproduce import reproduce as run_all
 
-    chosen = with_splits(find_experiments(only or []), splits)
-    making = Making(model=model, steps=steps, image_size=image_size, device=device, progress=err.is_terminal)
+    chosen = [e.changed(splits=splits, validation=validation) for e in find_experiments(only or [])]
+    making = Making(
+        model=model, steps=steps, image_size=image_size, validation=validation, device=device, progress=err.is_terminal
+    )
     with resumable(output):
         done = run_all(chosen, Places(output=output, records=records, data=data), making, say=err.print, bar=bar)
     for experiment in done.experiments:
@@ -426,13 +432,6 @@ def usable(methods: list[Method], records: list[Record], *, explicit: bool) -> l
     if left_out:
         err.print(f"left out, for want of views: {', '.join(left_out)}")
     return [method for method in methods if not method.needs_views]
-
-
-def with_splits(experiments: list[Experiment], splits: int | None) -> list[Experiment]:
-    """Let each experiment draw its validation images so often."""
-    import dataclasses
-
-    return [e if splits is None else dataclasses.replace(e, splits=splits) for e in experiments]
 
 
 def formatted(style: str) -> Callable[[Table], None]:

@@ -121,6 +121,13 @@ class Experiment:
                 Policy.parse(policy)
         return policies
 
+    def changed(self, *, splits: int | None = None, validation: int | None = None) -> Experiment:
+        """The experiment with other draws; of several sizes of the validation set, the first becomes `validation`."""
+        sizes = self.validation
+        if validation is not None:
+            sizes = tuple(round(size * validation / sizes[0]) if sizes[0] else validation for size in sizes)
+        return replace(self, splits=self.splits if splits is None else splits, validation=sizes)
+
     # ---- to and from TOML
 
     @classmethod

@@ -59,6 +59,8 @@ class Making:
     model: str = "resnet50"
     steps: int | None = None
     image_size: int | None = None
+    validation: int | None = None
+    """The images of a dataset that are to calibrate on, which are no test images elsewhere either."""
     device: str | None = None
     progress: bool = True
 
@@ -178,7 +180,7 @@ def _gather(
     for name in names:
         path = places.find(name)
         if path is None:
-            obstacle = recording.obstacle(name, places.data)
+            obstacle = recording.obstacle(name, places.data, places.output / "networks")
             if obstacle is not None:
                 missing[name] = f"no {places.made / f'{name}.safetensors'}, and it cannot be made: {obstacle}"
                 continue
@@ -190,6 +192,7 @@ def _gather(
                 model=making.model,
                 steps=making.steps,
                 image_size=making.image_size,
+                validation=making.validation or recording.VALIDATION,
                 device=making.device,
                 progress=making.progress,
                 say=say,

@@ -60,10 +60,6 @@ class Method(ABC):
         calibrator.classes, calibrator.method = predictions.classes, self
         return calibrator
 
-    def fit_many(self, sets: Sequence[Any]) -> list[Calibrator]:
-        """Tmp."""
-        return [self.fit(p, l) for p, l in sets]
-
     @abstractmethod
     def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
         """Fit to predictions and labels that have been checked."""
