@@ -12,7 +12,7 @@ LAYERS = [
     ["types", "files"],
     ["functional", "metrics", "results", "transforms", "networks", "augmentation", "memory", "provenance"],
     ["predictions", "views", "fitting", "imagesets", "published"],
-    ["calibrators.base", "layouts", "models"],
+    ["calibrators.base", "layouts", "models", "slopes"],
     ["calibrators.scaling", "calibrators.binning", "datasets"],
     ["calibrators.views", "training", "sources", "borrowing", "shards"],
     ["calibrators", "runner"],

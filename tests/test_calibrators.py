@@ -298,6 +298,115 @@ def test_a_thousand_classes_are_not_too_many(name):
     check_answer(calibrator(test), test, method)
 
 
+# --- Many fits at once --------------------------------------------------------------------------------------------------
+
+
+def check_same(together: list[Calibrator], alone: list[Calibrator]) -> None:
+    assert len(together) == len(alone)
+    for one, other in zip(together, alone, strict=True):
+        assert type(one) is type(other)
+        assert (one.classes, one.kinds, one.options, one.method) == (
+            other.classes,
+            other.kinds,
+            other.options,
+            other.method,
+        )
+        assert one.state_dict().keys() == other.state_dict().keys()
+        for key, value in one.state_dict().items():
+            assert value.dtype == other.state_dict()[key].dtype
+            assert torch.equal(value, other.state_dict()[key])
+
+
+@pytest.fixture(params=[1, 2], ids=["1 thread", "2 threads"])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+@EVERY
+def test_fitting_many_is_fitting_each_bit_for_bit(name):
+    sets = [toy(20, seed=0), toy(15, k=3, seed=1), toy(20, seed=2)]
+    check_same(SETTINGS[name].fit_many(sets), [SETTINGS[name].fit(*one) for one in sets])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("space", ["logits", "probabilities"])
+@pytest.mark.parametrize("step", [None, 0.01])
+@pytest.mark.parametrize("method", [MATTA, VATTA])
+def test_adam_gives_the_same_bits_in_whatever_company(method, step, space, dtype, monkeypatch):
+    """Kinds, classes and sizes of all sorts, in any order and in chunks of any length."""
+    adam = method(optimizer="adam", start="1/k", epochs=2, batch=50, lr=0.05, step=step, space=space)
+    many = {"flip": 1, "crop": 2, "brightness": 1, "contrast": 1, "blur": 3, "noise": 1}
+    shapes = [(80, 7, 4), (80, 10, 4), (81, 10, 4), (80, 10, 6), (60, 30, 3), (55, 100, 2)] * 3
+    sets = [
+        toy(n, k, seed=i, dtype=dtype, signal=1.0, kinds=dict(list(many.items())[:m]))
+        for i, (n, k, m) in enumerate(shapes)
+    ]
+    alone = [adam.fit(*one) for one in sets]
+    check_same(adam.fit_many(sets), alone)
+    check_same(adam.fit_many(sets[::-1]), alone[::-1])
+    monkeypatch.setattr(calibrators.views, "TOGETHER", 2 * 50 * 4 * 10)
+    check_same(adam.fit_many(sets), alone)
+
+
+@pytest.mark.parametrize("step", [None, 0.01])
+@pytest.mark.parametrize("method", [MATTA, VATTA])
+def test_adam_gives_the_same_bits_on_any_number_of_threads(method, step, threads):
+    """Twelve fits are enough numbers for torch to call a second thread, one is not."""
+    adam = method(optimizer="adam", start="1/k", epochs=2, batch=400, lr=0.05, step=step)
+    sets = [toy(500, 10, seed=seed, signal=1.0) for seed in range(12)]
+    together = adam.fit_many(sets)
+    check_same(together, [adam.fit(*one) for one in sets])
+    torch.set_num_threads(3 - threads)
+    check_same(together, adam.fit_many(sets))
+
+
+@given(st.lists(st.integers(0, 7), max_size=12), st.sampled_from([None, 0.01]), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_any_sets_may_be_fitted_together_some_of_them_twice(chosen, step, wide):
+    sets = [toy(33, 10, seed=seed, signal=1.0) for seed in range(8)]
+    adam = (MATTA if wide else VATTA)(optimizer="adam", start=0.5, epochs=2, batch=20, lr=0.05, step=step)
+    check_same(adam.fit_many([sets[i] for i in chosen]), [adam.fit(*sets[i]) for i in chosen])
+
+
+def test_only_the_weights_that_ran_away_are_fitted_again(monkeypatch):
+    timid = {"signal": 8.0, "confidence": 0.1}  # right throughout, and not sure of it: ever larger weights are better
+    sets = [toy(40, seed=seed, **kind) for seed, kind in enumerate(({}, timid, {}, timid))]
+    for method in (MATTA(epochs=40, lr=0.3), VATTA(optimizer="adam", epochs=40, lr=0.3)):
+        together = method.fit_many(sets)
+        check_same(together, [method.fit(*one) for one in sets])
+        monkeypatch.setattr(calibrators.views, "RUNAWAY", math.inf)
+        untamed = method.fit_many(sets)
+        monkeypatch.undo()
+        again = [not torch.equal(a.weights, b.weights) for a, b in zip(together, untamed, strict=True)]
+        assert again == [False, True, False, True]
+
+
+def test_fitting_none_gives_none():
+    for method in SETTINGS.values():
+        assert method.fit_many([]) == []
+
+
+def test_what_is_wrong_with_one_of_many_sets_is_said_as_for_one():
+    good = toy(3)
+    for name in ("temperature", "m-atta", "v-atta"):
+        for labels, sentence in (([0, 1], "expected 3 labels"), ([0, 1, 4], "got 4 in row 2")):
+            with pytest.raises(InputError, match=sentence):
+                SETTINGS[name].fit_many([good, (good[0], labels), good])
+    with pytest.raises(InputError, match="needs the logits of views"):
+        SETTINGS["m-atta"].fit_many([good, (Predictions(torch.zeros(3, 4)), [0, 1, 2])])
+
+
+def test_calibrators_fitted_together_share_no_memory(tmp_path):
+    first, second = MATTA(epochs=2).fit_many([toy(seed=0), toy(seed=1)])
+    before = second.weights.clone()
+    first.weights.zero_()
+    assert torch.equal(second.weights, before)
+    assert torch.equal(load(second.save(tmp_path / "second.safetensors")).weights, before)
+
+
 def test_labels_come_as_lists_arrays_and_tensors():
     predictions, labels = toy()
     for same in (labels.tolist(), labels.numpy(), labels.to(torch.int32), labels.to(torch.uint8)):
@@ -449,6 +558,7 @@ BAD = {
     "Dirichlet(grid=[1.0, 2.0])": "grid must hold pairs (λ, μ), finite and neither negative, got [1.0, 2.0]",
     "Dirichlet(folds=1)": "folds must be at least 2, got 1",
     "VATTA().fit(torch.zeros(3, 4), [0, 1, 2])": "v-atta fits atta.Predictions, got Tensor",
+    "MATTA().fit_many([(torch.zeros(3, 4), [0, 1, 2])])": "m-atta fits atta.Predictions, got Tensor",
 }
 
 

@@ -99,7 +99,7 @@ def test_keeps_shapes_and_computes_in_float64():
 def test_leaves_what_it_was_given_as_it_was():
     start = {"x": torch.ones(3, dtype=torch.float64)}
     minimize(lambda p: p["x"].square().sum(), start)
-    descend(lambda p, rows: p["x"].square().sum(), start, images=3, epochs=2, batch=2, lr=0.1, decay=0.0, seed=0)
+    descend(lambda p, rows: {"x": 2 * p["x"]}, start, images=3, epochs=2, batch=2, lr=0.1, decay=0.0, seed=0)
     assert torch.equal(start["x"], torch.ones(3, dtype=torch.float64))
 
 
@@ -111,11 +111,11 @@ def test_leaves_what_it_was_given_as_it_was():
 def test_every_image_is_used_once_an_epoch_whatever_the_batch(images, batch):
     seen = []
 
-    def loss(p, rows):
+    def slopes(p, rows):
         seen.append(rows.tolist())
-        return p["x"] ** 2
+        return {"x": 2 * p["x"]}
 
-    descend(loss, {"x": torch.ones(())}, images=images, epochs=2, batch=batch, lr=0.1, decay=0.0, seed=1)
+    descend(slopes, {"x": torch.ones(())}, images=images, epochs=2, batch=batch, lr=0.1, decay=0.0, seed=1)
     rounds = len(seen) // 2
     for epoch in (seen[:rounds], seen[rounds:]):
         assert sorted(row for rows in epoch for row in rows) == list(range(images))
@@ -126,7 +126,7 @@ def test_adam_steps_are_those_of_the_textbook():
     """Kingma & Ba's algorithm 1 with the decay in the gradient, step by step, clamped after each."""
     target = randn(7, 2)
     found = descend(
-        lambda p, rows: (p["x"] - target[rows]).square().mean(),
+        lambda p, rows: {"x": (p["x"] - target[rows]).mean(dim=0)},
         {"x": torch.full((2,), 0.95, dtype=torch.float64)},
         {"x": (0.0, 1.0)},
         images=7,
@@ -152,7 +152,7 @@ def test_the_same_seed_takes_the_same_steps():
     def run(seed: int) -> Tensor:
         data = randn(20)
         return descend(
-            lambda p, rows: (p["x"] - data[rows]).square().mean(),
+            lambda p, rows: {"x": 2 * (p["x"] - data[rows]).mean()},
             {"x": torch.zeros((), dtype=torch.float64)},
             images=20,
             epochs=3,
@@ -164,6 +164,19 @@ def test_the_same_seed_takes_the_same_steps():
 
     assert torch.equal(run(1), run(1))
     assert not torch.equal(run(1), run(2))
+
+
+@given(st.integers(1, 100), st.integers(0, 99), seeds, st.sampled_from([torch.float32, torch.float64]))
+@settings(max_examples=40, deadline=None)
+def test_a_number_takes_the_same_steps_in_whatever_company(count, which, seed, dtype):
+    slope, start, which = randn(count, seed=seed).to(dtype), randn(count, seed=seed + 1).to(dtype), which % count
+
+    def run(slope: Tensor, start: Tensor) -> Tensor:
+        recipe = {"images": 5, "epochs": 6, "batch": 2, "lr": 0.03, "decay": 0.01, "seed": 0}
+        return descend(lambda p, rows: {"x": slope * (p["x"] + len(rows))}, {"x": start}, **recipe)["x"]
+
+    alone = run(slope[which : which + 1].clone(), start[which : which + 1].clone())
+    assert torch.equal(run(slope, start)[which : which + 1], alone)
 
 
 # --- losses and folds -------------------------------------------------------------------------------------------------

@@ -55,7 +55,8 @@ RecordsFolder = Annotated[
     typer.Option(metavar="FOLDER", help="Where records lie: cifar10.safetensors, cifar10_shift.safetensors, ..."),
 ]
 Validation = Annotated[
-    int | None, typer.Option(help="Images to fit on, instead of what the experiment says; several sizes are scaled alike.")
+    int | None,
+    typer.Option(help="Images to fit on, instead of what the experiment says; several sizes are scaled alike."),
 ]
 Splits = Annotated[
     int | None, typer.Option(help="How often to draw validation images, instead of what the experiment says.")
@@ -354,7 +355,9 @@ def reproduce(
             show(table)
     if not done.experiments:
         raise InputError("nothing could be run: see the lines above")
-    show(claims_table(done.results, names=lambda name: NAMES.get(name, name)))
+    checked = claims_table(done.results, names=lambda name: NAMES.get(name, name))
+    if checked.cells:
+        show(checked)
     out.print(f"numbers: {output / 'results.json'}")
     if page is not None:
         with whole_file(page) as part:

@@ -23,6 +23,7 @@ Parameters: TypeAlias = Mapping[str, Tensor]
 Loss: TypeAlias = Callable[[Parameters], Tensor]
 Bounds: TypeAlias = Mapping[str, tuple[float, float]]
 FEW = 8  # parameters up to which a simplex is quick
+BETA, BETA_SQUARE, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as Kingma and Ba give them
 
 
 def nll(probs: Probs, labels: Labels) -> Tensor:
@@ -113,8 +114,9 @@ def _settle(
     return np.asarray(answer.x)
 
 
+@torch.no_grad()
 def descend(
-    loss: Callable[[Parameters, Int[Tensor, " batch"]], Tensor],
+    slopes: Callable[[Parameters, Int[Tensor, " batch"]], Parameters],
     start: Parameters,
     bounds: Bounds | None = None,
     *,
@@ -127,21 +129,28 @@ def descend(
 ) -> dict[str, Tensor]:
     """Take `epochs` rounds of Adam steps over shuffled batches of rows, clamping to `bounds` after each.
 
-    The last batch of a round may be smaller: no image is left out.
+    `slopes` returns those of the mean loss over some rows. The last batch of a round may be smaller: no image is left out.
+    Each number of the parameters goes its own way, so those of many fits may lie side by side. And it goes the same way in
+    whatever company: Adam is written out because fused kernels round differently in a vector's body and in its tail.
     """
-    parameters = {name: value.detach().clone().requires_grad_() for name, value in start.items()}
-    optimizer = torch.optim.Adam(list(parameters.values()), lr=lr, weight_decay=decay, fused=True)
+    parameters = {name: value.detach().clone() for name, value in start.items()}
+    mean = {name: torch.zeros_like(value) for name, value in parameters.items()}
+    square = {name: torch.zeros_like(value) for name, value in parameters.items()}
     generator = torch.Generator().manual_seed(seed)
     device = next(iter(parameters.values())).device
+    steps = 0
     for _ in range(epochs):
         for rows in torch.split(torch.randperm(images, generator=generator).to(device), batch):
-            optimizer.zero_grad()
-            loss(parameters, rows).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            with torch.no_grad():
-                for name, (low, high) in (bounds or {}).items():
-                    parameters[name].clamp_(low, high)
-    return {name: value.detach() for name, value in parameters.items()}
+            steps += 1
+            for name, slope in slopes(parameters, rows).items():
+                slope = slope + parameters[name] * decay
+                mean[name].mul_(BETA).add_(slope * (1 - BETA))
+                square[name].mul_(BETA_SQUARE).add_((slope * slope).mul_(1 - BETA_SQUARE))
+                size = (square[name] / (1 - BETA_SQUARE**steps)).sqrt_().add_(EPSILON)
+                parameters[name].sub_((mean[name] * (lr / (1 - BETA**steps))).div_(size))
+            for name, (low, high) in (bounds or {}).items():
+                parameters[name].clamp_(low, high)
+    return parameters
 
 
 def folds(images: int, count: int, *, seed: int = 0) -> list[Int[Tensor, " rows"]]:

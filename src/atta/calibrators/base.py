@@ -3,7 +3,7 @@
 A `Method` is a frozen dataclass of settings. `method.fit(predictions, labels)` returns a `Calibrator`, an `nn.Module` that
 holds only what was learned, all of it in buffers. A calibrator that is not fitted cannot be expressed.
 
-    Method.fit:  checks at the door  →  Method.learn  →  Calibrator
+    Method.fit, Method.fit_many:  checks at the door  →  Method.learn  →  Calibrator
     Calibrator(predictions):  checks at the door  →  Calibrator.calibrate on pieces that fit the cache  →  probs
 """
 
@@ -16,9 +16,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from atta.predictions import Predictions, as_labels, write_tensors
@@ -26,6 +27,7 @@ from atta.types import InputError, Labels, Logits, Probs, RepeatLogits
 
 FORMAT = "atta.calibrator"
 FORMAT_VERSION = 1
+Sets: TypeAlias = Sequence[tuple[Predictions, Int[Tensor, "_"]]]  # of any sizes
 CHUNK = 1 << 19  # logits worked on at a time: few enough for the caches, enough to be worth a call
 
 
@@ -53,16 +55,30 @@ class Method(ABC):
 
     def fit(self, predictions: Predictions, labels: Any) -> Calibrator:
         """Learn from validation predictions and their labels (a list, array or tensor of class numbers)."""
+        return self.fit_many([(predictions, labels)])[0]
+
+    def fit_many(self, sets: Sequence[tuple[Predictions, Any]]) -> list[Calibrator]:
+        """Return what `fit` returns for each set of predictions and labels, bit for bit; some methods are quicker so."""
+        checked = [(predictions, self._check(predictions, labels)) for predictions, labels in sets]
+        calibrators = []
+        for (predictions, _), learned in zip(checked, self.learn_many(checked), strict=True):
+            calibrator = learned.to(dtype=predictions.logits.dtype)
+            calibrator.classes, calibrator.method = predictions.classes, self
+            calibrators.append(calibrator)
+        return calibrators
+
+    def _check(self, predictions: Any, labels: Any) -> Labels:
         if not isinstance(predictions, Predictions):
             raise InputError(f"{self.name} fits atta.Predictions, got {type(predictions).__name__}")
-        checked = as_labels(labels, images=len(predictions), classes=predictions.classes).to(predictions.logits.device)
-        calibrator = self.learn(predictions, checked).to(dtype=predictions.logits.dtype)
-        calibrator.classes, calibrator.method = predictions.classes, self
-        return calibrator
+        return as_labels(labels, images=len(predictions), classes=predictions.classes).to(predictions.logits.device)
 
     @abstractmethod
     def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
         """Fit to predictions and labels that have been checked."""
+
+    def learn_many(self, sets: Sets) -> Sequence[Calibrator]:
+        """Fit to each of several sets that have been checked. The answer for a set must not depend on the others."""
+        return [self.learn(predictions, labels) for predictions, labels in sets]
 
 
 class Calibrator(nn.Module, ABC):

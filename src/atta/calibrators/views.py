@@ -12,18 +12,19 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
-from atta.calibrators.base import Calibrator, Method, base_probs, choose_kinds
+from atta.calibrators.base import Calibrator, Method, Sets, base_probs, choose_kinds
 from atta.calibrators.scaling import fit_temperature
 from atta.fitting import descend, minimize, nll
 from atta.functional import Space, admit, blend, fuse, largest_share, leader, weighted_sum
 from atta.metrics import bin_index
 from atta.predictions import Predictions, mean_views, repeat_mean
+from atta.slopes import nll_slopes
 from atta.types import InputError, Labels, Logits, Probs, RepeatLogits, ViewLogits
 
 Kinds: TypeAlias = Sequence[str] | None
@@ -31,6 +32,10 @@ LIMIT = {"limit": (0.0, 1.0)}
 # The guard caps what a mistake can cost, so that with few mistakes to learn from more certainty may seem better without end.
 # Weights add up to one over the temperature: beyond RUNAWAY they are fitted again, as if drawn with deviation PRIOR.
 RUNAWAY, PRIOR = 10.0, 3.0
+TOGETHER = (
+    1 << 19
+)  # logits of views in the batches of the fits that Adam walks through together: few enough for the caches
+Fit: TypeAlias = tuple[Predictions, Int[Tensor, "_"], tuple[str, ...]]  # with the kinds of view to use
 
 
 class ViewBlend(Calibrator):
@@ -175,34 +180,78 @@ class _Atta(Method):
 
     def learn(self, predictions: Predictions, labels: Labels) -> ViewBlend:
         """Learn weights and limit by NLL."""
-        kinds = choose_kinds(predictions, self.views, self.name)
-        dtype = torch.float64 if self.optimizer == "lbfgs" else predictions.logits.dtype
-        base = base_probs(predictions.logits.to(dtype))
-        first = leader(base)
-        view_logits = mean_views(predictions.views, kinds).to(dtype)
-        value = {"1/m": 1 / len(kinds), "1/k": 1 / predictions.classes}.get(self.start, self.start)  # type: ignore[arg-type]
-        start = {
-            "weights": base.new_full((len(kinds), self.width(predictions.classes)), float(value)),
-            "limit": base.new_ones(()),
-        }
+        return self.learn_many([(predictions, labels)])[0]
 
-        def loss(prior: float, parameters: Mapping[str, Tensor], rows: Tensor | slice = slice(None)) -> Tensor:
-            these, ahead = base[rows], first[rows]
-            fused = fuse(view_logits[rows], parameters["weights"], space=self.space)
-            share = largest_share(these, fused, parameters["limit"], step=self.step, first=ahead)
-            fit = nll(blend(these, fused, share, first=ahead), labels[rows])
-            return fit if prior == 0 else fit + prior * parameters["weights"].square().sum(dim=0).mean()
+    def learn_many(self, sets: Sets) -> list[ViewBlend]:
+        """Learn weights and limit by NLL, again with the prior where the weights run away. Adam takes like sets together."""
+        fits = [(*one, choose_kinds(one[0], self.views, self.name)) for one in sets]
+        learned = self._learn(fits)
+        again = [i for i, found in enumerate(learned) if found.weights.abs().sum(dim=0).mean() > RUNAWAY]
+        for i, found in zip(again, self._learn([fits[i] for i in again], prior=True), strict=True):
+            learned[i] = found
+        return learned
 
-        found = self._optimize(partial(loss, 0.0), start, images=len(predictions))
-        if found["weights"].abs().sum(dim=0).mean() > RUNAWAY:
-            found = self._optimize(partial(loss, 1 / (2 * PRIOR**2 * len(predictions))), start, images=len(predictions))
-        return ViewBlend(found["weights"], found["limit"], kinds=kinds, step=self.step, space=self.space)
-
-    def _optimize(self, loss: Callable[..., Tensor], start: Mapping[str, Tensor], *, images: int) -> dict[str, Tensor]:
+    def _learn(self, fits: Sequence[Fit], *, prior: bool = False) -> list[ViewBlend]:
         if self.optimizer == "lbfgs":
-            return minimize(loss, start, LIMIT, tolerance=1e-11, kinks=True)
+            return [self._converge(fit, prior) for fit in fits]
+        alike: dict[Any, list[int]] = {}
+        for i, (predictions, _, kinds) in enumerate(fits):
+            logits = predictions.logits
+            alike.setdefault((logits.shape, len(kinds), logits.dtype, logits.device), []).append(i)
+        learned: dict[int, ViewBlend] = {}
+        for (shape, count, *_), members in alike.items():
+            together = max(1, TOGETHER // (min(self.batch, shape[0]) * count * shape[1]))
+            for start in range(0, len(members), together):
+                chunk = members[start : start + together]
+                learned.update(zip(chunk, self._walk([fits[i] for i in chunk], prior), strict=True))
+        return [learned[i] for i in range(len(fits))]
+
+    def _walk(self, fits: Sequence[Fit], prior: bool) -> list[ViewBlend]:
+        """Take Adam's steps for fits of one shape."""
+        images = len(fits[0][0])
+        dtype = torch.promote_types(fits[0][0].logits.dtype, torch.float32)
+        base, views = map(torch.stack, zip(*(_base_and_views(fit, dtype) for fit in fits), strict=True))
+        labels = torch.stack([labels for _, labels, _ in fits])
+        start = {name: value.expand(len(fits), *value.shape) for name, value in self._start(views[0]).items()}
+        penalty = _penalty(images) if prior else 0.0
+        slopes = nll_slopes(base, views, labels, step=self.step, space=self.space, prior=penalty)
         adam = {"epochs": self.epochs, "batch": self.batch, "lr": self.lr, "decay": self.decay, "seed": self.seed}
-        return descend(loss, start, LIMIT, images=images, **adam)  # type: ignore[arg-type]
+        found = descend(slopes, start, LIMIT, images=images, **adam)  # type: ignore[arg-type]
+        pairs = zip(fits, found["weights"], found["limit"], strict=True)
+        return [self._blend(weights.clone(), limit.clone(), kinds) for (_, _, kinds), weights, limit in pairs]
+
+    def _converge(self, fit: Fit, prior: bool) -> ViewBlend:
+        """Go to the minimum with L-BFGS, in float64."""
+        predictions, labels, kinds = fit
+        base, views = _base_and_views(fit, torch.float64)
+        first = leader(base)
+        penalty = _penalty(len(predictions)) if prior else 0.0
+
+        def loss(parameters: Mapping[str, Tensor]) -> Tensor:
+            fused = fuse(views, parameters["weights"], space=self.space)
+            share = largest_share(base, fused, parameters["limit"], step=self.step, first=first)
+            value = nll(blend(base, fused, share, first=first), labels)
+            return value + penalty * parameters["weights"].square().sum(dim=0).mean() if penalty else value
+
+        found = minimize(loss, self._start(views), LIMIT, tolerance=1e-11, kinks=True)
+        return self._blend(found["weights"], found["limit"], kinds)
+
+    def _start(self, views: ViewLogits) -> dict[str, Tensor]:
+        _, kinds, classes = views.shape
+        value = {"1/m": 1 / kinds, "1/k": 1 / classes}.get(self.start, self.start)  # type: ignore[arg-type]
+        return {"weights": views.new_full((kinds, self.width(classes)), float(value)), "limit": views.new_ones(())}
+
+    def _blend(self, weights: Tensor, limit: Tensor, kinds: tuple[str, ...]) -> ViewBlend:
+        return ViewBlend(weights, limit, kinds=kinds, step=self.step, space=self.space)
+
+
+def _base_and_views(fit: Fit, dtype: torch.dtype) -> tuple[Probs, ViewLogits]:
+    predictions, _, kinds = fit
+    return base_probs(predictions.logits.to(dtype)), mean_views(predictions.views, kinds).to(dtype)
+
+
+def _penalty(images: int) -> float:
+    return 1 / (2 * PRIOR**2 * images)
 
 
 @dataclass(frozen=True, kw_only=True)
