@@ -339,7 +339,7 @@ def reproduce(
     """
     from atta.claims import claims_table
     from atta.holding import NAMES, against, results_page
-    from atta.provenance import machine
+    from atta.provenance import cores, machine
     from atta.reproduce import Making, Places, find_experiments
     from atta.reproduce import reproduce as run_all
 
@@ -348,7 +348,8 @@ def reproduce(
         model=model, steps=steps, image_size=image_size, validation=validation, device=device, progress=err.is_terminal
     )
     with resumable(output):
-        done = run_all(chosen, Places(output=output, records=records, data=data), making, say=err.print, bar=bar)
+        places = Places(output=output, records=records, data=data)
+        done = run_all(chosen, places, making, say=err.print, bar=bar, workers=cores())
     for experiment in done.experiments:
         table = against(done.results, experiment)
         if table is not None:

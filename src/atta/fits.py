@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from atta import workers
 from atta.calibrators import Calibrator, Method, load
 from atta.fitting import folds
 from atta.predictions import Predictions, Record
@@ -27,7 +28,7 @@ from atta.views import Policy
 
 RECORDED = "recorded"
 """The policy that takes a record's views as they are."""
-PIECE = 32  # fits asked for at a time: enough to be batched, few enough for a bar to move and a stop to lose little
+PIECE = 16  # fits asked for at a time: enough to be batched, few enough for a bar to move and a stop to lose little
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,17 @@ class Fits:
 
     records: Mapping[str, Record]
     folder: Path | None = None
+    workers: int = 0
+    """Processes to fit in; fewer than two is this one."""
     _done: dict[str, Calibrator] = field(default_factory=dict)
     _prints: dict[str, str] = field(default_factory=dict)
 
     def __getitem__(self, fit: Fit) -> Calibrator:
         """The calibrator; fitted now if it was not before."""
-        self.make([fit])
-        return self._done[self.key(fit)]
+        key = self.key(fit)
+        if not self._find(key):
+            self.make([fit])
+        return self._done[key]
 
     def make(self, wanted: Iterable[Fit], done: Callable[[str], None] = lambda what: None) -> None:
         """Fit all that are missing, those of one method together; `done` is told of each that is there."""
@@ -115,17 +120,32 @@ class Fits:
                 done(fit.method.name)
             else:
                 missing.setdefault(fit.method, {})[key] = fit
-        for method, fits in missing.items():
-            # Alike ones side by side: only fits of the same shape can share a batch.
-            keys = sorted(
-                fits, key=lambda key: (fits[key].rows.validation, len(self.views(fits[key])), fits[key].policy)
-            )
-            for start in range(0, len(keys), PIECE):
-                piece = keys[start : start + PIECE]
-                sets = [(part.predictions, part.require_labels()) for part in map(self.part, map(fits.get, piece))]  # type: ignore[arg-type]
-                for key, calibrator in zip(piece, method.fit_many(sets), strict=True):
+        pieces = [piece for method, fits in missing.items() for piece in self._pieces(method, fits)]
+        for method, keys in self._fitted(pieces) if pieces else ():
+            for _ in keys:
+                done(method.name)
+
+    def _pieces(self, method: Method, fits: Mapping[str, Fit]) -> Iterator[tuple[Method, dict[str, Fit]]]:
+        """Cut the fits of a method into pieces to be made together, alike ones side by side: only these share a batch."""
+        keys = sorted(fits, key=lambda key: (fits[key].rows.validation, len(self.views(fits[key])), fits[key].policy))
+        for start in range(0, len(keys), PIECE):
+            yield method, {key: fits[key] for key in keys[start : start + PIECE]}
+
+    def _fitted(self, pieces: Sequence[tuple[Method, dict[str, Fit]]]) -> Iterator[tuple[Method, Sequence[str]]]:
+        """Make the pieces here or, where there is a folder to meet in, in other processes; say which are done."""
+
+        def sets(piece: dict[str, Fit]) -> list[tuple[Predictions, Tensor]]:
+            return [(part.predictions, part.require_labels()) for part in map(self.part, piece.values())]
+
+        if self.folder is None or self.workers < 2 or len(pieces) < 2:
+            for method, piece in pieces:
+                for key, calibrator in zip(piece, workers.fit(method, sets(piece)), strict=True):
                     self._keep(key, calibrator)
-                    done(method.name)
+                yield method, list(piece)
+            return
+        tasks = (workers.Task(method, sets(piece), [self._path(key) for key in piece]) for method, piece in pieces)  # type: ignore[misc]
+        for task in workers.run(tasks, self.workers):
+            yield task.method, [path.stem for path in task.paths]
 
     def part(self, fit: Fit) -> Record:
         """What the method is given: the rows of the record to fit on, with the views of the policy."""

@@ -14,7 +14,7 @@ def machine() -> dict[str, str]:
     """The processor, its cores as this process may use them, the GPU if there is one, and the versions that matter."""
     found = {
         "processor": _processor(),
-        "cores": str(_cores()),
+        "cores": str(cores()),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
@@ -40,7 +40,8 @@ def commit() -> str:
         return "unknown"
 
 
-def _cores() -> int:
+def cores() -> int:
+    """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

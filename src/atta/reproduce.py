@@ -135,16 +135,18 @@ def reproduce(
     *,
     say: Callable[[str], None] = lambda line: None,
     bar: Callable[[str, int], object] | None = None,
+    workers: int = 0,
 ) -> Reproduction:
     """Run experiments on records that are found or made, one after the other; each fit is made once and kept in the output.
 
     `say` is told one line for each record that is made and each experiment that cannot be run; `bar(title, total)` is a context
-    in which what it returns is called after each fit. Stopped, the same call goes on where it was.
+    in which what it returns is called after each fit. Stopped, the same call goes on where it was. Fits are made in `workers`
+    processes; their number changes no number.
     """
     making = making or Making()
     files, missing = _gather(needed(experiments), places, making, say)
     records = load_records(files)
-    fits = Fits(records, places.output / "fits")
+    fits = Fits(records, places.output / "fits", workers)
     done, parts = Reproduction(Results(()), [], files=files), []
     for experiment in experiments:
         lacking = [name for name in needed([experiment]) if name in missing]

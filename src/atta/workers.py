@@ -1,0 +1,93 @@
+"""Fits in processes beside this one, one thread each.
+
+A fit is a long row of small operations: two threads wait for each other more than they help, two processes do not. One thread
+also makes a fit's last bits independent of how many there are; `one_thread` gives the same to fits in this process.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import torch
+
+from atta.calibrators import Calibrator, Method
+from atta.predictions import Predictions
+from atta.types import Labels
+
+Arrays: TypeAlias = tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Fits of one method, and the files the calibrators go to."""
+
+    method: Method
+    sets: Sequence[tuple[Predictions, Labels]]
+    paths: Sequence[Path]
+
+
+def run(tasks: Iterable[Task], workers: int) -> Iterator[Task]:
+    """Work through tasks in that many processes; each comes back, without its sets, once its files are written."""
+    # A fresh interpreter each: a fork would inherit the locks of torch's threads.
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin) as pool:
+        doing: dict[Future[None], Task] = {}
+        try:
+            for task in tasks:
+                while len(doing) > workers:  # one more than is worked on waits, packed: not all of them
+                    yield from _finished(doing)
+                sets = [_packed(*one) for one in task.sets]
+                doing[pool.submit(_work, task.method, sets, list(task.paths))] = Task(task.method, (), task.paths)
+            while doing:
+                yield from _finished(doing)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, as the processes do."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def fit(method: Method, sets: Sequence[tuple[Predictions, Labels]]) -> list[Calibrator]:
+    """Fit in this process, with the bits that another would give."""
+    with one_thread():
+        return method.fit_many(sets)
+
+
+def _finished(doing: dict[Future[None], Task]) -> Iterator[Task]:
+    done, _ = wait(doing, return_when=FIRST_COMPLETED)
+    for future in done:
+        future.result()  # or what went wrong
+        yield doing.pop(future)
+
+
+def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever stops the run stops the process that started it
+    torch.set_num_threads(1)
+
+
+def _packed(predictions: Predictions, labels: Labels) -> Arrays:
+    """As arrays: torch would hand over a file descriptor a tensor, of which there are only so many."""
+    views = {kind: view.cpu().numpy() for kind, view in predictions.views.items()}
+    return predictions.logits.cpu().numpy(), views, labels.cpu().numpy()
+
+
+def _work(method: Method, sets: list[Arrays], paths: list[Path]) -> None:
+    unpacked = [(Predictions(logits, views), labels) for logits, views, labels in sets]
+    for calibrator, path in zip(method.fit_many(unpacked), paths, strict=True):
+        calibrator.save(path)
