@@ -63,9 +63,9 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reprodu
 
 
 def test_there_is_a_file_for_every_table_and_figure() -> None:
-    of = {experiment.paper for experiment in map(Experiment.read, FILES)}
-    assert of == {*(f"Table {i}" for i in range(2, 6)), "Supplement, Table 1", "Figure 2", "Figure 3", "Figure 4"}
-    assert len(FILES) == 3 + 3 + 3 + 2 + 2 + 2
+    of = [experiment.paper for experiment in map(Experiment.read, FILES) if experiment.paper]
+    assert set(of) == {*(f"Table {i}" for i in range(2, 6)), "Supplement, Table 1", "Figure 2", "Figure 3", "Figure 4"}
+    assert len(of) == 3 + 3 + 3 + 2 + 2 + 2
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -84,8 +84,7 @@ def test_a_file_states_its_command_its_runtime_and_what_was_published(path: Path
 def test_the_papers_recipe_is_that_of_the_methods_own_preset() -> None:
     from atta import MATTA, VATTA
 
-    for path in FILES:
-        experiment = Experiment.read(path)
+    for experiment in filter(lambda experiment: experiment.paper, map(Experiment.read, FILES)):
         assert experiment.method("m-atta") == MATTA.paper()
         assert experiment.method("v-atta") == VATTA.paper()
 

@@ -20,7 +20,15 @@ from atta.results import Results, Row, Table
 ENTROPIES = {"entropy": "higher", "shannon_entropy": "higher", "ood_auroc": "higher"}
 BETTER: Mapping[str, str | None] = {**DIRECTION, **ENTROPIES, "accuracy": None}
 DIGITS = {"class_changes": 0}
-NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "aid": "AID", "cifar10*": "CIFAR-10*", "ucmerced": "UC-Merced"}
+NAMES = {
+    "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "aid": "AID",
+    "cifar10*": "CIFAR-10*",
+    "ucmerced": "UC-Merced",
+    "cifar10 → aid": "CIFAR-10 → AID",
+    "aid → cifar10": "AID → CIFAR-10",
+}
 
 DIFFERENCES = """\
 - **Network.** The paper says ResNet-50 and its accuracy (94.21 % on CIFAR-10), not how it was trained. Ours has a 3x3 stem

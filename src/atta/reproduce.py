@@ -93,7 +93,7 @@ def find_experiments(only: Sequence[str] = (), folder: Path | None = None) -> li
     return sorted((Experiment.read(path) for path in chosen.values()), key=_in_the_papers_order)
 
 
-_ORDER = ("policies-validation", "policies-test", "in-distribution", "shift", "ood", "validation-size")
+_ORDER = ("policies-validation", "policies-test", "in-distribution", "shift", "ood", "validation-size", "space")
 _SETS = ("cifar10", "cifar100", "aid")
 
 

@@ -17,11 +17,12 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from atta.calibrators import Calibrator, Method
 from atta.predictions import Predictions
-from atta.types import Labels
 
+Sets: TypeAlias = Sequence[tuple[Predictions, Tensor]]
 Arrays: TypeAlias = tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]
 
 
@@ -30,7 +31,7 @@ class Task:
     """Fits of one method, and the files the calibrators go to."""
 
     method: Method
-    sets: Sequence[tuple[Predictions, Labels]]
+    sets: Sets
     paths: Sequence[Path]
 
 
@@ -63,7 +64,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def fit(method: Method, sets: Sequence[tuple[Predictions, Labels]]) -> list[Calibrator]:
+def fit(method: Method, sets: Sets) -> list[Calibrator]:
     """Fit in this process, with the bits that another would give."""
     with one_thread():
         return method.fit_many(sets)
@@ -81,7 +82,7 @@ def _begin() -> None:
     torch.set_num_threads(1)
 
 
-def _packed(predictions: Predictions, labels: Labels) -> Arrays:
+def _packed(predictions: Predictions, labels: Tensor) -> Arrays:
     """As arrays: torch would hand over a file descriptor a tensor, of which there are only so many."""
     views = {kind: view.cpu().numpy() for kind, view in predictions.views.items()}
     return predictions.logits.cpu().numpy(), views, labels.cpu().numpy()
