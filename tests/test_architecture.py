@@ -16,7 +16,7 @@ LAYERS = [
     ["calibrators.scaling", "calibrators.binning", "datasets"],
     ["calibrators.views", "training", "sources", "borrowing", "shards"],
     ["calibrators", "runner"],
-    ["collecting", "workers", "claims"],
+    ["collecting", "workers", "claims", "details"],
     ["fits", "recording", "terminal"],
     ["choosing"],
     ["experiment"],

@@ -5,7 +5,6 @@ import json
 import math
 import re
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -92,13 +91,6 @@ def test_a_wrong_row_is_named(change: dict[str, object], sentence: str) -> None:
     content["rows"][1] |= change
     with pytest.raises(InputError, match=sentence):
         written(json.dumps(content))
-
-
-def test_many_rows_load_in_a_moment() -> None:
-    text = rows(a=[1 / (i + 1) for i in range(20_000)]).to_json()
-    start = time.process_time()
-    assert len(written(text)) == 20_000
-    assert time.process_time() - start < 5, "a tenth of a second, were the types not checked"
 
 
 def test_a_file_holds_rows_and_what_is_known_of_the_run(tmp_path: Path) -> None:
@@ -294,13 +286,6 @@ def test_the_best_is_sought_among_methods_and_policies_and_not_across_datasets_o
 def test_what_is_not_a_number_is_never_the_best() -> None:
     results = grid([math.nan, 2.0, 1.0].__getitem__, method=["a", "b", "c"])
     assert results.pivot(better={"brier": "lower"}).best == {(2, 1)}
-
-
-def test_many_cells_take_one_pass() -> None:
-    results = grid(method=[f"m{i}" for i in range(100)], metric=[f"x{i}" for i in range(100)])
-    start = time.process_time()
-    assert len(results.pivot().numbers) == 10_000
-    assert time.process_time() - start < 10, "a moment; cell by cell, 10⁸ comparisons"
 
 
 # --- Writing -----------------------------------------------------------------------------------------------------------

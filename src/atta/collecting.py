@@ -10,6 +10,7 @@ function of the seed, the image's place in its set, the kind of view and the rep
 order, nor the number of workers changes it. The model is borrowed: nothing of it is different afterwards.
 """
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -218,6 +219,7 @@ def _origin(model: nn.Module, source: Source, policy: Policy, seed: int, draws: 
 
     inner = model.model if isinstance(model, TorchModel) else model
     dataset = {"dataset": source.dataset} if source.dataset else {}
+    dataset |= {"classes": json.dumps(source.classes)} if source.classes else {}
     return dataset | {
         "model": type(inner).__name__,
         "image_shape": " x ".join(map(str, source.shape or ())),

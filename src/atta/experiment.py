@@ -24,6 +24,7 @@ import torch
 from atta import __version__
 from atta.calibrators import Calibrator, Method, find_method
 from atta.choosing import RULES, choose
+from atta.details import details
 from atta.fits import RECORDED, Fit, Fits, Rows
 from atta.metrics import METRICS, class_changes, evaluate, ood_auroc
 from atta.predictions import Record
@@ -240,27 +241,26 @@ def run(
     fits.make(_needed(experiment, trials), done)
     bench = _Bench(experiment, fits)
     rows: list[Row] = []
+    looked: list[dict[str, Any]] = []
     for trial in trials:
         rules = experiment.choose if len(trial.candidates) > 1 else ()
         chosen = [(rule, choose(fits, trial.candidates, rule)) for rule in rules] or [
             ("", fit) for fit in trial.candidates
         ]
         for rule, fit in chosen:
-            for metric, value in bench.numbers(fit).items():
-                rows.append(
-                    Row(
-                        experiment=experiment.name,
-                        dataset=experiment.dataset,
-                        validation=trial.rows.validation,
-                        split=trial.rows.split,
-                        method=trial.label,
-                        policy=bench.named(fit),
-                        choice=rule,
-                        seed=trial.seed,
-                        metric=metric,
-                        value=value,
-                    )
-                )
+            what: dict[str, Any] = {
+                "experiment": experiment.name,
+                "dataset": experiment.dataset,
+                "validation": trial.rows.validation,
+                "split": trial.rows.split,
+                "method": trial.label,
+                "policy": bench.named(fit),
+                "choice": rule,
+                "seed": trial.seed,
+            }
+            rows += (Row(**what, metric=metric, value=value) for metric, value in bench.numbers(fit).items())
+            if trial.rows.split == 0 and trial.seed == experiment.seeded(trial.label)[0]:
+                looked.append({**what, **bench.details(fit)})
     used = [name for name in (experiment.fit, experiment.test) if name not in (REST, FITTED)]
     about = {
         "atta": __version__,
@@ -269,7 +269,7 @@ def run(
         "records": {name: {"sha256": fits.fingerprint(name), **records[name].origin} for name in used},
         "methods": {label: _described(experiment.method(label)) for label in experiment.methods},
     }
-    return Results(tuple(rows), about)
+    return Results(tuple(rows), about, tuple(looked))
 
 
 def joined(parts: Sequence[Results]) -> Results:
@@ -278,7 +278,8 @@ def joined(parts: Sequence[Results]) -> Results:
     for part in parts:
         for name, value in part.about.items():
             about[name] = {**about.get(name, {}), **value} if isinstance(value, Mapping) else value
-    return Results(tuple(row for part in parts for row in part), about)
+    rows = tuple(row for part in parts for row in part)
+    return Results(rows, about, tuple(detail for part in parts for detail in part.details))
 
 
 def planned(experiment: Experiment, records: Mapping[str, Record]) -> int:
@@ -367,6 +368,12 @@ class _Bench:
             measured = measure(self.fits[fit], self.fits.seen(fit, test), self.fits.seen(fit, reference))
             self._seen[key] = {name: measured[name] for name in self.experiment.metrics if name in measured}
         return self._seen[key]
+
+    def details(self, fit: Fit) -> dict[str, Any]:
+        """What a report shows of the calibrator."""
+        test, _ = self._tested(fit)
+        names = json.loads(self.fits.records[self.experiment.fit].origin.get("classes", "[]"))
+        return details(self.fits[fit], self.fits.seen(fit, test), names)
 
     def named(self, fit: Fit) -> str:
         """What the tables call the policy of a fit."""

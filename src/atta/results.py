@@ -100,9 +100,12 @@ class Results:
 
     rows: tuple[Row, ...]
     about: Mapping[str, Any] = field(default_factory=dict)
+    details: tuple[Mapping[str, Any], ...] = ()
+    """What a report shows besides: for a method on a dataset, its bins, weights and so on (`atta.details`)."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(self.rows))
+        object.__setattr__(self, "details", tuple(self.details))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -116,7 +119,8 @@ class Results:
         for about in (*_runs(self.about), *_runs(other.about)):
             if about not in runs:
                 runs.append(about)
-        return Results((*self.rows, *other.rows), {"runs": runs} if len(runs) > 1 else dict(*runs))
+        about = {"runs": runs} if len(runs) > 1 else dict(*runs)
+        return Results((*self.rows, *other.rows), about, (*self.details, *other.details))
 
     def names(self, column: str) -> list[Any]:
         """Return the different values of a column, in the order they first appear."""
@@ -128,7 +132,7 @@ class Results:
         _check_columns(columns)
         allowed = {name: _allowed(value) for name, value in columns.items()}
         keep = tuple(row for row in self.rows if all(getattr(row, name) in allowed[name] for name in allowed))
-        return Results(keep, self.about)
+        return Results(keep, self.about, self.details)
 
     def summary(self, **columns: Any) -> Summary | None:
         """Summarise the rows with these values, or return None if there are none; for many cells at once, `pivot`."""
@@ -208,8 +212,9 @@ class Results:
         """
         rows = ",\n".join(_json({name: getattr(row, name) for name in COLUMNS}) for row in self.rows)
         about = json.dumps(_finite(self.about), indent=1, ensure_ascii=False, sort_keys=True, allow_nan=False)
+        details = ",\n".join(_ENCODER.encode(_finite(detail)) for detail in self.details)
         head = f'"format": "{FORMAT}",\n"version": {FORMAT_VERSION},\n"about": {about},\n'
-        return f'{{\n{head}"rows": [\n{rows}\n]\n}}\n'
+        return f'{{\n{head}"details": [\n{details}\n],\n"rows": [\n{rows}\n]\n}}\n'
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a JSON file, whole or not at all."""
@@ -231,10 +236,10 @@ class Results:
         version = content.get("version", 0)
         if not isinstance(version, int) or version > FORMAT_VERSION:
             raise InputError(f"{path} has version {version}, this atta reads up to {FORMAT_VERSION}")
-        rows, about = content.get("rows"), content.get("about", {})
-        if not isinstance(rows, list) or not isinstance(about, dict):
+        rows, about, details = content.get("rows"), content.get("about", {}), content.get("details", [])
+        if not isinstance(rows, list) or not isinstance(about, dict) or not isinstance(details, list):
             raise InputError(f"{path} is damaged: expected a list of rows and what is known about them")
-        return cls(tuple(_row(row, f"{path}, row {i}") for i, row in enumerate(rows, 1)), about)
+        return cls(tuple(_row(row, f"{path}, row {i}") for i, row in enumerate(rows, 1)), about, tuple(details))
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)

@@ -47,6 +47,7 @@ class Source(ABC):
         self.dataset, self.count, self.labels, self.indices = dataset, count, labels, indices
         self.name = dataset or "the images"
         self.shape: tuple[int, ...] | None = None
+        self.classes: tuple[str, ...] = ()
         if count == 0:
             raise InputError(f"expected at least one image in {self.name}, found none")
 
@@ -105,17 +106,9 @@ def as_source(images: Any, channels: Channels = None) -> Source:
     if isinstance(images, ImageSet):
         if channels == "last":
             raise InputError(f"channels: {images.name} knows where its channels are, expected None, got 'last'")
-        if isinstance(images.images, Tensor):
-            return ArraySource(images.images, "first", images.name, images.labels, images.indices)
-        encoded = images.images
-        return ItemSource(
-            encoded,
-            None,
-            images.name,
-            images.labels,
-            images.indices,
-            where=lambda position: encoded.where(int(encoded.rows[position])),
-        )
+        source = _from_set(images)
+        source.classes = images.classes
+        return source
     if isinstance(images, Tensor | np.ndarray):
         return ArraySource(images, channels)
     if isinstance(images, IterableDataset):
@@ -128,6 +121,17 @@ def as_source(images: Any, channels: Channels = None) -> Source:
         "expected images as a tensor, a NumPy array, an ImageSet, a torch Dataset or DataLoader, a Hugging Face dataset "
         f"or a folder, got {type(images).__name__}"
     )
+
+
+def _from_set(images: ImageSet) -> Source:
+    if isinstance(images.images, Tensor):
+        return ArraySource(images.images, "first", images.name, images.labels, images.indices)
+    encoded = images.images
+
+    def where(position: int) -> str:
+        return encoded.where(int(encoded.rows[position]))
+
+    return ItemSource(encoded, None, images.name, images.labels, images.indices, where=where)
 
 
 def _from_path(path: Path) -> ImageSet:

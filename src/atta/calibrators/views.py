@@ -63,14 +63,16 @@ class ViewBlend(Calibrator):
         """What the constructor needs besides the buffers."""
         return {"kinds": list(self.kinds), "step": self.step, "space": self.space}
 
-    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
-        """Average the repeats, fuse the kinds, blend."""
+    def fused(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+        """Average the repeats and fuse the kinds: what the views say."""
         weights, rows = self.weights.to(logits), [repeat_mean(views[kind]) for kind in self.kinds]
         if self.space == "logits":
-            fused = weighted_sum(rows, weights).softmax(dim=-1)
-        else:
-            fused = fuse(torch.stack(rows, dim=1), weights, space=self.space)
-        return admit(base_probs(logits), fused, self.limit.to(logits), step=self.step)
+            return weighted_sum(rows, weights).softmax(dim=-1)
+        return fuse(torch.stack(rows, dim=1), weights, space=self.space)
+
+    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+        """Blend what the views say into what the network says."""
+        return admit(base_probs(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
 
 
 class AverageBlend(Calibrator):
@@ -90,10 +92,13 @@ class AverageBlend(Calibrator):
         """What the constructor needs besides the buffers."""
         return {"kinds": list(self.kinds), "step": self.step}
 
+    def fused(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+        """Average the probabilities of the repeats and weigh the kinds: what the views say."""
+        return average(mean_probs(views, self.kinds), self.weights.to(logits))
+
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
-        """Average the probabilities of the repeats, weigh the kinds, blend."""
-        base, fused = base_probs(logits), average(mean_probs(views, self.kinds), self.weights.to(logits))
-        return admit(base, fused, self.limit.to(logits), step=self.step)
+        """Blend what the views say into what the network says."""
+        return admit(base_probs(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
 
 
 class ViewMean(Calibrator):
