@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo test check bench docs clean
+.PHONY: setup demo reproduce test check bench docs clean
 
 setup: $(STAMP)
 
@@ -15,6 +15,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)  ## the whole chain on one machine: train, record the views, compare every method, save
 	$(BIN)/atta demo
+
+reproduce: $(STAMP)  ## the paper's tables and figures from the bundled records, beside the published numbers
+	$(BIN)/atta reproduce
 
 check: $(STAMP)  ## lint and types
 	$(BIN)/ruff check .

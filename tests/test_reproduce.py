@@ -251,7 +251,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("style", "text"), [("table", "shop"), ("markdown", "| method |"), ("csv", "method,"), ("latex", "toprule")]
+    ("style", "text"), [("table", "mine"), ("markdown", "| method |"), ("csv", "method,"), ("latex", "toprule")]
 )
 def test_run_prints_the_table_of_a_file(folder: Path, style: str, text: str) -> None:
     arguments = [

@@ -17,7 +17,7 @@ from rich.text import Text
 from atta.errors import InputError
 from atta.files import whole_file
 from atta.results import Results, Row, Table, comparison
-from atta.terminal import bar, err, out, resumable, show, waiting
+from atta.terminal import bar, err, out, resumable, say, show, waiting
 
 if TYPE_CHECKING:
     from atta.calibrators import Method
@@ -295,16 +295,20 @@ def run(
     style: Annotated[str, typer.Option("--format", help="table, markdown, csv or latex.")] = "table",
 ) -> None:
     """Run one experiment from its TOML file, on records by name, and print its table."""
+    from tempfile import TemporaryDirectory
+
     from atta.experiment import Experiment, planned
     from atta.experiment import run as run_experiment
+    from atta.fits import Fits
     from atta.holding import own_table
+    from atta.provenance import cores
     from atta.reproduce import Places, find_records, load_records
 
     write = formatted(style)
     chosen = Experiment.read(experiment).changed(splits=splits, validation=validation)
     loaded = load_records(find_records([chosen], Places(output=Path(), records=records)))
-    with bar(chosen.name, planned(chosen, loaded)) as advance:
-        results = run_experiment(chosen, loaded, done=advance)
+    with TemporaryDirectory() as folder, bar(chosen.name, planned(chosen, loaded)) as advance:
+        results = run_experiment(chosen, loaded, fits=Fits(loaded, Path(folder), cores()), done=advance)
     write(own_table(results, chosen))
     if output is not None:
         err.print(f"numbers: {results.save(output)}")
@@ -349,7 +353,7 @@ def reproduce(
     )
     with resumable(output):
         places = Places(output=output, records=records, data=data)
-        done = run_all(chosen, places, making, say=err.print, bar=bar, workers=cores())
+        done = run_all(chosen, places, making, say=say, bar=bar, workers=cores())
     for experiment in done.experiments:
         table = against(done.results, experiment)
         if table is not None:

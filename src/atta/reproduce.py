@@ -184,7 +184,7 @@ def _gather(
         if path is None:
             obstacle = recording.obstacle(name, places.data, places.output / "networks")
             if obstacle is not None:
-                missing[name] = f"no {places.made / f'{name}.safetensors'}, and it cannot be made: {obstacle}"
+                missing[name] = f"no {name}.safetensors in {places.made}, nor data to make it from ({obstacle})"
                 continue
             path = recording.make(
                 name,

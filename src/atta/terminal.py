@@ -31,6 +31,11 @@ def show(table: Table) -> None:
     out.print()
 
 
+def say(line: str) -> None:
+    """Say one line, however long, beside the answers."""
+    err.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
 @contextmanager
 def bar(title: str, total: int) -> Iterator[Callable[[str], None]]:
     """Show a bar that goes away when done; the body calls what it is given after each step."""
