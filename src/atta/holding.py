@@ -140,16 +140,14 @@ def results_page(done: Reproduction, machine: Mapping[str, str], *, command: str
     """Everything as Markdown: what it ran on, the records, the conclusions, each experiment, what differs from the paper."""
     experiments = done.experiments
     splits = max(experiment.splits for experiment in experiments)
+    about = done.results.about
     parts = [
         "# Results",
         f"The paper's evaluation, reproduced. Written by `{command}`; no number on this page was typed.",
-        "## On what",
-        _pairs(machine),
+        _table({"": machine}),
         f"{splits} draws of the validation images: the first takes the first rows of a record as they stand, draw s a "
         f"permutation seeded with s. Adam's shuffles have seed {', '.join(map(str, experiments[0].seeds))}. Cells are the mean "
-        "over the draws ± half of its 95 % interval.",
-        "## Records",
-        *(f"`{name}`\n\n{_pairs(done.results.about['records'][name])}" for name in done.files),
+        "over the draws ± half of its 95 % interval; in bold, the best of the methods that keep every predicted class.",
         "## The paper's conclusions",
         "On the paper's own numbers, on the first draw alone (as the paper measured), and on the mean of all draws; the policy "
         "of views chosen by the paper's rule. Among the paper's methods only.",
@@ -158,6 +156,7 @@ def results_page(done: Reproduction, machine: Mapping[str, str], *, command: str
     for experiment in experiments:
         parts += _section(done.results, experiment)
     parts += ["## Differences to the paper that we know of", DIFFERENCES.format(splits=splits)]
+    parts += ["## The records", _table({name: about["records"][name] for name in done.files})]
     if done.skipped:
         parts += ["## Not run", "\n".join(f"- {name}: {why}" for name, why in done.skipped.items())]
     return "\n\n".join(parts) + "\n"
@@ -182,5 +181,10 @@ def _section(results: Results, experiment: Experiment) -> list[str]:
     return parts
 
 
-def _pairs(values: Mapping[str, str]) -> str:
-    return Table("", ("", ""), tuple((name, str(value)) for name, value in values.items())).markdown()
+def _table(columns: Mapping[str, Mapping[str, str]]) -> str:
+    """What is known of several things, side by side."""
+    names = sorted({name for column in columns.values() for name in column})
+    if len(columns) == 1:
+        names = list(*columns.values())
+    cells = ((name, *(str(column.get(name, "–")) for column in columns.values())) for name in names)
+    return Table("", ("", *columns), tuple(cells)).markdown()
