@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta import METHODS, METRICS, VATTA, Predictions, Record, TemperatureScaling, Vanilla
-from atta.experiment import CLASS_CHANGES, MEASURES, OOD_AUROC, Experiment, compare, planned, run
+from atta.experiment import CLASS_CHANGES, MEASURES, OOD_AUROC, Experiment, compare, nested, planned, run
 from atta.fits import Fits, Rows
 from atta.metrics import evaluate
 from atta.results import Results
@@ -322,6 +322,25 @@ def test_records_of_other_classes_are_refused(record: Record) -> None:
 def test_a_record_without_labels_cannot_be_compared_on(record: Record) -> None:
     with pytest.raises(InputError, match="expected a record with labels"):
         compare({"a": Record(record.predictions)}, [Vanilla()], validation=10)
+
+
+def test_what_each_pass_buys_is_an_experiment_of_its_own(record: Record) -> None:
+    results = compare({"a": record}, [Vanilla()], validation=100, cost=True)
+    assert results.names("experiment") == ["a", "a: cost"]
+    policies = results.where(experiment="a: cost").names("policy")
+    assert policies == [
+        "flip",
+        "flip + crop + brightness + contrast",
+        "flip + 2 crop + 2 brightness + 2 contrast",
+        "flip + 3 crop + 2 brightness + 2 contrast",
+    ]
+    passes = [detail["passes"] for detail in results.details if detail["experiment"] == "a: cost"]
+    assert passes == [2, 5, 8, 9]
+
+
+def test_views_of_ones_own_have_no_ladder() -> None:
+    assert nested({"mine": torch.zeros(3, 2, 5)}) == ()
+    assert nested({}) == ()
 
 
 def test_every_measure_can_be_asked_for() -> None:

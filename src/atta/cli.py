@@ -267,7 +267,7 @@ def collect(
             policy=policy,
             seed=seed,
             draws=draws,
-            device=device,
+            device=device or fastest(),
             batch_size=batch_size,
             autocast=autocast,
             channels_last=channels_last,
@@ -503,6 +503,13 @@ def read_images(
         return images if image_size is None else images.resized(image_size)
     image, _, label = (columns or "").partition(",")
     return load(dataset, split, data=data, image_size=image_size, columns=(image, label or None) if columns else None)
+
+
+def fastest() -> str | None:
+    """The GPU where there is one; a model stays where it is otherwise."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else None
 
 
 def read_rows(text: str) -> slice:

@@ -30,7 +30,7 @@ from atta.metrics import METRICS, class_changes, evaluate, ood_auroc
 from atta.predictions import Record
 from atta.results import Results, Row
 from atta.types import InputError
-from atta.views import Policy
+from atta.views import VIEWS, Policy
 
 CLASS_CHANGES = "class_changes"
 OOD_AUROC = "ood_auroc"
@@ -418,11 +418,13 @@ def compare(
     validation: int = 1000,
     splits: int = 1,
     fit_on: Record | None = None,
+    cost: bool = False,
     done: Callable[[str], None] = lambda what: None,
 ) -> Results:
     """Fit every method on validation rows of each record and evaluate it on the others, with all the views there are.
 
-    With `fit_on`, the methods are fitted on all of that record and tested on all of the others, once.
+    With `fit_on`, the methods are fitted on all of that record and tested on all of the others, once. With `cost`, V-ATTA is
+    also run with fewer and fewer of the views, as an experiment of its own: what each pass of the network buys.
     """
     if splits < 1:
         raise InputError(f"expected at least 1 split, got {splits}")
@@ -443,4 +445,23 @@ def compare(
             metrics=(*METRICS, CLASS_CHANGES),
         )
         results.append(run(experiment, known, fits=fits, done=done))
+        fewer = nested(known[experiment.fit].predictions.views)
+        if cost and len(fewer) > 1:
+            v_atta = {"v-atta": asdict(find_method("v-atta"))}
+            less = replace(experiment, name=f"{name}: cost", methods=v_atta, policies=fewer, metrics=("brier", "nll"))
+            results.append(run(less, known, fits=fits))
     return joined(results)
+
+
+def nested(views: Mapping[str, Any]) -> tuple[str, ...]:
+    """Policies from one view to all there are, each a part of the next; none where a kind of view is not atta's own."""
+    most = {kind: view.shape[1] for kind, view in views.items()}
+    if not most or not most.keys() <= VIEWS.keys():
+        return ()
+    rounds = (
+        {kind: min(repeats, count) for kind, count in most.items()} for repeats in range(1, max(most.values()) + 1)
+    )
+    found = [{next(iter(most)): 1}, *rounds]
+    return tuple(
+        dict.fromkeys(" + ".join(f"{n} {kind}" if n > 1 else kind for kind, n in one.items()) for one in found)
+    )
