@@ -707,6 +707,7 @@ def test_the_origin_says_how_the_record_was_made(tmp_path):
         "model": "mine",
         "note": "first",
         "dataset": "toy",
+        "classes": '["a", "b", "c"]',
         "image_shape": "3 x 8 x 8",
         "policy": POLICY,
         "passes": "7",

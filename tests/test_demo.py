@@ -23,7 +23,7 @@ def test_the_digits_are_trained_recorded_calibrated_and_written(tmp_path: Path) 
     assert len(said) == 2
 
 
-@pytest.mark.parametrize(("suffix", "images"), [("", 10_000), ("-shift", 9_000), ("-ood", 2_000)])
+@pytest.mark.parametrize(("suffix", "images"), [("", 10_000), ("-shift", 10_000), ("-ood", 2_000)])
 def test_records_of_a_resnet_on_cifar_come_with_the_package(suffix: str, images: int) -> None:
     record = atta.find_record(BUNDLED + suffix)
     assert len(record) == images

@@ -13,7 +13,7 @@ from statistics import fmean, stdev
 import pytest
 
 from atta import MATTA, VATTA, Method, Record, TemperatureScaling, Vanilla, evaluate
-from atta.experiment import split_rows
+from atta.fits import Rows
 
 CIFAR10 = Path(os.environ.get("ATTA_DATA", "nowhere")) / "logits" / "cifar10.safetensors"
 pytestmark = pytest.mark.skipif(not CIFAR10.is_file(), reason="ATTA_DATA does not say where recorded logits are")
@@ -43,7 +43,7 @@ def record() -> Record:
 
 @cache
 def scores(name: str, split: int) -> dict[str, float]:
-    fit, test = (record()[rows] for rows in split_rows(len(record()), 1000, split))
+    fit, test = (record()[rows] for rows in Rows(len(record()), 1000, split).drawn())
     probs = METHODS[name].fit(fit.predictions, fit.labels)(test.predictions)
     assert (probs.argmax(-1) == test.predictions.logits.argmax(-1)).all()
     return evaluate(probs, test.labels, metrics=METRICS)

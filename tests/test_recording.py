@@ -16,7 +16,7 @@ from atta.datasets import UCMERCED_IN_AID, load, split_indices
 from atta.predictions import Record
 from atta.recording import NETWORKS, RECORDINGS, make, obstacle
 from atta.types import InputError
-from layouts_made import AID, CIFAR10, classic, hub, pixels, table
+from layouts_made import AID, CIFAR10, classic, flat, hub, labels, pickled, pixels, table
 
 ROWS = {
     "cifar10": 14,
