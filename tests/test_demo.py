@@ -1,18 +1,23 @@
 """The demo's first half, and the records that its second half stands on."""
 
+import base64
+import io
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import atta
-from atta.demo import BUNDLED, digits
+from atta.demo import BUNDLED, digits, thumbnails
+from atta.experiment import compare
 from atta.predictions import BUNDLED as FOLDER
 
 
 def test_the_digits_are_trained_recorded_calibrated_and_written(tmp_path: Path) -> None:
     said: list[str] = []
-    record, paths = digits(tmp_path, say=said.append)
+    record, paths, images = digits(tmp_path, say=said.append)
     assert all(path.is_file() for path in paths.values())
     again = atta.Record.load(paths["record"])
     assert torch.equal(again.predictions.logits, record.predictions.logits)
@@ -21,6 +26,16 @@ def test_the_digits_are_trained_recorded_calibrated_and_written(tmp_path: Path) 
     assert torch.equal(probs.argmax(dim=-1), base.argmax(dim=-1))
     assert atta.evaluate(base, record.labels)["accuracy"] > 0.9
     assert len(said) == 2
+
+    results = compare({"digits": record}, [atta.TemperatureScaling()], validation=300)
+    pictures = thumbnails(results, "digits", images, 300)
+    (detail,) = results.details
+    assert {row for _, row in pictures} == {one["row"] for one in detail["changed"]}
+    for (_, row), shown in pictures.items():
+        assert list(shown) == ["image", "crop", "brightness", "contrast"]
+        with Image.open(io.BytesIO(base64.b64decode(shown["image"].partition(",")[2]))) as picture:
+            pixels = torch.from_numpy(np.asarray(picture).copy())
+        assert torch.equal(pixels, images.tensors()[300 + row, 0]), "the row counts from the first image that is tested"
 
 
 @pytest.mark.parametrize(("suffix", "images"), [("", 10_000), ("-shift", 10_000), ("-ood", 2_000)])

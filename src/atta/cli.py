@@ -48,6 +48,9 @@ Set = Annotated[
 RecipeSet = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the recipe; may be repeated.")
 ]
+Report = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Also write an HTML page that opens anywhere.")
+]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file.")]
 
 RecordsFolder = Annotated[
@@ -114,6 +117,7 @@ def compare(
         str | None, typer.Option(metavar="RECORD", help="Fit on all of this record, test on all of the others.")
     ] = None,
     json_file: Json = None,
+    report_file: Report = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, to paste into a document.")] = False,
 ) -> None:
     """Fit methods on validation images, test them on the rest, and print the paper's table.
@@ -121,12 +125,15 @@ def compare(
     The best of each column is bold, among the methods that keep the class. Over several splits, mean ± half the
     width of the 95 % interval of the mean.
     """
-    results = run_comparison(records, methods, validation=validation, splits=splits, fit=fit)
+    results = run_comparison(
+        records, methods, validation=validation, splits=splits, fit=fit, cost=report_file is not None
+    )
     for name in results.names("dataset"):
         table = comparison_table(results, name)
         print(f"{table.markdown()}\n") if markdown else show(table)
     if json_file is not None:
-        out.print(f"numbers: {results.save(json_file)}")
+        say(f"numbers: {results.save(json_file)}")
+    write_page(results, report_file)
 
 
 @commands.command()
@@ -292,6 +299,7 @@ def run(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the numbers to this file.")
     ] = None,
+    report_file: Report = None,
     style: Annotated[str, typer.Option("--format", help="table, markdown, csv or latex.")] = "table",
 ) -> None:
     """Run one experiment from its TOML file, on records by name, and print its table."""
@@ -311,7 +319,8 @@ def run(
         results = run_experiment(chosen, loaded, fits=Fits(loaded, Path(folder), cores()), done=advance)
     write(own_table(results, chosen))
     if output is not None:
-        err.print(f"numbers: {results.save(output)}")
+        say(f"numbers: {results.save(output)}")
+    write_page(results, report_file, title=chosen.title)
 
 
 @commands.command()
@@ -331,6 +340,7 @@ def reproduce(
     splits: Splits = None,
     validation: Validation = None,
     page: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write all of it as a Markdown page.")] = None,
+    report_file: Report = None,
     model: Annotated[str, typer.Option(help="The network to train where a record is missing.")] = "resnet50",
     steps: Annotated[int | None, typer.Option(help="Updates of its training, instead of the recipe's.")] = None,
     image_size: ImageSize = None,
@@ -368,6 +378,19 @@ def reproduce(
         with whole_file(page) as part:
             part.write_text(results_page(done, machine(), command=" ".join(["atta", *sys.argv[1:]])), encoding="utf-8")
         out.print(f"page: {page}")
+    write_page(done.results, report_file, title="The paper, reproduced")
+
+
+@commands.command()
+def report(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="What compare --json, run -o or reproduce wrote.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    title: Annotated[str, typer.Option(help="What stands above it.")] = "",
+) -> None:
+    """Turn results into one HTML page that opens offline, for people who were not there."""
+    write_page(Results.load(results), output, title=title)
 
 
 @commands.command()
@@ -378,37 +401,46 @@ def demo(
 ) -> None:
     """Show the whole chain: train a small network, record its views, compare every method; then a ResNet-50 on CIFAR-10."""
     from atta.calibrators import METHODS
-    from atta.demo import BUNDLED, digits
+    from atta.demo import BUNDLED, digits, thumbnails
     from atta.experiment import compare as compare_records
 
     out.rule("1 · End to end on scikit-learn's digits", align="left")
-    record, paths = digits(output, say=out.print)
+    record, paths, images = digits(output, say=out.print)
     everything = [method() for method in METHODS.values()]
     with bar("comparing", 3 * len(everything)) as advance:
-        results = compare_records({"digits": record}, everything, validation=300, splits=3, done=advance)
+        results = compare_records({"digits": record}, everything, validation=300, splits=3, cost=True, done=advance)
     show(comparison_table(results, "digits"))
     out.print(
         "Eight by eight pixels and a handful of mistakes: the chain is the point here, the numbers are mostly noise.\n"
     )
     paths["numbers"] = results.save(output / "digits.json")
+    pictures = thumbnails(results, "digits", images, 300)
 
     out.rule("2 · A ResNet-50 on CIFAR-10, from a record that comes with the package", align="left")
     out.print(f"`atta compare {BUNDLED}`: 1000 images to fit on, 9000 to test on. The network itself is not needed.")
-    results = run_comparison([BUNDLED], None, validation=1000, splits=1)
-    show(comparison_table(results, BUNDLED))
-    paths["CIFAR-10 numbers"] = results.save(output / f"{BUNDLED}.json")
+    cifar = run_comparison([BUNDLED], None, validation=1000, splits=3, cost=True)
+    show(comparison_table(cifar, BUNDLED))
+    paths["CIFAR-10 numbers"] = cifar.save(output / f"{BUNDLED}.json")
     out.print(
         "In bold: the best of the methods that keep every predicted class. class_changes counts the others' changes."
     )
     for what, path in paths.items():
         out.print(f"{what}: {path}")
+    write_page(cifar, output / "report.html", title="A ResNet-50 on CIFAR-10")
+    write_page(results, output / "digits.html", title="A small network on digits", pictures=pictures)
 
 
 # --- What the commands share: reading what was typed, showing what came out --------------------------------------------
 
 
 def run_comparison(
-    records: list[str], methods: str | None, *, validation: int, splits: int, fit: str | None = None
+    records: list[str],
+    methods: str | None,
+    *,
+    validation: int,
+    splits: int,
+    fit: str | None = None,
+    cost: bool = False,
 ) -> Results:
     """Compare methods on records, with a bar; methods that need views a record lacks are named and left out."""
     from atta.calibrators import METHODS, find_method
@@ -427,7 +459,16 @@ def run_comparison(
     chosen = usable(chosen, [*loaded.values(), *([fit_on] if fit_on else [])], explicit=methods is not None)
     total = len(chosen) * len(loaded) * (1 if fit_on else splits)
     with bar("comparing", total) as advance:
-        return compare(loaded, chosen, validation=validation, splits=splits, fit_on=fit_on, done=advance)
+        return compare(loaded, chosen, validation=validation, splits=splits, fit_on=fit_on, cost=cost, done=advance)
+
+
+def write_page(results: Results, path: Path | None, *, title: str = "", pictures: Any = None) -> None:
+    """Write the report, if one is asked for, and say where it is."""
+    if path is None:
+        return
+    from atta.report import write_report
+
+    say(f"report: {write_report(results, path, title=title, pictures=pictures)}")
 
 
 def usable(methods: list[Method], records: list[Record], *, explicit: bool) -> list[Method]:
@@ -540,6 +581,7 @@ def comparison_table(results: Results, dataset: str) -> Table:
     from atta.calibrators import METHODS
 
     keeps = {name for name, method in METHODS.items() if method().keeps_class}
+    results = results.where(experiment=dataset)  # without what each pass buys, which is an experiment of its own
     return comparison(
         results, dataset, metrics=PAPER_METRICS, better=BETTER, eligible=keeps.__contains__, digits=DIGITS
     )

@@ -232,3 +232,16 @@ def resize(images: Bytes, size: int | tuple[int, int]) -> UInt8[Tensor, "n c h2 
         pixels = F.interpolate(piece.float(), side, mode="bilinear", antialias=True)
         resized[start : start + 512] = pixels.round().clamp(0, 255).byte()
     return resized
+
+
+def data_uri(image: Tensor) -> str:
+    """One image, bytes or floats in [0, 1], as a PNG inside a text, for a page that is one file."""
+    from base64 import b64encode
+
+    from PIL import Image
+
+    pixels = image if image.dtype == torch.uint8 else (image.clamp(0, 1) * 255).round().byte()
+    array = pixels.cpu().permute(1, 2, 0).numpy()
+    buffer = io.BytesIO()
+    Image.fromarray(array[..., 0] if array.shape[2] == 1 else array).save(buffer, "PNG")
+    return "data:image/png;base64," + b64encode(buffer.getvalue()).decode()
