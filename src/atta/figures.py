@@ -61,6 +61,7 @@ COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross")
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])  # 7 colours, 5 shapes, 4 dashes: 140 methods before two look the same
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
+OVER, UNDER = "over-confident", "under-confident"
 LABELLED = 40  # classes that have their names on an axis
 WRITTEN = 12  # classes that have their weights in the cells
 BETTER: Mapping[str, str | None] = {**DIRECTION, CLASS_CHANGES: "lower", OOD_AUROC: "higher"}
@@ -89,17 +90,17 @@ def theme(dark: bool = False) -> dict[str, Any]:
         "header": {**text},
         "range": {"category": list(COLOURS), "diverging": middle},
         "style": {
-            "diagonal": {"stroke": soft, "strokeDash": [4, 4], "strokeWidth": 1.5},
-            "whisker": {"stroke": ink, "strokeWidth": 1.5},
-            "dot": {"fill": ink, "stroke": ink, "size": 22, "opacity": 1},
-            "count": {"fill": GREY, "stroke": None},
-            "outline": {"stroke": ink, "strokeWidth": 1.5},
-            "rule": {"stroke": ink, "strokeDash": [6, 3], "strokeWidth": 1.5},
-            "zero": {"stroke": soft, "strokeWidth": 1},
-            "note": {"fill": soft, "fontSize": 11},
-            "value": {"fill": ink, "fontSize": 11},
-            "cell": {"stroke": grid, "strokeWidth": 0.5},
-            "dense": {"stroke": None},
+            "diagonal": {"color": ink, "strokeDash": [4, 4], "strokeWidth": 1.5},
+            "whisker": {"color": ink, "strokeWidth": 1.5},
+            "dot": {"color": ink, "filled": True, "size": 26, "opacity": 1},
+            "count": {"color": GREY},
+            "guide": {"color": ink, "strokeDash": [6, 3], "strokeWidth": 1.5},
+            "measured": {"color": SKY if dark else BLUE, "opacity": 1},
+            "zero": {"color": soft, "strokeWidth": 1},
+            "note": {"color": soft, "fontSize": 11},
+            "value": {"color": ink, "fontSize": 11},
+            "grid": {"stroke": grid, "strokeWidth": 0.5},
+            "dense": {"strokeWidth": 0},
         },
     }
 
@@ -179,8 +180,7 @@ def _side_by_side(looked: Mapping[str, Detail], columns: int, width: int, dark: 
     if not looked:
         raise InputError("expected at least one method to draw, got none")
     panels = [_diagram(detail, name, width, legend=i == 0) for i, (name, detail) in enumerate(looked.items())]
-    description = "Reliability diagrams side by side. " + " ".join(panel.description for panel in panels)
-    return _finished(_grid(panels, columns, description), dark)
+    return _finished(_grid(panels, columns), dark)
 
 
 def _diagram(detail: Detail, title: str, width: int, *, legend: bool = True) -> Any:
@@ -191,6 +191,7 @@ def _diagram(detail: Detail, title: str, width: int, *, legend: bool = True) -> 
         {
             **{"from": a, "to": b, "images": n, "confidence": c, "accuracy": acc, "low": low, "high": high},
             **{"gap": c - acc, "range": f"({a:.3g}, {b:.3g}]", "interval": f"{low:.3f} to {high:.3f}"},
+            **{"bar": "accuracy", "sense": OVER if c >= acc else UNDER},  # what the legend says
         }
         for a, b, n, c, acc, low, high in zip(
             found["edges"][:-1],
@@ -200,16 +201,16 @@ def _diagram(detail: Detail, title: str, width: int, *, legend: bool = True) -> 
         )
         if n
     ]
-    kinds = ("accuracy", "gap to the confidence")
-    for d in data:
-        d["bar"], d["shade"] = kinds  # what the legend says
     ece = sum(d["images"] * abs(d["gap"]) for d in data) / detail["images"]
-    numbers = f"ECE {ece:.4f} · confidence {detail['confidence']:.3f} · accuracy {detail['accuracy']:.3f}"
-    key = alt.Legend(orient="top", title=None) if legend else None
-    colour = alt.Scale(domain=list(kinds), range=[SKY, VERMILION])
+    said = [
+        f"{detail['images']:,} images · ECE {ece:.4f}",
+        f"confidence {detail['confidence']:.3f} · accuracy {detail['accuracy']:.3f}",
+    ]
+    key = _above() if legend else None
+    colour = alt.Scale(domain=["accuracy", OVER, UNDER], range=[SKY, ORANGE, PURPLE])
     tips = _tips(
         ("range", "confidence in"),
-        ("images", "images", ","),
+        ("images", "images", ",d"),
         ("confidence", "mean confidence", ".4f"),
         ("accuracy", "accuracy", ".4f"),
         ("interval", "its 95 % interval"),
@@ -222,9 +223,7 @@ def _diagram(detail: Detail, title: str, width: int, *, legend: bool = True) -> 
         return alt.Color(f"{field}:N", scale=colour, legend=key)
 
     bars = base.mark_rect().encode(**span, y=_unit("accuracy", "accuracy"), y2=alt.datum(0), color=coloured("bar"))
-    gaps = base.mark_rect(opacity=0.45).encode(
-        **span, y=_unit("accuracy", "accuracy"), y2="confidence", color=coloured("shade")
-    )
+    gaps = base.mark_rect().encode(**span, y=_unit("accuracy", "accuracy"), y2="confidence", color=coloured("sense"))
     ends = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
     diagonal = alt.Chart(_data(ends)).mark_line(style="diagonal").encode(x="x:Q", y="y:Q")
     middle = base.encode(x="confidence:Q")
@@ -237,15 +236,15 @@ def _diagram(detail: Detail, title: str, width: int, *, legend: bool = True) -> 
         .encode(
             x=_unit("from", "confidence"),
             x2="to",
-            y=alt.Y("images:Q", title="images", axis=alt.Axis(tickCount=2, format="~s")),
+            y=alt.Y("images:Q", title="images", axis=alt.Axis(tickCount=2, format=",d")),
             y2=alt.datum(0),
             tooltip=tips,
         )
         .properties(width=width, height=max(40, width // 6))
     )
     return alt.vconcat(upper, lower, spacing=8).properties(
-        title=_heading(title, [f"{detail['images']:,} images", numbers], width),
-        description=f"Reliability diagram{_of(title)}: {len(data)} bins with images, {numbers}.",
+        title=_heading(title, said, width),
+        description=f"Reliability diagram{_of(title)}: {len(data)} bins of {' · '.join(said)}.",
     )
 
 
@@ -265,37 +264,33 @@ def confidence_histogram(
     panels = [_histogram(before, pair, log, size) for pair in after] or [_histogram(None, before, log, size)]
     if len(panels) == 1:
         return _finished(panels[0], dark)
-    return _finished(_grid(panels, columns, " ".join(panel.description for panel in panels)), dark)
+    return _finished(_grid(panels, columns), dark)
 
 
 def _histogram(before: tuple[str, Detail] | None, after: tuple[str, Detail], log: bool, width: Width) -> Any:
     name, detail = after
     x, y = _unit("from", "confidence"), _counting("images", log)
-    key = [name, *([before[0]] if before else [])]
-    tips = _tips(("method", "method"), ("range", "confidence in"), ("images", "images", ","))
-    colour = alt.Color(
-        "method:N",
-        scale=alt.Scale(domain=key, range=[SKY, VERMILION]),
-        legend=alt.Legend(orient="top", title=None) if before else None,
-    )
+    tips = _tips(("method", "method"), ("range", "confidence in"), ("images", "images", ",d"))
     layers: list[Any] = [
         alt.Chart(_data(_cells(detail["histogram"], name)))
-        .mark_rect()
-        .encode(x=x, x2="to", y=y, y2=alt.datum(0), color=colour, tooltip=tips)
+        .mark_rect(color=SKY)
+        .encode(x=x, x2="to", y=y, y2=alt.datum(0), tooltip=tips)
     ]
     if before:
         cells = _cells(before[1]["histogram"], before[0])
         # A step ends where the next begins: the last one needs its end said.
         cells.append({**cells[-1], "from": cells[-1]["to"]})
-        line = alt.Chart(_data(cells)).mark_line(interpolate="step-after", strokeWidth=2)
-        layers.append(line.encode(x=x, y=y, color=colour, tooltip=tips))
-    means = " · ".join(f"{who} {what['confidence']:.3f}" for who, what in ([before] if before else []) + [after])
+        line = alt.Chart(_data(cells)).mark_line(interpolate="step-after", color=VERMILION)
+        layers.append(line.encode(x=x, y=y, tooltip=tips))
+    said = [f"bars: {name}, mean {detail['confidence']:.3f}"]
+    if before:
+        said.append(f"line: {before[0]}, mean {before[1]['confidence']:.3f}")
     return (
         alt.layer(*layers)
         .properties(width=width, height=180)
         .properties(
-            title=_heading(name, [f"mean confidence: {means}"], width),
-            description=f"Histogram of confidence{_of(name)} on {detail['images']:,} images; mean confidence: {means}.",
+            title=_heading(name, said, width),
+            description=f"Histogram of the confidence of {detail['images']:,} images; {'; '.join(said)}.",
         )
     )
 
@@ -332,36 +327,41 @@ def _weights(detail: Detail, title: str, width: Width | None) -> Any:
         "class:N",
         title=None if classes == 1 else "class" if labelled else f"{classes:,} classes, in their order",
         scale=alt.Scale(domain=names),
-        axis=alt.Axis(labels=labelled, ticks=labelled, labelAngle=0 if classes == 1 else -40, labelOverlap=False),
+        axis=alt.Axis(
+            labels=labelled,
+            ticks=labelled,
+            labelAngle=0 if max(map(len, names)) < 5 or classes == 1 else -40,
+            labelOverlap=False,
+        ),
     )
     down = alt.Y("kind:N", title=None, scale=alt.Scale(domain=list(views["kinds"])))
     tips = _tips(("kind", "view"), ("class", "class"), ("weight", "weight", "+.4f"))
     base = alt.Chart(_data(data)).encode(x=across, y=down)
-    cells = base.mark_rect(style="cell" if labelled else "dense").encode(
+    cells = base.mark_rect(style="grid" if labelled else "dense").encode(
         color=alt.Color(
             "weight:Q",
             title="weight",
-            scale=alt.Scale(domain=[-most, most], domainMid=0, range="diverging"),
-            legend=alt.Legend(gradientLength=max(60, 26 * len(views["kinds"])), format="+.2~f", tickCount=3),
+            scale=alt.Scale(domain=[-most, most], domainMid=0, range="diverging", interpolate="rgb"),
+            legend=alt.Legend(gradientLength=max(60, 26 * len(views["kinds"])), format=".2~f", tickCount=3),
         ),
         tooltip=tips,
     )
     layers = [cells, base.mark_text(style="value").encode(text=alt.Text("weight:Q", format="+.2f"))]
     limit, span = f"limit {views['limit']:.3f}", (min(known, default=0.0), max(known, default=0.0))
-    said = f"weights from {span[0]:+.3f} to {span[1]:+.3f}"
+    said = f"weights from {span[0]:+.3f} to {span[1]:+.3f}".replace("-", "−")
     size = width or (110 if classes == 1 else 46 * classes if classes <= WRITTEN else max(420, min(640, 22 * classes)))
     return (
         alt.layer(*layers[: 2 if classes <= WRITTEN else 1])
         .properties(width=size, height=28 * len(views["kinds"]))
         .properties(
-            title=_heading(title, [f"{limit} · {said}"], size),
+            title=_heading(title, [f"{limit} · {said}"], size if size == "container" else max(300, size)),
             description=f"Weights of {len(views['kinds'])} kinds of view{_of(title)}, {classes} for each: {said}, {limit}.",
         )
     )
 
 
 def shares(
-    detail: Detail, *, log: bool = False, title: str | None = None, width: Width = 360, dark: bool = False
+    detail: Detail, *, log: bool = True, title: str | None = None, width: Width = 360, dark: bool = False
 ) -> alt.TopLevelMixin:
     """Draw the shares that images give their views, the limit, and how many images the class guard holds below it."""
     return _finished(_shares(detail, log, _title(detail, title), width), dark)
@@ -377,7 +377,7 @@ def _shares(detail: Detail, log: bool, title: str, width: Width) -> Any:
             x2="to",
             y=_counting("images", log),
             y2=alt.datum(0),
-            tooltip=_tips(("range", "share in"), ("images", "images", ",")),
+            tooltip=_tips(("range", "share in"), ("images", "images", ",d")),
         )
     )
     limit = alt.Chart(_data([{"limit": views["limit"], "mean": views["mean_share"]}])).encode(
@@ -386,7 +386,7 @@ def _shares(detail: Detail, log: bool, title: str, width: Width) -> Any:
     held = f"the class guard holds {views['limited']:,} of {detail['images']:,} images below it"
     said = f"limit {views['limit']:.3f}, dashed; {held}; mean share {views['mean_share']:.3f}"
     return (
-        alt.layer(bars, limit.mark_rule(style="rule"))
+        alt.layer(bars, limit.mark_rule(style="guide"))
         .properties(width=width, height=180)
         .properties(title=_heading(title, [said], width), description=f"Shares of the views{_of(title)}: {said}.")
     )
@@ -409,7 +409,7 @@ def _per_class(detail: Detail, most: int, title: str, width: Width) -> Any:
     ):
         if n:
             low, high = (confidence - end for end in reversed(wilson(n, accuracy)))
-            sense = "over-confident" if confidence >= accuracy else "under-confident"
+            sense = OVER if confidence >= accuracy else UNDER
             data.append(
                 {
                     **{"class": name, "images": n, "confidence": confidence, "accuracy": accuracy, "sense": sense},
@@ -431,7 +431,7 @@ def _per_class(detail: Detail, most: int, title: str, width: Width) -> Any:
         y=alt.Y("class:N", title=None, scale=alt.Scale(domain=[d["class"] for d in shown]), axis=_all_labels()),
         tooltip=_tips(
             ("class", "predicted class"),
-            ("images", "images", ","),
+            ("images", "images", ",d"),
             ("confidence", "mean confidence", ".4f"),
             ("accuracy", "accuracy", ".4f"),
             ("gap", "confidence − accuracy", "+.4f"),
@@ -439,12 +439,12 @@ def _per_class(detail: Detail, most: int, title: str, width: Width) -> Any:
         ),
     )
     bars = base.mark_bar(height={"band": 0.7}).encode(
-        x=alt.X("gap:Q", title="confidence − accuracy", axis=alt.Axis(format="+.2~f")),
+        x=alt.X("gap:Q", title="confidence − accuracy", axis=alt.Axis(format="+.3~f", tickCount=5, labelFlush=False)),
         color=alt.Color(
             "sense:N",
             title=None,
-            scale=alt.Scale(domain=["over-confident", "under-confident"], range=[ORANGE, SKY]),
-            legend=alt.Legend(orient="top"),
+            scale=alt.Scale(domain=[OVER, UNDER], range=[ORANGE, PURPLE]),
+            legend=_above(),
         ),
     )
     whiskers = base.mark_rule(style="whisker").encode(x="low:Q", x2="high")
@@ -477,16 +477,18 @@ def ranking(
     """
     data = _ranked(rows, metric)
     base = _by_method(data)
-    x = alt.X("value:Q", title=_sense(metric), scale=alt.Scale(zero=False))
+    x = alt.X(
+        "value:Q", title=_sense(metric), scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, labelFlush=False)
+    )
     layers = [
-        base.mark_rule(color=BLUE, strokeWidth=2).encode(x="low:Q", x2="high"),
-        base.mark_point(filled=True, opacity=1, color=BLUE, size=70).encode(x=x),
+        base.mark_rule(style="measured", strokeWidth=2).encode(x="low:Q", x2="high"),
+        base.mark_point(style="measured", filled=True, size=70).encode(x=x),
     ]
     rule = [d for d in data if d["method"] == baseline]
     if rule:
-        layers.insert(0, alt.Chart(_data(rule)).mark_rule(style="rule").encode(x="value:Q"))
+        layers.insert(0, alt.Chart(_data(rule)).mark_rule(style="guide").encode(x="value:Q"))
     said = [f"dashed: {baseline}"] if rule else []
-    return _bars(layers, data, metric, metric if title is None else title, said, width, dark)
+    return _bars(layers, data, metric, f"Methods by {metric}" if title is None else title, said, width, dark)
 
 
 def entropy(
@@ -501,7 +503,9 @@ def entropy(
     data = _ranked(rows, metric, higher=True)
     base = _by_method(data)
     layers = [
-        base.mark_bar(color=SKY, height={"band": 0.7}).encode(x=alt.X("value:Q", title=f"{metric} (higher is better)")),
+        base.mark_bar(color=SKY, height={"band": 0.7}).encode(
+            x=alt.X("value:Q", title=f"{metric} (higher is better)", axis=alt.Axis(tickCount=6, labelFlush=False))
+        ),
         base.mark_rule(style="whisker").encode(x="low:Q", x2="high"),
     ]
     own = f"{metric.replace('_', ' ').capitalize()} on foreign images"
@@ -550,6 +554,7 @@ def sizes(
     """
     rows = [row for row in rows if row.validation]
     panels, names = [], list(dict.fromkeys(_labels([_what(row) for row in rows])))
+    apart = _told_apart(names)
     for metric in metrics or dict.fromkeys(row.metric for row in rows):
         found = [row for row in rows if row.metric == metric]
         counts = sorted({row.validation for row in found})
@@ -563,27 +568,26 @@ def sizes(
                 "validation:Q",
                 title="validation images",
                 scale=alt.Scale(type="log", nice=False),
-                axis=alt.Axis(values=counts, format=",", labelOverlap="greedy", grid=False),
+                axis=alt.Axis(values=counts, format=",d", grid=False, labelFlush=False),
             ),
-            **_told_apart(names),
+            color=apart["color"],
         )
         y = alt.Y("value:Q", title=_sense(metric), scale=alt.Scale(zero=False))
-        band = base.mark_area(opacity=0.18, line=False).encode(y=alt.Y("low:Q", title=_sense(metric)), y2="high")
-        lines = base.mark_line(strokeWidth=2).encode(y=y)
+        band = base.mark_area(opacity=0.12).encode(y=alt.Y("low:Q", title=_sense(metric)), y2="high")
+        lines = base.mark_line(strokeWidth=2).encode(y=y, strokeDash=apart["strokeDash"])
         points = base.mark_point(filled=True, size=50, opacity=1).encode(
-            y=y, tooltip=[*_tips(("validation", "validation images", ",")), *_measured()]
+            y=y, shape=apart["shape"], tooltip=[*_tips(("validation", "validation images", ",d")), *_measured()]
         )
         panels.append(
             alt.layer(band, lines, points).properties(
                 width=width,
                 height=width * 2 // 3,
-                title=_heading(metric, [], width),
                 description=f"{metric} of {len(names)} methods at {', '.join(f'{n:,}' for n in counts)} validation images.",
             )
         )
     if not panels:
         raise InputError("there are no rows that say how many images were fitted on")
-    return _finished(_grid(panels, columns, " ".join(panel.description for panel in panels)), dark)
+    return _finished(_grid(panels, columns), dark)
 
 
 def cost(
@@ -602,22 +606,20 @@ def cost(
         raise InputError("expected at least one point to draw, got none")
     data = [dict(point) for point in points if _number(point["value"]) is not None]
     names = list(dict.fromkeys(d["method"] for d in data))
-    passes = sorted({d["passes"] for d in data})
-    base = alt.Chart(_data(data)).encode(
-        x=alt.X(
-            "passes:Q",
-            title="passes of the network an image",
-            scale=alt.Scale(type="log", base=2, nice=False, padding=20),
-            axis=alt.Axis(values=passes, format="d", grid=False),
-        ),
-        **_told_apart(names),
+    apart = _told_apart(names, orient="top", columns=max(1, _pixels(width, 600) // 140))
+    x = alt.X(
+        "passes:Q",
+        title="passes of the network an image",
+        scale=alt.Scale(type="log", base=2, nice=False, padding=36),
+        axis=alt.Axis(values=sorted({d["passes"] for d in data}), format=",d", grid=False, labelFlush=False),
     )
     y = alt.Y("value:Q", title=_sense(metric), scale=alt.Scale(zero=False))
-    tips = _tips(("method", "method"), ("policy", "policy"), ("passes", "passes", ","), ("value", metric, ".5f"))
+    base = alt.Chart(_data(data)).encode(x=x, color=apart["color"])
+    tips = _tips(("method", "method"), ("policy", "policy"), ("passes", "passes", ",d"), ("value", metric, ".5f"))
     layers = [
-        base.mark_rule(strokeWidth=1.5, opacity=0.6).encode(y="low:Q", y2="high", strokeDash=alt.value([1, 0])),
-        base.mark_point(filled=True, size=70, opacity=1).encode(y=y, tooltip=tips),
-        base.mark_text(style="note", dy=-12).encode(y=y, text="policy:N"),
+        base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high"),
+        base.mark_point(filled=True, size=70, opacity=1).encode(y=y, shape=apart["shape"], tooltip=tips),
+        alt.Chart(_data(_beside(data))).mark_text(style="note", align="left", dx=9).encode(x=x, y=y, text="policy:N"),
     ]
     best = min(data, key=lambda d: d["value"] * (-1 if BETTER.get(metric) == "higher" else 1))
     said = f"best: {best['method']} with {best['policy'] or 'no views'}, {best['passes']} passes, {best['value']:.4f}"
@@ -631,6 +633,25 @@ def cost(
         ),
         dark,
     )
+
+
+def _beside(data: Sequence[Datum]) -> list[Datum]:
+    """The names of the policies beside their points, those of points that nearly meet in one text; long ones nowhere."""
+    values = [d["value"] for d in data]
+    near = (max(values) - min(values)) / 18
+    texts: list[Datum] = []
+    for d in sorted(data, key=lambda d: (d["passes"], d["value"])):
+        if not d["policy"] or len(d["policy"]) > 12:
+            continue
+        last = texts[-1] if texts else None
+        if last and last["passes"] == d["passes"] and d["value"] - last["top"] < near:
+            last["names"][d["policy"]] = None
+            last["top"] = d["value"]
+        else:
+            texts.append({"passes": d["passes"], "value": d["value"], "top": d["value"], "names": {d["policy"]: None}})
+    return [
+        {"passes": t["passes"], "value": (t["value"] + t["top"]) / 2, "policy": ", ".join(t["names"])} for t in texts
+    ]
 
 
 def cost_points(results: Results, metric: str = "brier") -> list[Datum]:
@@ -672,7 +693,9 @@ def _finished(chart: Any, dark: bool) -> alt.TopLevelMixin:
     return done
 
 
-def _grid(panels: Sequence[Any], columns: int, description: str) -> Any:
+def _grid(panels: Sequence[Any], columns: int) -> Any:
+    """Panels in rows of `columns`; what is said of each is said of all, since only the whole is read aloud."""
+    description = " ".join(panel.description for panel in panels)
     return alt.concat(*panels, columns=min(columns, len(panels)), spacing=28).properties(description=description)
 
 
@@ -690,13 +713,13 @@ def _tips(*fields: tuple[str, ...]) -> list[alt.Tooltip]:
 
 def _measured() -> list[alt.Tooltip]:
     return _tips(
-        ("method", "method"), ("value", "mean", ".5f"), ("interval", "its 95 % interval"), ("runs", "runs", ",")
+        ("method", "method"), ("value", "mean", ".5f"), ("interval", "its 95 % interval"), ("runs", "runs", ",d")
     )
 
 
 def _unit(field: str, title: str | None = None, *, labels: bool = True) -> Any:
     """An axis of [0, 1]; the channel is told by the field's place."""
-    axis = alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8, 1], format=".1f", labels=labels, ticks=labels)
+    axis = alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8, 1], format=".1f", labels=labels, ticks=labels, labelFlush=False)
     channel = alt.Y if field == "accuracy" else alt.X
     return channel(f"{field}:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=axis)
 
@@ -704,26 +727,30 @@ def _unit(field: str, title: str | None = None, *, labels: bool = True) -> Any:
 def _counting(field: str, log: bool) -> alt.Y:
     """An axis of counts; log(1 + count) has a place for none."""
     if not log:
-        return alt.Y(f"{field}:Q", title="images", axis=alt.Axis(format=",", tickCount=4))
-    ticks = alt.Axis(values=[0, *(10**power for power in range(10))], format="~s")
+        return alt.Y(f"{field}:Q", title="images", axis=alt.Axis(format=",d", tickCount=4))
+    ticks = alt.Axis(values=[0, *(10**power for power in range(10))], format=",d")
     return alt.Y(f"{field}:Q", title="images (log scale)", scale=alt.Scale(type="symlog"), axis=ticks)
 
 
+def _above() -> alt.Legend:
+    return alt.Legend(orient="top", title=None, offset=4)
+
+
 def _all_labels() -> alt.Axis:
-    return alt.Axis(labelOverlap=False, ticks=False)
+    return alt.Axis(labelOverlap=False, ticks=False, labelPadding=6)
 
 
-def _told_apart(names: Sequence[str]) -> dict[str, Any]:
+def _told_apart(names: Sequence[str], **legend: Any) -> dict[str, Any]:
     """Each method its colour, shape and dash, in one legend."""
-    legend = alt.Legend(title=None, orient="right")
+    key = alt.Legend(title=None, symbolOpacity=1, symbolSize=70, **legend)
 
     def ranged(given: Sequence[Any]) -> alt.Scale:
         return alt.Scale(domain=list(names), range=[given[i % len(given)] for i in range(len(names))])
 
     return {
-        "color": alt.Color("method:N", scale=ranged(COLOURS), legend=legend),
-        "shape": alt.Shape("method:N", scale=ranged(SHAPES), legend=legend),
-        "strokeDash": alt.StrokeDash("method:N", scale=ranged(DASHES), legend=legend),
+        "color": alt.Color("method:N", scale=ranged(COLOURS), legend=key),
+        "shape": alt.Shape("method:N", scale=ranged(SHAPES), legend=key),
+        "strokeDash": alt.StrokeDash("method:N", scale=ranged(DASHES), legend=None),
     }
 
 
@@ -809,7 +836,7 @@ def _each(draw: Callable[[Detail, str], Any], usable: Callable[[Detail], bool]) 
         if not found:
             raise InputError("the results have nothing to draw this from: it needs details of a method that has them")
         panels = [draw(detail, name) for detail, name in zip(found, _names(found), strict=True)]
-        return _finished(panels[0] if len(panels) == 1 else _grid(panels, 2, "Panels."), dark)
+        return _finished(panels[0] if len(panels) == 1 else _grid(panels, 2), dark)
 
     return drawn
 
@@ -818,7 +845,7 @@ FIGURES: dict[str, Callable[..., Any]] = {
     "reliability": _each(lambda d, name: _diagram(d, name, 300), lambda d: d["bins"] is not None),
     "confidence": lambda results, metric, dark: confidence_histogram(results.details, dark=dark),
     "weights": _each(lambda d, name: _weights(d, name, None), lambda d: d["views"] is not None),
-    "shares": _each(lambda d, name: _shares(d, False, name, 360), lambda d: d["views"] is not None),
+    "shares": _each(lambda d, name: _shares(d, True, name, 360), lambda d: d["views"] is not None),
     "per-class": _each(lambda d, name: _per_class(d, 30, name, 420), lambda d: d["per_class"] is not None),
     "ranking": lambda results, metric, dark: ranking(results, metric or "brier", dark=dark),
     "entropy": lambda results, metric, dark: entropy(results, metric or "entropy", dark=dark),
