@@ -24,7 +24,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from atta.claims import RULE
 from atta.details import reliability_bins, wilson
@@ -149,7 +151,7 @@ def compare_plot(
 
 def _looked_at(probs: Array, labels: LabelArray, bins: int, simplex: bool) -> Detail:
     accuracy = evaluate(probs, labels, simplex=simplex, metrics=["accuracy"])["accuracy"]  # the door
-    p, y = torch.as_tensor(probs).detach().cpu().double(), torch.as_tensor(labels).cpu()
+    p, y = _tensor(probs).double(), _tensor(labels)
     confidence, correct = p.amax(1).clamp(0, 1), (p.argmax(1) == y).double()
     return {
         "images": len(p),
@@ -157,6 +159,10 @@ def _looked_at(probs: Array, labels: LabelArray, bins: int, simplex: bool) -> De
         "confidence": confidence.mean().item(),
         "bins": reliability_bins(confidence, correct, count=bins),
     }
+
+
+def _tensor(x: LabelArray) -> Tensor:
+    return x.detach().cpu() if isinstance(x, Tensor) else torch.from_numpy(np.array(x, order="C"))
 
 
 # --- From details ------------------------------------------------------------------------------------------------------
@@ -256,7 +262,7 @@ def confidence_histogram(
     `log` counts on a logarithmic axis: a good network is nearly sure of nearly everything.
     """
     if not details:
-        raise InputError("expected at least one detail to draw, got none")
+        raise InputError("there is nothing to draw: expected at least one detail, got none")
     names = _names(details)
     before = (names[0], details[0])
     after = list(zip(names[1:], details[1:], strict=True))
@@ -484,7 +490,7 @@ def ranking(
         base.mark_rule(style="measured", strokeWidth=2).encode(x="low:Q", x2="high"),
         base.mark_point(style="measured", filled=True, size=70).encode(x=x),
     ]
-    rule = [d for d in data if d["method"] == baseline]
+    rule = [d for d in data if d["method"] == baseline and d["value"] is not None]
     if rule:
         layers.insert(0, alt.Chart(_data(rule)).mark_rule(style="guide").encode(x="value:Q"))
     said = [f"dashed: {baseline}"] if rule else []
@@ -513,8 +519,13 @@ def entropy(
 
 
 def _ranked(rows: Iterable[Row], metric: str, *, higher: bool = False) -> list[Datum]:
-    data = [d for d in _summaries(rows, metric) if d["value"] is not None]
-    return sorted(data, key=lambda d: d["value"], reverse=higher or BETTER.get(metric) == "higher")
+    """The methods, the best first; those whose number is none, such as nan, come last and are named without a mark."""
+    found = _summaries(rows, metric)
+    data = [d for d in found if d["value"] is not None]
+    if not data:
+        raise InputError(f"no {metric} of these rows is a finite number")
+    data.sort(key=lambda d: d["value"], reverse=higher or BETTER.get(metric) == "higher")
+    return data + [d for d in found if d["value"] is None]
 
 
 def _by_method(data: list[Datum]) -> alt.Chart:
@@ -529,7 +540,7 @@ def _bars(
 ) -> alt.TopLevelMixin:
     runs = max(d["runs"] for d in data)
     said = [f"mean of {runs} runs and its 95 % interval" if runs > 1 else "one run", *said]
-    first, last = data[0], data[-1]
+    first, *_, last = [d for d in data if d["value"] is not None] * 2
     chart = alt.layer(*layers).properties(
         width=width,
         height=max(40, 24 * len(data)),
@@ -552,8 +563,8 @@ def sizes(
 
     The metrics are all there are in the rows, or those named.
     """
-    rows = [row for row in rows if row.validation]
-    panels, names = [], list(dict.fromkeys(_labels([_what(row) for row in rows])))
+    rows = _named([row for row in rows if row.validation])
+    panels, names = [], list(dict.fromkeys(row.method for row in rows))
     apart = _told_apart(names)
     for metric in metrics or dict.fromkeys(row.metric for row in rows):
         found = [row for row in rows if row.metric == metric]
@@ -602,9 +613,13 @@ def cost(
 
     A point has "policy", "passes", "method", "value" and, or None, "low" and "high": `cost_points` makes them from results.
     """
-    if not points:
-        raise InputError("expected at least one point to draw, got none")
-    data = [dict(point) for point in points if _number(point["value"]) is not None]
+    data = [
+        {**point, **{name: _number(point[name]) for name in ("value", "low", "high")}}
+        for point in points
+        if _number(point["value"]) is not None
+    ]
+    if not data:
+        raise InputError(f"there is no {metric} of a method with a policy that was given to it: nothing to draw")
     names = list(dict.fromkeys(d["method"] for d in data))
     apart = _told_apart(names, orient="top", columns=max(1, _pixels(width, 600) // 140))
     x = alt.X(
@@ -615,7 +630,7 @@ def cost(
     )
     y = alt.Y("value:Q", title=_sense(metric), scale=alt.Scale(zero=False))
     base = alt.Chart(_data(data)).encode(x=x, color=apart["color"])
-    tips = _tips(("method", "method"), ("policy", "policy"), ("passes", "passes", ",d"), ("value", metric, ".5f"))
+    tips = _tips(("method", "method"), ("policy", "policy"), ("passes", "passes", ",d"), ("value", "mean", ".5f"))
     layers = [
         base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high"),
         base.mark_point(filled=True, size=70, opacity=1).encode(y=y, shape=apart["shape"], tooltip=tips),
@@ -669,14 +684,12 @@ def cost_points(results: Results, metric: str = "brier") -> list[Datum]:
 
 def _summaries(rows: Iterable[Row], metric: str) -> list[Datum]:
     """The mean of a metric over splits and seeds, and its interval, by what a chart calls the method."""
-    rows = [row for row in rows if row.metric == metric]
-    if not rows:
+    named = _named([row for row in rows if row.metric == metric])
+    if not named:
         raise InputError(f"there are no rows of {metric} to draw")
-    names = _labels([_what(row) for row in rows])
-    named = [replace(row, method=name, policy="", choice="") for row, name in zip(rows, names, strict=True)]
     table = Results(tuple(named)).pivot(("method",), ("metric",))  # which refuses to average what differs
     data = []
-    for name, summary in zip(dict.fromkeys(names), table.numbers.values(), strict=True):
+    for name, summary in zip(dict.fromkeys(row.method for row in named), table.numbers.values(), strict=True):
         half = summary.interval if summary.interval is not None else math.nan
         low, high = _number(summary.mean - half), _number(summary.mean + half)
         interval = "one run" if low is None or high is None else f"{low:.5f} to {high:.5f}"
@@ -808,8 +821,10 @@ def _names(details: Sequence[Detail]) -> list[str]:
     return [f"{label} ({i})" if times[label] > 1 else label for i, label in enumerate(labels, 1)]
 
 
-def _what(row: Row) -> tuple[str, str, str]:
-    return row.method, row.policy, row.choice
+def _named(rows: Sequence[Row]) -> list[Row]:
+    """The rows under what charts call their methods."""
+    labels = _labels([(row.method, row.policy, row.choice) for row in rows])
+    return [replace(row, method=label, policy="", choice="") for row, label in zip(rows, labels, strict=True)]
 
 
 def _labels(whats: Sequence[tuple[str, str, str]]) -> list[str]:
@@ -828,13 +843,13 @@ def _labels(whats: Sequence[tuple[str, str, str]]) -> list[str]:
 # --- From results, by name ---------------------------------------------------------------------------------------------
 
 
-def _each(draw: Callable[[Detail, str], Any], usable: Callable[[Detail], bool]) -> Callable[..., Any]:
-    """A panel for each detail that has what is drawn."""
+def _each(part: str, what: str, draw: Callable[[Detail, str], Any]) -> Callable[..., Any]:
+    """A panel for each detail that has the part to draw."""
 
-    def drawn(results: Results, metric: str, dark: bool) -> Any:
-        found = [detail for detail in results.details if usable(detail)]
+    def drawn(results: Results, metric: str, dark: bool) -> alt.TopLevelMixin:
+        found = [detail for detail in results.details if detail[part] is not None]
         if not found:
-            raise InputError("the results have nothing to draw this from: it needs details of a method that has them")
+            raise InputError(f"there is nothing to draw: none of the {len(results.details)} details here has {what}")
         panels = [draw(detail, name) for detail, name in zip(found, _names(found), strict=True)]
         return _finished(panels[0] if len(panels) == 1 else _grid(panels, 2), dark)
 
@@ -842,11 +857,11 @@ def _each(draw: Callable[[Detail, str], Any], usable: Callable[[Detail], bool]) 
 
 
 FIGURES: dict[str, Callable[..., Any]] = {
-    "reliability": _each(lambda d, name: _diagram(d, name, 300), lambda d: d["bins"] is not None),
+    "reliability": _each("bins", "labels", lambda detail, name: _diagram(detail, name, 300)),
     "confidence": lambda results, metric, dark: confidence_histogram(results.details, dark=dark),
-    "weights": _each(lambda d, name: _weights(d, name, None), lambda d: d["views"] is not None),
-    "shares": _each(lambda d, name: _shares(d, True, name, 360), lambda d: d["views"] is not None),
-    "per-class": _each(lambda d, name: _per_class(d, 30, name, 420), lambda d: d["per_class"] is not None),
+    "weights": _each("views", "weights of views", lambda detail, name: _weights(detail, name, None)),
+    "shares": _each("views", "shares of views", lambda detail, name: _shares(detail, True, name, 360)),
+    "per-class": _each("per_class", "labels", lambda detail, name: _per_class(detail, 30, name, 420)),
     "ranking": lambda results, metric, dark: ranking(results, metric or "brier", dark=dark),
     "entropy": lambda results, metric, dark: entropy(results, metric or "entropy", dark=dark),
     "sizes": lambda results, metric, dark: sizes(results, [metric] if metric else (), dark=dark),
