@@ -21,8 +21,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from xml.sax.saxutils import quoteattr
 
 import numpy as np
 import torch
@@ -78,7 +80,7 @@ def theme(dark: bool = False) -> dict[str, Any]:
         "background": "transparent",
         "font": FONT,
         "padding": 8,
-        "view": {"stroke": None},
+        "view": {"stroke": None, "continuousWidth": 300, "continuousHeight": 300},
         "title": {
             **{"anchor": "start", "frame": "group", "fontSize": 15, "fontWeight": 600, "offset": 10, "color": ink},
             **{"subtitleFontSize": 12, "subtitleColor": soft, "subtitlePadding": 5, "subtitleLineHeight": 16},
@@ -414,7 +416,7 @@ def _per_class(detail: Detail, most: int, title: str, width: Width) -> Any:
         _classes(detail, len(found["counts"])), found["counts"], found["confidence"], found["accuracy"], strict=True
     ):
         if n:
-            low, high = (confidence - end for end in reversed(wilson(n, accuracy)))
+            low, high = (confidence - end for end in reversed(wilson(float(n), accuracy)))
             sense = OVER if confidence >= accuracy else UNDER
             data.append(
                 {
@@ -677,7 +679,8 @@ def cost_points(results: Results, metric: str = "brier") -> list[Datum]:
     for method, policy in dict.fromkeys((row.method, row.policy) for row in rows):
         mine = [replace(row, policy="") for row in rows if (row.method, row.policy) == (method, policy)]
         (summary,) = _summaries(mine, metric)
-        passes = known.get((method, policy)) or 1 + sum(Policy.parse(policy).repeats.values())
+        views = Policy.parse(policy).repeats.values() if policy else ()
+        passes = known.get((method, policy), 1 + sum(views))
         points.append({"policy": policy, "passes": passes, **summary})
     return points
 
@@ -918,9 +921,15 @@ def picture(chart: alt.TopLevelMixin, path: str | os.PathLike[str]) -> Path:
     kind = path.suffix.lower().removeprefix(".")
     if kind not in _FORMATS:
         raise InputError(f"expected a file that ends in .{', .'.join(_FORMATS)}, got {path.name!r}")
+    if kind != "json" and find_spec("vl_convert") is None:  # altair is there, what draws for it is not
+        raise InputError(MISSING.replace("altair", "vl-convert-python"))
     with whole_file(path) as part:
-        try:
-            chart.save(part, **{"format": kind, **_FORMATS[kind]})
-        except ImportError:  # altair is there, what draws for it is not
-            raise InputError(MISSING.replace("altair", "vl-convert-python")) from None
+        chart.save(part, **{"format": kind, **_FORMATS[kind]})
+        if kind == "svg":
+            part.write_text(_read_aloud(part.read_text(encoding="utf-8"), chart), encoding="utf-8")
     return path
+
+
+def _read_aloud(svg: str, chart: Any) -> str:
+    """The picture with its description, which Vega gives to pages alone."""
+    return svg.replace("<svg ", f'<svg role="img" aria-label={quoteattr(chart.description)} ', 1)
