@@ -184,6 +184,10 @@ def test_a_diagram_of_probabilities_shows_their_ece(detail: dict[str, Any]) -> N
     assert len([row for row in data(atta.reliability(probs, labels, bins=1)) if "images" in row]) == 1
 
 
+def test_a_chart_without_a_title_still_says_its_numbers(detail: dict[str, Any]) -> None:
+    assert figures.reliability_of(detail, title="").to_dict()["title"]["text"][0].startswith("300 images · ECE")
+
+
 def test_what_is_no_probability_is_refused_by_a_diagram() -> None:
     with pytest.raises(InputError, match="logits"):
         atta.reliability(torch.tensor([[3.0, -1.0]]), [0])

@@ -187,11 +187,11 @@ def reliabilities(
 def _side_by_side(looked: Mapping[str, Detail], columns: int, width: int, dark: bool) -> alt.TopLevelMixin:
     if not looked:
         raise InputError("expected at least one method to draw, got none")
-    panels = [_diagram(detail, name, width, legend=i == 0) for i, (name, detail) in enumerate(looked.items())]
+    panels = [_diagram(detail, name, width, apart=16) for name, detail in looked.items()]  # they share one legend
     return _finished(_grid(panels, columns), dark)
 
 
-def _diagram(detail: Detail, title: str, width: int, *, legend: bool = True) -> Any:
+def _diagram(detail: Detail, title: str, width: int, *, apart: int = 4) -> Any:
     found = detail["bins"]
     if found is None:
         raise InputError("a reliability diagram needs labels, and these images have none")
@@ -214,7 +214,7 @@ def _diagram(detail: Detail, title: str, width: int, *, legend: bool = True) -> 
         f"{detail['images']:,} images · ECE {ece:.4f}",
         f"confidence {detail['confidence']:.3f} · accuracy {detail['accuracy']:.3f}",
     ]
-    key = _above() if legend else None
+    key = _above(apart)
     colour = alt.Scale(domain=["accuracy", OVER, UNDER], range=[SKY, ORANGE, PURPLE])
     tips = _tips(
         ("range", "confidence in"),
@@ -224,14 +224,18 @@ def _diagram(detail: Detail, title: str, width: int, *, legend: bool = True) -> 
         ("interval", "its 95 % interval"),
         ("gap", "confidence − accuracy", "+.4f"),
     )
-    span = {"x": _unit("from", labels=False), "x2": "to"}
+    span = {"x": _unit(alt.X, "from", labels=False), "x2": "to"}
     base = alt.Chart(_data(data))
 
     def coloured(field: str) -> alt.Color:
         return alt.Color(f"{field}:N", scale=colour, legend=key)
 
-    bars = base.mark_rect().encode(**span, y=_unit("accuracy", "accuracy"), y2=alt.datum(0), color=coloured("bar"))
-    gaps = base.mark_rect().encode(**span, y=_unit("accuracy", "accuracy"), y2="confidence", color=coloured("sense"))
+    bars = base.mark_rect().encode(
+        **span, y=_unit(alt.Y, "accuracy", "accuracy"), y2=alt.datum(0), color=coloured("bar")
+    )
+    gaps = base.mark_rect().encode(
+        **span, y=_unit(alt.Y, "accuracy", "accuracy"), y2="confidence", color=coloured("sense")
+    )
     ends = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
     diagonal = alt.Chart(_data(ends)).mark_line(style="diagonal").encode(x="x:Q", y="y:Q")
     middle = base.encode(x="confidence:Q")
@@ -242,7 +246,7 @@ def _diagram(detail: Detail, title: str, width: int, *, legend: bool = True) -> 
     lower = (
         base.mark_rect(style="count")
         .encode(
-            x=_unit("from", "confidence"),
+            x=_unit(alt.X, "from", "confidence"),
             x2="to",
             y=alt.Y("images:Q", title="images", axis=alt.Axis(tickCount=2, format=",d")),
             y2=alt.datum(0),
@@ -259,7 +263,7 @@ def _diagram(detail: Detail, title: str, width: int, *, legend: bool = True) -> 
 def confidence_histogram(
     details: Sequence[Detail], *, log: bool = True, columns: int = 2, width: Width = 360, dark: bool = False
 ) -> alt.TopLevelMixin:
-    """Draw how many images have which confidence: the first detail, as an outline, behind each of the others.
+    """Draw how many images have which confidence: the first detail as a line over the bars of each other one.
 
     `log` counts on a logarithmic axis: a good network is nearly sure of nearly everything.
     """
@@ -277,7 +281,7 @@ def confidence_histogram(
 
 def _histogram(before: tuple[str, Detail] | None, after: tuple[str, Detail], log: bool, width: Width) -> Any:
     name, detail = after
-    x, y = _unit("from", "confidence"), _counting("images", log)
+    x, y = _unit(alt.X, "from", "confidence"), _counting("images", log)
     tips = _tips(("method", "method"), ("range", "confidence in"), ("images", "images", ",d"))
     layers: list[Any] = [
         alt.Chart(_data(_cells(detail["histogram"], name)))
@@ -293,13 +297,11 @@ def _histogram(before: tuple[str, Detail] | None, after: tuple[str, Detail], log
     said = [f"bars: {name}, mean {detail['confidence']:.3f}"]
     if before:
         said.append(f"line: {before[0]}, mean {before[1]['confidence']:.3f}")
-    return (
-        alt.layer(*layers)
-        .properties(width=width, height=180)
-        .properties(
-            title=_heading(name, said, width),
-            description=f"Histogram of the confidence of {detail['images']:,} images; {'; '.join(said)}.",
-        )
+    return alt.layer(*layers).properties(
+        width=width,
+        height=180,
+        title=_heading(name, said, width),
+        description=f"Histogram of the confidence of {detail['images']:,} images; {'; '.join(said)}.",
     )
 
 
@@ -358,13 +360,11 @@ def _weights(detail: Detail, title: str, width: Width | None) -> Any:
     limit, span = f"limit {views['limit']:.3f}", (min(known, default=0.0), max(known, default=0.0))
     said = f"weights from {span[0]:+.3f} to {span[1]:+.3f}".replace("-", "−")
     size = width or (110 if classes == 1 else 46 * classes if classes <= WRITTEN else max(420, min(640, 22 * classes)))
-    return (
-        alt.layer(*layers[: 2 if classes <= WRITTEN else 1])
-        .properties(width=size, height=28 * len(views["kinds"]))
-        .properties(
-            title=_heading(title, [f"{limit} · {said}"], size if size == "container" else max(300, size)),
-            description=f"Weights of {len(views['kinds'])} kinds of view{_of(title)}, {classes} for each: {said}, {limit}.",
-        )
+    return alt.layer(*layers[: 2 if classes <= WRITTEN else 1]).properties(
+        width=size,
+        height=28 * len(views["kinds"]),
+        title=_heading(title, [f"{limit} · {said}"], size if size == "container" else max(300, size)),
+        description=f"Weights of {len(views['kinds'])} kinds of view{_of(title)}, {classes} for each: {said}, {limit}.",
     )
 
 
@@ -381,7 +381,7 @@ def _shares(detail: Detail, log: bool, title: str, width: Width) -> Any:
         alt.Chart(_data(_cells(views["shares"])))
         .mark_rect(color=SKY)
         .encode(
-            x=_unit("from", "share of the views"),
+            x=_unit(alt.X, "from", "share of the views"),
             x2="to",
             y=_counting("images", log),
             y2=alt.datum(0),
@@ -393,10 +393,11 @@ def _shares(detail: Detail, log: bool, title: str, width: Width) -> Any:
     )
     held = f"the class guard holds {views['limited']:,} of {detail['images']:,} images below it"
     said = f"limit {views['limit']:.3f}, dashed; {held}; mean share {views['mean_share']:.3f}"
-    return (
-        alt.layer(bars, limit.mark_rule(style="guide"))
-        .properties(width=width, height=180)
-        .properties(title=_heading(title, [said], width), description=f"Shares of the views{_of(title)}: {said}.")
+    return alt.layer(bars, limit.mark_rule(style="guide")).properties(
+        width=width,
+        height=180,
+        title=_heading(title, [said], width),
+        description=f"Shares of the views{_of(title)}: {said}.",
     )
 
 
@@ -457,13 +458,11 @@ def _per_class(detail: Detail, most: int, title: str, width: Width) -> Any:
     )
     whiskers = base.mark_rule(style="whisker").encode(x="low:Q", x2="high")
     zero = alt.Chart(_data([{"zero": 0}])).mark_rule(style="zero").encode(x="zero:Q")
-    return (
-        alt.layer(bars, zero, whiskers)
-        .properties(width=width, height=max(40, 20 * len(shown)))
-        .properties(
-            title=_heading(title, ["; ".join(said)], width),
-            description=f"Confidence minus accuracy by predicted class{_of(title)}: {'; '.join(said)}.",
-        )
+    return alt.layer(bars, zero, whiskers).properties(
+        width=width,
+        height=max(40, 20 * len(shown)),
+        title=_heading(title, ["; ".join(said)], width),
+        description=f"Confidence minus accuracy by predicted class{_of(title)}: {'; '.join(said)}.",
     )
 
 
@@ -733,10 +732,9 @@ def _measured() -> list[alt.Tooltip]:
     )
 
 
-def _unit(field: str, title: str | None = None, *, labels: bool = True) -> Any:
-    """An axis of [0, 1]; the channel is told by the field's place."""
+def _unit(channel: Any, field: str, title: str | None = None, *, labels: bool = True) -> Any:
+    """A channel whose axis is [0, 1]."""
     axis = alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8, 1], format=".1f", labels=labels, ticks=labels, labelFlush=False)
-    channel = alt.Y if field == "accuracy" else alt.X
     return channel(f"{field}:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=axis)
 
 
@@ -748,8 +746,8 @@ def _counting(field: str, log: bool) -> alt.Y:
     return alt.Y(f"{field}:Q", title="images (log scale)", scale=alt.Scale(type="symlog"), axis=ticks)
 
 
-def _above() -> alt.Legend:
-    return alt.Legend(orient="top", title=None, offset=4)
+def _above(apart: int = 4) -> alt.Legend:
+    return alt.Legend(orient="top", title=None, offset=apart)
 
 
 def _all_labels() -> alt.Axis:
@@ -774,7 +772,10 @@ def _heading(title: str, lines: Sequence[str], width: Width) -> alt.Title:
     """A title and what is said below it, wrapped to the width: a chart does not wrap them itself."""
     letters = max(20, int(_pixels(width, 640) / 6))
     below = [part for line in lines for part in textwrap.wrap(line, letters)]
-    return alt.Title(textwrap.wrap(title, int(letters * 0.75)) or "", subtitle=below or alt.Undefined)
+    above = textwrap.wrap(title, int(letters * 0.75))
+    if not above:  # Vega shows nothing below an empty title
+        return alt.Title(below, fontSize=12, fontWeight="normal")
+    return alt.Title(above, subtitle=below)
 
 
 def _pixels(width: Width, container: int = 300) -> int:
@@ -854,7 +855,7 @@ def _each(part: str, what: str, draw: Callable[[Detail, str], Any]) -> Callable[
         if not found:
             raise InputError(f"there is nothing to draw: none of the {len(results.details)} details here has {what}")
         panels = [draw(detail, name) for detail, name in zip(found, _names(found), strict=True)]
-        return _finished(panels[0] if len(panels) == 1 else _grid(panels, 2), dark)
+        return _finished(panels[0] if len(panels) == 1 else _grid(panels, 2).resolve_scale(color="independent"), dark)
 
     return drawn
 
