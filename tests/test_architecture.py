@@ -20,6 +20,7 @@ LAYERS = [
     ["fits", "recording", "terminal"],
     ["choosing"],
     ["experiment"],
+    ["figures"],
     ["demo", "reproduce"],
     ["holding"],
     ["cli"],
@@ -32,6 +33,8 @@ HEAVY = {
     "PIL": {"imagesets"},
     "onnxruntime": {"models"},
     "typer": {"cli"},
+    "altair": {"figures"},
+    "vl_convert": {"figures"},
 }
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from atta.collecting import collect
     from atta.errors import InputError
+    from atta.figures import compare_plot, reliability
     from atta.metrics import METRICS, Sums, bins, evaluate
     from atta.models import FromProbabilities, Normalized, NumpyModel, OnnxModel
     from atta.predictions import Predictions, Record, find_record
@@ -67,13 +68,15 @@ __all__ = [
     "View",
     "bins",
     "collect",
+    "compare_plot",
     "evaluate",
     "find_method",
     "find_record",
     "load",
+    "reliability",
 ]
 
-_HOMES = ("calibrators", "errors", "metrics", "predictions", "results", "views", "models", "collecting")
+_HOMES = ("calibrators", "errors", "metrics", "predictions", "results", "views", "models", "collecting", "figures")
 
 
 def __getattr__(name: str) -> Any:

@@ -430,6 +430,43 @@ def demo(
     write_page(results, output / "digits.html", title="A small network on digits", pictures=pictures)
 
 
+@commands.command()
+def figure(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="reliability, confidence, weights, shares, per-class, ranking, entropy, sizes or cost.",
+        ),
+    ],
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A file of numbers, as the commands write them.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to: .svg, .png, .pdf, .json or .html.")
+    ],
+    method: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this method; may be repeated.")] = None,
+    dataset: Annotated[str | None, typer.Option(metavar="NAME", help="Only this dataset.")] = None,
+    experiment: Annotated[str | None, typer.Option(metavar="NAME", help="Only this experiment.")] = None,
+    validation: Annotated[int | None, typer.Option(metavar="IMAGES", help="Only fits on so many images.")] = None,
+    metric: Annotated[str, typer.Option(help="Instead of the usual metric of the figure.")] = "",
+    dark: Annotated[bool, typer.Option("--dark", help="For a dark background.")] = False,
+) -> None:
+    """Draw a figure from results."""
+    from atta.figures import figure as draw
+    from atta.figures import picture
+
+    found = Results.load(results)
+    chart = draw(
+        name,
+        found,
+        metric=metric,
+        dark=dark,
+        method=method,
+        dataset=dataset,
+        experiment=experiment,
+        validation=validation,
+    )
+    out.print(f"figure: {picture(chart, output)}")
+
+
 # --- What the commands share: reading what was typed, showing what came out --------------------------------------------
 
 

@@ -44,7 +44,7 @@ def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> 
         "class_changes": class_changes(probs, base),
         "accuracy": None if correct is None else correct.mean().item(),
         "confidence": confidence.mean().item(),
-        "bins": None if correct is None else _bins(confidence, correct),
+        "bins": None if correct is None else reliability_bins(confidence, correct),
         "histogram": _counts(confidence, FINE),
         "per_class": None if correct is None else _per_class(confidence, correct, winner, predictions.classes, names),
         "views": _views(calibrator, test, base),
@@ -52,10 +52,11 @@ def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> 
     }
 
 
-def _bins(confidence: Tensor, correct: Tensor) -> dict[str, list[float | None]]:
-    found = bins(confidence, correct, count=BINS)
+def reliability_bins(confidence: Tensor, correct: Tensor, *, count: int = BINS) -> dict[str, list[float | None]]:
+    """What a reliability diagram draws: the bins of the ECE, and the 95 % interval of the accuracy in each."""
+    found = bins(confidence, correct, count=count)
     low, high = zip(
-        *(_wilson(n, a) for n, a in zip(found.counts.tolist(), found.accuracy.tolist(), strict=True)), strict=True
+        *(wilson(n, a) for n, a in zip(found.counts.tolist(), found.accuracy.tolist(), strict=True)), strict=True
     )
     return {
         "edges": found.edges.tolist(),
@@ -67,7 +68,7 @@ def _bins(confidence: Tensor, correct: Tensor) -> dict[str, list[float | None]]:
     }
 
 
-def _wilson(count: float, part: float) -> tuple[float | None, float | None]:
+def wilson(count: float, part: float) -> tuple[float | None, float | None]:
     """The 95 % interval of a proportion that also holds for few images, and for none or all of them right."""
     if not count:
         return None, None
