@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo reproduce test check bench docs clean
+.PHONY: setup demo reproduce test check bench docs picture clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,9 @@ bench: $(STAMP)  ## speed and memory against peers, as ratios measured in one ru
 
 docs: $(STAMP)  ## the generated pages
 	$(BIN)/python docs/generate.py
+
+picture: demo  ## the picture of the report in the README; needs a Chromium
+	$(BIN)/python docs/screenshot.py atta-demo/report.html docs/report.png
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
