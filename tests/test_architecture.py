@@ -23,6 +23,7 @@ LAYERS = [
     ["figures"],
     ["demo", "reproduce"],
     ["holding"],
+    ["report"],
     ["cli"],
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
@@ -34,7 +35,8 @@ HEAVY = {
     "onnxruntime": {"models"},
     "typer": {"cli"},
     "altair": {"figures"},
-    "vl_convert": {"figures"},
+    "vl_convert": {"figures", "report"},
+    "jinja2": {"report"},
 }
 
 
