@@ -52,7 +52,7 @@ def test_compare_prints_the_table_and_writes_its_numbers(record_file: str, tmp_p
     ).output
     results = Results.load(numbers)
     assert results.names("method") == ["vanilla", "v-atta"]
-    assert results.about["methods"]["v-atta"]["optimizer"] == "lbfgs"
+    assert results.about["methods"]["shop"]["v-atta"]["optimizer"] == "lbfgs"
     for method in ("vanilla", "v-atta"):
         line = next(line for line in output.splitlines() if line.startswith(method))
         for metric in ("brier", "ece", "mc_brier", "nll"):

@@ -346,3 +346,75 @@ def test_views_of_ones_own_have_no_ladder() -> None:
 def test_every_measure_can_be_asked_for() -> None:
     assert set(METRICS) < set(MEASURES)
     small(metrics=list(MEASURES))
+
+
+# ---- what would be silently wrong
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"test": "a"}, "test: a is fitted on; expected 'rest', 'fitted' or another record"),
+        ({"aligned": True}, "aligned: expected another record to test on, got 'rest'"),
+        ({"validation": [60, 60]}, "validation: expected each once, got 60 twice"),
+        ({"seeds": [1, 1]}, "seeds: expected each once, got 1 twice"),
+        ({"published": "nope"}, "the paper has no table 'nope'"),
+        (
+            {"methods": {"v-atta": {"policy": 3}}},
+            "expected a policy, such as 'flip \\+ 5 crop', or a list of them, got 3",
+        ),
+        ({"methods": {"v-atta": {"policies": []}}}, "expected a policy"),
+        ({"methods": {"mine": {"method": 3}}}, "unknown method '3'"),
+        ({"methods": {"v-atta": {"epochs": 2.5}}}, "v-atta: epochs must be a whole number, got 2.5"),
+        ({"methods": {"v-atta": {"step": "abc"}}}, "v-atta cannot be set so: step='abc'"),
+        ({"methods": {"v-atta": {"seed": "x"}}}, "v-atta: seed must be a whole number, got 'x'"),
+    ],
+)
+def test_what_would_go_wrong_later_is_said_at_once(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        small(**change)
+
+
+def test_shifted_images_in_another_order_are_refused(record: Record) -> None:
+    other = record[torch.randperm(300, generator=torch.Generator().manual_seed(1))]
+    with pytest.raises(InputError, match="record b is not the last 300 images of a: their labels differ"):
+        run(small(test="b", aligned=True), {"a": record, "b": other})
+
+
+def test_records_of_two_networks_are_refused(record: Record) -> None:
+    a, b = (Record(record.predictions, record.labels, {"training_seed": str(seed)}) for seed in (0, 1))
+    with pytest.raises(InputError, match="records a and b are not of one network: their training_seed is 0 and 1"):
+        run(small(test="b"), {"a": a, "b": b})
+
+
+def test_numbers_that_there_cannot_be_are_named_before_anything_is_fitted(record: Record) -> None:
+    with pytest.raises(InputError, match="brier needs labels, and record b has none"):
+        run(small(test="b"), {"a": record, "b": Record(record.predictions)})
+    with pytest.raises(InputError, match="ood_auroc is for images of no known class, and record b has labels"):
+        run(small(test="b", metrics=[OOD_AUROC]), {"a": record, "b": record})
+
+
+def test_all_images_can_be_taken_in_one_way_only(record: Record) -> None:
+    results = run(small(test="b", validation=0, splits=5, choose=["paper"]), {"a": record, "b": made_up(50, seed=2)})
+    assert results.names("split") == [0]
+    assert results.names("validation") == [300]
+    with pytest.raises(InputError, match="all 300 images are fitted on, and none is left to test"):
+        run(small(test="b", aligned=True, validation=0), {"a": record, "b": record})
+
+
+@pytest.mark.parametrize("classes", ["cat,dog", "3", '{"a": 1}'])
+def test_an_origin_that_says_anything_does_no_harm(record: Record, classes: str) -> None:
+    odd = Record(record.predictions, record.labels, {"classes": classes})
+    results = run(small(splits=1, methods={"vanilla": {}}), {"a": odd})
+    assert results.details[0]["per_class"]["names"] == ["0", "1", "2", "3", "4"]
+
+
+def test_sizes_that_would_not_differ_are_refused() -> None:
+    with pytest.raises(InputError, match="3 sizes from 1 images on would not differ"):
+        small(validation=[1000, 1100, 1200]).changed(validation=1)
+
+
+def test_settings_that_are_none_are_left_out_of_toml() -> None:
+    experiment = small(methods={"v-atta": {"views": None, **QUICK}})
+    again = Experiment.of(tomllib.loads(experiment.toml()))
+    assert again.method("v-atta") == experiment.method("v-atta")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from atta import fits, recording
+from atta import Predictions, Record, fits, recording
 from atta.cli import commands
 from atta.experiment import Experiment
 from atta.holding import against, chosen, own_table, results_page
@@ -212,8 +212,9 @@ def test_how_often_each_rule_chose_which_policy_is_told(whole: tuple[Reproductio
 
 
 def test_what_cannot_be_had_is_skipped_with_a_line(tmp_path: Path) -> None:
-    for name in ("cifar10", "cifar10_ood"):
-        made_up(40, 10).save(tmp_path / "records" / f"{name}.safetensors")
+    record = made_up(40, 10)
+    record.save(tmp_path / "records" / "cifar10.safetensors")
+    Record(record.predictions).save(tmp_path / "records" / "cifar10_ood.safetensors")
     said: list[str] = []
     some = [quick(e) for e in find_experiments(["ood-cifar10", "shift-cifar10", "in-distribution-aid"])]
     some = [replace(e, methods={"vanilla": {}, "temperature": {}}, policies=("flip",)) for e in some]
@@ -282,8 +283,6 @@ def test_reproduce_prints_ours_beside_the_published_and_the_claims(tmp_path: Pat
     views = {
         kind: view[:, :1].repeat(1, 5, 1) if kind != "flip" else view for kind, view in record.predictions.views.items()
     }
-    from atta import Predictions, Record
-
     Record(Predictions(record.predictions.logits, views), record.labels).save(records / "cifar10.safetensors")
     output = atta(
         *(
@@ -307,3 +306,46 @@ def test_reproduce_without_anything_to_run_is_an_error(tmp_path: Path) -> None:
     message = "nothing could be run"
     arguments = ["reproduce", "--only", "shift-aid", "--records", str(tmp_path), "-o", str(tmp_path / "out")]
     assert message in atta(*arguments, code=2)
+
+
+def test_a_record_made_with_other_settings_is_refused(whole: tuple[Reproduction, Places, list[str]]) -> None:
+    done, places, _ = whole
+    with pytest.raises(InputError, match=r"cifar10.safetensors was made with steps 2 and not 4; choose another folder"):
+        reproduce(done.experiments[:1], places, replace(MAKING, steps=4))
+    with pytest.raises(InputError, match="was made with model small_cnn and not resnet50"):
+        reproduce(done.experiments[:1], places, replace(MAKING, model="resnet50"))
+
+
+def test_no_new_network_stands_in_for_that_of_a_record(data: Path, tmp_path: Path) -> None:
+    made_up(40, 10).save(tmp_path / "cifar10.safetensors")
+    said: list[str] = []
+    done = reproduce(
+        [quick(e) for e in find_experiments(["shift-cifar10"])],
+        Places(output=tmp_path / "out", records=tmp_path, data=data),
+        MAKING,
+        say=said.append,
+    )
+    assert not done.experiments
+    assert "the network of cifar10.safetensors is not at hand" in said[0]
+
+
+def test_records_that_do_not_fit_skip_one_experiment_and_not_the_others(tmp_path: Path) -> None:
+    made_up(40, 10).save(tmp_path / "cifar10.safetensors")
+    made_up(40, 5).save(tmp_path / "cifar10_shift.safetensors")
+    some = [quick(e) for e in find_experiments(["shift-cifar10", "space"])]
+    some = [replace(e, methods={"vanilla": {}}) for e in some]
+    done = reproduce(some, Places(output=tmp_path / "out", records=tmp_path))
+    assert [e.name for e in done.experiments] == ["space-cifar10"]
+    assert "cifar10_shift has 5 classes" in done.skipped["shift-cifar10"]
+    assert results_page(done, {}, command="x")
+
+
+def test_a_label_may_hold_what_tables_put_between_names(folder: Path) -> None:
+    file = folder / "odd.toml"
+    file.write_text((folder / "mine.toml").read_text() + '[methods."a · b | c"]\nmethod = "vanilla"\n')
+    assert "a · b" in atta("run", str(file), "--records", str(folder))
+
+
+def test_what_cannot_be_written_is_one_sentence(folder: Path) -> None:
+    arguments = ("run", str(folder / "mine.toml"), "--records", str(folder))
+    assert "cannot be written" in atta(*arguments, "-o", str(folder / "mine.toml" / "x.json"), code=2)

@@ -314,12 +314,12 @@ def run(
 
     write = formatted(style)
     chosen = Experiment.read(experiment).changed(splits=splits, validation=validation)
-    loaded = load_records(find_records([chosen], Places(output=Path(), records=records)))
+    loaded = load_records(find_records([chosen], Places(output=Path(), records=records, own=False)))
     with TemporaryDirectory() as folder, bar(chosen.name, planned(chosen, loaded)) as advance:
         results = run_experiment(chosen, loaded, fits=Fits(loaded, Path(folder), cores()), done=advance)
-    write(own_table(results, chosen))
     if output is not None:
         say(f"numbers: {results.save(output)}")
+    write(own_table(results, chosen))
     write_page(results, report_file, title=chosen.title)
 
 
@@ -352,7 +352,7 @@ def reproduce(
     that come with the package are used. What cannot be had is skipped with a line. Stopped, the same command goes on.
     """
     from atta.claims import claims_table
-    from atta.holding import NAMES, against, results_page
+    from atta.holding import NAMES, against, own_table, results_page
     from atta.provenance import cores, machine
     from atta.reproduce import Making, Places, find_experiments
     from atta.reproduce import reproduce as run_all
@@ -365,9 +365,11 @@ def reproduce(
         places = Places(output=output, records=records, data=data)
         done = run_all(chosen, places, making, say=say, bar=bar, workers=cores())
     for experiment in done.experiments:
-        table = against(done.results, experiment)
-        if table is not None:
-            show(table)
+        show(own_table(done.results, experiment))
+        for first in (False, True):
+            table = against(done.results, experiment, first=first)
+            if table is not None:
+                show(table)
     if not done.experiments:
         raise InputError("nothing could be run: see the lines above")
     checked = claims_table(done.results, names=lambda name: NAMES.get(name, name))

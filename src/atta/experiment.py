@@ -13,6 +13,7 @@ import difflib
 import json
 import os
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -28,9 +29,11 @@ from atta.details import details
 from atta.fits import RECORDED, Fit, Fits, Rows
 from atta.metrics import METRICS, class_changes, evaluate, ood_auroc
 from atta.predictions import Record
+from atta.published import published
 from atta.results import Results, Row
 from atta.types import InputError
 from atta.views import VIEWS, Policy
+from atta.workers import one_thread
 
 CLASS_CHANGES = "class_changes"
 OOD_AUROC = "ood_auroc"
@@ -79,6 +82,17 @@ class Experiment:
         for name in ("name", "dataset", "fit", "test", "methods", "policies", "validation", "seeds", "metrics"):
             if not getattr(self, name):
                 raise InputError(f"{self._who()}: {name}: expected at least one, got none")
+        for name in ("policies", "choose", "validation", "seeds", "metrics"):
+            if twice := [one for one, count in Counter(getattr(self, name)).items() if count > 1]:
+                raise InputError(f"{self._who()}: {name}: expected each once, got {twice[0]!r} twice")
+        if self.test == self.fit:
+            raise InputError(
+                f"{self._who()}: test: {self.fit} is fitted on; expected {REST!r}, {FITTED!r} or another record"
+            )
+        if self.aligned and self.test in (REST, FITTED):
+            raise InputError(f"{self._who()}: aligned: expected another record to test on, got {self.test!r}")
+        if self.published:
+            published(self.published)
         if self.splits < 1:
             raise InputError(f"{self._who()}: splits: expected at least 1, got {self.splits}")
         if min(self.validation) < 0:
@@ -98,13 +112,13 @@ class Experiment:
     def method(self, label: str, seed: int = 0) -> Method:
         """The method behind a name of the tables, with its settings, and this seed where it has one."""
         settings = {name: value for name, value in self.methods[label].items() if name not in _OUTSIDE}
-        found = find_method(self.methods[label].get("method", label), **settings)
+        found = find_method(str(self.methods[label].get("method", label)), **settings)
         return replace(found, seed=seed) if self._draws(found, settings) else found  # type: ignore[call-arg]
 
     def seeded(self, label: str) -> tuple[int, ...]:
         """The seeds a method is fitted with: one that draws nothing, or says its own seed, is fitted once."""
         settings = self.methods[label]
-        return self.seeds if self._draws(self.method(label), settings) else (int(settings.get("seed", 0)),)
+        return self.seeds if self._draws(self.method(label), settings) else (settings.get("seed", 0),)
 
     @staticmethod
     def _draws(method: Method, settings: Settings) -> bool:
@@ -116,7 +130,9 @@ class Experiment:
             return ("",)
         own = self.methods[label]
         given = own.get("policies", own.get("policy", self.policies))
-        policies = (given,) if isinstance(given, str) else tuple(given)
+        policies = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, list | tuple) else ()
+        if not policies or not all(isinstance(policy, str) for policy in policies):
+            raise InputError(f"expected a policy, such as 'flip + 5 crop', or a list of them, got {given!r}")
         for policy in policies:
             if policy != RECORDED:
                 Policy.parse(policy)
@@ -127,6 +143,8 @@ class Experiment:
         sizes = self.validation
         if validation is not None:
             sizes = tuple(round(size * validation / sizes[0]) if sizes[0] else validation for size in sizes)
+            if len(set(sizes)) < len(sizes):
+                raise InputError(f"{self._who()}: {len(sizes)} sizes from {validation} images on would not differ")
         return replace(self, splits=self.splits if splits is None else splits, validation=sizes)
 
     # ---- to and from TOML
@@ -160,7 +178,7 @@ class Experiment:
             lines += [
                 "",
                 f"[methods.{_toml(label)}]",
-                *(f"{name} = {_toml(value)}" for name, value in settings.items()),
+                *(f"{name} = {_toml(value)}" for name, value in settings.items() if value is not None),
             ]
         return "\n".join(lines) + "\n"
 
@@ -239,6 +257,11 @@ def run(
     fits = Fits(records) if fits is None else fits
     trials = list(_trials(experiment, records))
     fits.make(_needed(experiment, trials), done)
+    with one_thread():  # the last digit of a sum depends on how many add it up
+        return _tested(experiment, records, fits, trials)
+
+
+def _tested(experiment: Experiment, records: Mapping[str, Record], fits: Fits, trials: Sequence[_Trial]) -> Results:
     bench = _Bench(experiment, fits)
     rows: list[Row] = []
     looked: list[dict[str, Any]] = []
@@ -267,7 +290,7 @@ def run(
         "torch": torch.__version__,
         "experiments": {experiment.name: experiment.about()},
         "records": {name: {"sha256": fits.fingerprint(name), **records[name].origin} for name in used},
-        "methods": {label: _described(experiment.method(label)) for label in experiment.methods},
+        "methods": {experiment.name: {label: _described(experiment.method(label)) for label in experiment.methods}},
     }
     return Results(tuple(rows), about, tuple(looked))
 
@@ -284,7 +307,7 @@ def joined(parts: Sequence[Results]) -> Results:
 
 def planned(experiment: Experiment, records: Mapping[str, Record]) -> int:
     """How many fits the experiment asks for."""
-    return len(list(_needed(experiment, list(_trials(experiment, records)))))
+    return sum(1 for _ in _needed(experiment, list(_trials(experiment, records))))
 
 
 def _described(method: Method) -> dict[str, Any]:
@@ -315,19 +338,21 @@ def _trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[_
                 f"record {experiment.test} has {other.predictions.classes} classes, {experiment.fit}, which is fitted on, "
                 f"has {record.predictions.classes}"
             )
-        if experiment.aligned and len(other) > images:
-            raise InputError(
-                f"record {experiment.test} has {len(other)} images, more than the {images} of {experiment.fit}"
-            )
+        if experiment.aligned:
+            _check_aligned(experiment, record, other)
+        _check_network(experiment, record, other)
         _check_views(experiment, other, experiment.test)
     _check_views(experiment, record, experiment.fit)
+    _check_metrics(experiment, record if experiment.test in (REST, FITTED) else other)
     for validation in experiment.validation:
         size = validation or images
         if size > images or (size == images and experiment.test == REST):
             raise InputError(
                 f"record {experiment.fit} has {images} images: expected fewer of them for validation, got {size}"
             )
-        for split in range(experiment.splits):
+        if size == images and experiment.aligned:
+            raise InputError(f"record {experiment.fit}: all {images} images are fitted on, and none is left to test")
+        for split in range(experiment.splits if size < images else 1):  # there is one way to take all of them
             rows = Rows(images, size, split)
             for label in experiment.methods:
                 for seed in experiment.seeded(label):
@@ -342,9 +367,41 @@ def _find(experiment: Experiment, records: Mapping[str, Record], name: str) -> R
     return records[name]
 
 
+def _check_aligned(experiment: Experiment, record: Record, other: Record) -> None:
+    first = len(record) - len(other)
+    if first < 0:
+        raise InputError(
+            f"record {experiment.test} has {len(other)} images, more than the {len(record)} of {experiment.fit}"
+        )
+    if other.labels is not None and not torch.equal(record.require_labels()[first:], other.labels):
+        raise InputError(
+            f"record {experiment.test} is not the last {len(other)} images of {experiment.fit}: their labels differ"
+        )
+
+
+def _check_network(experiment: Experiment, record: Record, other: Record) -> None:
+    """What is fitted on one network's answers says nothing of another's."""
+    for key in ("model", "trained_on", "training_seed", "recipe"):
+        ours, theirs = record.origin.get(key), other.origin.get(key)
+        if ours is not None and theirs is not None and ours != theirs:
+            both = f"{experiment.fit} and {experiment.test}"
+            raise InputError(f"records {both} are not of one network: their {key} is {ours} and {theirs}")
+
+
+def _check_metrics(experiment: Experiment, test: Record) -> None:
+    """Say before the fits which numbers there will not be."""
+    for metric in experiment.metrics:
+        if metric in METRICS and METRICS[metric].needs_labels and test.labels is None:
+            raise InputError(f"{metric} needs labels, and record {experiment.test} has none")
+        if metric == OOD_AUROC and test.labels is not None:
+            raise InputError(f"{metric} is for images of no known class, and record {experiment.test} has labels")
+
+
 def _check_views(experiment: Experiment, record: Record, name: str) -> None:
     for label in experiment.methods:
         for policy in experiment.tried(label):
+            if policy == RECORDED and not record.predictions.kinds:
+                raise InputError(f"record {name}: {label} needs the logits of views, and it has none")
             if policy and policy != RECORDED:
                 try:
                     record.predictions.take(Policy.parse(policy).repeats)
@@ -372,8 +429,7 @@ class _Bench:
     def details(self, fit: Fit) -> dict[str, Any]:
         """What a report shows of the calibrator."""
         test, _ = self._tested(fit)
-        names = json.loads(self.fits.records[self.experiment.fit].origin.get("classes", "[]"))
-        return details(self.fits[fit], self.fits.seen(fit, test), names)
+        return details(self.fits[fit], self.fits.seen(fit, test), class_names(self.fits.records[self.experiment.fit]))
 
     def named(self, fit: Fit) -> str:
         """What the tables call the policy of a fit."""
@@ -395,6 +451,15 @@ class _Bench:
             return other, reference
         first = len(record) - len(other)
         return other[rest[rest >= first].sort().values - first], reference
+
+
+def class_names(record: Record) -> list[str]:
+    """The names of the classes, where the record's origin has them; it is text for people, and may say anything."""
+    try:
+        names = json.loads(record.origin.get("classes", ""))
+    except ValueError:
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
 def measure(calibrator: Calibrator, test: Record, reference: Record | None = None) -> dict[str, float]:

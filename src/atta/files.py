@@ -20,7 +20,12 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     path = Path(path)
     if path.is_dir():
         raise InputError(f"expected the name of a file to write, got the folder {path}")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error}") from None
+    if not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path} cannot be written: no leave to write into {path.parent}")
     # The process id keeps two processes that write the same file out of each other's way.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

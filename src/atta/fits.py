@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from atta import workers
+from atta import __version__, workers
 from atta.calibrators import Calibrator, Method, load
 from atta.fitting import folds
 from atta.predictions import Predictions, Record
@@ -164,6 +164,8 @@ class Fits:
     def key(self, fit: Fit) -> str:
         """A hash of all that the fit depends on."""
         about = {
+            "atta": __version__,
+            "torch": torch.__version__,
             "record": self.fingerprint(fit.record),
             "rows": asdict(fit.rows),
             "method": [fit.method.name, asdict(fit.method)],
@@ -199,8 +201,9 @@ def fingerprint(record: Record) -> str:
     """A hash of the logits, views and labels of a record, whatever file they came from."""
     found = hashlib.sha256()
     predictions: Predictions = record.predictions
+    views = {f"view.{kind}": view for kind, view in sorted(predictions.views.items())}
     labels = {} if record.labels is None else {"labels": record.labels}
-    for name, tensor in ({"logits": predictions.logits} | dict(sorted(predictions.views.items())) | labels).items():
+    for name, tensor in ({"logits": predictions.logits} | views | labels).items():
         found.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
         found.update(tensor.contiguous().cpu().numpy().tobytes())
     return found.hexdigest()

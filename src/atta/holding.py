@@ -109,7 +109,8 @@ def own_table(results: Results, experiment: Experiment) -> Table:
         return ours.pivot(("policy",), ("method", "metric"), **shape)
     if len(experiment.validation) > 1:
         return ours.pivot(("validation",), ("metric", "method"), **shape)
-    keeps = {name for name in ours.names("method") if experiment.method(name.split(" · ")[0]).keeps_class}
+    mine = [row for row in results if row.experiment == experiment.name]
+    keeps = {label(row) for row in mine if experiment.method(row.method).keeps_class}
     return ours.pivot(("method",), ("metric",), eligible=keeps.__contains__, **shape)
 
 
@@ -156,7 +157,7 @@ def results_page(done: Reproduction, machine: Mapping[str, str], *, command: str
     for experiment in experiments:
         parts += _section(done.results, experiment)
     parts += ["## Differences to the paper that we know of", DIFFERENCES.format(splits=splits)]
-    parts += ["## The records", _table({name: about["records"][name] for name in done.files})]
+    parts += ["## The records", _table(about["records"])]
     if done.skipped:
         parts += ["## Not run", "\n".join(f"- {name}: {why}" for name, why in done.skipped.items())]
     return "\n\n".join(parts) + "\n"

@@ -16,6 +16,7 @@ used. What was stopped goes on: a training from its checkpoint, a recording from
 """
 
 import difflib
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ import torch
 from atta.collecting import collect
 from atta.datasets import arrange, load, present, ucmerced_as_aid
 from atta.imagesets import ImageSet
+from atta.predictions import Record
 from atta.shards import beside
 from atta.training import Recipe, about, check_trained, load_trained, train
 from atta.types import InputError
@@ -211,6 +213,27 @@ def make(
             origin=origin,
         )
         return record.save(path)
+
+
+def check_made(
+    name: str, path: Path, *, model: str, steps: int | None, image_size: int | None, validation: int = VALIDATION
+) -> None:
+    """Refuse a record that `make` made with other settings than it would now; what is not known of it is not asked."""
+    recording, origin = _recording(name), Record.load(path).origin
+    plan = NETWORKS[recording.network].changed(steps, image_size)
+    recipe = json.loads(origin.get("recipe", "{}"))
+    side = (origin.get("image_shape") or "").rpartition(" ")[2]
+    told = {
+        "model": (origin.get("model"), model),
+        "steps": (recipe.get("steps"), plan.recipe.steps),
+        "image size": (side or None, str(plan.image_size) if plan.image_size else side),
+        "rows": (origin.get("rows"), f"{validation}:"),
+    }
+    for what, (found, wanted) in told.items():
+        if found is not None and found != wanted:
+            raise InputError(
+                f"{path} was made with {what} {found} and not {wanted}; choose another folder, or delete it"
+            )
 
 
 def _file(networks: Path, dataset: str) -> Path:

@@ -33,6 +33,8 @@ class Places:
     output: Path
     records: Path | None = None
     data: Path | None = None
+    own: bool = True
+    """Whether records may lie in the output, where they are made."""
 
     @property
     def bundled(self) -> bool:
@@ -47,7 +49,7 @@ class Places:
     def find(self, name: str) -> Path | None:
         """The file of a record, if there is one."""
         path = self.made / f"{name}.safetensors"
-        if path.is_file():
+        if (self.own or self.records is not None) and path.exists():
             return path
         return BUNDLED / f"{BUNDLED_AS[name]}.safetensors" if self.bundled and name in BUNDLED_AS else None
 
@@ -150,11 +152,15 @@ def reproduce(
     done, parts = Reproduction(Results(()), [], files=files), []
     for experiment in experiments:
         lacking = [name for name in needed([experiment]) if name in missing]
+        try:
+            total = 0 if lacking else planned(experiment, records)
+        except InputError as error:  # records that do not fit together end one experiment, not the others
+            lacking, missing = [experiment.name], {**missing, experiment.name: str(error)}
         if lacking:
             done.skipped[experiment.name] = "; ".join(missing[name] for name in lacking)
             say(f"skipped {experiment.name}: {done.skipped[experiment.name]}")
             continue
-        results = _run(experiment, records, fits, bar)
+        results = _run(experiment, records, fits, bar, total)
         results.save(places.output / f"{experiment.name}.json")
         parts.append(results)
         done.experiments.append(experiment)
@@ -165,11 +171,15 @@ def reproduce(
 
 
 def _run(
-    experiment: Experiment, records: Mapping[str, Record], fits: Fits, bar: Callable[[str, int], object] | None
+    experiment: Experiment,
+    records: Mapping[str, Record],
+    fits: Fits,
+    bar: Callable[[str, int], object] | None,
+    total: int,
 ) -> Results:
     if bar is None:
         return run(experiment, records, fits=fits)
-    with bar(experiment.name, planned(experiment, records)) as advance:  # type: ignore[attr-defined]
+    with bar(experiment.name, total) as advance:  # type: ignore[attr-defined]
         return run(experiment, records, fits=fits, done=lambda what: advance(f"{experiment.name}: {what}"))
 
 
@@ -179,10 +189,26 @@ def _gather(
     """Find or make each record; return their files, and for each that cannot be had, why."""
     files: dict[str, Path] = {}
     missing: dict[str, str] = {}
+    networks, validation = places.output / "networks", making.validation or recording.VALIDATION
     for name in names:
         path = places.find(name)
+        own = recording.RECORDINGS[name].network if name in recording.RECORDINGS else name
+        if path is None and own != name and own in files and not (networks / own / "model.safetensors").is_file():
+            missing[name] = (
+                f"no {name}.safetensors in {places.made}, and the network of {own}.safetensors is not at hand"
+            )
+            continue
+        if path is not None and path.parent == places.output / "records":
+            recording.check_made(
+                name,
+                path,
+                model=making.model,
+                steps=making.steps,
+                image_size=making.image_size,
+                validation=validation,
+            )
         if path is None:
-            obstacle = recording.obstacle(name, places.data, places.output / "networks")
+            obstacle = recording.obstacle(name, places.data, networks)
             if obstacle is not None:
                 missing[name] = f"no {name}.safetensors in {places.made}, nor data to make it from ({obstacle})"
                 continue
@@ -190,11 +216,11 @@ def _gather(
                 name,
                 data=places.data,
                 records=places.made,
-                networks=places.output / "networks",
+                networks=networks,
                 model=making.model,
                 steps=making.steps,
                 image_size=making.image_size,
-                validation=making.validation or recording.VALIDATION,
+                validation=validation,
                 device=making.device,
                 progress=making.progress,
                 say=say,

@@ -6,12 +6,15 @@ also makes a fit's last bits independent of how many there are; `one_thread` giv
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,6 +24,7 @@ from torch import Tensor
 
 from atta.calibrators import Calibrator, Method
 from atta.predictions import Predictions
+from atta.types import InputError
 
 Sets: TypeAlias = Sequence[tuple[Predictions, Tensor]]
 Arrays: TypeAlias = tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]
@@ -48,8 +52,14 @@ def run(tasks: Iterable[Task], workers: int) -> Iterator[Task]:
                 doing[pool.submit(_work, task.method, sets, list(task.paths))] = Task(task.method, (), task.paths)
             while doing:
                 yield from _finished(doing)
+        except BrokenProcessPool:
+            raise InputError(
+                "a process that fitted was ended, perhaps for want of memory; the same call goes on"
+            ) from None
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # Files are written whole or not at all, so nothing is lost by not waiting for what is being fitted.
+            for process in list(pool._processes.values()):
+                process.terminate()
             raise
 
 
@@ -79,7 +89,15 @@ def _finished(doing: dict[Future[None], Task]) -> Iterator[Task]:
 
 def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever stops the run stops the process that started it
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
     torch.set_num_threads(1)
+
+
+def _end_with_the_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _packed(predictions: Predictions, labels: Tensor) -> Arrays:

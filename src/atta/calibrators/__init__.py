@@ -95,7 +95,17 @@ def find_method(name: str, **settings: Any) -> Method:
             near = difflib.get_close_matches(setting, known, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise InputError(f"{name} has no setting {setting!r}.{hint} It has: {', '.join(known) or 'none'}")
-    return METHODS[name](**settings)
+    usual = METHODS[name]()
+    for setting, value in settings.items():
+        if type(getattr(usual, setting)) is int and type(value) is not int:
+            raise InputError(f"{name}: {setting} must be a whole number, got {value!r}")
+    try:
+        method = METHODS[name](**settings)
+        hash(method)  # the settings are kept, and looked things up by
+    except TypeError as error:
+        given = ", ".join(f"{setting}={value!r}" for setting, value in settings.items())
+        raise InputError(f"{name} cannot be set so: {given} ({error})") from None
+    return method
 
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
