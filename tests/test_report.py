@@ -373,6 +373,10 @@ def test_policies_rules_and_sizes_are_told_apart_by_name() -> None:
         for size in (100, 150)
     }
     assert page.all("figure", data_chart="s1/sizes")
+    assert "adaptive-tta · flip + crop · 150 images" in page.verdict, "the verdict is about the most images"
+    differences = page.data["sections"]["s1"]["differences"]
+    assert differences["4 0"] == [None] * 5, "those of other sizes were tested on other images"
+    assert differences["4 3"][0] is not None
 
 
 def test_seeds_are_averaged_before_splits_are_paired() -> None:

@@ -171,8 +171,11 @@ def test_pointing_at_a_bar_shows_its_numbers(visit: Visit) -> None:
 
 def test_the_numbers_of_a_chart_can_be_read_without_pointing(visit: Visit, results: Results) -> None:
     figure = visit.page.locator('figure[data-chart="s1/reliability"][data-pane="s1-left"]')
+    before = figure.bounding_box()
     figure.locator("summary").focus()
     visit.page.keyboard.press("Enter")
+    assert before
+    assert (figure.bounding_box() or {})["width"] == before["width"], "the chart beside it stays there"
     counts = figure.locator("tbody tr td:nth-child(2)").all_text_contents()
     assert [int(text.replace(",", "")) for text in counts] == [n for n in results.details[0]["bins"]["counts"] if n]
 

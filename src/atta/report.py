@@ -50,6 +50,8 @@ CALLED = {
     "ood_auroc": "AUROC by entropy",
     CLASS_CHANGES: "class changes",
 }
+HEADINGS = {"weights": "Weights of the views", "shares": "Shares of the views", "per_class": "By predicted class"}
+"""Of charts that are otherwise titled by their method alone."""
 WORDS = {1: ("better", "better"), 0: ("unclear", "no clear difference"), -1: ("worse", "worse")}
 BUDGET = 250_000
 """Characters of chart data, after which no more diagrams are offered: the page stays small enough to be mailed."""
@@ -108,6 +110,9 @@ class Contender:
     """A line of the table: a method and, where it was run with several, its policy, rule of choice or number of images."""
 
     label: str
+    method: str
+    size: int
+    """How many images it was fitted on; the others are tested on, so that other sizes have other tests."""
     values: Mapping[str, Mapping[int, float]]
     """By metric and split; the seeds of one split are averaged, as they saw the same images."""
     detail: Mapping[str, Any]
@@ -146,8 +151,8 @@ class Difference:
 
     @classmethod
     def between(cls, one: Contender, other: Contender, metric: str) -> Difference | None:
-        """Compare on the splits that both were run on; None where there are none."""
-        mine, theirs = one.values.get(metric, {}), other.values.get(metric, {})
+        """Compare on the splits that both were run on; None where there are none, or where their images differ."""
+        mine, theirs = one.values.get(metric, {}), other.values.get(metric, {}) if one.size == other.size else {}
         paired = [mine[split] - theirs[split] for split in mine if split in theirs]
         if not paired:
             return None
@@ -202,7 +207,7 @@ class Section:
             found.setdefault(_key(vars(row)), []).append(row)
         seen = {_key(detail): detail for detail in reversed(self.details)}
         return tuple(
-            Contender(label, _values(rows), seen.get(key, {}))
+            Contender(label, key[0], key[-1], _values(rows), seen.get(key, {}))
             for (key, rows), label in zip(found.items(), _labels(list(found)), strict=True)
         )
 
@@ -229,9 +234,19 @@ class Section:
         keys = dict.fromkeys(_key(vars(row)) for row in self.rows)
         names = dict(zip(keys, (one.label for one in self.contenders), strict=True))
         rows = tuple(replace(row, method=names[_key(vars(row))], policy="", choice="") for row in self.rows)
-        keeps = {one.label for one in self.contenders if one.keeps_class}
+        keeps = {one.label for one in self.contenders if one.keeps_class and one.size == self.size}
         where = {"method": tuple(names.values()), "metric": metrics}
         return Results(rows).pivot(where=where, better=BETTER, eligible=keeps.__contains__, digits=DIGITS)
+
+    @cached_property
+    def size(self) -> int:
+        """How many images those were fitted on that the verdict is about: the most there are."""
+        return max(row.validation for row in self.rows)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether contenders were fitted on different numbers of images."""
+        return any(one.size != self.size for one in self.contenders)
 
     @cached_property
     def splits(self) -> int:
@@ -241,17 +256,20 @@ class Section:
     @cached_property
     def images(self) -> int | None:
         """How many images were tested on; None where nobody wrote it down."""
-        return next((one.detail["images"] for one in self.contenders if "images" in one.detail), None)
+        found = (one.detail.get("images") for one in self.contenders if one.size == self.size)
+        return next((images for images in found if images), None)
 
     @cached_property
     def vanilla(self) -> int | None:
         """Which contender is the model as it is."""
-        return next((i for i, one in enumerate(self.contenders) if one.label == VANILLA), None)
+        compared = enumerate(self.contenders)
+        return next((i for i, one in compared if one.method == VANILLA and one.size == self.size), None)
 
     @property
     def baseline(self) -> int:
         """What differences are taken to at first."""
-        return self.vanilla or 0
+        compared = (i for i, one in enumerate(self.contenders) if one.size == self.size)
+        return next(compared) if self.vanilla is None else self.vanilla
 
     @cached_property
     def criterion(self) -> str | None:
@@ -261,9 +279,9 @@ class Section:
     @cached_property
     def ranked(self) -> list[int]:
         """The contenders that keep the class, best first."""
-        means = {
-            i: one.mean(self.criterion) for i, one in enumerate(self.contenders) if self.criterion and one.keeps_class
-        }
+        criterion = self.criterion or ""
+        compared = (i for i, one in enumerate(self.contenders) if one.keeps_class and one.size == self.size)
+        means = {i: self.contenders[i].mean(criterion) for i in compared}
         return sorted((i for i, mean in means.items() if not math.isnan(mean)), key=means.__getitem__)
 
     @property
@@ -331,6 +349,7 @@ class Section:
     @property
     def note(self) -> str:
         """How the table is to be read."""
+        among = f", fitted on {self.size} images" if self.mixed else ""
         return " ".join(
             sentence
             for sentence in (
@@ -338,7 +357,7 @@ class Section:
                 "interval says how much the choice of the validation images matters."
                 if self.splits > 1
                 else "One split: no intervals, and no difference is called clear.",
-                "★ and bold: the best of the methods that keep the predicted class." if self.table.best else "",
+                f"★ and bold: the best of the methods that keep the predicted class{among}." if self.table.best else "",
             )
             if sentence
         )
@@ -352,7 +371,7 @@ class Section:
             self.record.get("model"),
             f"{classes} classes" if classes else None,
             f"{_listed(sizes)} images to fit on" if sizes else None,
-            f"{self.images} to test on" if self.images else None,
+            f"{self.images} to test on" if self.images and len(sizes) < 2 else None,
             "1 split" if self.splits == 1 else f"{self.splits} splits",
             self.experiment.get("paper"),
         ]
@@ -658,6 +677,8 @@ class Charts:
     def _add(self, key: str, draw: Callable[[], Any]) -> None:
         spec = draw().to_dict(validate=False)  # the charts are tested where they are drawn
         del spec["config"], spec["$schema"]
+        if heading := HEADINGS.get(key.split("/")[1]):
+            spec["title"]["text"] = [heading, *spec["title"]["text"]]
         datasets = spec.pop("datasets", {})
         text = json.dumps(spec)
         for n, name in enumerate(datasets):
@@ -700,10 +721,10 @@ def _of_one(one: Contender) -> dict[str, Callable[[], Any]]:
     if seen.get("histogram"):
         found["histogram"] = lambda: figures.confidence_histogram([seen], width=300)
     if seen.get("views"):
-        found["weights"] = lambda: figures.weights(seen, title=f"Weights of the views, {one.label}")
-        found["shares"] = lambda: figures.shares(seen, title=f"Shares of the views, {one.label}", width=300)
+        found["weights"] = lambda: figures.weights(seen, title=one.label)
+        found["shares"] = lambda: figures.shares(seen, title=one.label, width=300)
     if seen.get("per_class"):
-        found["per_class"] = lambda: figures.per_class(seen, title=f"By predicted class, {one.label}", width=320)
+        found["per_class"] = lambda: figures.per_class(seen, title=one.label, width=320)
     return found
 
 
