@@ -49,14 +49,15 @@ def values(results: Results, **columns: Any) -> dict[tuple[Any, ...], float]:
 @given(
     st.dictionaries(st.text(min_size=1), st.sampled_from([{}, {"method": "temperature"}]), min_size=1, max_size=3),
     st.text(min_size=1),
-    st.lists(st.integers(0, 5000), min_size=1, max_size=3),
+    st.lists(st.integers(0, 5000), min_size=1, max_size=3, unique=True),
     st.booleans(),
 )
 def test_toml_gives_the_experiment_back(
     methods: dict[str, dict[str, Any]], title: str, validation: list[int], aligned: bool
 ) -> None:
     known = {label: {"method": "vanilla", **settings} for label, settings in methods.items()}
-    experiment = small(methods=known, title=title, validation=validation, aligned=aligned, splits=3)
+    test = "b" if aligned else "rest"
+    experiment = small(methods=known, title=title, validation=validation, aligned=aligned, test=test, splits=3)
     assert Experiment.of(tomllib.loads(experiment.toml())) == experiment
 
 

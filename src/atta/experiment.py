@@ -40,6 +40,8 @@ OOD_AUROC = "ood_auroc"
 MEASURES = (*METRICS, CLASS_CHANGES, OOD_AUROC)
 """All that can be measured: METRICS, how many predicted classes changed, and how well entropy tells foreign images."""
 REST, FITTED = "rest", "fitted"
+COST = ": cost"
+"""Ends the name of the experiment that says what each pass buys, after the name of the one it belongs to."""
 Settings: TypeAlias = Mapping[str, Any]
 
 
@@ -513,7 +515,7 @@ def compare(
         fewer = nested(known[experiment.fit].predictions.views)
         if cost and len(fewer) > 1:
             v_atta = {"v-atta": asdict(find_method("v-atta"))}
-            less = replace(experiment, name=f"{name}: cost", methods=v_atta, policies=fewer, metrics=("brier", "nll"))
+            less = replace(experiment, name=name + COST, methods=v_atta, policies=fewer, metrics=("brier", "nll"))
             results.append(run(less, known, fits=fits))
     return joined(results)
 

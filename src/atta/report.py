@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from atta import __version__, figures
 from atta.claims import RULE, claims_table
 from atta.errors import InputError
-from atta.experiment import CLASS_CHANGES, FITTED, Experiment
+from atta.experiment import CLASS_CHANGES, COST, FITTED, Experiment
 from atta.files import whole_file
 from atta.holding import BETTER, DIGITS, NAMES, against
 from atta.results import Results, Row, Summary, Table
@@ -193,6 +193,8 @@ class Section:
     """What is known of the experiment, as in its TOML file."""
     record: Mapping[str, Any]
     """What is known of the record that was fitted on."""
+    fewer: Section | None = None
+    """The same with fewer and fewer views, which goes into the chart of the cost."""
 
     @property
     def title(self) -> str:
@@ -443,7 +445,9 @@ def _sections(results: Results) -> list[Section]:
         experiment = experiments.get(name, {})
         record = records.get(str(experiment.get("fit", "")), {})
         sections.append(Section(f"s{i}", name, dataset, tuple(rows), seen, experiment, record))
-    return sections
+    fewer = {(s.name.removesuffix(COST), s.dataset): s for s in sections if s.name.endswith(COST)}
+    own = (replace(s, fewer=fewer.pop((s.name, s.dataset), None)) for s in sections if not s.name.endswith(COST))
+    return [*own, *fewer.values()]
 
 
 def _under(about: Mapping[str, Any], name: str) -> dict[str, Mapping[str, Any]]:
@@ -750,7 +754,7 @@ def _of_all(section: Section) -> dict[str, Callable[[], Any]]:
 
 def _points(section: Section) -> list[dict[str, Any]]:
     """What each contender costs and gains; the policy stands beside a point, not in the name of its method."""
-    points = []
+    points = [] if section.fewer is None else _points(section.fewer)
     for one, line in zip(section.contenders, section.cells, strict=True):
         found = next(cell["summary"] for cell in line if cell["metric"] == "brier")
         if found and one.passes:
