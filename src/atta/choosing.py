@@ -28,7 +28,7 @@ class Rule:
 
 def choose(fits: Fits, candidates: Sequence[Fit], rule: str) -> Fit:
     """Return the candidate with the lowest score; of equal ones, the first."""
-    return min(candidates, key=lambda fit: RULES[rule].score(fits, fit))
+    return min(candidates, key=lambda fit: fits.remembered(rule, fit, RULES[rule].score))
 
 
 def _on_fitted(fits: Fits, fit: Fit) -> float:

@@ -103,6 +103,7 @@ class Fits:
     """Processes to fit in; fewer than two is this one."""
     _done: dict[str, Calibrator] = field(default_factory=dict)
     _prints: dict[str, str] = field(default_factory=dict)
+    _scores: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __getitem__(self, fit: Fit) -> Calibrator:
         """The calibrator; fitted now if it was not before."""
@@ -146,6 +147,13 @@ class Fits:
         tasks = (workers.Task(method, sets(piece), [self._path(key) for key in piece]) for method, piece in pieces)  # type: ignore[misc]
         for task in workers.run(tasks, self.workers):
             yield task.method, [path.stem for path in task.paths]
+
+    def remembered(self, what: str, fit: Fit, score: Callable[[Fits, Fit], float]) -> float:
+        """A number that depends on a fit alone, worked out once."""
+        key = (what, self.key(fit))
+        if key not in self._scores:
+            self._scores[key] = score(self, fit)
+        return self._scores[key]
 
     def part(self, fit: Fit) -> Record:
         """What the method is given: the rows of the record to fit on, with the views of the policy."""
