@@ -349,3 +349,12 @@ def test_a_label_may_hold_what_tables_put_between_names(folder: Path) -> None:
 def test_what_cannot_be_written_is_one_sentence(folder: Path) -> None:
     arguments = ("run", str(folder / "mine.toml"), "--records", str(folder))
     assert "cannot be written" in atta(*arguments, "-o", str(folder / "mine.toml" / "x.json"), code=2)
+
+
+def test_a_methods_own_policies_stand_beside_the_others(folder: Path) -> None:
+    file = folder / "own.toml"
+    own = '[methods.v-atta]\noptimizer = "adam"\nepochs = 2\npolicies = ["flip", "flip + 2 crop"]\n'
+    file.write_text((folder / "mine.toml").read_text() + own)
+    output = atta("run", str(file), "--records", str(folder), "--format", "markdown")
+    for line in ("| temperature |", "| v-atta · flip |", "| v-atta · flip + 2 crop |"):
+        assert line in output

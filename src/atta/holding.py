@@ -97,11 +97,19 @@ def _three(theirs: float, ours: list[float] | None) -> tuple[str, str, str]:
 
 def own_table(results: Results, experiment: Experiment) -> Table:
     """Ours alone, the mean over the splits and its 95 % interval: for every method, policy or size of the validation set."""
-    rows = [
-        replace(row, method=label(row), policy=row.policy if by_policy(experiment) else "", choice="")
-        for row in results
-        if row.experiment == experiment.name
-    ]
+    mine = [row for row in results if row.experiment == experiment.name]
+    given = {(row.method, row.policy) for row in mine if not row.choice}
+    several = {method for method, count in Counter(method for method, _ in given).items() if count > 1}
+
+    def named(row: Row) -> str:
+        """The policy belongs to the name where a method was given several and none was chosen."""
+        return f"{label(row)} · {row.policy}" if row.method in several and not row.choice else label(row)
+
+    whole = by_policy(experiment)
+    rows = (
+        replace(row, method=label(row) if whole else named(row), policy=row.policy if whole else "", choice="")
+        for row in mine
+    )
     ours = Results(tuple(rows))
     title = f"{experiment.title or experiment.name}" + (f" ({experiment.paper})" if experiment.paper else "")
     shape: dict[str, Any] = {"digits": DIGITS, "better": BETTER, "title": title}
@@ -109,8 +117,7 @@ def own_table(results: Results, experiment: Experiment) -> Table:
         return ours.pivot(("policy",), ("method", "metric"), **shape)
     if len(experiment.validation) > 1:
         return ours.pivot(("validation",), ("metric", "method"), **shape)
-    mine = [row for row in results if row.experiment == experiment.name]
-    keeps = {label(row) for row in mine if experiment.method(row.method).keeps_class}
+    keeps = {named(row) for row in mine if experiment.method(row.method).keeps_class}
     return ours.pivot(("method",), ("metric",), eligible=keeps.__contains__, **shape)
 
 
