@@ -425,7 +425,7 @@ def test_a_figure_is_of_the_rows_and_details_that_were_asked_for(results: Result
     ):
         with pytest.raises(InputError, match=sentence):
             figures.figure(**{"name": "ranking", "results": results, **asked})
-    with pytest.raises(InputError, match="one dataset to draw, got d, e"):
+    with pytest.raises(InputError, match="one dataset to draw, got 2; choose one: --dataset 'd' or 'e'"):
         figures.figure("ranking", Results((*many(1), Row(dataset="e", method="m", metric="brier", value=1.0))))
 
 
@@ -481,3 +481,18 @@ def test_the_command_writes_a_figure_and_its_help_names_them_all(results: Result
     assert "v-atta" in picture.read_text(encoding="utf-8")
     page = (Path(__file__).parent.parent / "docs" / "cli.md").read_text(encoding="utf-8")
     assert all(name in page for name in figures.FIGURES)
+
+
+def test_what_each_pass_buys_stands_in_the_way_of_no_other_figure() -> None:
+    methods = [Vanilla(), VATTA(optimizer="adam", epochs=3)]
+    results = compare({"shop": made_up(200)}, methods, validation=100, cost=True)
+    for name in ("reliability", "confidence", "weights", "shares", "per-class", "ranking"):
+        assert figures.figure(name, results, method=[] if name == "ranking" else "v-atta").to_dict()
+    text = json.dumps(figures.figure("cost", results).to_dict())
+    assert '"passes": 2' in text
+    assert '"passes": 1' in text
+
+
+def test_one_set_of_probabilities_is_not_several() -> None:
+    with pytest.raises(InputError, match=r"compare_plot takes {name: probs}, got Tensor; for one set, reliability"):
+        figures.compare_plot(torch.ones(2, 2) / 2, [0, 1])

@@ -33,7 +33,7 @@ from torch import Tensor
 from atta.claims import RULE
 from atta.details import reliability_bins, wilson
 from atta.errors import InputError
-from atta.experiment import CLASS_CHANGES, OOD_AUROC
+from atta.experiment import CLASS_CHANGES, COST, OOD_AUROC
 from atta.files import whole_file
 from atta.metrics import DIRECTION, Array, LabelArray, evaluate
 from atta.results import Results, Row
@@ -132,7 +132,7 @@ def reliability(
 
 
 def compare_plot(
-    methods: Mapping[str, Array],
+    methods: Any,
     labels: LabelArray,
     *,
     bins: int = 15,
@@ -147,6 +147,10 @@ def compare_plot(
 
     >>> compare_plot({"vanilla": logits.softmax(-1), "v-atta": calibrator(predictions)}, labels)  # doctest: +SKIP
     """
+    if not isinstance(methods, Mapping):
+        raise InputError(
+            f"compare_plot takes {{name: probs}}, got {type(methods).__name__}; for one set, reliability(probs, labels)"
+        )
     looked = {name: _looked_at(probs, labels, bins, simplex) for name, probs in methods.items()}
     return _side_by_side(looked, columns, width, dark)
 
@@ -882,6 +886,8 @@ def figure(name: str, results: Results, *, metric: str = "", dark: bool = False,
     if name not in FIGURES:
         raise InputError(f"there is no figure {name!r}; expected one of {', '.join(FIGURES)}")
     wanted = {column: value for column, value in columns.items() if value not in (None, "", [], ())}
+    if "experiment" not in wanted:
+        results = _main(results, whole=name == "cost")
     rows = results.where(**wanted).rows
     allowed = {column: value if isinstance(value, list | tuple) else (value,) for column, value in wanted.items()}
     details = [d for d in results.details if all(d.get(column) in allowed[column] for column in allowed)]
@@ -890,8 +896,25 @@ def figure(name: str, results: Results, *, metric: str = "", dark: bool = False,
     for column in ("experiment", "dataset", *(() if name == "sizes" else ("validation",))):
         there = list(dict.fromkeys(getattr(row, column) for row in rows))
         if len(there) > 1:
-            raise InputError(f"expected one {column} to draw, got {', '.join(map(str, there))}: choose one of them")
+            names = " or ".join(repr(one) for one in there)
+            raise InputError(f"expected one {column} to draw, got {len(there)}; choose one: --{column} {names}")
     return FIGURES[name](Results(rows, results.about, tuple(details)), metric, dark)
+
+
+def _main(results: Results, *, whole: bool) -> Results:
+    """Results without the experiments that only say what each pass buys; `whole` has these under the name they belong to."""
+
+    def named(name: str) -> str | None:
+        return name.removesuffix(COST) if whole else None if name.endswith(COST) else name
+
+    rows = (replace(row, experiment=name) for row in results if (name := named(row.experiment)) is not None)
+    seen = ({**d, "experiment": named(d["experiment"])} for d in results.details if "experiment" in d)
+    once = {
+        (r.experiment, r.dataset, r.method, r.policy, r.validation, r.split, r.seed, r.choice, r.metric): r
+        for r in rows
+    }
+    details = tuple(d for d in seen if d["experiment"] is not None)
+    return Results(tuple(once.values()), results.about, details)
 
 
 # --- Writing -----------------------------------------------------------------------------------------------------------
