@@ -238,7 +238,9 @@ class Section:
         rows = tuple(replace(row, method=names[_key(vars(row))], policy="", choice="") for row in self.rows)
         keeps = {one.label for one in self.contenders if one.keeps_class and one.size == self.size}
         where = {"method": tuple(names.values()), "metric": metrics}
-        return Results(rows).pivot(where=where, better=BETTER, eligible=keeps.__contains__, digits=DIGITS)
+        # More entropy is better on images of no known class, and on no others.
+        better = BETTER if self.criterion is None else {**BETTER, **dict.fromkeys(UNLABELLED)}
+        return Results(rows).pivot(where=where, better=better, eligible=keeps.__contains__, digits=DIGITS)
 
     @cached_property
     def size(self) -> int:
