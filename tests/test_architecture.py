@@ -22,7 +22,9 @@ LAYERS = [
     ["experiment"],
     ["figures"],
     ["demo", "reproduce"],
-    ["holding"],
+    ["tables"],
+    ["sections"],
+    ["verdict"],
     ["report"],
     ["cli"],
 ]
@@ -37,6 +39,7 @@ HEAVY = {
     "altair": {"figures"},
     "vl_convert": {"figures", "report"},
     "jinja2": {"report"},
+    "markupsafe": {"report", "verdict"},
 }
 
 

@@ -17,8 +17,9 @@ from scipy import stats
 
 from atta import Predictions, Record, find_method
 from atta.experiment import Experiment, compare, run
-from atta.report import _points, _sections, inlined, report, write_report
+from atta.report import _points, inlined, report, write_report
 from atta.results import Results, Row
+from atta.sections import sections_of
 from atta.types import InputError
 from conftest import made_up
 
@@ -471,7 +472,7 @@ def test_whatever_is_known_of_the_run_the_page_is_written(about: dict[str, Any])
 def test_what_each_pass_buys_goes_into_the_chart_of_the_cost_and_not_into_a_section_of_its_own() -> None:
     methods = [find_method("vanilla"), find_method("v-atta", optimizer="adam", epochs=3)]
     results = compare({"shop": made_up(200)}, methods, validation=100, cost=True)
-    (section,) = _sections(results)
+    (section,) = sections_of(results)
     assert section.name == "shop"
     points = _points(section)
     fewer = results.where(experiment="shop: cost", metric="brier")

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 from atta import Predictions, Record, fits, recording
 from atta.cli import commands
 from atta.experiment import Experiment
-from atta.holding import against, chosen, own_table, results_page
 from atta.published import published
 from atta.reproduce import Making, Places, Reproduction, experiments_folder, find_experiments, needed, reproduce
 from atta.results import Results
+from atta.tables import against, chosen, own_table, results_page
 from atta.types import InputError
 from conftest import made_up
 from layouts_made import classic

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from atta.published import paper
 from atta.results import Results, Row, Table
@@ -22,6 +22,7 @@ FOUR = ("brier", "ece", "mc_brier", "nll")
 RULE = "paper"
 """The choice of the policy that the claims are about: the paper's own."""
 Found: TypeAlias = tuple[bool, str]
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -35,18 +36,23 @@ class Numbers:
     @classmethod
     def of(cls, rows: list[Row]) -> Numbers:
         """Average the rows of one experiment."""
-        table, by_policy, by_size = (defaultdict[tuple[str, str | int], list[float]](list) for _ in range(3))
+        table, by_policy = (defaultdict[tuple[str, str], list[float]](list) for _ in range(2))
+        by_size = defaultdict[tuple[str, int], list[float]](list)
         for row in rows:
             if row.choice in ("", RULE):
                 table[row.method, row.metric].append(row.value)
                 if row.metric == "brier":
                     by_policy[row.method, row.policy].append(row.value)
                     by_size[row.method, row.validation].append(row.value)
-        return cls(*({key: fmean(values) for key, values in group.items()} for group in (table, by_policy, by_size)))  # type: ignore[arg-type]
+        return cls(_means(table), _means(by_policy), _means(by_size))
 
     def column(self, metric: str) -> dict[str, float]:
         """One metric of each of the paper's methods that is there."""
         return {m: self.table[m, metric] for m in (*BASELINES, *OURS) if (m, metric) in self.table}
+
+
+def _means(groups: Mapping[Key, list[float]]) -> dict[Key, float]:
+    return {key: fmean(values) for key, values in groups.items()}
 
 
 Group: TypeAlias = Mapping[str, Numbers]

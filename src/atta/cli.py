@@ -308,9 +308,9 @@ def run(
     from atta.experiment import Experiment, planned
     from atta.experiment import run as run_experiment
     from atta.fits import Fits
-    from atta.holding import own_table
     from atta.provenance import cores
     from atta.reproduce import Places, find_records, load_records
+    from atta.tables import own_table
 
     write = formatted(style)
     chosen = Experiment.read(experiment).changed(splits=splits, validation=validation)
@@ -352,10 +352,10 @@ def reproduce(
     that come with the package are used. What cannot be had is skipped with a line. Stopped, the same command goes on.
     """
     from atta.claims import claims_table
-    from atta.holding import NAMES, against, own_table, results_page
     from atta.provenance import cores, machine
     from atta.reproduce import Making, Places, find_experiments
     from atta.reproduce import reproduce as run_all
+    from atta.tables import NAMES, against, own_table, results_page
 
     chosen = [e.changed(splits=splits, validation=validation) for e in find_experiments(only or [])]
     making = Making(

@@ -144,7 +144,8 @@ class Fits:
                     self._keep(key, calibrator)
                 yield method, list(piece)
             return
-        tasks = (workers.Task(method, sets(piece), [self._path(key) for key in piece]) for method, piece in pieces)  # type: ignore[misc]
+        folder = self.folder
+        tasks = (workers.Task(method, sets(piece), [_file(folder, key) for key in piece]) for method, piece in pieces)
         for task in workers.run(tasks, self.workers):
             yield task.method, [path.stem for path in task.paths]
 
@@ -202,7 +203,11 @@ class Fits:
             calibrator.save(path)
 
     def _path(self, key: str) -> Path | None:
-        return None if self.folder is None else self.folder / key[:2] / f"{key}.safetensors"
+        return None if self.folder is None else _file(self.folder, key)
+
+
+def _file(folder: Path, key: str) -> Path:
+    return folder / key[:2] / f"{key}.safetensors"
 
 
 def fingerprint(record: Record) -> str:
