@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from atta.predictions import Predictions, as_labels, write_tensors
@@ -94,6 +94,19 @@ class Calibrator(nn.Module, ABC):
     @abstractmethod
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Map tensors to probabilities: no checks, no Python values, fit for `torch.export`."""
+
+    @property
+    def stages(self) -> tuple[tuple[str, ...], ...]:
+        """The kinds of view in the order in which an image is shown in them; most calibrators need all of them at once."""
+        return (self.kinds,) if self.kinds else ()
+
+    def goes_on(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Bool[Tensor, " n"]:
+        """Say of each image whether its answer still needs the next stage, given the views of the stages before it.
+
+        A deployed classifier asks before each stage, with fewer and fewer images, and runs no view that nobody asked for.
+        `calibrate` must give the same answer whatever it is given in place of those.
+        """
+        return torch.ones(logits.shape[0], dtype=torch.bool, device=logits.device)
 
     @property
     def options(self) -> dict[str, Any]:
