@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
+    from atta.calibrating import calibrate
     from atta.calibrators import (
         MATTA,
         METHODS,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         load,
     )
     from atta.collecting import collect
+    from atta.deploy import CalibratedClassifier
     from atta.errors import InputError
     from atta.figures import compare_plot, reliability
     from atta.metrics import METRICS, Sums, bins, evaluate
@@ -46,6 +48,7 @@ __all__ = [
     "VATTA",
     "VIEWS",
     "AdaptiveTTA",
+    "CalibratedClassifier",
     "Calibrator",
     "Dirichlet",
     "FromProbabilities",
@@ -67,6 +70,7 @@ __all__ = [
     "Vanilla",
     "View",
     "bins",
+    "calibrate",
     "collect",
     "compare_plot",
     "evaluate",
@@ -76,7 +80,10 @@ __all__ = [
     "reliability",
 ]
 
-_HOMES = ("calibrators", "errors", "metrics", "predictions", "results", "views", "models", "collecting", "figures")
+_HOMES = (
+    *("calibrators", "errors", "metrics", "predictions", "results", "views", "models", "collecting", "figures"),
+    *("deploy", "calibrating"),
+)
 
 
 def __getattr__(name: str) -> Any:

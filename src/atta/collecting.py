@@ -11,9 +11,8 @@ order, nor the number of workers changes it. The model is borrowed: nothing of i
 """
 
 import json
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import count
 from os import PathLike
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from atta.borrowing import borrowed, device_of, dtype_of
 from atta.models import TorchModel, as_logits
 from atta.predictions import Predictions, Record, as_labels
+from atta.progress import counted
 from atta.runner import Batch, Runner
 from atta.shards import Shard, Shards, fingerprint, mark
 from atta.sources import Block, Channels, Source, as_source
@@ -104,7 +104,7 @@ def collect(
         if compile:
             runner.forward = torch.compile(network)
         done = _Done(source, labels, policy, kept)
-        with _bar(progress, source.count, done.resume()) as tell:
+        with counted("collecting", source.count, shown=progress, done=done.resume()) as tell:
             try:
                 batches = _batches(source, done.stop, runner.batch, workers)
                 for batch, answers in runner.run(batches, source.places):
@@ -230,23 +230,3 @@ def _origin(model: nn.Module, source: Source, policy: Policy, seed: int, draws: 
         "atta": __version__,
         "torch": torch.__version__,
     }
-
-
-@contextmanager
-def _bar(shown: bool, total: int | None, done: int) -> Iterator[Callable[[int], None]]:
-    """A line on the error stream that says how far the work is; without `shown`, nothing."""
-    if not shown:
-        yield lambda completed: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("collecting"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[speed]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task, begun = bar.add_task("collecting", total=total, completed=done, speed=""), time.monotonic()
-
-        def tell(completed: int) -> None:
-            speed = (completed - done) / max(time.monotonic() - begun, 1e-9)
-            bar.update(task, completed=completed, speed=f"{speed:,.1f} images/s")
-
-        yield tell

@@ -13,6 +13,7 @@ A model is recognised by its type, never by what it returns: logits that look li
 
 import pickle
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ __all__ = [
     "OnnxModel",
     "TorchModel",
     "as_logits",
+    "check_weights",
     "load_weights",
     "resnet18",
     "resnet50",
@@ -247,6 +249,13 @@ def load_weights(model: nn.Module, path: str | Path, key: str | None = None) -> 
     model = getattr(model, "_orig_mod", model)
     own = model.state_dict()
     weights = {_stripped(name, own): value for name, value in weights.items()}
+    check_weights(model, weights, path)
+    model.load_state_dict(weights)
+
+
+def check_weights(model: nn.Module, weights: Mapping[str, Tensor], path: str | PathLike[str]) -> None:
+    """Make sure that each name and shape of a state dict, which comes from `path`, is the model's own."""
+    own = model.state_dict()
     faults = []
     if missing := own.keys() - weights.keys():
         faults.append(f"it lacks {_some(missing)}")
@@ -258,7 +267,6 @@ def load_weights(model: nn.Module, path: str | Path, key: str | None = None) -> 
     if faults:
         more = f"; and {len(faults) - 4} more" if len(faults) > 4 else ""
         raise InputError(f"expected {path} to fit the model: {'; '.join(faults[:4])}{more}")
-    model.load_state_dict(weights)
 
 
 def _read_weights(path: Path) -> dict[str, Any]:

@@ -101,18 +101,20 @@ class ResNet(nn.Module):
 
 def resnet18(num_classes: int, *, in_channels: int = 3, small_images: bool = True) -> nn.Module:
     """ResNet-18; `small_images` takes a 3x3 stem without pooling, else it is torchvision's network."""
-    return ResNet(_BasicBlock, (2, 2, 2, 2), num_classes, in_channels=in_channels, small_images=small_images)
+    network = ResNet(_BasicBlock, (2, 2, 2, 2), num_classes, in_channels=in_channels, small_images=small_images)
+    return _named(network, "resnet18", num_classes, in_channels, small_images)
 
 
 def resnet50(num_classes: int, *, in_channels: int = 3, small_images: bool = True) -> nn.Module:
     """ResNet-50; `small_images` takes a 3x3 stem without pooling, else it is torchvision's network."""
-    return ResNet(_Bottleneck, (3, 4, 6, 3), num_classes, in_channels=in_channels, small_images=small_images)
+    network = ResNet(_Bottleneck, (3, 4, 6, 3), num_classes, in_channels=in_channels, small_images=small_images)
+    return _named(network, "resnet50", num_classes, in_channels, small_images)
 
 
 def small_cnn(num_classes: int, *, in_channels: int = 3, small_images: bool = True) -> nn.Module:
     """Three convolutions, some 57,000 parameters, for a CPU; without `small_images` the first one strides by 4."""
     first = (3, 1, 1) if small_images else (7, 4, 3)
-    return nn.Sequential(
+    network = nn.Sequential(
         nn.Conv2d(in_channels, 32, first[0], stride=first[1], padding=first[2], bias=False),
         nn.BatchNorm2d(32),
         nn.ReLU(),
@@ -127,6 +129,14 @@ def small_cnn(num_classes: int, *, in_channels: int = 3, small_images: bool = Tr
         nn.Flatten(),
         nn.Linear(64, num_classes),
     )
+    return _named(network, "small_cnn", num_classes, in_channels, small_images)
+
+
+def _named(network: nn.Module, name: str, num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
+    """Let the network say how it was built, so that a file can say it, too."""
+    built = {"name": name, "num_classes": num_classes, "in_channels": in_channels, "small_images": small_images}
+    object.__setattr__(network, "built", built)
+    return network
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {"resnet18": resnet18, "resnet50": resnet50, "small_cnn": small_cnn}

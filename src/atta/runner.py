@@ -47,7 +47,7 @@ class _Pending(NamedTuple):
         return logits
 
 
-_View: TypeAlias = tuple[str, int, Tensor]
+Shown: TypeAlias = tuple[str, int, Tensor]
 """The name of a view, the repeat, and the images shown in it."""
 
 
@@ -128,7 +128,7 @@ class Runner:
         shown = chain([("the image itself", 0, images)], _precisely(views, self.device))
         # Few images leave room for several views in one pass.
         names, answers = [], list[Tensor]()
-        for group in _groups(shown, max(1, self.rows // n)):
+        for group in groups(shown, max(1, self.rows // n)):
             names += [f"{name}, repeat {repeat}" if repeat else name for name, repeat, _ in group]
             together = [view for *_, view in group]
             answers += torch.split(self._logits(torch.cat(together) if len(together) > 1 else together[0]), n)
@@ -183,7 +183,7 @@ class Runner:
         return logits if logits.dtype == torch.float64 else logits.float()
 
 
-def _precisely(views: Iterator[_View], device: torch.device) -> Iterator[_View]:
+def _precisely(views: Iterator[Shown], device: torch.device) -> Iterator[Shown]:
     """Make views outside of autocast: the network runs in half precision, what it is shown is the same."""
     while True:
         with torch.autocast(device.type, enabled=False):
@@ -193,9 +193,9 @@ def _precisely(views: Iterator[_View], device: torch.device) -> Iterator[_View]:
         yield view
 
 
-def _groups(shown: Iterable[_View], most: int) -> Iterator[list[_View]]:
+def groups(shown: Iterable[Shown], most: int) -> Iterator[list[Shown]]:
     """Up to `most` views in a row that have the same size."""
-    group: list[_View] = []
+    group: list[Shown] = []
     for view in shown:
         if group and (len(group) == most or group[0][2].shape != view[2].shape):
             yield group

@@ -236,13 +236,11 @@ def from_torchvision(name: str, transform: Callable[[Tensor], Tensor]) -> View:
 
 @dataclass(frozen=True)
 class Policy:
-    """Which views are taken, in which order, and how often each."""
+    """Which views are taken, in which order, and how often each; `Policy(())` leaves it at the image itself."""
 
     terms: tuple[tuple[View, int], ...]
 
     def __post_init__(self) -> None:
-        if not self.terms:
-            raise InputError("A policy: expected at least one view, such as 'flip + 5 crop', got none.")
         for view, repeats in self.terms:
             if repeats < 1:
                 raise InputError(f"Repeats of {view.name!r}: expected 1 or more, got {repeats}.")
@@ -274,7 +272,9 @@ class Policy:
         text = text.strip()
         if text in POLICIES:
             return POLICIES[text]
-        return cls(tuple(_read_term(term, known) for term in text.split("+")) if text else ())
+        if not text:
+            raise InputError("A policy: expected at least one view, such as 'flip + 5 crop', got none.")
+        return cls(tuple(_read_term(term, known) for term in text.split("+")))
 
     @classmethod
     def union(cls, *policies: "str | Policy") -> "Policy":

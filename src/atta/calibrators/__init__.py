@@ -13,9 +13,11 @@ import dataclasses
 import difflib
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from atta.calibrators.base import FORMAT, FORMAT_VERSION, Calibrator, Method
 from atta.calibrators.binning import Histogram, Isotonic, Polyline, Steps
@@ -57,6 +59,7 @@ __all__ = [
     "ViewMean",
     "find_method",
     "load",
+    "restore",
 ]
 
 METHODS: dict[str, type[Method]] = {
@@ -110,7 +113,11 @@ def find_method(name: str, **settings: Any) -> Method:
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
     """Read a calibrator that `save` wrote."""
-    tensors, header = read_tensors(path)
+    return restore(*read_tensors(path), path=path)
+
+
+def restore(tensors: Mapping[str, Tensor], header: Mapping[str, str], *, path: str | os.PathLike[str]) -> Calibrator:
+    """Make a calibrator of its buffers and its header, which come from `path`."""
     if header.get("format") != FORMAT:
         raise InputError(f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}")
     version = header.get("format_version", "")

@@ -140,8 +140,17 @@ class Calibrator(nn.Module, ABC):
             start += len(part)
         return probs
 
+    @property
+    def gated(self) -> bool:
+        """Whether some images may do without some of the views."""
+        return type(self).goes_on is not Calibrator.goes_on
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one safetensors file: the buffers, and as JSON in its header the method, settings, classes and views."""
+        return write_tensors(path, self.state_dict(), self.header())
+
+    def header(self) -> dict[str, str]:
+        """What a file says of this calibrator, beside its buffers."""
         from atta import __version__  # the package imports this module first
 
         about = {
@@ -153,8 +162,7 @@ class Calibrator(nn.Module, ABC):
             "views": list(self.kinds),
             "version": __version__,
         }
-        header = {"format": FORMAT, "format_version": str(FORMAT_VERSION), "about": json.dumps(about)}
-        return write_tensors(path, self.state_dict(), header)
+        return {"format": FORMAT, "format_version": str(FORMAT_VERSION), "about": json.dumps(about)}
 
     def extra_repr(self) -> str:
         """Name the method and what it was fitted on."""

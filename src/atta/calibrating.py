@@ -1,0 +1,159 @@
+"""From a model and labelled images to a calibrated classifier: record, choose the policy, fit, wrap.
+
+record      the network runs over the images and all views of the policies in question, once, with stratified draws
+choose      the policy with the fewest passes within one standard error of the best, by cross-validation (`search`)
+fit         the method, on all of the images
+wrap        CalibratedClassifier, with a summary that cross-validation wrote, not the fitted images
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from atta.calibrators import Method, find_method
+from atta.collecting import collect
+from atta.deploy import CalibratedClassifier, Summary
+from atta.details import reliability_bins
+from atta.metrics import class_changes, evaluate
+from atta.predictions import Record
+from atta.search import Candidate, held_out, rank
+from atta.sources import Channels, StreamSource, as_source
+from atta.types import InputError, Labels, Probs
+from atta.views import POLICIES, Policy
+
+BUDGET = 4  # passes an image, if nobody says otherwise
+SHOWN = ("brier", "ece", "nll")
+CHUNK = 256  # images read at a time
+
+
+def calibrate(
+    model: object,
+    images: Any,
+    labels: Any = None,
+    *,
+    policy: str | int | Policy = "auto",
+    budget: int = BUDGET,
+    method: str | Method = "v-atta",
+    class_names: Sequence[str] = (),
+    channels: Channels = None,
+    progress: bool = True,
+    **collecting: Any,
+) -> CalibratedClassifier:
+    """Turn a trained model and a few hundred labelled images that it was not trained on into a calibrated classifier.
+
+    `policy` is "auto" (the best of `POLICIES` within `budget` passes an image, by cross-validation), a budget, the name of
+    a policy, or one as text: "flip + 2 shift". `method` is a name of `METHODS`, or a method with its settings. `images`,
+    `labels`, `channels` and the rest (`device`, `batch_size`, `autocast`, `workers`, `shards`, ...) are what `collect` takes.
+    """
+    method = find_method(method) if isinstance(method, str) else method
+    source = as_source(images, channels)
+    if isinstance(source, StreamSource):  # which may come in another order the next time
+        images, labels, channels = *_read(source, labels), "first"
+    how = {"channels": channels, "progress": progress, "draws": "stratified", **collecting}
+    if method.needs_views:
+        image = next(as_source(images, channels).read([(0, 1)]))[0]
+        records = record_policies(model, images, labels, candidates(policy, budget, image), **how)
+    else:
+        records = {"": collect(model, images, labels, policy=Policy(()), **how)}
+    truth = next(iter(records.values())).require_labels()
+    answers = {name: held_out(method, record.predictions, truth) for name, record in records.items()}
+    judged = rank({name: (records[name].predictions.passes, probs) for name, probs in answers.items()}, truth)
+    chosen = records[judged[0].policy]
+    return CalibratedClassifier(
+        model,
+        method.fit(chosen.predictions, truth),
+        chosen.origin["policy"] or None,
+        image_shape=[int(side) for side in chosen.origin["image_shape"].split(" x ")],
+        class_names=class_names or source.classes,
+        summary=summarise(method, chosen, answers[judged[0].policy], judged),
+    )
+
+
+def candidates(policy: str | int | Policy, budget: int, image: Tensor) -> dict[str, Policy]:
+    """The policies to choose from: the given one, or those of the library that the budget and such an image allow."""
+    if isinstance(policy, int):
+        return candidates("auto", policy, image)
+    if policy != "auto":
+        return {str(policy): Policy.parse(policy)}
+    if budget < 2:
+        raise InputError(f"budget: expected 2 or more passes, the image itself and a view, got {budget}")
+    found = {name: one for name, one in POLICIES.items() if one.passes <= budget and _suits(one, image)}
+    if not found:
+        raise InputError(f"expected a budget that allows one of {', '.join(POLICIES)}, got {budget} passes")
+    return found
+
+
+def _suits(policy: Policy, image: Tensor) -> bool:
+    """Whether each view of the policy takes such an image and leaves its size, which most networks depend on."""
+    pixels = image / 255 if image.dtype == torch.uint8 else image
+    try:
+        return all(shown.shape == pixels.shape for *_, shown in policy.render(pixels, draws="stratified"))
+    except InputError:
+        return False
+
+
+def record_policies(
+    model: object, images: Any, labels: Any, policies: Mapping[str, Policy], **how: Any
+) -> dict[str, Record]:
+    """Record the views of all policies, each view of several of them once, and give each policy its own.
+
+    Stratified numbers depend on how many repeats there are, so policies that disagree about a view are recorded apart.
+    """
+    groups: list[dict[str, Policy]] = []
+    for name, policy in policies.items():
+        for group in groups:
+            if all(_agree(policy, other) for other in group.values()):
+                group[name] = policy
+                break
+        else:
+            groups.append({name: policy})
+    records: dict[str, Record] = {}
+    for group in groups:
+        together = collect(model, images, labels, policy=Policy.union(*group.values()), **how)
+        for name, policy in group.items():
+            views = together.predictions.take(policy.repeats)
+            records[name] = Record(views, together.labels, {**together.origin, "policy": str(policy)})
+    return {name: records[name] for name in policies}
+
+
+def _agree(one: Policy, other: Policy) -> bool:
+    return all(one.repeats[kind] == other.repeats[kind] for kind in one.kinds if kind in other.repeats)
+
+
+def summarise(method: Method, record: Record, answers: Probs, judged: Sequence[Candidate]) -> Summary:
+    """Judge the method by its answers to images that its fits did not see, beside the network as it is."""
+    predictions, labels = record.predictions, record.require_labels()
+    probs = {"before": predictions.logits.softmax(dim=-1), "after": answers}
+    measured = {
+        when: evaluate(found, labels, metrics=SHOWN, simplex=method.on_simplex) for when, found in probs.items()
+    }
+    return Summary(
+        method=method.name,
+        policy=record.origin["policy"],
+        passes=float(predictions.passes),
+        images=len(predictions),
+        classes=predictions.classes,
+        before=measured["before"],
+        after=measured["after"],
+        class_changes=class_changes(probs["after"], probs["before"]),
+        bins={when: _bins(found, labels) for when, found in probs.items()},
+        candidates=[asdict(one) for one in judged],
+    )
+
+
+def _bins(probs: Probs, labels: Labels) -> dict[str, Any]:
+    confidence, winner = probs.double().max(dim=-1)
+    return reliability_bins(confidence.clamp(0, 1), (winner == labels).double())
+
+
+def _read(source: StreamSource, labels: Any) -> tuple[Tensor, Any]:
+    """All of it, in the order in which it comes once."""
+    blocks = list(source.read((start, start + CHUNK) for start in count(0, CHUNK)))
+    if not blocks:
+        raise InputError(f"expected at least one image in {source.name}, found none")
+    own = [part for _, part in blocks if part is not None]
+    return torch.cat([part for part, _ in blocks]), torch.cat(own) if labels is None and own else labels
