@@ -18,6 +18,7 @@ from atta import transforms
 from atta.types import InputError
 from atta.views import (
     _GAMMA,
+    PAPER_POLICIES,
     POLICIES,
     VIEWS,
     Policy,
@@ -273,13 +274,22 @@ def test_the_papers_policies_are_those_of_its_table():
         "aug7": {"crop": 5, "brightness": 5, "contrast": 5},
         "aug8": {"flip": 1, "crop": 5, "brightness": 5, "contrast": 5},
     }
-    assert {name: policy.repeats for name, policy in POLICIES.items()} == table
+    assert {name: POLICIES[name].repeats for name in PAPER_POLICIES} == table
 
 
 def test_the_eighth_policy_serves_all_eight_in_17_passes_rather_than_94():
-    assert Policy.union(*POLICIES) == POLICIES["aug8"]
+    assert Policy.union(*PAPER_POLICIES) == POLICIES["aug8"]
     assert POLICIES["aug8"].passes == 17
-    assert sum(policy.passes for policy in POLICIES.values()) == 94
+    assert sum(POLICIES[name].passes for name in PAPER_POLICIES) == 94
+
+
+@pytest.mark.parametrize("name", sorted({*POLICIES} - {*PAPER_POLICIES}))
+def test_the_name_of_any_other_policy_ends_in_its_passes(name):
+    assert POLICIES[name].passes == int(name.rsplit("-", 1)[1])
+
+
+def test_no_view_and_policy_share_a_name():
+    assert not VIEWS.keys() & POLICIES.keys()
 
 
 def test_a_policy_says_what_it_holds():
@@ -339,17 +349,18 @@ def test_policies_survive_pickling():
         ("   ", "A policy: expected at least one view, such as 'flip + 5 crop', got none."),
         (
             "flip + 5 crpo",
-            "A view: expected one of flip, crop, brightness, contrast, noise, blur, native-crop"
-            ", or a policy aug1 aug2 aug3 aug4 aug5 aug6 aug7 aug8, got 'crpo'. "
-            "Did you mean 'crop'?",
+            "A view or a policy: expected a name that is known, got 'crpo'. Did you mean 'crop'?",
         ),
+        ("blurred", "A view or a policy: expected a name that is known, got 'blurred'. Did you mean 'blur'?"),
+        ("quux", "got 'quux'.\nViews: flip, crop, brightness, contrast, noise, blur, native-crop, shift,"),
+        ("quux", "\nPolicies: aug1, aug2, aug3, aug4, aug5, aug6, aug7, aug8, flip-2,"),
+        ("Flip", "got 'Flip'. Did you mean 'flip'"),
+        ("aug9", "got 'aug9'. Did you mean 'aug8' or 'aug7' or 'aug6'?"),
+        ("shift-mix-3", "got 'shift-mix-3'. Did you mean 'shift-mix-9' or 'shift-mix-5' or 'shift-mix-4'?"),
         (
-            "solarize",
-            "A view: expected one of flip, crop, brightness, contrast, noise, blur, native-crop"
-            ", or a policy aug1 aug2 aug3 aug4 aug5 aug6 aug7 aug8, got 'solarize'.",
+            "flip-2 + crop",
+            "A term of a policy: expected a view, got the policy 'flip-2', which goes by itself or written out: 'flip'.",
         ),
-        ("Flip", "got 'Flip'. Did you mean 'flip'?"),
-        ("aug9", "got 'aug9'. Did you mean 'aug8'?"),
         ("0 crop", "Repeats of 'crop': expected 1 or more, got 0."),
         ("-3 crop", "Repeats of 'crop': expected 1 or more, got -3."),
         ("crop + 2 crop", "expected each view once, with its repeats in front, got 'crop' 2 times in 'crop + 2 crop'."),
