@@ -249,15 +249,63 @@ def test_a_native_crop_has_fewer_pixels():
     assert view.shape == (2, 3, 26, 16)
 
 
+BATCH = torch.export.Dim("batch", min=1)
+
+
 def test_stratified_views_export_with_a_free_batch():
     class Views(torch.nn.Module):
         def forward(self, images: Tensor) -> list[Tensor]:
-            return [view for *_, view in POLICIES["aug8"].render(images, draws="stratified")]
+            return [view for *_, view in Policy.parse("flip + 2 crop + brightness").render(images, draws="stratified")]
 
-    batch = torch.export.Dim("batch", min=1)
-    program = torch.export.export(Views(), (photos(2),), dynamic_shapes=({0: batch},))
+    program = torch.export.export(Views(), (photos(2),), dynamic_shapes=({0: BATCH},))
     for exported, eager in zip(program.module()(photos(5)), Views()(photos(5)), strict=True):
         torch.testing.assert_close(exported, eager)
+
+
+class Shown(torch.nn.Module):
+    """One view as a module, for the exporters."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__()
+        self.view = view
+
+    def forward(self, images: Tensor, u: Tensor) -> Tensor:
+        return self.view(images, u)
+
+
+def with_numbers(view: View, images: Tensor) -> tuple[Tensor, Tensor]:
+    count = view.count(images)
+    return images, random_numbers(view.name, max(1, count), torch.arange(images.shape[0]))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view_exports_with_a_free_batch(name):
+    view = VIEWS[name]
+    program = torch.export.export(
+        Shown(view), with_numbers(view, photos(2)), dynamic_shapes=({0: BATCH}, {0: BATCH}), strict=False
+    )
+    for n in (1, 5):
+        images, u = with_numbers(view, photos(n))
+        torch.testing.assert_close(program.module()(images, u), view(images, u))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("name", ["rotate", "jpeg"])
+def test_a_view_of_many_steps_runs_in_onnx(name, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    view = VIEWS[name]
+    program = torch.onnx.export(
+        Shown(view).eval(), with_numbers(view, photos(2)), dynamo=True, dynamic_shapes=({0: BATCH}, {0: BATCH}), verbose=False
+    )
+    program.save(tmp_path / "view.onnx")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = runtime.InferenceSession(tmp_path / "view.onnx", options, providers=["CPUExecutionProvider"])
+    images, u = with_numbers(view, photos(5))
+    names = [entry.name for entry in session.get_inputs()]
+    (shown,) = session.run(None, dict(zip(names, (images.numpy(), u.numpy()), strict=True)))
+    torch.testing.assert_close(torch.from_numpy(shown), view(images, u), atol=1e-5, rtol=0)
 
 
 # ---------------------------------------------------------------------------------------------------------- policies

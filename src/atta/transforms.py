@@ -344,8 +344,8 @@ def jpeg(images: Images, u: Float[Tensor, "n 1"]) -> Images:
     padded = F.pad(planes, (0, -w % 8, 0, -h % 8), mode="replicate")
     blocks = padded.reshape(n, c, -(-h // 8), 8, -(-w // 8), 8)
 
-    quality = (30 + _pick(u[:, 0], 61))[:, None, None, None]
-    scale = torch.where(quality < 50, 5000 // quality, 200 - 2 * quality)
+    percent = [5000 // quality if quality < 50 else 200 - 2 * quality for quality in range(30, 91)]
+    scale = torch.tensor(percent, device=images.device)[_pick(u[:, 0], len(percent))][:, None, None, None]
     tables = torch.tensor([_LUMA_TABLE, _CHROMA_TABLE, _CHROMA_TABLE][:c], device=images.device)
     steps = ((tables * scale + 50) // 100).clamp(1, 255).to(blocks.dtype)[:, :, None, :, None]
 
@@ -361,8 +361,9 @@ def _mix(blocks: Float[Tensor, "n c i 8 j 8"], axis: int, matrix: Float[Tensor, 
     """The product of a matrix with one axis, added up in a fixed order: the same bits in any batch."""
     shape = [1] * 6
     shape[axis] = 8
+    columns = matrix.T.reshape([8, *shape]).unbind()
     return functools.reduce(
-        torch.add, (blocks.narrow(axis, place, 1) * matrix[:, place].reshape(shape) for place in range(8))
+        torch.add, (part * column for part, column in zip(torch.split(blocks, 1, axis), columns, strict=True))
     )
 
 
