@@ -6,18 +6,19 @@ from torch import Tensor, nn
 import atta
 
 
-def rotate(images: Tensor) -> Tensor:
-    """Turn by a quarter."""
-    return images.rot90(dims=(2, 3))
+def solarize(images: Tensor) -> Tensor:
+    """Turn the brighter half of the range upside down."""
+    return torch.where(images < 0.5, images, 1 - images)
 
 
-def gamma(images: Tensor, u: Tensor) -> Tensor:
-    """Raise pixels to a power between 1/2 and 2, one an image: u = 1/2 changes nothing."""
-    return images ** (2 ** (2 * u[:, :, None, None] - 1))
+def fade(images: Tensor, u: Tensor) -> Tensor:
+    """Mix each image with its mean, by a share between 1/4 and 3/4."""
+    share = (0.25 + 0.5 * u)[:, :, None, None]
+    return torch.lerp(images, images.mean((1, 2, 3), keepdim=True), share)
 
 
-views = {"rotate": atta.View("rotate", rotate), "gamma": atta.View("gamma", gamma, numbers=1)}
-policy = atta.Policy.parse("flip + rotate + 3 gamma", views=views)
+views = {"solarize": atta.View("solarize", solarize), "fade": atta.View("fade", fade, numbers=1)}
+policy = atta.Policy.parse("flip + solarize + 3 fade", views=views)
 
 torch.manual_seed(0)
 model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 5))

@@ -18,6 +18,7 @@ from atta import transforms
 from atta.types import InputError
 from atta.views import (
     _GAMMA,
+    PAPER_POLICIES,
     POLICIES,
     VIEWS,
     Policy,
@@ -248,15 +249,63 @@ def test_a_native_crop_has_fewer_pixels():
     assert view.shape == (2, 3, 26, 16)
 
 
+BATCH = torch.export.Dim("batch", min=1)
+
+
 def test_stratified_views_export_with_a_free_batch():
     class Views(torch.nn.Module):
         def forward(self, images: Tensor) -> list[Tensor]:
-            return [view for *_, view in POLICIES["aug8"].render(images, draws="stratified")]
+            return [view for *_, view in Policy.parse("flip + 2 crop + brightness").render(images, draws="stratified")]
 
-    batch = torch.export.Dim("batch", min=1)
-    program = torch.export.export(Views(), (photos(2),), dynamic_shapes=({0: batch},))
+    program = torch.export.export(Views(), (photos(2),), dynamic_shapes=({0: BATCH},))
     for exported, eager in zip(program.module()(photos(5)), Views()(photos(5)), strict=True):
         torch.testing.assert_close(exported, eager)
+
+
+class Shown(torch.nn.Module):
+    """One view as a module, for the exporters."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__()
+        self.view = view
+
+    def forward(self, images: Tensor, u: Tensor) -> Tensor:
+        return self.view(images, u)
+
+
+def with_numbers(view: View, images: Tensor) -> tuple[Tensor, Tensor]:
+    count = view.count(images)
+    return images, random_numbers(view.name, max(1, count), torch.arange(images.shape[0]))
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_view_exports_with_a_free_batch(name):
+    view = VIEWS[name]
+    program = torch.export.export(
+        Shown(view), with_numbers(view, photos(2)), dynamic_shapes=({0: BATCH}, {0: BATCH}), strict=False
+    )
+    for n in (1, 5):
+        images, u = with_numbers(view, photos(n))
+        torch.testing.assert_close(program.module()(images, u), view(images, u))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("name", ["rotate", "jpeg"])
+def test_a_view_of_many_steps_runs_in_onnx(name, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    view = VIEWS[name]
+    program = torch.onnx.export(
+        Shown(view).eval(), with_numbers(view, photos(2)), dynamo=True, dynamic_shapes=({0: BATCH}, {0: BATCH}), verbose=False
+    )
+    program.save(tmp_path / "view.onnx")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = runtime.InferenceSession(tmp_path / "view.onnx", options, providers=["CPUExecutionProvider"])
+    images, u = with_numbers(view, photos(5))
+    names = [entry.name for entry in session.get_inputs()]
+    (shown,) = session.run(None, dict(zip(names, (images.numpy(), u.numpy()), strict=True)))
+    torch.testing.assert_close(torch.from_numpy(shown), view(images, u), atol=1e-5, rtol=0)
 
 
 # ---------------------------------------------------------------------------------------------------------- policies
@@ -273,13 +322,22 @@ def test_the_papers_policies_are_those_of_its_table():
         "aug7": {"crop": 5, "brightness": 5, "contrast": 5},
         "aug8": {"flip": 1, "crop": 5, "brightness": 5, "contrast": 5},
     }
-    assert {name: policy.repeats for name, policy in POLICIES.items()} == table
+    assert {name: POLICIES[name].repeats for name in PAPER_POLICIES} == table
 
 
 def test_the_eighth_policy_serves_all_eight_in_17_passes_rather_than_94():
-    assert Policy.union(*POLICIES) == POLICIES["aug8"]
+    assert Policy.union(*PAPER_POLICIES) == POLICIES["aug8"]
     assert POLICIES["aug8"].passes == 17
-    assert sum(policy.passes for policy in POLICIES.values()) == 94
+    assert sum(POLICIES[name].passes for name in PAPER_POLICIES) == 94
+
+
+@pytest.mark.parametrize("name", sorted({*POLICIES} - {*PAPER_POLICIES}))
+def test_the_name_of_any_other_policy_ends_in_its_passes(name):
+    assert POLICIES[name].passes == int(name.rsplit("-", 1)[1])
+
+
+def test_no_view_and_policy_share_a_name():
+    assert not VIEWS.keys() & POLICIES.keys()
 
 
 def test_a_policy_says_what_it_holds():
@@ -339,17 +397,18 @@ def test_policies_survive_pickling():
         ("   ", "A policy: expected at least one view, such as 'flip + 5 crop', got none."),
         (
             "flip + 5 crpo",
-            "A view: expected one of flip, crop, brightness, contrast, noise, blur, native-crop"
-            ", or a policy aug1 aug2 aug3 aug4 aug5 aug6 aug7 aug8, got 'crpo'. "
-            "Did you mean 'crop'?",
+            "A view or a policy: expected a name that is known, got 'crpo'. Did you mean 'crop'?",
         ),
+        ("blurred", "A view or a policy: expected a name that is known, got 'blurred'. Did you mean 'blur'?"),
+        ("quux", "got 'quux'.\nViews: flip, crop, brightness, contrast, noise, blur, native-crop, shift,"),
+        ("quux", "\nPolicies: aug1, aug2, aug3, aug4, aug5, aug6, aug7, aug8, flip-2,"),
+        ("Flip", "got 'Flip'. Did you mean 'flip'"),
+        ("aug9", "got 'aug9'. Did you mean 'aug8' or 'aug7' or 'aug6'?"),
+        ("shift-mix-3", "got 'shift-mix-3'. Did you mean 'shift-mix-9' or 'shift-mix-5' or 'shift-mix-4'?"),
         (
-            "solarize",
-            "A view: expected one of flip, crop, brightness, contrast, noise, blur, native-crop"
-            ", or a policy aug1 aug2 aug3 aug4 aug5 aug6 aug7 aug8, got 'solarize'.",
+            "flip-2 + crop",
+            "A term of a policy: expected a view, got the policy 'flip-2', which goes by itself or written out: 'flip'.",
         ),
-        ("Flip", "got 'Flip'. Did you mean 'flip'?"),
-        ("aug9", "got 'aug9'. Did you mean 'aug8'?"),
         ("0 crop", "Repeats of 'crop': expected 1 or more, got 0."),
         ("-3 crop", "Repeats of 'crop': expected 1 or more, got -3."),
         ("crop + 2 crop", "expected each view once, with its repeats in front, got 'crop' 2 times in 'crop + 2 crop'."),

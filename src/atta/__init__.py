@@ -38,12 +38,13 @@ if TYPE_CHECKING:
     from atta.models import FromProbabilities, Normalized, NumpyModel, OnnxModel
     from atta.predictions import Predictions, Record, find_record
     from atta.results import Results
-    from atta.views import POLICIES, VIEWS, Policy, View
+    from atta.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
 
 __all__ = [
     "MATTA",
     "METHODS",
     "METRICS",
+    "PAPER_POLICIES",
     "POLICIES",
     "VATTA",
     "VIEWS",

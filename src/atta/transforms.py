@@ -1,28 +1,52 @@
 """What a view does to pixels: pure functions of images in [0, 1] and of given numbers in [0, 1).
 
-| transform      | rule, for one image x                                     | numbers an image                 |
-|----------------|-----------------------------------------------------------|----------------------------------|
-| flip           | left and right change places                              | none                             |
-| crop           | a window of 0.8 of each side, resized to the side         | 2: its top, its left             |
-| brightness     | x + β max(x),  β = (2u - 1) 0.5 ~ U(-0.5, 0.5)            | 1                                |
-| contrast       | x (1 + α),     α = (2u - 1) 0.2 ~ U(-0.2, 0.2)            | 1                                |
-| gaussian_noise | x + s N(0, 1), (255 s)² ~ U(10, 50) for each channel      | c variances, then c h w, a pixel |
-| gaussian_blur  | x convolved with a Gaussian of width 1, 2, 3, 4 or 5      | 1                                |
+| transform       | rule, for one image x                                     | numbers an image                 |
+|-----------------|-----------------------------------------------------------|----------------------------------|
+| flip            | left and right change places                              | none                             |
+| crop            | a window of 0.8 of each side, resized to the side         | 2: its top, its left             |
+| brightness      | x + β max(x),  β = (2u - 1) 0.5 ~ U(-0.5, 0.5)            | 1                                |
+| contrast        | x (1 + α),     α = (2u - 1) 0.2 ~ U(-0.2, 0.2)            | 1                                |
+| gaussian_noise  | x + s N(0, 1), (255 s)² ~ U(10, 50) for each channel      | c variances, then c h w, a pixel |
+| gaussian_blur   | x convolved with a Gaussian of width 1, 2, 3, 4 or 5      | 1                                |
+|                 |                                                           |                                  |
+| shift           | moved by 1/32 to 1/8 of the side, the border reflected    | 2: one of 8 directions, how far  |
+| diagonal_shift  | the same, in one of the 4 diagonal directions             | 2                                |
+| flip_shift, flip_diagonal_shift | shifted, then flipped                     | 2                                |
+| vflip, rot90, rot180, rot270, transpose, antitranspose | with flip, the square's | none                        |
+| zoom_in         | enlarged by 5 % to 15 % around the centre                 | 1                                |
+| zoom_out        | made smaller by 5 % to 15 %, the border reflected         | 1                                |
+| rotate          | turned by 5° to 15° to either side, the border reflected  | 2: which side, how far           |
+| gamma           | x^γ, γ = 5/8, 3/4, 5/4 or 3/2                             | 1                                |
+| autocontrast    | each channel stretched to [0, 1]                          | none                             |
+| saturation      | y + (1 ± s)(x - y), y the luma, s ~ U(0.25, 0.75)         | 2: which side, how far           |
+| hue             | chroma turned by 18° to 54° to either side, luma kept     | 2: which side, how far           |
+| grey            | every channel becomes the luma                            | none                             |
+| sharpen         | x + s (x - blurred x), s ~ U(0.5, 1.5)                    | 1                                |
+| jpeg            | what compression at a quality of 30 to 90 leaves          | 1                                |
 
-The first four are the paper's views; the last two, noise and then blur, make its shifted test set (CIFAR-10*). Every
+The first four are the paper's views; the next two, noise and then blur, make its shifted test set (CIFAR-10*). Every
 result is clipped to [0, 1]. Nothing here draws a random number, so the same numbers give the same pixels, and no image
 is touched by its neighbours in the batch. The numbers come in float32 or wider: in half precision the largest of them
 would round to 1.
+
+The paper's brightness and contrast leave the image as it is at u = 1/2. All that follow them in the table have no such
+number: whatever is drawn shows something new. A colour transform takes 1 or 3 channels, and leaves a grey image alone.
+
+The same bits at any batch size forbid more than reductions. A vectorised exp, pow or cos rounds differently from the
+scalar one that finishes a row, and where a row ends depends on the batch. So powers are made of square roots and
+angles of the tangent of their half: sums, products, quotients and square roots are rounded correctly everywhere.
 """
 
 import functools
+import math
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from atta.types import Images
+from atta.types import Images, InputError
 
 
 def flip(images: Images) -> Images:
@@ -55,18 +79,20 @@ def _stretch(images: Images, axis: int, start: Int[Tensor, "n"], window: int, si
     """
     place = ((torch.arange(side, device=images.device, dtype=torch.float64) + 0.5) * (window / side) - 0.5).clamp(min=0)
     before = place.floor().long()
-    shape = [images.shape[0], 1, 1, 1]
-    shape[axis] = side
-    sizes = list(images.shape)
-    sizes[axis] = side
-
-    def take(position: Tensor) -> Tensor:
-        return images.gather(axis, (start[:, None] + position).reshape(shape).expand(sizes))
-
+    first = _take(images, axis, start[:, None] + before)
     if side == window:
-        return take(before)
-    weight = (place - before).to(images.dtype).reshape([1, *shape[1:]])
-    return torch.lerp(take(before), take((before + 1).clamp(max=window - 1)), weight)
+        return first
+    shape = [1, 1, 1, 1]
+    shape[axis] = side
+    second = _take(images, axis, start[:, None] + (before + 1).clamp(max=window - 1))
+    return torch.lerp(first, second, (place - before).to(images.dtype).reshape(shape))
+
+
+def _take(images: Images, axis: int, places: Int[Tensor, "n side"]) -> Float[Tensor, "n c h2 w2"]:
+    """The rows or columns of each image at its own places."""
+    shape, sizes = [places.shape[0], 1, 1, 1], list(images.shape)
+    shape[axis] = sizes[axis] = places.shape[1]
+    return images.gather(axis, places.reshape(shape).expand(sizes))
 
 
 def brightness(images: Images, u: Float[Tensor, "n 1"], *, strength: float = 0.5) -> Images:
@@ -118,6 +144,299 @@ def gaussian_blur(images: Images, u: Float[Tensor, "n 1"], *, sizes: tuple[int, 
             torch.add, (padded.narrow(axis, tap, side) * weights[:, tap] for tap in range(2 * reach + 1))
         )
     return images.clamp(0, 1)
+
+
+# ---------------------------------------------------------------------------------------------------- moves and turns
+
+COMPASS = ((-1, -1), (-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1))
+"""(down, right), clockwise from the upper left. Every other one is a diagonal, the middle one too."""
+
+
+def shift(images: Images, u: Float[Tensor, "n 2"], *, directions: Sequence[tuple[int, int]] = COMPASS) -> Images:
+    """Move by whole pixels, never by none: the first number picks the direction, the second the distance.
+
+    The distance along a side of s pixels is one of the whole numbers from s/32 to s/8, rounded and 1 at least: 1, 2, 3
+    or 4 pixels of 32. What comes in over the border is the image reflected at its outermost pixels. u = (1/2, 1/2) moves
+    down and to the right by a middle distance.
+    """
+    chosen = torch.tensor(directions, device=images.device)[_pick(u[:, 0], len(directions))]
+    for axis, way in zip((2, 3), chosen.unbind(1), strict=True):
+        side = images.shape[axis]
+        least, most = max(1, round(side / 32)), max(1, round(side / 8))
+        moved = way * (least + _pick(u[:, 1], most - least + 1))
+        images = _take(images, axis, _reflected(torch.arange(side, device=images.device) - moved[:, None], side))
+    return images
+
+
+def flip_shift(images: Images, u: Float[Tensor, "n 2"]) -> Images:
+    """Shift, then flip."""
+    return flip(shift(images, u))
+
+
+def diagonal_shift(images: Images, u: Float[Tensor, "n 2"]) -> Images:
+    """Shift along one of the four diagonals: every row and every column moves."""
+    return shift(images, u, directions=COMPASS[::2])
+
+
+def flip_diagonal_shift(images: Images, u: Float[Tensor, "n 2"]) -> Images:
+    """Shift along a diagonal, then flip."""
+    return flip(diagonal_shift(images, u))
+
+
+def vflip(images: Images) -> Images:
+    """Mirror each image around its horizontal axis: top and bottom change places."""
+    return images.flip(-2)
+
+
+def rot90(images: Images) -> Float[Tensor, "n c w h"]:
+    """Turn by 90 degrees, counter-clockwise. Height and width change places."""
+    return images.rot90(1, (-2, -1))
+
+
+def rot180(images: Images) -> Images:
+    """Turn upside down, by 180 degrees."""
+    return images.flip((-2, -1))
+
+
+def rot270(images: Images) -> Float[Tensor, "n c w h"]:
+    """Turn by 270 degrees counter-clockwise, 90 clockwise. Height and width change places."""
+    return images.rot90(3, (-2, -1))
+
+
+def transpose(images: Images) -> Float[Tensor, "n c w h"]:
+    """Mirror each image at the diagonal from its upper left. Height and width change places."""
+    return images.mT
+
+
+def antitranspose(images: Images) -> Float[Tensor, "n c w h"]:
+    """Mirror each image at the diagonal from its upper right. Height and width change places."""
+    return images.flip((-2, -1)).mT
+
+
+def zoom_in(images: Images, u: Float[Tensor, "n 1"]) -> Images:
+    """Enlarge around the centre by the factor 1.05 + 0.1 u; what no longer fits is cut off. Bilinear."""
+    return _zoom(images, 1 / _between(u[:, 0], 1.05, 1.15))
+
+
+def zoom_out(images: Images, u: Float[Tensor, "n 1"]) -> Images:
+    """Shrink around the centre by the factor 1.05 + 0.1 u; the image, reflected, fills the border. Bilinear."""
+    return _zoom(images, _between(u[:, 0], 1.05, 1.15))
+
+
+def _zoom(images: Images, step: Float[Tensor, "n"]) -> Images:
+    """Look at every `step`-th pixel, counted from the centre."""
+    rows, columns = (_from_centre(side, images) * step[:, None] for side in images.shape[2:])
+    return _sample(images, rows[:, :, None], columns[:, None])
+
+
+def rotate(images: Images, u: Float[Tensor, "n 2"]) -> Images:
+    """Turn around the centre: the first number picks the side, the second the angle, from 5 to 15 degrees.
+
+    Clockwise below 1/2, counter-clockwise from there on; the tangent of half the angle is uniform. Bilinear.
+    """
+    cosine, sine = _turn(u, 5.0, 15.0)
+    y, x = (_from_centre(side, images) for side in images.shape[2:])
+    rows = sine[:, None, None] * x + (cosine[:, None] * y)[:, :, None]
+    columns = cosine[:, None, None] * x - (sine[:, None] * y)[:, :, None]
+    return _sample(images, rows, columns)
+
+
+def _from_centre(side: int, images: Images) -> Float[Tensor, "side"]:
+    """Where the pixels of a side lie, from its middle: -1, 0, 1 for three."""
+    return torch.arange(side, device=images.device, dtype=torch.float64) - (side - 1) / 2
+
+
+def _sample(images: Images, rows: Float[Tensor, "n h #w"], columns: Float[Tensor, "n #h w"]) -> Images:
+    """Look each pixel up at a place between pixels, in steps from the centre, by linear interpolation both ways."""
+    _, c, h, w = images.shape
+    rows, columns = rows + (h - 1) / 2, columns + (w - 1) / 2
+    top, left = rows.floor(), columns.floor()
+    flat = images.flatten(2)
+
+    def look(row: Tensor, column: Tensor) -> Tensor:
+        places = _reflected(row.long(), h) * w + _reflected(column.long(), w)
+        return flat.gather(2, places.reshape(-1, 1, h * w).expand(-1, c, -1)).reshape(images.shape)
+
+    down, across = ((place - before).to(images.dtype)[:, None] for place, before in ((rows, top), (columns, left)))
+    above = torch.lerp(look(top, left), look(top, left + 1), across)
+    below = torch.lerp(look(top + 1, left), look(top + 1, left + 1), across)
+    return torch.lerp(above, below, down).clamp(0, 1)
+
+
+def _reflected(places: Int[Tensor, "..."], side: int) -> Int[Tensor, "..."]:
+    """Places beyond a border, mirrored at the outermost pixel: -2, -1, 0 → 2, 1, 0."""
+    period = max(1, 2 * (side - 1))
+    places = places.remainder(period)
+    return torch.minimum(places, period - places)
+
+
+# --------------------------------------------------------------------------------------------------- light and colour
+
+
+def gamma(images: Images, u: Float[Tensor, "n 1"]) -> Images:
+    """Raise every pixel to the power γ: 5/8 or 3/4, which brighten, below u = 1/2; 5/4 or 3/2, which darken, above."""
+    choice = _pick(u, 4)[..., None, None]
+    whole = _wide(images)
+    half = whole.sqrt()
+    quarter = half.sqrt()
+    rest = torch.where(choice == 0, quarter.sqrt(), torch.where(choice == 3, half, quarter))
+    return (torch.where(choice < 2, half, whole) * rest).clamp(0, 1).to(images.dtype)
+
+
+def autocontrast(images: Images) -> Images:
+    """Stretch each channel so that its darkest pixel is 0 and its brightest 1; a flat channel stays as it is."""
+    pixels = _wide(images)
+    low, high = pixels.amin((2, 3), keepdim=True), pixels.amax((2, 3), keepdim=True)
+    return torch.where(high > low, (pixels - low) / (high - low), pixels).clamp(0, 1).to(images.dtype)
+
+
+def sharpen(images: Images, u: Float[Tensor, "n 1"]) -> Images:
+    """Add 0.5 + u times what a Gaussian blur of size 3 takes away."""
+    pixels = _wide(images)
+    lost = pixels - gaussian_blur(pixels, u, sizes=(3, 3))
+    return (pixels + _between(u, 0.5, 1.5).to(pixels.dtype)[..., None, None] * lost).clamp(0, 1).to(images.dtype)
+
+
+def saturation(images: Images, u: Float[Tensor, "n 2"]) -> Images:
+    """Make colours paler or stronger: y + f (x - y), where y is the luma.
+
+    The first number picks paler, f = 1 - s, below 1/2 and stronger, f = 1 + s, from there on; the second picks s from
+    0.25 to 0.75. A grey image stays as it is.
+    """
+    if _is_grey(images):
+        return images
+    pixels = _wide(images)
+    luma = _luma(pixels)
+    factor = (1 + _either_side(u, 0.25, 0.75)).to(pixels.dtype)[:, None, None, None]
+    return (luma + factor * (pixels - luma)).clamp(0, 1).to(images.dtype)
+
+
+def hue(images: Images, u: Float[Tensor, "n 2"]) -> Images:
+    """Turn the chroma (Cb, Cr): the first number picks the side, the second the angle, from 18 to 54 degrees.
+
+    The luma stays, but for what is clipped, and so does a grey image. The tangent of half the angle is uniform.
+    """
+    if _is_grey(images):
+        return images
+    luma, blue, red = torch.split(_to_ycbcr(_wide(images)), 1, 1)
+    cosine, sine = (part.to(luma.dtype)[:, None, None, None] for part in _turn(u, 18.0, 54.0))
+    turned = torch.cat([luma, cosine * blue - sine * red, sine * blue + cosine * red], 1)
+    return _to_rgb(turned).clamp(0, 1).to(images.dtype)
+
+
+def grey(images: Images) -> Images:
+    """Give every channel the luma, 0.299 red + 0.587 green + 0.114 blue; a grey image stays as it is."""
+    if _is_grey(images):
+        return images
+    return _luma(_wide(images)).clamp(0, 1).to(images.dtype).expand(images.shape)
+
+
+def jpeg(images: Images, u: Float[Tensor, "n 1"]) -> Images:
+    """What JPEG leaves of an image at a quality of 30 + floor(61 u): luma and chroma, cosines of 8 x 8 pixels, rounded.
+
+    The tables and their scaling are libjpeg's. The chroma is not subsampled and nothing but the coefficients is rounded.
+    A side that is no multiple of 8 is continued with its last pixel. A grey image is all luma.
+    """
+    n, c, h, w = images.shape
+    pixels = _wide(images)
+    middle = torch.tensor([128.0, 0.0, 0.0][:c], device=images.device)[:, None, None]
+    planes = 255 * (pixels if _is_grey(images) else _to_ycbcr(pixels)) - middle
+    padded = F.pad(planes, (0, -w % 8, 0, -h % 8), mode="replicate")
+    blocks = padded.reshape(n, c, -(-h // 8), 8, -(-w // 8), 8)
+
+    percent = [5000 // quality if quality < 50 else 200 - 2 * quality for quality in range(30, 91)]
+    scale = torch.tensor(percent, device=images.device)[_pick(u[:, 0], len(percent))][:, None, None, None]
+    tables = torch.tensor([_LUMA_TABLE, _CHROMA_TABLE, _CHROMA_TABLE][:c], device=images.device)
+    steps = ((tables * scale + 50) // 100).clamp(1, 255).to(blocks.dtype)[:, :, None, :, None]
+
+    cosines = torch.tensor(_COSINES, dtype=blocks.dtype, device=images.device)
+    waves = _mix(_mix(blocks, 3, cosines), 5, cosines)
+    waves = (waves / steps).round() * steps
+    planes = _mix(_mix(waves, 3, cosines.T), 5, cosines.T).reshape(padded.shape)[..., :h, :w]
+    planes = (planes + middle) / 255
+    return (planes if _is_grey(images) else _to_rgb(planes)).clamp(0, 1).to(images.dtype)
+
+
+def _mix(blocks: Float[Tensor, "n c i 8 j 8"], axis: int, matrix: Float[Tensor, "8 8"]) -> Float[Tensor, "n c i 8 j 8"]:
+    """The product of a matrix with one axis, added up in a fixed order: the same bits in any batch."""
+    shape = [1] * 6
+    shape[axis] = 8
+    columns = matrix.T.reshape([8, *shape]).unbind()
+    return functools.reduce(
+        torch.add, (part * column for part, column in zip(torch.split(blocks, 1, axis), columns, strict=True))
+    )
+
+
+_COSINES = [
+    [math.cos((2 * place + 1) * wave * math.pi / 16) / (8**0.5 if wave == 0 else 2) for place in range(8)]
+    for wave in range(8)
+]
+_LUMA_TABLE = [  # JPEG's standard (ITU T.81), annex K.1
+    [16, 11, 10, 16, 24, 40, 51, 61],
+    [12, 12, 14, 19, 26, 58, 60, 55],
+    [14, 13, 16, 24, 40, 57, 69, 56],
+    [14, 17, 22, 29, 51, 87, 80, 62],
+    [18, 22, 37, 56, 68, 109, 103, 77],
+    [24, 35, 55, 64, 81, 104, 113, 92],
+    [49, 64, 78, 87, 103, 121, 120, 101],
+    [72, 92, 95, 98, 112, 100, 103, 99],
+]
+_CHROMA_TABLE = [
+    [17, 18, 24, 47, 99, 99, 99, 99],
+    [18, 21, 26, 66, 99, 99, 99, 99],
+    [24, 26, 56, 99, 99, 99, 99, 99],
+    [47, 66, 99, 99, 99, 99, 99, 99],
+    *([[99] * 8] * 4),
+]
+
+
+def _is_grey(images: Images) -> bool:
+    """Whether there is one channel, not three; a colour transform knows no others."""
+    if images.shape[1] not in (1, 3):
+        raise InputError(f"A view of colours: expected images of 1 or 3 channels, got {images.shape[1]}.")
+    return images.shape[1] == 1
+
+
+def _luma(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 1 h w"]:
+    red, green, blue = torch.split(images, 1, 1)
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def _to_ycbcr(images: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
+    """Luma, blueness and redness (ITU-R BT.601, full range): grey has neither of the two."""
+    luma, (red, _, blue) = _luma(images), torch.split(images, 1, 1)
+    return torch.cat([luma, (blue - luma) / 1.772, (red - luma) / 1.402], 1)
+
+
+def _to_rgb(planes: Float[Tensor, "n 3 h w"]) -> Float[Tensor, "n 3 h w"]:
+    luma, blueness, redness = torch.split(planes, 1, 1)
+    red, blue = luma + 1.402 * redness, luma + 1.772 * blueness
+    return torch.cat([red, (luma - 0.299 * red - 0.114 * blue) / 0.587, blue], 1)
+
+
+# ------------------------------------------------------------------------------------------- from numbers to settings
+
+
+def _wide(images: Images) -> Images:
+    """Half precision widened to float32: for what would lose too much in several steps."""
+    return images.to(torch.promote_types(images.dtype, torch.float32))
+
+
+def _between(u: Tensor, low: float, high: float) -> Tensor:
+    """The numbers spread over [low, high), in float64."""
+    return low + (high - low) * u.double()
+
+
+def _either_side(u: Float[Tensor, "n 2"], low: float, high: float) -> Float[Tensor, "n"]:
+    """From -high to -low or from low to high: the first number picks the sign, + from 1/2 on, the second the size."""
+    size = _between(u[:, 1], low, high)
+    return torch.where(u[:, 0] < 0.5, -size, size)
+
+
+def _turn(u: Float[Tensor, "n 2"], low: float, high: float) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+    """Cosine and sine of an angle of `low` to `high` degrees to either side, by way of t = tan(angle / 2)."""
+    t = _either_side(u, *(math.tan(math.radians(angle) / 2) for angle in (low, high)))
+    return (1 - t * t) / (1 + t * t), 2 * t / (1 + t * t)
 
 
 def _centred(u: Float[Tensor, "n 1"], strength: float, images: Images) -> Float[Tensor, "n 1 1 1"]:

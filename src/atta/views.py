@@ -1,4 +1,4 @@
-"""Which views an image is shown in, and with which random numbers: a view, a policy, and the paper's eight.
+"""Which views an image is shown in, and with which random numbers: a view, a policy, and those with a name.
 
 A `View` is a name and a function of pixels and given numbers. A `Policy` says how often each view is taken, and reads
 as it is written: `Policy.parse("flip + 5 crop + 5 brightness")`.
@@ -11,6 +11,7 @@ crop of an image is the same window in every policy that takes three.
 import difflib
 import hashlib
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -182,9 +183,29 @@ VIEWS: dict[str, View] = {
         View("noise", transforms.gaussian_noise, numbers=_noise_numbers),
         View("blur", transforms.gaussian_blur, numbers=1),
         View("native-crop", _native_crop, numbers=2),
+        View("shift", transforms.shift, numbers=2),
+        View("flip-shift", transforms.flip_shift, numbers=2),
+        View("diagonal-shift", transforms.diagonal_shift, numbers=2),
+        View("flip-diagonal-shift", transforms.flip_diagonal_shift, numbers=2),
+        View("vflip", transforms.vflip),
+        View("rot90", transforms.rot90),
+        View("rot180", transforms.rot180),
+        View("rot270", transforms.rot270),
+        View("transpose", transforms.transpose),
+        View("antitranspose", transforms.antitranspose),
+        View("zoom-in", transforms.zoom_in, numbers=1),
+        View("zoom-out", transforms.zoom_out, numbers=1),
+        View("rotate", transforms.rotate, numbers=2),
+        View("gamma", transforms.gamma, numbers=1),
+        View("autocontrast", transforms.autocontrast),
+        View("saturation", transforms.saturation, numbers=2),
+        View("hue", transforms.hue, numbers=2),
+        View("grey", transforms.grey),
+        View("sharpen", transforms.sharpen, numbers=1),
+        View("jpeg", transforms.jpeg, numbers=1),
     )
 }
-"""The views that come with the package. The paper's are the first four."""
+"""The views that come with the package. The paper's are the first four; those of colours leave a grey image alone."""
 
 
 # ---------------------------------------------------------------------------------------- views from other libraries
@@ -349,18 +370,33 @@ def _read_term(term: str, known: Mapping[str, View]) -> tuple[View, int]:
     if not match:
         raise InputError(f"A term of a policy: expected a view or a count and a view, such as '5 crop', got {term!r}.")
     repeats, name = match.groups()
+    if name in POLICIES:
+        raise InputError(
+            f"A term of a policy: expected a view, got the policy {name!r}, which goes by itself or written out: "
+            f"'{POLICIES[name]}'."
+        )
     if name not in known:
-        nearest = difflib.get_close_matches(name.lower(), [*known, *POLICIES], n=1)
-        hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-        names = ", ".join([*known, "or a policy " + " ".join(POLICIES)])
-        raise InputError(f"A view: expected one of {names}, got {name!r}.{hint}")
+        raise InputError(f"A view or a policy: expected a name that is known, got {name!r}.{_hint(name, known)}")
     return known[name], int(repeats or 1)
+
+
+def _hint(name: str, known: Mapping[str, View]) -> str:
+    """The names that come close to one that is not known; all there are, should none."""
+    if nearest := difflib.get_close_matches(name.lower(), [*known, *POLICIES]):
+        return f" Did you mean {' or '.join(map(repr, nearest))}?"
+    lists = {"Views": known, "Policies": POLICIES}
+    lines = (
+        textwrap.wrap(f"{title}: {', '.join(names)}.", 100, subsequent_indent="  ", break_on_hyphens=False)
+        for title, names in lists.items()
+    )
+    return "".join(f"\n{line}" for part in lines for line in part)
 
 
 POLICIES: dict[str, Policy] = {}  # `parse` looks here, so it is there before it is filled
 POLICIES |= {
     name: Policy.parse(text)
     for name, text in {
+        # The paper's (Table 1).
         "aug1": "flip + 5 crop",
         "aug2": "flip + 5 brightness",
         "aug3": "5 crop + 5 brightness",
@@ -369,6 +405,31 @@ POLICIES |= {
         "aug6": "flip + 5 brightness + 5 contrast",
         "aug7": "5 crop + 5 brightness + 5 contrast",
         "aug8": "flip + 5 crop + 5 brightness + 5 contrast",
+        # Photographs, which have an up and a down but no left and right.
+        "flip-2": "flip",
+        "flip-shift-2": "flip-shift",
+        "shift-mix-4": "flip + shift + flip-shift",
+        "diagonal-4": "flip + diagonal-shift + flip-diagonal-shift",
+        "shift-mix-5": "2 shift + 2 flip-shift",
+        "shift-mix-9": "4 shift + 4 flip-shift",
+        "shift-mix-17": "8 shift + 8 flip-shift",
+        # Digits, letters, signs: whatever a mirror would turn into something else.
+        "shift-5": "4 shift",
+        # Images from above or through a microscope, which have neither; quarter turns want a square, or any size.
+        "vflip-2": "vflip",
+        "dihedral-4": "flip + vflip + rot180",
+        "dihedral-8": "flip + vflip + rot90 + rot180 + rot270 + transpose + antitranspose",
+        "dihedral-photometric-4": "vflip + rot180 + gamma",
+        "dihedral-photometric-9": "flip + vflip + rot180 + 2 gamma + autocontrast + sharpen + jpeg",
+        # Where the place of each pixel matters, but not the light; grey images too.
+        "photometric-4": "gamma + autocontrast + sharpen",
+        # The same, of colour images alone: a grey one would be seen four times over.
+        "colour-4": "saturation + hue + grey",
+        # Photographs of which little is known: many kinds, so that the fit may choose among them.
+        "varied-9": "flip + shift + flip-shift + zoom-in + rotate + gamma + sharpen + jpeg",
     }.items()
 }
-"""The paper's eight policies (Table 1)."""
+"""Policies by name: the paper's eight, and others whose names end in their passes, the image itself included."""
+
+PAPER_POLICIES = ("aug1", "aug2", "aug3", "aug4", "aug5", "aug6", "aug7", "aug8")
+"""The names of the paper's eight policies (Table 1)."""
