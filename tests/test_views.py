@@ -664,3 +664,10 @@ def test_the_examples_of_the_page_on_extending_run(library, example):
     elif library:
         pytest.importorskip(library, exc_type=ImportError)
     exec(compile(example, str(PAGE), "exec"), {})
+
+
+def test_the_guide_lists_every_policy_but_the_papers_and_method_every_view():
+    listed = dict(re.findall(r"^\| `([\w-]+)` \| (.+?) \|", (PAGE.parent / "guide.md").read_text(), re.MULTILINE))
+    assert listed == {name: str(policy) for name, policy in POLICIES.items() if name not in PAPER_POLICIES}
+    rows = re.findall(r"^\| ([a-z][\w, -]*) \|", (PAGE.parent / "method.md").read_text(), re.MULTILINE)
+    assert VIEWS.keys() - {"native-crop"} <= {name for row in rows for name in row.split(", ")}
