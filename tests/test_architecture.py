@@ -12,7 +12,7 @@ LAYERS = [
     ["types", "files"],
     ["functional", "metrics", "results", "transforms", "networks", "augmentation", "memory", "provenance", "progress"],
     ["predictions", "views", "fitting", "imagesets", "published"],
-    ["calibrators.base", "layouts", "models", "slopes", "archives", "exporting"],
+    ["calibrators.base", "layouts", "models", "slopes", "archives", "exporting", "conformal"],
     ["calibrators.scaling", "calibrators.binning", "datasets"],
     ["calibrators.views", "training", "sources", "borrowing", "shards", "architectures"],
     ["calibrators.selective", "runner"],

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         load,
     )
     from atta.collecting import collect
+    from atta.conformal import Conformal, ConformalSets
     from atta.deploy import CalibratedClassifier
     from atta.errors import InputError
     from atta.figures import compare_plot, reliability
@@ -53,6 +54,8 @@ __all__ = [
     "AdaptiveTTA",
     "CalibratedClassifier",
     "Calibrator",
+    "Conformal",
+    "ConformalSets",
     "Dirichlet",
     "FromProbabilities",
     "Histogram",
@@ -87,7 +90,7 @@ __all__ = [
 
 _HOMES = (
     *("calibrators", "errors", "metrics", "predictions", "results", "views", "models", "collecting", "figures"),
-    *("deploy", "calibrating"),
+    *("conformal", "deploy", "calibrating"),
 )
 
 
