@@ -94,8 +94,8 @@ def test_coverage_is_checked_on_images_the_threshold_was_not_found_on() -> None:
 def test_sets_work_on_top_of_any_calibrator() -> None:
     record = atta.find_record("cifar10-resnet50")[:3000]
     probs = atta.VATTA(views=["flip"]).fit(record[:1000].predictions, record[:1000].labels)(record.predictions)
-    sets = atta.Conformal(coverage=0.98).fit(probs[1000:2000], record.labels[1000:2000])(probs[2000:])
-    assert covered(sets, record.labels[2000:]) > 0.96
+    sets = atta.Conformal(coverage=0.98).fit(probs[1000:2000], record[1000:2000].labels)(probs[2000:])
+    assert covered(sets, record[2000:].require_labels()) > 0.96
     assert 1 < mean_size(sets) < 2
 
 
