@@ -2,6 +2,6 @@
 
 import runpy
 
-for name in ("fit", "dirichlet", "predict", "class_kept", "collect"):
+for name in ("fit", "shrunk", "dirichlet", "predict", "class_kept", "collect"):
     print(f"\n## benchmarks/{name}.py\n", flush=True)
     runpy.run_module(f"benchmarks.{name}", run_name="__main__")

@@ -15,6 +15,7 @@ LAYERS = [
     ["calibrators.base", "layouts", "models", "slopes"],
     ["calibrators.scaling", "calibrators.binning", "datasets"],
     ["calibrators.views", "training", "sources", "borrowing", "shards"],
+    ["calibrators.shrunk"],
     ["calibrators", "runner"],
     ["collecting", "workers", "claims", "details"],
     ["fits", "recording", "terminal"],

@@ -34,6 +34,7 @@ from atta.calibrators import (
     MeanTTA,
     MeanTTATemperature,
     Method,
+    ShrunkMATTA,
     TemperatureScaling,
     Vanilla,
     base,
@@ -93,6 +94,7 @@ SETTINGS: dict[str, Method] = {
     "v-atta": VATTA(),
     "v-atta, paper": dataclasses.replace(VATTA.paper(), epochs=8),
     "v-atta, probabilities": VATTA(space="probabilities"),
+    "shrunk-m-atta": ShrunkMATTA(strengths=[1.0], folds=2),
 }
 EVERY = pytest.mark.parametrize("name", SETTINGS)
 KEEPING = pytest.mark.parametrize("name", [name for name, method in SETTINGS.items() if method.keeps_class])
@@ -557,6 +559,12 @@ BAD = {
     "Dirichlet(grid=[(1.0, -1.0)])": "grid must hold pairs (λ, μ), finite and neither negative, got [(1.0, -1.0)]",
     "Dirichlet(grid=[1.0, 2.0])": "grid must hold pairs (λ, μ), finite and neither negative, got [1.0, 2.0]",
     "Dirichlet(folds=1)": "folds must be at least 2, got 1",
+    "ShrunkMATTA(strengths=[])": "strengths must be numbers, positive and finite (∞ is always tried), got []",
+    "ShrunkMATTA(strengths=[0.0])": "strengths must be numbers, positive and finite (∞ is always tried), got [0.0]",
+    "ShrunkMATTA(strengths=5.0)": "strengths must be numbers, positive and finite (∞ is always tried), got 5.0",
+    "ShrunkMATTA(folds=1)": "folds must be at least 2, got 1",
+    "ShrunkMATTA(views='flip')": "views must be a list of kinds, such as ['flip'], got the text 'flip'",
+    "ShrunkMATTA(step=2)": "step must lie in (0, 1] or be None for the closed form, got 2",
     "VATTA().fit(torch.zeros(3, 4), [0, 1, 2])": "v-atta fits atta.Predictions, got Tensor",
     "MATTA().fit_many([(torch.zeros(3, 4), [0, 1, 2])])": "m-atta fits atta.Predictions, got Tensor",
 }
@@ -587,7 +595,7 @@ def test_a_bad_setting_is_refused_with_a_sentence(expression, sentences):
     assert sentences.get(expression) == f"InputError: {BAD[expression]}"
 
 
-@pytest.mark.parametrize("method", [VATTA, MATTA, AdaptiveTTA, MeanTTA, MeanTTATemperature])
+@pytest.mark.parametrize("method", [VATTA, MATTA, ShrunkMATTA, AdaptiveTTA, MeanTTA, MeanTTATemperature])
 def test_an_empty_list_of_views_is_no_choice(method):
     with pytest.raises(InputError, match="needs at least one kind of view, got an empty list"):
         method(views=()).fit(*toy(5))

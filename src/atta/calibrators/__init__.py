@@ -5,6 +5,7 @@
 | scaling | Temperature, Affine                | vanilla, temperature, dirichlet                      |
 | binning | Steps, Polyline                    | histogram, isotonic                                  |
 | views   | ViewBlend, AverageBlend, ViewMean  | m-atta, v-atta, adaptive-tta, mean-tta(-temperature) |
+| shrunk  | ViewBlend                          | shrunk-m-atta                                        |
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from atta.calibrators.base import FORMAT, FORMAT_VERSION, Calibrator, Method
 from atta.calibrators.binning import Histogram, Isotonic, Polyline, Steps
 from atta.calibrators.scaling import Affine, Dirichlet, Temperature, TemperatureScaling, Vanilla
+from atta.calibrators.shrunk import ShrunkMATTA
 from atta.calibrators.views import (
     MATTA,
     VATTA,
@@ -49,6 +51,7 @@ __all__ = [
     "MeanTTATemperature",
     "Method",
     "Polyline",
+    "ShrunkMATTA",
     "Steps",
     "Temperature",
     "TemperatureScaling",
@@ -70,6 +73,7 @@ METHODS: dict[str, type[Method]] = {
     "mean-tta-temperature": MeanTTATemperature,
     "m-atta": MATTA,
     "v-atta": VATTA,
+    "shrunk-m-atta": ShrunkMATTA,
 }
 
 CALIBRATORS: dict[str, type[Calibrator]] = {
