@@ -81,7 +81,7 @@ class ShrunkMATTA(Method):
     """
 
     views: Kinds = None
-    strengths: Sequence[float] = (1000.0, 100.0, 10.0, 1.0)
+    strengths: Sequence[float] = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0)
     folds: int = 5
     step: float | None = None
     space: Space = "logits"
@@ -111,8 +111,8 @@ class ShrunkMATTA(Method):
 
     def learn(self, predictions: Predictions, labels: Labels) -> ViewBlend:
         """Choose λ on the folds, then go down to it on all images. At λ = ∞ this is V-ATTA's own answer."""
-        flat = self.v_atta.learn(predictions, labels)
         kinds = choose_kinds(predictions, self.views, self.name)
+        flat = self.v_atta.learn(predictions, labels)
         views = mean_views(predictions.views, kinds).double()
         base = base_probs(predictions.logits.double())
         images = Images(base, views, labels, leader(base))
