@@ -123,7 +123,7 @@ class ShrunkMATTA(Method):
         for stiffer in self.strengths:
             if stiffer > strength:
                 start = self._fit(stiffer, images, start)
-        found = self._fit(strength, images, start, tolerance=1e-8, iterations=500)
+        found = self._fit(strength, images, start, tolerance=1e-7, iterations=500)
         return ViewBlend(found.weights, found.limit, kinds=kinds, step=self.step, space=self.space)
 
     def _choose(self, images: Images, start: Point) -> float:
