@@ -15,7 +15,7 @@ LAYERS = [
     ["calibrators.base", "layouts", "models", "slopes", "archives", "exporting", "conformal"],
     ["calibrators.scaling", "calibrators.binning", "datasets"],
     ["calibrators.views", "training", "sources", "borrowing", "shards", "architectures"],
-    ["calibrators.selective", "runner"],
+    ["calibrators.selective", "calibrators.shrunk", "runner"],
     ["calibrators"],
     ["collecting", "workers", "claims", "details", "search"],
     ["fits", "recording", "terminal"],

@@ -37,6 +37,7 @@ from atta.calibrators import (
     Method,
     SelectiveVATTA,
     SequentialVATTA,
+    ShrunkMATTA,
     TemperatureScaling,
     Vanilla,
     base,
@@ -99,6 +100,7 @@ SETTINGS: dict[str, Method] = {
     "v-atta, probabilities": VATTA(space="probabilities"),
     "selective-v-atta": SelectiveVATTA(views=["crop"]),
     "sequential-v-atta": SequentialVATTA(views=["crop", "flip"], passes=3),
+    "shrunk-m-atta": ShrunkMATTA(strengths=[1.0], folds=2),
 }
 EVERY = pytest.mark.parametrize("name", SETTINGS)
 KEEPING = pytest.mark.parametrize("name", [name for name, method in SETTINGS.items() if method.keeps_class])
@@ -702,6 +704,12 @@ BAD = {
     "Dirichlet(folds=1)": "folds must be at least 2, got 1",
     "SelectiveVATTA(passes=0.5)": "passes must be how many an image may take on average, at least 1, got 0.5",
     "SequentialVATTA(passes='few')": "passes must be how many an image may take on average, at least 1, got 'few'",
+    "ShrunkMATTA(strengths=[])": "strengths must be numbers, positive and finite (∞ is always tried), got []",
+    "ShrunkMATTA(strengths=[0.0])": "strengths must be numbers, positive and finite (∞ is always tried), got [0.0]",
+    "ShrunkMATTA(strengths=5.0)": "strengths must be numbers, positive and finite (∞ is always tried), got 5.0",
+    "ShrunkMATTA(folds=1)": "folds must be at least 2, got 1",
+    "ShrunkMATTA(views='flip')": "views must be a list of kinds, such as ['flip'], got the text 'flip'",
+    "ShrunkMATTA(step=2)": "step must lie in (0, 1] or be None for the closed form, got 2",
     "VATTA().fit(torch.zeros(3, 4), [0, 1, 2])": "v-atta fits atta.Predictions, got Tensor",
     "MATTA().fit_many([(torch.zeros(3, 4), [0, 1, 2])])": "m-atta fits atta.Predictions, got Tensor",
 }
@@ -735,6 +743,7 @@ def test_a_bad_setting_is_refused_with_a_sentence(expression, sentences):
 @pytest.mark.parametrize(
     "method", [VATTA, MATTA, AdaptiveTTA, MeanTTA, MeanTTATemperature, SelectiveVATTA, SequentialVATTA]
 )
+@pytest.mark.parametrize("method", [VATTA, MATTA, ShrunkMATTA, AdaptiveTTA, MeanTTA, MeanTTATemperature])
 def test_an_empty_list_of_views_is_no_choice(method):
     with pytest.raises(InputError, match="needs at least one kind of view, got an empty list"):
         method(views=()).fit(*toy(5))

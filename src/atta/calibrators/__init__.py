@@ -5,6 +5,7 @@
 | scaling   | Temperature, Affine                | vanilla, temperature, dirichlet                      |
 | binning   | Steps, Polyline                    | histogram, isotonic                                  |
 | views     | ViewBlend, AverageBlend, ViewMean  | m-atta, v-atta, adaptive-tta, mean-tta(-temperature) |
+| shrunk    | ViewBlend                          | shrunk-m-atta                                        |
 | selective | StagedBlend                        | selective-v-atta, sequential-v-atta                  |
 """
 
@@ -24,6 +25,7 @@ from atta.calibrators.base import FORMAT, FORMAT_VERSION, Calibrator, Method
 from atta.calibrators.binning import Histogram, Isotonic, Polyline, Steps
 from atta.calibrators.scaling import Affine, Dirichlet, Temperature, TemperatureScaling, Vanilla
 from atta.calibrators.selective import SelectiveVATTA, SequentialVATTA, StagedBlend
+from atta.calibrators.shrunk import ShrunkMATTA
 from atta.calibrators.views import (
     MATTA,
     VATTA,
@@ -55,6 +57,7 @@ __all__ = [
     "Polyline",
     "SelectiveVATTA",
     "SequentialVATTA",
+    "ShrunkMATTA",
     "StagedBlend",
     "Steps",
     "Temperature",
@@ -80,6 +83,7 @@ METHODS: dict[str, type[Method]] = {
     "v-atta": VATTA,
     "selective-v-atta": SelectiveVATTA,
     "sequential-v-atta": SequentialVATTA,
+    "shrunk-m-atta": ShrunkMATTA,
 }
 
 CALIBRATORS: dict[str, type[Calibrator]] = {
