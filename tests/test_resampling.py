@@ -12,7 +12,7 @@ from torch import Tensor
 
 from atta import resampling
 from atta.metrics import METRICS, evaluate
-from atta.resampling import Resamples, bootstrap, interval, paired, replicates
+from atta.resampling import Resamples, bootstrap, intervals, paired, replicates
 from atta.types import InputError
 
 LINEAR = ("accuracy", "brier", "mc_brier", "nll", "entropy", "shannon_entropy")
@@ -156,9 +156,17 @@ def test_without_labels_there_are_intervals_of_the_entropies() -> None:
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=30), st.floats(-1, 1))
 @settings(deadline=None)
 def test_a_number_is_never_outside_of_its_own_interval(values: list[float], point: float) -> None:
-    low, high = interval(point, torch.tensor(values, dtype=torch.float64), least=0.0)
+    ((name, (low, high)),) = intervals({"a": point}, {"a": torch.tensor(values, dtype=torch.float64)})
+    assert name == "a"
     assert low <= point <= high
-    assert low >= min(point, 0)
+
+
+def test_of_one_image_among_many_a_resample_may_hold_none() -> None:
+    probs, labels = sample()
+    found = replicates(probs[:1], labels[:1], Resamples(300, 50), torch.tensor([7]))
+    assert (drawn(Resamples(300, 50))[7] == 0).any()
+    for name, value in evaluate(probs[:1], labels[:1]).items():
+        assert found[name].tolist() == pytest.approx([value] * 50, rel=2e-4, abs=2e-6), name
 
 
 def test_bad_input_is_refused_in_a_sentence() -> None:

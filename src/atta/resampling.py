@@ -75,7 +75,9 @@ def bootstrap(
     drawn = Resamples(door(probs, labels)[0].shape[0], resamples, seed)
     found = replicates(probs, labels, drawn, metrics=names, simplex=simplex)
     points = evaluate(probs, labels, metrics=names, simplex=simplex)
-    return {name: interval(points[name], found[name], confidence, least=0.0) for name in points}
+    return {
+        name: (max(low, min(points[name], 0.0)), high) for name, (low, high) in intervals(points, found, confidence)
+    }
 
 
 def paired(
@@ -101,20 +103,21 @@ def paired(
     drawn = Resamples(a.shape[0], resamples, seed)
     mine, theirs = (replicates(p, labels, drawn, metrics=names, simplex=simplex) for p in (probs_a, probs_b))
     one, other = (evaluate(p, labels, metrics=names, simplex=simplex) for p in (probs_a, probs_b))
-    return {name: interval(one[name] - other[name], mine[name] - theirs[name], confidence) for name in one}
+    points = {name: one[name] - other[name] for name in one}
+    return dict(intervals(points, {name: mine[name] - theirs[name] for name in one}, confidence))
 
 
-def interval(
-    point: float, values: Float[Tensor, " r"], confidence: float = CONFIDENCE, *, least: float | None = None
-) -> Interval:
-    """The centred interval around a number, from what resamples make of it; a number is never outside of its own.
-
-    `least` is what it cannot fall below.
-    """
-    tail = (1 - confidence) / 2
-    below, above = torch.quantile(values - values.mean(), values.new_tensor([tail, 1 - tail])).tolist()
-    low, high = point + min(below, 0.0), point + max(above, 0.0)
-    return low if least is None else max(low, min(point, least)), high
+def intervals(
+    points: Mapping[str, float], values: Mapping[str, Tensor], confidence: float = CONFIDENCE
+) -> Iterator[tuple[str, Interval]]:
+    """The centred intervals around numbers, from what resamples make of these; none is outside of its own."""
+    if not points:
+        return
+    tail, spread = (1 - confidence) / 2, torch.stack([values[name] for name in points])
+    spread = spread - spread.mean(1, keepdim=True)
+    below, above = torch.quantile(spread, spread.new_tensor([tail, 1 - tail]), dim=1).tolist()
+    for (name, point), low, high in zip(points.items(), below, above, strict=True):
+        yield name, (point + min(low, 0.0), point + max(high, 0.0))
 
 
 def _check(confidence: float) -> None:
@@ -172,7 +175,9 @@ def replicates(
     index = None if rows is None else rows.numpy()
     found: list[list[Tensor]] = []
     for counts in resamples:
-        summary = sums(torch.from_numpy(counts if index is None else counts[index]).float())
+        these = torch.from_numpy(counts if index is None else counts[index]).float()
+        these[:, these.sum(0) == 0] = 1  # of very few images none may be drawn: they stand for themselves
+        summary = sums(these)
         found.append([METRICS[name].formula(summary).double() for name in names])
     return {name: torch.cat(parts) for name, parts in zip(names, zip(*found, strict=True), strict=True)}
 
