@@ -9,11 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from atta import METHODS, METRICS, VATTA, Predictions, Record, TemperatureScaling, Vanilla
+from atta import METHODS, METRICS, VATTA, Predictions, Record, TemperatureScaling, Vanilla, find_method
 from atta.experiment import CLASS_CHANGES, MEASURES, OOD_AUROC, Experiment, compare, nested, planned, run
 from atta.fits import Fits, Rows
 from atta.metrics import evaluate
+from atta.resampling import Resamples, intervals, replicates
 from atta.results import Results
 from atta.types import InputError
 from conftest import made_up
@@ -449,10 +451,14 @@ def test_intervals_are_of_the_mean_over_splits_on_the_same_resamples_of_the_reco
     }
 
 
-def test_every_two_contenders_of_one_size_have_a_difference_and_a_chosen_policy_is_none_of_its_own(record: Record) -> None:
+def test_every_two_contenders_of_one_size_have_a_difference_and_a_chosen_policy_is_none_of_its_own(
+    record: Record,
+) -> None:
     experiment = small(methods={"vanilla": {}, "quick": {"method": "m-atta", **QUICK}}, validation=[80, 100])
     found = run(experiment, {"a": record}).intervals
-    assert {(i.validation, i.method, i.policy, i.choice, i.against) for i in found if i.metric == "nll" and i.against} == {
+    assert {
+        (i.validation, i.method, i.policy, i.choice, i.against) for i in found if i.metric == "nll" and i.against
+    } == {
         (size, "quick", "", rule, against)
         for size in (80, 100)
         for rule, against in (("paper", "vanilla"), ("cross-validated", "vanilla"), ("cross-validated", "quick"))

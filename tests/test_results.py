@@ -444,7 +444,7 @@ def test_json_gives_back_every_bit_of_every_interval(intervals: list[Interval]) 
 def test_a_file_without_intervals_has_none_and_a_wrong_one_is_named() -> None:
     content = json.loads(Results(rows(a=[0.1]).rows, {}, (), (sure("a", 0.0, 0.2),)).to_json())
     content["intervals"][0]["low"] = "zero"
-    with pytest.raises(InputError, match="interval 1: expected low to be a number.*got 'zero'"):
+    with pytest.raises(InputError, match=r"interval 1: expected low to be a number.*got 'zero'"):
         written(json.dumps(content))
     del content["intervals"]
     assert written(json.dumps(content)).intervals == ()
@@ -462,7 +462,11 @@ def test_intervals_go_with_their_rows_and_those_of_all_splits_are_none_of_some()
 def test_a_difference_can_be_looked_up_in_both_directions() -> None:
     results = Results((), {}, (), (sure("b", 0.05, 0.1, against="a"), sure("a", 0.0, 0.2)))
     (a, b) = (("", "set", 0, name, "", "") for name in "ab")
-    assert results.bounds() == {(b, a, "brier"): (0.05, 0.1), (a, b, "brier"): (-0.1, -0.05), (a, None, "brier"): (0, 0.2)}
+    assert results.bounds() == {
+        (b, a, "brier"): (0.05, 0.1),
+        (a, b, "brier"): (-0.1, -0.05),
+        (a, None, "brier"): (0, 0.2),
+    }
 
 
 @pytest.mark.parametrize(
@@ -479,7 +483,9 @@ def test_a_difference_can_be_looked_up_in_both_directions() -> None:
         (math.nan, 0.2, "lower", None),
     ],
 )
-def test_only_an_interval_that_excludes_0_is_sure(low: float, high: float, better: str | None, found: int | None) -> None:
+def test_only_an_interval_that_excludes_0_is_sure(
+    low: float, high: float, better: str | None, found: int | None
+) -> None:
     assert judged(low, high, better) == found
 
 
@@ -492,7 +498,12 @@ def test_sure_differences_to_the_baseline_are_marked_and_the_others_not() -> Non
     results = Results(rows(a=[0.1], base=[0.3], b=[0.2], c=[0.5]).rows, {}, (), against)
     table = results.pivot(better={"brier": "lower"}, baseline="base")
     assert dict(table.sure) == {(0, 1): 1, (3, 1): -1}
-    assert [line.split()[1:] for line in table.text().splitlines()[1:]] == [["0.1000", "✓*"], ["0.3000"], ["0.2000"], ["0.5000", "✗"]]
+    assert [line.split()[1:] for line in table.text().splitlines()[1:]] == [
+        ["0.1000", "✓*"],
+        ["0.3000"],
+        ["0.2000"],
+        ["0.5000", "✗"],
+    ]
     assert "| **0.1000 ✓** |" in table.markdown()
     assert "than base on the same test images" in table.legend
     assert table.is_numeric(1)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from atta.metrics import METRICS, Sums, bins, evaluate
     from atta.models import FromProbabilities, Normalized, NumpyModel, OnnxModel
     from atta.predictions import Predictions, Record, find_record
+    from atta.resampling import bootstrap, paired
     from atta.results import Results
     from atta.views import POLICIES, VIEWS, Policy, View
 
@@ -67,16 +68,29 @@ __all__ = [
     "Vanilla",
     "View",
     "bins",
+    "bootstrap",
     "collect",
     "compare_plot",
     "evaluate",
     "find_method",
     "find_record",
     "load",
+    "paired",
     "reliability",
 ]
 
-_HOMES = ("calibrators", "errors", "metrics", "predictions", "results", "views", "models", "collecting", "figures")
+_HOMES = (
+    "calibrators",
+    "errors",
+    "metrics",
+    "resampling",
+    "predictions",
+    "results",
+    "views",
+    "models",
+    "collecting",
+    "figures",
+)
 
 
 def __getattr__(name: str) -> Any:

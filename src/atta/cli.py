@@ -133,13 +133,13 @@ def compare(
     width of the 95 % interval of the mean. ✓ and ✗ are surely better or worse than vanilla: the interval of the
     difference, by the bootstrap over the test images, excludes 0.
     """
-    from atta.tables import interval_table
-
     results = run_comparison(
         records, methods, validation=validation, splits=splits, fit=fit, cost=report_file is not None
     )
+    from atta.tables import interval_table  # now that torch is there: a mistake in the arguments need not wait for it
+
+    write = formatted("markdown" if markdown else "table")
     for name in results.names("dataset"):
-        write = formatted("markdown" if markdown else "table")
         write(comparison_table(results, name))
         if intervals:
             write(interval_table(results.where(experiment=name), title=f"{name}: how sure", metrics=COMPARED))
