@@ -150,3 +150,27 @@ def adaptive_tta(p0: np.ndarray, views: Sequence[np.ndarray], weights: Sequence[
 
 def brier(probs: Sequence[np.ndarray], labels: Sequence[int]) -> float:
     return float(np.mean([(p.max() - (p.argmax() == y)) ** 2 for p, y in zip(probs, labels, strict=True)]))
+
+
+def smooth_ece(confidence: Sequence[float], correct: Sequence[float], points: int = 4000) -> float:
+    """Błasiok & Nakkiran (2023): Gaussians at each confidence and its mirror images, integrated by the midpoint rule.
+
+    The width that equals its own result is found by bisection.
+    """
+    c, h = np.asarray(confidence, dtype=float), np.asarray(correct, dtype=float)
+    t = (np.arange(points) + 0.5) / points
+
+    def left(width: float) -> float:
+        smoothed = np.zeros(points)
+        for x, y in zip(c, h, strict=True):
+            for mirror in range(-4, 5):
+                for image in (2 * mirror + x, 2 * mirror - x):
+                    z = (t - image) / width
+                    smoothed += np.exp(-z * z / 2) / (width * math.sqrt(2 * math.pi)) * (y - x)
+        return float(np.abs(smoothed).mean()) / len(c)
+
+    low, high = 0.0, 1.0
+    for _ in range(25):
+        middle = (low + high) / 2
+        low, high = (middle, high) if left(middle) > middle else (low, middle)
+    return high

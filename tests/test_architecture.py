@@ -11,7 +11,7 @@ LAYERS = [
     ["errors"],
     ["types", "files"],
     ["functional", "metrics", "results", "transforms", "networks", "augmentation", "memory", "provenance", "progress"],
-    ["predictions", "views", "fitting", "imagesets", "published"],
+    ["predictions", "views", "fitting", "imagesets", "published", "resampling"],
     ["calibrators.base", "layouts", "models", "slopes", "archives", "exporting", "conformal"],
     ["calibrators.scaling", "calibrators.binning", "datasets"],
     ["calibrators.views", "training", "sources", "borrowing", "shards", "architectures"],
@@ -33,7 +33,7 @@ LAYERS = [
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
 HEAVY = {
-    "scipy": {"fitting", "calibrators.binning", "results"},
+    "scipy": {"fitting", "calibrators.binning", "resampling", "results"},
     "sklearn": {"datasets", "deploy"},
     "datasets": {"layouts"},
     "PIL": {"imagesets"},

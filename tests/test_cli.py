@@ -91,6 +91,27 @@ def test_a_fitted_calibrator_is_evaluated_beside_the_network(record_file: str, t
     assert summary.mean == pytest.approx(expected["brier"], abs=1e-12)
 
 
+def test_comparing_says_how_sure_each_difference_to_vanilla_is(record_file: str, tmp_path: Path) -> None:
+    numbers = tmp_path / "n.json"
+    methods = ("--methods", "vanilla,temperature,mean-tta", "--validation", "100")
+    text = run("compare", record_file, *methods, "--intervals", "--json", str(numbers)).output
+    sure = {(i.method, i.metric): i for i in Results.load(numbers).intervals if i.against == "vanilla"}
+    lines = [line.split() for line in text.partition("how sure")[2].splitlines()]
+    said = {(line[0], line[1]): line for line in lines if len(line) > 8}
+    words = {(False, False): "unclear", (True, False): "better", (False, True): "worse"}
+    for method in ("temperature", "mean-tta"):
+        for metric in ("brier", "ece", "smooth_ece", "mc_brier", "nll"):
+            one = sure[method, metric]
+            assert said[method, metric][-4:-1] == [f"{one.low:+.4f}", "to", f"{one.high:+.4f}"]
+            assert said[method, metric][-1] == words[one.high < 0, one.low > 0]
+    marked = sum(
+        one.low * one.high > 0 for (_, metric), one in sure.items() if metric != "accuracy" and "entropy" not in metric
+    )
+    table = text.partition("how sure")[0].partition("surely")[0]
+    assert marked
+    assert table.count("✓") + table.count("✗") == marked + 1, "and the one of the legend"
+
+
 def test_settings_are_read_as_json_lists_or_text() -> None:
     assert read_settings(["step=0.01", "views=flip", "optimizer=adam", "pooled=false", "views=a,b", "step=null"]) == {
         "step": None,

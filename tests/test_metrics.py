@@ -15,11 +15,13 @@ from sklearn.metrics import brier_score_loss, log_loss, roc_auc_score
 from torch import Tensor
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
 
+import reference
 from atta import metrics
 from atta.metrics import DIRECTION, METRICS, Bins, Sums, bin_index, bins, class_changes, evaluate, ood_auroc
 from atta.types import InputError
 
-RANKED = {"adaptive_ece", "aurc"}  # which Sums knows by cells only
+RANKED = {"adaptive_ece", "aurc", "smooth_ece"}  # which Sums knows by cells only
+SUMMED = [name for name in METRICS if name != "smooth_ece"]  # which a loop gives to the last digits
 UNLABELLED = {"entropy", "shannon_entropy"}
 
 
@@ -143,15 +145,54 @@ def cases(draw: st.DrawFn) -> tuple[Tensor, list[int]]:
 def test_every_metric_equals_its_formula_written_as_a_loop(case: tuple[Tensor, list[int]]) -> None:
     probs, labels = case
     expected = slow(probs, labels)
-    assert list(expected) == list(METRICS)
-    assert evaluate(probs, labels) == pytest.approx(expected, abs=1e-12)
+    assert list(expected) == SUMMED
+    assert evaluate(probs, labels, metrics=SUMMED) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_every_metric_equals_its_formula_on_an_ordinary_sample(dtype: torch.dtype) -> None:
     probs, labels = sample(200)
     probs = probs.to(dtype)
-    assert evaluate(probs, labels) == pytest.approx(slow(probs, labels.tolist()), abs=1e-12)
+    assert evaluate(probs, labels, metrics=SUMMED) == pytest.approx(slow(probs, labels.tolist()), abs=1e-12)
+
+
+@pytest.mark.parametrize(("n", "gap"), [(1, 0.1), (3, 0.0), (20, 0.1), (40, 0.0)])
+def test_smooth_ece_equals_gaussians_that_are_added_one_by_one(n: int, gap: float) -> None:
+    draw = torch.Generator().manual_seed(n)
+    confidence = 0.5 + 0.5 * torch.rand(n, generator=draw, dtype=torch.float64) ** 0.5
+    correct = torch.rand(n, generator=draw, dtype=torch.float64) < confidence - gap
+    probs = torch.stack([confidence, 1 - confidence], 1)
+    found = metrics.smooth_ece(probs, (~correct).long())
+    assert found == pytest.approx(reference.smooth_ece(confidence.tolist(), correct.tolist(), 1000), rel=1e-4)
+
+
+def test_smooth_ece_equals_that_of_its_authors() -> None:
+    relplot = pytest.importorskip(
+        "relplot", reason="relplot, the library of the authors of smooth ECE, is not installed"
+    )
+    probs, labels = sample(2000)
+    confidence, winner = probs.max(1)
+    theirs = relplot.smECE(confidence.numpy(), (winner == labels).double().numpy())
+    assert metrics.smooth_ece(probs, labels) == pytest.approx(theirs, abs=2e-3)
+
+
+@given(cases())
+@settings(deadline=None, max_examples=50)
+def test_smooth_ece_lies_between_the_gap_of_all_images_and_that_of_each(case: tuple[Tensor, list[int]]) -> None:
+    probs, labels = case
+    confidence, winner = probs.double().max(1)
+    gaps = (winner == torch.tensor(labels)).double() - confidence
+    found = metrics.smooth_ece(probs, labels)
+    assert gaps.mean().abs().item() - 1e-5 <= found <= gaps.abs().mean().item() + 1e-5
+
+
+def test_smooth_ece_does_not_jump_where_a_confidence_crosses_the_edge_of_a_bin() -> None:
+    def measured(name: str, step: float) -> float:
+        probs = torch.tensor([[0.8 + step, 0.2 - step]] * 4 + [[0.79, 0.21]] * 4, dtype=torch.float64)
+        return METRICS[name](probs, [0] * 4 + [1] * 4)
+
+    assert abs(measured("ece", 1e-6) - measured("ece", -1e-6)) > 0.1
+    assert abs(measured("smooth_ece", 1e-6) - measured("smooth_ece", -1e-6)) < 1e-5
 
 
 @pytest.mark.parametrize("name", METRICS)
@@ -433,7 +474,7 @@ def test_the_input_is_left_as_it_was() -> None:
 def test_classes_absent_from_the_labels_count() -> None:
     probs, _ = sample(60, 30)
     labels = [y % 10 for y in range(60)]
-    assert evaluate(probs, labels) == pytest.approx(slow(probs, labels), abs=1e-12)
+    assert evaluate(probs, labels, metrics=SUMMED) == pytest.approx(slow(probs, labels), abs=1e-12)
 
 
 def test_the_size_of_the_chunks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,7 +494,8 @@ def test_values_a_rounding_outside_the_unit_interval_are_clamped() -> None:
 
 def test_unnormalised_rows_pass_when_they_are_announced() -> None:
     probs, labels = torch.tensor([[0.9, 0.9, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64), [1, 0]
-    assert evaluate(probs, labels, simplex=False) == pytest.approx(slow(probs, labels), abs=1e-12)
+    found = evaluate(probs, labels, simplex=False, metrics=SUMMED)
+    assert found == pytest.approx(slow(probs, labels), abs=1e-12)
     assert metrics.brier(probs, labels, simplex=False) == pytest.approx((0.81 + 1) / 2)
 
 
@@ -542,6 +584,7 @@ def test_sums_keep_the_ranked_metrics_within_the_bound_they_state(scale: float, 
 
     assert abs(close["adaptive_ece"] - exact["adaptive_ece"]) < 1e-3
     assert abs(close["aurc"] - exact["aurc"]) < 1e-4
+    assert abs(close["smooth_ece"] - exact["smooth_ece"]) < 1e-4
 
 
 def test_input_that_is_refused_leaves_the_sums_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:

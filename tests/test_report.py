@@ -172,10 +172,24 @@ def test_every_number_of_the_table_is_that_of_the_results(results: Results, page
         assert float(cell["data-value"]) == found.mean
         assert cell["text"].split()[0].rstrip("★") == f"{found.mean:.{0 if metric == 'class_changes' else 4}f}"
         seen += 1
-    assert seen == len(QUICK) * 6
+    assert seen == len(QUICK) * 7
 
 
-def test_differences_are_paired_over_splits_with_students_interval(results: Results, page: Page) -> None:
+def test_differences_are_judged_by_the_paired_bootstrap_where_it_is_there(results: Results, page: Page) -> None:
+    table = {(method, metric): " ".join(cell["text"].split()) for method, metric, cell in cells(page)}
+    found = {(i.method, i.metric): i for i in results.intervals if i.against == "vanilla"}
+    said = set()
+    for method in QUICK[1:]:
+        for metric in ("brier", "ece", "smooth_ece", "mc_brier", "nll"):
+            one = found[method, metric]
+            word = "no clear difference" if one.low <= 0 <= one.high else "better" if one.high < 0 else "worse"
+            assert f"± {(one.high - one.low) / 2:.4f} {word}" in table[method, metric]
+            said.add(word)
+    assert len(said) > 1
+
+
+def test_without_intervals_differences_are_paired_over_splits_with_students(results: Results) -> None:
+    page = Page(report(Results(results.rows)))
     table = {(method, metric): cell["text"] for method, metric, cell in cells(page)}
     for method in QUICK[1:]:
         for metric in ("brier", "ece", "mc_brier", "nll"):
@@ -251,8 +265,19 @@ def test_the_verdict_claims_no_more_than_the_numbers_do(values: dict[str, list[f
     assert said in Page(report(invented(values))).verdict
 
 
-def test_with_one_split_nothing_is_called_better() -> None:
-    page = Page(report(compared(("vanilla", "temperature"), splits=1)))
+def test_one_split_is_judged_by_its_images_and_never_without_intervals() -> None:
+    results = compared(("vanilla", "mean-tta"), splits=1)
+    page = Page(report(results))
+    assert "noise" not in page.verdict
+    text = {metric: " ".join(cell["text"].split()) for m, metric, cell in cells(page) if m == "mean-tta"}
+    bounds = {(i.metric, i.against): (i.low, i.high) for i in results.intervals if i.method == "mean-tta"}
+    for metric in ("brier", "ece", "smooth_ece", "mc_brier", "nll"):
+        (low, high), (least, most) = bounds[metric, ""], bounds[metric, "vanilla"]
+        word = "no clear difference" if least <= 0 <= most else "better" if most < 0 else "worse"
+        assert f"± {(high - low) / 2:.4f} " in text[metric], "the spread of the number itself"
+        assert f"± {(most - least) / 2:.4f} {word}" in text[metric], "and of its difference"
+    assert any("better" in cell or "worse" in cell for cell in text.values())
+    page = Page(report(Results(results.rows, {}, results.details)))
     assert "One split of 300 images: differences this small may be noise." in page.verdict
     assert not any(word in cell["text"] for _, _, cell in cells(page) for word in ("better", "worse", "clear", "±"))
 
@@ -279,7 +304,7 @@ def test_a_method_that_changes_classes_is_not_recommended() -> None:
 
 def test_without_details_the_diagrams_vanish_and_the_table_stays(results: Results) -> None:
     page = Page(report(Results(results.rows)))
-    assert len(list(cells(page))) == len(QUICK) * 6
+    assert len(list(cells(page))) == len(QUICK) * 7
     assert [e["text"] for e in page.all("h3")] == ["Verdict", "Comparison"]
     assert not page.all("section", id="about")
     assert {e["data-chart"] for e in page.all("figure")} == {"s1/ranking"}

@@ -14,7 +14,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.results import Results, Row, Summary, Table, comparison
+from atta.results import Interval, Results, Row, Summary, Table, comparison, judged
 from atta.types import InputError
 
 
@@ -423,3 +423,97 @@ def test_other_files_are_refused_with_a_sentence(tmp_path: Path, content: str, s
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no file"):
         Results.load(tmp_path / "none.json")
+
+
+# ---- intervals
+
+
+def sure(method: str, low: float, high: float, **columns: Any) -> Interval:
+    return Interval(dataset="set", metric="brier", method=method, low=low, high=high, **columns)
+
+
+ODD = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, -0.0, 5e-324])
+
+
+@given(st.lists(st.builds(sure, st.text(), ODD, ODD, against=st.text(), validation=st.integers(0, 9)), max_size=3))
+def test_json_gives_back_every_bit_of_every_interval(intervals: list[Interval]) -> None:
+    again = written(Results((), {}, (), tuple(intervals)).to_json()).intervals
+    assert [repr(vars(one)) for one in again] == [repr(vars(one)) for one in intervals]
+
+
+def test_a_file_without_intervals_has_none_and_a_wrong_one_is_named() -> None:
+    content = json.loads(Results(rows(a=[0.1]).rows, {}, (), (sure("a", 0.0, 0.2),)).to_json())
+    content["intervals"][0]["low"] = "zero"
+    with pytest.raises(InputError, match=r"interval 1: expected low to be a number.*got 'zero'"):
+        written(json.dumps(content))
+    del content["intervals"]
+    assert written(json.dumps(content)).intervals == ()
+
+
+def test_intervals_go_with_their_rows_and_those_of_all_splits_are_none_of_some() -> None:
+    both = (sure("a", 0.0, 0.2), sure("b", 0.1, 0.3), sure("b", 0.05, 0.1, against="a"))
+    results = Results(rows(a=[0.1, 0.1], b=[0.2, 0.2]).rows, {}, (), both)
+    assert results.where(method="b").intervals == (both[1],)
+    assert results.where(method=["a", "b"]).intervals == both
+    assert results.where(split=0).intervals == ()
+    assert (results + results).intervals == both + both
+
+
+def test_a_difference_can_be_looked_up_in_both_directions() -> None:
+    results = Results((), {}, (), (sure("b", 0.05, 0.1, against="a"), sure("a", 0.0, 0.2)))
+    (a, b) = (("", "set", 0, name, "", "") for name in "ab")
+    assert results.bounds() == {
+        (b, a, "brier"): (0.05, 0.1),
+        (a, b, "brier"): (-0.1, -0.05),
+        (a, None, "brier"): (0, 0.2),
+    }
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "better", "found"),
+    [
+        (-0.2, -0.1, "lower", 1),
+        (0.1, 0.2, "lower", -1),
+        (0.1, 0.2, "higher", 1),
+        (-0.2, -0.1, "higher", -1),
+        (-0.1, 0.1, "lower", 0),
+        (0.0, 0.1, "lower", 0),
+        (0.0, 0.0, "lower", 0),
+        (0.1, 0.2, None, None),
+        (math.nan, 0.2, "lower", None),
+    ],
+)
+def test_only_an_interval_that_excludes_0_is_sure(
+    low: float, high: float, better: str | None, found: int | None
+) -> None:
+    assert judged(low, high, better) == found
+
+
+def test_sure_differences_to_the_baseline_are_marked_and_the_others_not() -> None:
+    against = (
+        sure("a", -0.2, -0.1, against="base"),
+        sure("b", -0.2, 0.1, against="base"),
+        sure("base", -0.2, -0.1, against="c"),  # the other way round: c is worse
+    )
+    results = Results(rows(a=[0.1], base=[0.3], b=[0.2], c=[0.5]).rows, {}, (), against)
+    table = results.pivot(better={"brier": "lower"}, baseline="base")
+    assert dict(table.sure) == {(0, 1): 1, (3, 1): -1}
+    assert [line.split()[1:] for line in table.text().splitlines()[1:]] == [
+        ["0.1000", "✓*"],
+        ["0.3000"],
+        ["0.2000"],
+        ["0.5000", "✗"],
+    ]
+    assert "| **0.1000 ✓** |" in table.markdown()
+    assert "than base on the same test images" in table.legend
+    assert table.is_numeric(1)
+    assert not results.pivot(better={"brier": "lower"}).sure
+    assert not results.pivot(better={}, baseline="base").sure
+
+
+def test_new_names_are_those_of_rows_and_of_both_sides_of_an_interval() -> None:
+    results = Results(rows(a=[0.1], b=[0.2]).rows, {}, (), (sure("b", 0.05, 0.1, against="a", against_policy="flip"),))
+    renamed = results.renamed(lambda one: (f"{one.method} {one.policy}".strip(), "", ""))
+    (one,) = renamed.intervals
+    assert (one.method, one.against, one.against_policy) == ("b", "a flip", "")
+    assert renamed.names("method") == ["a", "b"]

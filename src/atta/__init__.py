@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from atta.metrics import METRICS, Sums, bins, evaluate
     from atta.models import FromProbabilities, Normalized, NumpyModel, OnnxModel
     from atta.predictions import Predictions, Record, find_record
+    from atta.resampling import bootstrap, paired
     from atta.results import Results
     from atta.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
 
@@ -80,6 +81,7 @@ __all__ = [
     "Vanilla",
     "View",
     "bins",
+    "bootstrap",
     "calibrate",
     "collect",
     "compare_plot",
@@ -87,11 +89,23 @@ __all__ = [
     "find_method",
     "find_record",
     "load",
+    "paired",
     "reliability",
 ]
 
 _HOMES = (
-    *("calibrators", "errors", "metrics", "predictions", "results", "views", "models", "collecting", "figures"),
+    *(
+        "calibrators",
+        "errors",
+        "metrics",
+        "resampling",
+        "predictions",
+        "results",
+        "views",
+        "models",
+        "collecting",
+        "figures",
+    ),
     *("conformal", "deploy", "calibrating"),
 )
 

@@ -32,8 +32,8 @@ commands = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-PAPER_METRICS = ("brier", "ece", "mc_brier", "nll", "accuracy", "class_changes")
-BETTER: dict[str, str | None] = {"brier": "lower", "ece": "lower", "mc_brier": "lower", "nll": "lower"}
+COMPARED = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy", "class_changes")
+BETTER: dict[str, str | None] = dict.fromkeys(("brier", "ece", "smooth_ece", "mc_brier", "nll"), "lower")
 DIGITS = {"class_changes": 0}
 
 RecordArgument = Annotated[
@@ -50,6 +50,12 @@ RecipeSet = Annotated[
 ]
 Report = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Also write an HTML page that opens anywhere.")
+]
+Intervals = Annotated[
+    bool,
+    typer.Option(
+        "--intervals", help="Also print how sure each number is, and each difference to vanilla on the same images."
+    ),
 ]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file.")]
 
@@ -119,18 +125,24 @@ def compare(
     json_file: Json = None,
     report_file: Report = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, to paste into a document.")] = False,
+    intervals: Intervals = False,
 ) -> None:
     """Fit methods on validation images, test them on the rest, and print the paper's table.
 
     The best of each column is bold, among the methods that keep the class. Over several splits, mean ± half the
-    width of the 95 % interval of the mean.
+    width of the 95 % interval of the mean. ✓ and ✗ are surely better or worse than vanilla: the interval of the
+    difference, by the bootstrap over the test images, excludes 0.
     """
     results = run_comparison(
         records, methods, validation=validation, splits=splits, fit=fit, cost=report_file is not None
     )
+    from atta.tables import interval_table  # now that torch is there: a mistake in the arguments need not wait for it
+
+    write = formatted("markdown" if markdown else "table")
     for name in results.names("dataset"):
-        table = comparison_table(results, name)
-        print(f"{table.markdown()}\n") if markdown else show(table)
+        write(comparison_table(results, name))
+        if intervals:
+            write(interval_table(results.where(experiment=name), title=f"{name}: how sure", metrics=COMPARED))
     if json_file is not None:
         say(f"numbers: {results.save(json_file)}")
     write_page(results, report_file)
@@ -303,8 +315,13 @@ def run(
     ] = None,
     report_file: Report = None,
     style: Annotated[str, typer.Option("--format", help="table, markdown, csv or latex.")] = "table",
+    intervals: Intervals = False,
 ) -> None:
-    """Run one experiment from its TOML file, on records by name, and print its table."""
+    """Run one experiment from its TOML file, on records by name, and print its table.
+
+    ✓ and ✗ are surely better or worse than vanilla: the interval of the difference, by the bootstrap over the test
+    images, excludes 0.
+    """
     from tempfile import TemporaryDirectory
 
     from atta.experiment import Experiment, planned
@@ -312,7 +329,7 @@ def run(
     from atta.fits import Fits
     from atta.provenance import cores
     from atta.reproduce import Places, find_records, load_records
-    from atta.tables import own_table
+    from atta.tables import interval_table, own_table
 
     write = formatted(style)
     chosen = Experiment.read(experiment).changed(splits=splits, validation=validation)
@@ -322,6 +339,8 @@ def run(
     if output is not None:
         say(f"numbers: {results.save(output)}")
     write(own_table(results, chosen))
+    if intervals:
+        write(interval_table(results, title=f"{chosen.title or chosen.name}: how sure"))
     write_page(results, report_file, title=chosen.title)
 
 
@@ -528,7 +547,7 @@ def formatted(style: str) -> Callable[[Table], None]:
     """Return what prints a table in that style."""
     styles: dict[str, Callable[[Table], None]] = {
         "table": show,
-        "markdown": lambda table: print(table.markdown()),
+        "markdown": lambda table: print("\n\n".join(filter(None, (table.markdown(), table.legend))), end="\n\n"),
         "csv": lambda table: print(table.csv(), end=""),
         "latex": lambda table: print(table.latex()),
     }
@@ -624,7 +643,13 @@ def comparison_table(results: Results, dataset: str) -> Table:
     keeps = {name for name, method in METHODS.items() if method().keeps_class}
     results = results.where(experiment=dataset)  # without what each pass buys, which is an experiment of its own
     return comparison(
-        results, dataset, metrics=PAPER_METRICS, better=BETTER, eligible=keeps.__contains__, digits=DIGITS
+        results,
+        dataset,
+        metrics=COMPARED,
+        better=BETTER,
+        eligible=keeps.__contains__,
+        digits=DIGITS,
+        baseline="vanilla",
     )
 
 

@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from torch import Tensor
 
 from atta import __version__
 from atta.calibrators import Calibrator, Method, find_method
@@ -30,7 +31,8 @@ from atta.fits import RECORDED, Fit, Fits, Rows
 from atta.metrics import METRICS, class_changes, evaluate, ood_auroc
 from atta.predictions import Record
 from atta.published import published
-from atta.results import Results, Row
+from atta.resampling import CONFIDENCE, RESAMPLES, Resamples, intervals, replicates
+from atta.results import Interval, Results, Row
 from atta.types import InputError
 from atta.views import VIEWS, Policy
 from atta.workers import one_thread
@@ -41,6 +43,8 @@ PASSES = "passes"
 MEASURES = (*METRICS, CLASS_CHANGES, OOD_AUROC, PASSES)
 """All that can be measured: METRICS, how many predicted classes changed, how well entropy tells foreign images, and how often
 the network runs for an image on average."""
+JUDGED = ("accuracy", "brier", "ece", "smooth_ece", "mc_brier", "nll", "entropy", "shannon_entropy")
+"""The metrics that tables and verdicts judge by: results have their intervals. `atta.bootstrap` gives those of all."""
 REST, FITTED = "rest", "fitted"
 COST = ": cost"
 """Ends the name of the experiment that says what each pass buys, after the name of the one it belongs to."""
@@ -267,6 +271,7 @@ def run(
 
 def _tested(experiment: Experiment, records: Mapping[str, Record], fits: Fits, trials: Sequence[_Trial]) -> Results:
     bench = _Bench(experiment, fits)
+    surely = _Surely()
     rows: list[Row] = []
     looked: list[dict[str, Any]] = []
     for trial in trials:
@@ -286,6 +291,7 @@ def _tested(experiment: Experiment, records: Mapping[str, Record], fits: Fits, t
                 "seed": trial.seed,
             }
             rows += (Row(**what, metric=metric, value=value) for metric, value in bench.numbers(fit).items())
+            surely.add(what, bench.numbers(fit), bench.resampled(fit))
             if trial.rows.split == 0 and trial.seed == experiment.seeded(trial.label)[0]:
                 looked.append({**what, **bench.details(fit)})
     used = [name for name in (experiment.fit, experiment.test) if name not in (REST, FITTED)]
@@ -295,8 +301,9 @@ def _tested(experiment: Experiment, records: Mapping[str, Record], fits: Fits, t
         "experiments": {experiment.name: experiment.about()},
         "records": {name: {"sha256": fits.fingerprint(name), **records[name].origin} for name in used},
         "methods": {experiment.name: {label: _described(experiment.method(label)) for label in experiment.methods}},
+        "bootstrap": {"resamples": RESAMPLES, "confidence": CONFIDENCE},
     }
-    return Results(tuple(rows), about, tuple(looked))
+    return Results(tuple(rows), about, tuple(looked), tuple(surely.intervals()))
 
 
 def joined(parts: Sequence[Results]) -> Results:
@@ -305,8 +312,10 @@ def joined(parts: Sequence[Results]) -> Results:
     for part in parts:
         for name, value in part.about.items():
             about[name] = {**about.get(name, {}), **value} if isinstance(value, Mapping) else value
-    rows = tuple(row for part in parts for row in part)
-    return Results(rows, about, tuple(detail for part in parts for detail in part.details))
+    rows, details, sure = (
+        tuple(one for part in parts for one in getattr(part, name)) for name in ("rows", "details", "intervals")
+    )
+    return Results(rows, about, details, sure)
 
 
 def planned(experiment: Experiment, records: Mapping[str, Record]) -> int:
@@ -413,6 +422,18 @@ def _check_views(experiment: Experiment, record: Record, name: str) -> None:
                     raise InputError(f"record {name}: {label} with {policy}: {error}") from None
 
 
+class _Test(NamedTuple):
+    """The images to test on: `rows` of a record, or all of it; and those of known classes that were not fitted on."""
+
+    record: Record
+    rows: Tensor | None
+    reference: Record
+
+    @property
+    def images(self) -> Record:
+        return self.record if self.rows is None else self.record[self.rows]
+
+
 @dataclass
 class _Bench:
     """Tests calibrators, each once."""
@@ -420,20 +441,37 @@ class _Bench:
     experiment: Experiment
     fits: Fits
     _seen: dict[str, dict[str, float]] = field(default_factory=dict)
+    _resampled: dict[str, dict[str, Tensor]] = field(default_factory=dict)
 
     def numbers(self, fit: Fit) -> dict[str, float]:
         """Every metric of the experiment."""
         key = self.fits.key(fit)
         if key not in self._seen:
-            test, reference = self._tested(fit)
-            measured = measure(self.fits[fit], self.fits.seen(fit, test), self.fits.seen(fit, reference))
+            test = self._test(fit)
+            measured = measure(self.fits[fit], self.fits.seen(fit, test.images), self.fits.seen(fit, test.reference))
             self._seen[key] = {name: measured[name] for name in self.experiment.metrics if name in measured}
         return self._seen[key]
 
+    def resampled(self, fit: Fit) -> dict[str, Tensor]:
+        """What resamples of the test images make of the metrics that are judged by, the same for every fit and split."""
+        key = self.fits.key(fit)
+        if key not in self._resampled:
+            test, calibrator = self._test(fit), self.fits[fit]
+            seen = self.fits.seen(fit, test.images)
+            self._resampled[key] = replicates(
+                calibrator(seen.predictions),
+                seen.labels,
+                Resamples(len(test.record)),
+                test.rows,
+                metrics=[name for name in JUDGED if name in self.numbers(fit)],
+                simplex=calibrator.method.on_simplex,
+            )
+        return self._resampled[key]
+
     def details(self, fit: Fit) -> dict[str, Any]:
         """What a report shows of the calibrator."""
-        test, _ = self._tested(fit)
-        return details(self.fits[fit], self.fits.seen(fit, test), class_names(self.fits.records[self.experiment.fit]))
+        seen = self.fits.seen(fit, self._test(fit).images)
+        return details(self.fits[fit], seen, class_names(self.fits.records[self.experiment.fit]))
 
     def named(self, fit: Fit) -> str:
         """What the tables call the policy of a fit."""
@@ -441,20 +479,56 @@ class _Bench:
             return fit.policy
         return " + ".join(kind if count == 1 else f"{count} {kind}" for kind, count in self.fits.views(fit).items())
 
-    def _tested(self, fit: Fit) -> tuple[Record, Record]:
-        """The images to test on, and those of the fitted record that were not fitted on (all, if all were)."""
+    def _test(self, fit: Fit) -> _Test:
+        """What to test on; the reference is all of the fitted record, if all was fitted on."""
         record = self.fits.records[self.experiment.fit]
         fitted, rest = fit.rows.drawn()
         reference = record[rest] if len(rest) else record
-        if self.experiment.test == REST:
-            return reference, reference
-        if self.experiment.test == FITTED:
-            return record[fitted], reference
+        if self.experiment.test in (REST, FITTED):
+            return _Test(record, rest if self.experiment.test == REST else fitted, reference)
         other = self.fits.records[self.experiment.test]
-        if not self.experiment.aligned:
-            return other, reference
         first = len(record) - len(other)
-        return other[rest[rest >= first].sort().values - first], reference
+        rows = rest[rest >= first].sort().values - first if self.experiment.aligned else None
+        return _Test(other, rows, reference)
+
+
+@dataclass
+class _Surely:
+    """Collects what resamples make of every contender, and turns it into intervals: of the means, and of all differences.
+
+    A resample counts the images of a record once for all splits and methods. So its mean over splits is the mean of
+    those it makes of each, and it is paired in whatever two contenders were tested on.
+    """
+
+    _points: dict[tuple[Any, ...], list[Mapping[str, float]]] = field(default_factory=dict)
+    _values: dict[tuple[Any, ...], list[Mapping[str, Tensor]]] = field(default_factory=dict)
+
+    def add(self, what: Mapping[str, Any], points: Mapping[str, float], values: Mapping[str, Tensor]) -> None:
+        """Take in one split and seed of a contender."""
+        policy = "" if what["choice"] else what["policy"]
+        key = (what["experiment"], what["dataset"], what["validation"], what["method"], policy, what["choice"])
+        self._points.setdefault(key, []).append({name: points[name] for name in values})
+        self._values.setdefault(key, []).append(values)
+
+    def intervals(self) -> Iterator[Interval]:
+        """Of each contender, and of its difference to each one before it that was fitted on as many images."""
+        done: list[tuple[tuple[Any, ...], dict[str, float], dict[str, Tensor]]] = []
+        for key, parts in self._points.items():
+            points = {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
+            values = {name: torch.stack([part[name] for part in self._values[key]]).mean(0) for name in points}
+            what = dict(zip(("experiment", "dataset", "validation", "method", "policy", "choice"), key, strict=True))
+            for metric, (low, high) in intervals(points, values):
+                yield Interval(**what, metric=metric, low=max(low, 0.0), high=high)
+            for other, theirs, drawn in done:
+                if other[2] != key[2]:
+                    continue
+                against = dict(zip(("against", "against_policy", "against_choice"), other[3:], strict=True))
+                differences = {name: points[name] - theirs[name] for name in points}
+                for metric, (low, high) in intervals(
+                    differences, {name: values[name] - drawn[name] for name in points}
+                ):
+                    yield Interval(**what, **against, metric=metric, low=low, high=high)
+            done.append((key, points, values))
 
 
 def class_names(record: Record) -> list[str]:

@@ -36,7 +36,7 @@ from atta.errors import InputError
 from atta.experiment import CLASS_CHANGES, COST, OOD_AUROC
 from atta.files import whole_file
 from atta.metrics import DIRECTION, Array, LabelArray, evaluate
-from atta.results import Results, Row
+from atta.results import Interval, Results, Row, contender
 from atta.views import Policy
 
 MISSING = "the figures need altair: pip install 'atta[report]'"
@@ -478,15 +478,17 @@ def ranking(
     metric: str = "brier",
     baseline: str = "vanilla",
     *,
+    intervals: Iterable[Interval] = (),
     title: str | None = None,
     width: Width = 420,
     dark: bool = False,
 ) -> alt.TopLevelMixin:
     """Draw methods by a metric, the best first: the mean over splits and seeds, its 95 % interval, the baseline as a rule.
 
-    Rows of different datasets, sizes and so on are refused, as they are by `Results.pivot`.
+    One run has no interval over splits, but may have one over test images, among `intervals`. Rows of different datasets,
+    sizes and so on are refused, as they are by `Results.pivot`.
     """
-    data = _ranked(rows, metric)
+    data = _ranked(rows, metric, intervals)
     base = _by_method(data)
     x = alt.X(
         "value:Q", title=_sense(metric), scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, labelFlush=False)
@@ -506,12 +508,13 @@ def entropy(
     rows: Iterable[Row],
     metric: str = "entropy",
     *,
+    intervals: Iterable[Interval] = (),
     title: str | None = None,
     width: Width = 420,
     dark: bool = False,
 ) -> alt.TopLevelMixin:
     """Draw the entropy of each method on images of no known class, the highest first: there, doubt is right."""
-    data = _ranked(rows, metric, higher=True)
+    data = _ranked(rows, metric, intervals, higher=True)
     base = _by_method(data)
     layers = [
         base.mark_bar(color=SKY, height={"band": 0.7}).encode(
@@ -523,9 +526,9 @@ def entropy(
     return _bars(layers, data, metric, own if title is None else title, [], width, dark)
 
 
-def _ranked(rows: Iterable[Row], metric: str, *, higher: bool = False) -> list[Datum]:
+def _ranked(rows: Iterable[Row], metric: str, intervals: Iterable[Interval], *, higher: bool = False) -> list[Datum]:
     """The methods, the best first; those whose number is none, such as nan, come last and are named without a mark."""
-    found = _summaries(rows, metric)
+    found = _summaries(rows, metric, intervals)
     data = [d for d in found if d["value"] is not None]
     if not data:
         raise InputError(f"no {metric} of these rows is a finite number")
@@ -544,7 +547,8 @@ def _bars(
     layers: list[Any], data: list[Datum], metric: str, title: str, said: list[str], width: Width, dark: bool
 ) -> alt.TopLevelMixin:
     runs = max(d["runs"] for d in data)
-    said = [f"mean of {runs} runs and its 95 % interval" if runs > 1 else "one run", *said]
+    over = " and its 95 % interval over test images" if any(d["low"] is not None for d in data) else ""
+    said = [f"mean of {runs} runs and its 95 % interval" if runs > 1 else f"one run{over}", *said]
     first, *_, last = [d for d in data if d["value"] is not None] * 2
     chart = alt.layer(*layers).properties(
         width=width,
@@ -688,16 +692,20 @@ def cost_points(results: Results, metric: str = "brier") -> list[Datum]:
     return points
 
 
-def _summaries(rows: Iterable[Row], metric: str) -> list[Datum]:
+def _summaries(rows: Iterable[Row], metric: str, intervals: Iterable[Interval] = ()) -> list[Datum]:
     """The mean of a metric over splits and seeds, and its interval, by what a chart calls the method."""
-    named = _named([row for row in rows if row.metric == metric])
+    found = [row for row in rows if row.metric == metric]
+    named = _named(found)
     if not named:
         raise InputError(f"there are no rows of {metric} to draw")
     table = Results(tuple(named)).pivot(("method",), ("metric",))  # which refuses to average what differs
+    over_images = {contender(one): (one.low, one.high) for one in intervals if one.metric == metric and not one.against}
+    of_one = {label.method: over_images.get(contender(row)) for row, label in zip(found, named, strict=True)}
     data = []
     for name, summary in zip(dict.fromkeys(row.method for row in named), table.numbers.values(), strict=True):
         half = summary.interval if summary.interval is not None else math.nan
-        low, high = _number(summary.mean - half), _number(summary.mean + half)
+        between = of_one[name] if summary.count == 1 else None
+        low, high = map(_number, between or (summary.mean - half, summary.mean + half))
         interval = "one run" if low is None or high is None else f"{low:.5f} to {high:.5f}"
         number = {"value": _number(summary.mean), "low": low, "high": high}
         data.append({"method": name, **number, "runs": summary.count, "interval": interval})
@@ -870,8 +878,12 @@ FIGURES: dict[str, Callable[..., Any]] = {
     "weights": _each("views", "weights of views", lambda detail, name: _weights(detail, name, None)),
     "shares": _each("views", "shares of views", lambda detail, name: _shares(detail, True, name, 360)),
     "per-class": _each("per_class", "labels", lambda detail, name: _per_class(detail, 30, name, 420)),
-    "ranking": lambda results, metric, dark: ranking(results, metric or "brier", dark=dark),
-    "entropy": lambda results, metric, dark: entropy(results, metric or "entropy", dark=dark),
+    "ranking": lambda results, metric, dark: ranking(
+        results, metric or "brier", intervals=results.intervals, dark=dark
+    ),
+    "entropy": lambda results, metric, dark: entropy(
+        results, metric or "entropy", intervals=results.intervals, dark=dark
+    ),
     "sizes": lambda results, metric, dark: sizes(results, [metric] if metric else (), dark=dark),
     "cost": lambda results, metric, dark: cost(cost_points(results, metric or "brier"), metric or "brier", dark=dark),
 }
@@ -888,7 +900,8 @@ def figure(name: str, results: Results, *, metric: str = "", dark: bool = False,
     wanted = {column: value for column, value in columns.items() if value not in (None, "", [], ())}
     if "experiment" not in wanted:
         results = _main(results, whole=name == "cost")
-    rows = results.where(**wanted).rows
+    chosen = results.where(**wanted)
+    rows = chosen.rows
     allowed = {column: value if isinstance(value, list | tuple) else (value,) for column, value in wanted.items()}
     details = [d for d in results.details if all(d.get(column) in allowed[column] for column in allowed)]
     if not rows and not details:
@@ -898,7 +911,7 @@ def figure(name: str, results: Results, *, metric: str = "", dark: bool = False,
         if len(there) > 1:
             names = " or ".join(repr(one) for one in there)
             raise InputError(f"expected one {column} to draw, got {len(there)}; choose one: --{column} {names}")
-    return FIGURES[name](Results(rows, results.about, tuple(details)), metric, dark)
+    return FIGURES[name](replace(chosen, details=tuple(details)), metric, dark)
 
 
 def _main(results: Results, *, whole: bool) -> Results:
@@ -914,7 +927,8 @@ def _main(results: Results, *, whole: bool) -> Results:
         for r in rows
     }
     details = tuple(d for d in seen if d["experiment"] is not None)
-    return Results(tuple(once.values()), results.about, details)
+    sure = (replace(one, experiment=name) for one in results.intervals if (name := named(one.experiment)) is not None)
+    return Results(tuple(once.values()), results.about, details, tuple(sure))
 
 
 # --- Writing -----------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ right, and bins b of n_b images with mean confidence conf_b and accuracy acc_b (
 | brier_resolution  | Σ_b n_b/n · (acc_b - acc)²                                                                      |
 | brier_uncertainty | acc (1 - acc);  brier = reliability - resolution + uncertainty where c is constant in each bin  |
 | aurc              | 1/n Σ_i (errors among the i most confident) / i; images that tie share their mean error         |
+| smooth_ece        | ∫ abs(1/n Σ_i K_s(t, c_i) (h_i - c_i)) dt, K_s a Gaussian reflected at 0 and 1, s = the result  |
 
 Everything is computed in float64, whatever comes in, and in chunks of rows.
 """
@@ -45,6 +46,7 @@ Table: TypeAlias = Float[Tensor, "3 *b"]
 CHUNK = 2**18  # probabilities looked at together: 2 MB, whatever the size of the set
 RANGE_TOLERANCE = 1e-4
 SUM_TOLERANCE = 1e-3
+GRID = 512  # cells of the smooth ECE
 
 
 # --- Bins: the one binning that ECE, diagrams and histogram calibration share -----------------------------------------
@@ -136,7 +138,7 @@ class _Rows(NamedTuple):
     tiny: float
 
 
-def _door(probs: Array, labels: LabelArray | None) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n"] | None]:
+def door(probs: Array, labels: LabelArray | None) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n"] | None]:
     """Types, shapes and labels; the values of `probs` are checked on the way, in `_chunks`."""
     p = _tensor(probs, "probs")
     if p.ndim != 2 or 0 in p.shape:
@@ -173,6 +175,40 @@ def _chunks(probs: Float[Tensor, "n k"], labels: Int[Tensor, "n"] | None, simple
         yield _Rows(p, y, p.gather(1, winner[:, None])[:, 0], winner, finfo.tiny)
 
 
+class Images(NamedTuple):
+    """What images add to the sums: a number each for every metric that is a mean, and what the bins count."""
+
+    terms: dict[str, Float[Tensor, "n"]]
+    confidence: Float[Tensor, "n"]
+    correct: Float[Tensor, "n"]
+    probs: Float[Tensor, "n k"]
+    hits: Float[Tensor, "n k"] | None
+    """1 for the true class of an image, 0 for the others; None without labels."""
+
+
+def per_image(probs: Float[Tensor, "n k"], labels: Int[Tensor, "n"] | None, *, simplex: bool) -> Iterator[Images]:
+    """The images that came through the `door`, some at a time."""
+    for p, y, confidence, winner, tiny in _chunks(probs, labels, simplex):
+        nats = torch.special.entr(p).sum(1)
+        terms = {"entropy": nats / log(2) / p.shape[1], "shannon_entropy": nats}
+        if y is None:
+            yield Images(terms, confidence, torch.zeros_like(confidence), p, None)
+            continue
+        correct, hits = (winner == y).double(), torch.zeros_like(p).scatter_(1, y[:, None], 1)
+        terms |= {
+            "accuracy": correct,
+            "brier": (confidence - correct).square(),
+            "mc_brier": (p - hits).square().sum(1),
+            "nll": -p.gather(1, y[:, None])[:, 0].clamp_min(tiny).log(),
+        }
+        yield Images(terms, confidence, correct, p, hits)
+
+
+def class_index(probs: Float[Tensor, "n k"], count: int) -> Int[Tensor, "n k"]:
+    """The bin of each probability, those of one class after those of another."""
+    return bin_index(probs, _edges(count).to(probs.device)) + count * torch.arange(probs.shape[1], device=probs.device)
+
+
 def _tensor(x: LabelArray, name: str) -> Tensor:
     if not isinstance(x, Tensor):
         try:  # torch shares the memory of an array that is contiguous and writeable; numpy copies the others
@@ -201,13 +237,18 @@ def _first(x: Tensor, wrong: Tensor, start: int = 0) -> str:
 
 
 Summary: TypeAlias = Mapping[str, Tensor]
-"""All that a formula reads: means over the images by name; the tables `bins`, `class_bins`, and `tied` by `levels`."""
+"""All that a formula reads, for one set of images or, with an axis more in front of the bins, for many sets at once.
+
+Means over the images by name; the tables `bins` and `tied` (images of equal confidence, ascending); and the mean over the
+images of correct - confidence, by bins of equal mass (`mass_gaps`), by class and bin (`class_gaps`), on the grid (`residual`).
+"""
 
 
 def _gaps(table: Table) -> tuple[Tensor, Tensor, Tensor]:
-    """Share of the images, accuracy, and accuracy minus confidence, of the bins that are not empty."""
-    total, confidence, correct = table[:, table[0] > 0].unbind()
-    return total / total.sum(), correct / total, (correct - confidence) / total
+    """Share of the images, accuracy, and accuracy minus confidence, of each bin; of an empty one, 0."""
+    total, confidence, correct = table.unbind()
+    some = total.clamp_min(1)
+    return total / total.sum(-1, keepdim=True), correct / some, (correct - confidence) / some
 
 
 def _ece(table: Table) -> Tensor:
@@ -215,9 +256,9 @@ def _ece(table: Table) -> Tensor:
     return (correct - confidence).abs().sum(-1) / total.sum(-1)
 
 
-def _adaptive_ece(levels: Float[Tensor, "g"], tied: Table, count: int) -> Tensor:
-    index = bin_index(levels, _equal_mass_edges(levels, tied[0], count))
-    return _ece(_pool(index, count, tied))
+def mass_index(levels: Float[Tensor, "g"], total: Float[Tensor, "g"], count: int) -> Int[Tensor, "g"]:
+    """The bin of equal mass of ascending `levels` that `total` images have."""
+    return bin_index(levels, _equal_mass_edges(levels, total, count))
 
 
 def _debiased_ece(table: Table) -> Tensor:
@@ -226,17 +267,18 @@ def _debiased_ece(table: Table) -> Tensor:
     The mean of the folded normal is E abs(N(g, σ²)) = σ √(2/π) exp(-g²/2σ²) + g erf(g/σ√2).
     """
     share, accuracy, gap = _gaps(table)
-    deviation = (accuracy * (1 - accuracy) / (share * table[0].sum())).sqrt()
+    deviation = (accuracy * (1 - accuracy) / table[0].clamp_min(1)).sqrt()
     z = gap / deviation.clamp_min(torch.finfo(torch.float64).tiny) / sqrt(2)  # σ = 0: z is 0 or infinite, never NaN
     folded = deviation * sqrt(2 / pi) * torch.exp(-z.square()) + gap * torch.erf(z)
-    return (share * (2 * gap.abs() - folded)).sum()
+    return (share * (2 * gap.abs() - folded)).sum(-1)
 
 
 def _murphy(table: Table) -> tuple[Tensor, Tensor, Tensor]:
     """Reliability, resolution and uncertainty (Murphy 1973)."""
     share, accuracy, gap = _gaps(table)
-    overall = (share * accuracy).sum()
-    return (share * gap**2).sum(), (share * (accuracy - overall) ** 2).sum(), overall * (1 - overall)
+    overall = (share * accuracy).sum(-1, keepdim=True)
+    uncertainty = (overall * (1 - overall))[..., 0]
+    return (share * gap**2).sum(-1), (share * (accuracy - overall) ** 2).sum(-1), uncertainty
 
 
 def _aurc(tied: Table) -> Tensor:
@@ -244,10 +286,50 @@ def _aurc(tied: Table) -> Tensor:
 
     An error at rank j counts 1/(n i) at each i ≥ j; over all ranks up to J that adds up to A(J) = J/n (1 + H_n - H_J).
     """
-    total, _, correct = tied.flip(1).unbind()
-    last = total.cumsum(0)
-    area = last / last[-1] * (1 + torch.digamma(last[-1] + 1) - torch.digamma(last + 1))
-    return ((1 - correct / total) * area.diff(prepend=area.new_zeros(1))).sum()
+    total, _, correct = tied.flip(-1).unbind()
+    last = total.cumsum(-1)
+    n = last[..., -1:]
+    area = last / n * (1 + torch.digamma(n + 1) - torch.digamma(last + 1))
+    return ((1 - correct / total.clamp_min(1)) * area.diff(prepend=torch.zeros_like(n))).sum(-1)
+
+
+def on_grid(confidence: Float[Tensor, "n"]) -> tuple[Int[Tensor, "2 n"], Float[Tensor, "2 n"]]:
+    """The two cells of the grid whose centres a confidence lies between, and its part in each; the ends reflect."""
+    place = confidence * GRID - 0.5
+    left = place.floor()
+    part = place - left
+    return torch.stack([left, left + 1]).clamp(0, GRID - 1).long(), torch.stack([1 - part, part])
+
+
+def _smooth_ece(residual: Float[Tensor, "*r grid"]) -> Tensor:
+    """Błasiok & Nakkiran, Smooth ECE (2023): the gaps are smoothed as widely as they turn out to be large.
+
+    A Gaussian that is reflected at 0 and 1 damps cos(π m t) by exp(-(π m s)²/2), so the smoothing is a product in Fourier
+    space, where the width of the grid's cells is taken out as well. The more it smooths the less is left: log(left/s)
+    falls in log s with a slope of -1 or steeper. So there is one s with left = s, it lies between any s and what that one
+    leaves, and a secant that is kept there finds it.
+    """
+    wave = torch.arange(GRID + 1, dtype=residual.dtype, device=residual.device)
+    spectrum = torch.fft.rfft(torch.cat([residual, residual.flip(-1)], -1)) / torch.sinc(wave / (2 * GRID)) ** 2
+    tolerance = 1e-6 if residual.dtype == torch.float64 else 1e-4
+    width = residual.new_full(residual.shape[:-1], log(0.05))  # log s
+    low, high, slope = torch.full_like(width, log(0.1 / GRID)), torch.zeros_like(width), torch.full_like(width, -1.25)
+    before = None
+    for _ in range(60):
+        exponent = -(pi * wave * width.exp()[..., None]).square() / 2
+        damped = (
+            spectrum * exponent.clamp_min(-40).exp()
+        )  # what is smaller still is nothing, and slow to calculate with
+        left: Tensor = torch.fft.irfft(damped, n=2 * GRID).abs().mean(-1) * GRID
+        excess = left.log().clamp_min(log(0.1 / GRID)) - width
+        if before is not None:
+            slope = ((excess - before[1]) / (width - before[0])).nan_to_num(-1).clamp_max(-1)
+        low = torch.maximum(low, torch.minimum(width, width + excess))
+        high = torch.minimum(high, torch.maximum(width, width + excess))
+        before, width = (width, excess), (width - excess / slope).clamp(low, high)
+        if float((width - before[0]).abs().amax()) < tolerance:
+            break
+    return left
 
 
 Better: TypeAlias = Literal["lower", "higher"] | None
@@ -274,22 +356,23 @@ ece = Metric("ece", "lower", lambda s: _ece(s["bins"]))
 mc_brier = Metric("mc_brier", "lower", lambda s: s["mc_brier"])
 nll = Metric("nll", "lower", lambda s: s["nll"])
 entropy = Metric("entropy", None, lambda s: s["entropy"], needs_labels=False)
-mce = Metric("mce", "lower", lambda s: _gaps(s["bins"])[2].abs().amax())
-classwise_ece = Metric("classwise_ece", "lower", lambda s: _ece(s["class_bins"]).mean())
-adaptive_ece = Metric("adaptive_ece", "lower", lambda s: _adaptive_ece(s["levels"], s["tied"], s["bins"].shape[1]))
+mce = Metric("mce", "lower", lambda s: _gaps(s["bins"])[2].abs().amax(-1))
+classwise_ece = Metric("classwise_ece", "lower", lambda s: s["class_gaps"].abs().sum(-1).mean(-1))
+adaptive_ece = Metric("adaptive_ece", "lower", lambda s: s["mass_gaps"].abs().sum(-1))
 debiased_ece = Metric("debiased_ece", "lower", lambda s: _debiased_ece(s["bins"]))
 shannon_entropy = Metric("shannon_entropy", None, lambda s: s["shannon_entropy"], needs_labels=False)
 brier_reliability = Metric("brier_reliability", "lower", lambda s: _murphy(s["bins"])[0])
 brier_resolution = Metric("brier_resolution", "higher", lambda s: _murphy(s["bins"])[1])
 brier_uncertainty = Metric("brier_uncertainty", None, lambda s: _murphy(s["bins"])[2])
 aurc = Metric("aurc", "lower", lambda s: _aurc(s["tied"]))
+smooth_ece = Metric("smooth_ece", "lower", lambda s: _smooth_ece(s["residual"]))
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
         *(accuracy, brier, ece, mc_brier, nll, entropy),  # the paper's, in its order
         *(mce, classwise_ece, adaptive_ece, debiased_ece, shannon_entropy),
-        *(brier_reliability, brier_resolution, brier_uncertainty, aurc),
+        *(brier_reliability, brier_resolution, brier_uncertainty, aurc, smooth_ece),
     )
 }
 DIRECTION: dict[str, Better] = {name: metric.better for name, metric in METRICS.items()}
@@ -314,9 +397,9 @@ def evaluate(
     >>> evaluate(torch.tensor([[0.75, 0.25], [0.25, 0.75]]), [0, 0], metrics=["accuracy", "brier"])
     {'accuracy': 0.5, 'brier': 0.3125}
     """
-    p, y = _door(probs, labels)
+    p, y = door(probs, labels)
     sums = Sums(p.shape[1], count=count, metrics=metrics, device=p.device)
-    seen = [sums._add(rows) for rows in _chunks(p, y, simplex)]
+    seen = [sums._add(part) for part in per_image(p, y, simplex=simplex)]
     confidence, correct = (torch.cat(column) for column in zip(*seen, strict=True))
     levels, index = confidence.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     return sums._report(levels, _tally(index, levels.shape[0], confidence, correct))
@@ -333,10 +416,10 @@ class Sums:
             torch.distributed.all_reduce(tensor)
         sums.compute()
 
-    Equal to `evaluate` up to float64 rounding, but for the two that depend on ranks. These know a confidence by its
+    Equal to `evaluate` up to float64 rounding, but for the three that ask for each confidence. These know it by its
     cell (`_cell_edges`) and take the images of a cell as tied: adaptive_ece is off by at most 2/n times the images in
     cells that a quantile cuts, aurc by Σ_cells m/4 · (w_first - w_last), m images whose error at rank j weighs w_j. In
-    practice that is far less: on 10,000 images under 1e-3 and 1e-4.
+    practice that is far less: on 10,000 images under 1e-3 and 1e-4, and under 1e-4 for smooth_ece.
     """
 
     _TOTALS = ("images", "labelled", "accuracy", "brier", "mc_brier", "nll", "entropy", "shannon_entropy")
@@ -350,7 +433,7 @@ class Sums:
         device: torch.device | str = "cpu",
     ) -> None:
         self.classes, self.count = classes, count
-        self.metrics = None if metrics is None else _known(metrics)
+        self.metrics = None if metrics is None else known(metrics)
         self._edges, self._cells = _edges(count).to(device), _cell_edges().to(device)
         shapes: dict[str, tuple[int, ...]] = {
             "totals": (len(self._TOTALS),),
@@ -364,12 +447,12 @@ class Sums:
 
     def update(self, probs: Array, labels: LabelArray | None = None, *, simplex: bool = True) -> "Sums":
         """Add images. Input that is refused leaves the sums as they were."""
-        p, y = _door(probs, labels)
+        p, y = door(probs, labels)
         if p.shape[1] != self.classes:
             raise InputError(f"probs: expected {self.classes} classes, got {p.shape[1]}")
         fresh = Sums(self.classes, count=self.count, metrics=self.metrics, device=p.device)
-        for rows in _chunks(p, y, simplex):
-            fresh._add(rows)
+        for part in per_image(p, y, simplex=simplex):
+            fresh._add(part)
         return self.merge(fresh)
 
     def merge(self, other: "Sums") -> "Sums":
@@ -386,46 +469,58 @@ class Sums:
         seen = self.state["cells"][0] > 0
         return self._report(self._cells[1:][seen], self.state["cells"][:, seen])
 
-    def _add(self, rows: _Rows) -> tuple[Tensor, Tensor]:
-        p, y, confidence, winner, tiny = rows
-        n, nats = p.new_tensor(p.shape[0]), torch.special.entr(p).sum()
-        totals = dict.fromkeys(self._TOTALS, 0 * n)
-        totals |= {"images": n, "entropy": nats / log(2) / self.classes, "shannon_entropy": nats}
-        correct = torch.zeros_like(confidence)
-        if y is not None:
-            correct, hits = (winner == y).double(), torch.zeros_like(p).scatter_(1, y[:, None], 1)
-            totals |= {
-                "labelled": n,
-                "accuracy": correct.sum(),
-                "brier": (confidence - correct).square().sum(),
-                "mc_brier": (p - hits).square().sum(),
-                "nll": -p.gather(1, y[:, None]).clamp_min(tiny).log().sum(),
-            }
+    def _add(self, part: Images) -> tuple[Tensor, Tensor]:
+        n = part.confidence.new_tensor(part.confidence.shape[0])
+        totals = dict.fromkeys(self._TOTALS, 0 * n) | {"images": n}
+        totals |= {name: term.sum() for name, term in part.terms.items()}
+        if part.hits is not None:
+            totals["labelled"] = n
             for name, edges in (("bins", self._edges), ("cells", self._cells)):
-                self.state[name] += _tally(bin_index(confidence, edges), edges.shape[0] - 1, confidence, correct)
+                index = bin_index(part.confidence, edges)
+                self.state[name] += _tally(index, edges.shape[0] - 1, part.confidence, part.correct)
             if "class_bins" in self.state:
-                index = bin_index(p, self._edges) + self.count * torch.arange(self.classes, device=p.device)
-                tally = _tally(index.flatten(), self.classes * self.count, p.flatten(), hits.flatten())
+                p, hits = part.probs.flatten(), part.hits.flatten()
+                tally = _tally(class_index(part.probs, self.count).flatten(), self.classes * self.count, p, hits)
                 self.state["class_bins"] += tally.view(3, self.classes, self.count)
         self.state["totals"] += torch.stack(list(totals.values()))
-        return confidence, correct
+        return part.confidence, part.correct
 
     def _report(self, levels: Float[Tensor, "g"], tied: Table) -> dict[str, float]:
         total = dict(zip(self._TOTALS, self.state["totals"], strict=True))
         images, labelled = int(total["images"]), int(total["labelled"])
         if not images or labelled not in (0, images):
             raise InputError(f"expected images, with labels for all or none, got {labelled} labels for {images} images")
-        names = list(METRICS) if self.metrics is None else self.metrics
-        if not labelled:
-            if self.metrics and (lost := [name for name in names if METRICS[name].needs_labels]):
-                raise InputError(f"labels: expected for {', '.join(lost)}, got None")
-            names = [name for name in names if not METRICS[name].needs_labels]
-        means = {name: value / images for name, value in total.items()}
-        summary = {**self.state, **means, "levels": levels, "tied": tied}
-        return {name: float(METRICS[name].formula(summary)) for name in names}
+        summary = {name: value / images for name, value in total.items()}
+        if labelled:
+            summary |= self._tables(levels, tied)
+        return {name: float(METRICS[name].formula(summary)) for name in measurable(self.metrics, bool(labelled))}
+
+    def _tables(self, levels: Float[Tensor, "g"], tied: Table) -> dict[str, Tensor]:
+        """What a summary holds besides means."""
+        images = tied[0].sum()
+        gaps = (tied[2] - tied[1]) / images
+        cells, parts = on_grid(tied[1] / tied[0])
+        by_class = self.state.get("class_bins", gaps.new_zeros(3, 0))
+        return {
+            "bins": self.state["bins"],
+            "tied": tied,
+            "mass_gaps": gaps.new_zeros(self.count).index_add_(0, mass_index(levels, tied[0], self.count), gaps),
+            "class_gaps": (by_class[2] - by_class[1]) / images,
+            "residual": gaps.new_zeros(GRID).index_add_(0, cells.flatten(), (parts * gaps).flatten()),
+        }
 
 
-def _known(names: Iterable[str]) -> list[str]:
+def measurable(names: Sequence[str] | None, labelled: bool) -> list[str]:
+    """The metrics asked for, all that can be had by default; without labels only the entropies can."""
+    wanted = METRICS if names is None else names
+    lost = [] if labelled else [name for name in wanted if METRICS[name].needs_labels]
+    if names and lost:
+        raise InputError(f"labels: expected for {', '.join(lost)}, got None")
+    return [name for name in wanted if name not in lost]
+
+
+def known(names: Iterable[str]) -> list[str]:
+    """Names of metrics, checked."""
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
         if name not in METRICS:
@@ -439,7 +534,7 @@ def _known(names: Iterable[str]) -> list[str]:
 
 def ood_auroc(probs_in: Array, probs_out: Array, *, simplex: bool = True) -> float:
     """How well entropy tells foreign images: the chance that one of them has the higher entropy, ties counting half."""
-    a, b = (_door(probs, None)[0] for probs in (probs_in, probs_out))
+    a, b = (door(probs, None)[0] for probs in (probs_in, probs_out))
     if a.shape[1] != b.shape[1]:
         raise InputError(f"probs_out: expected {a.shape[1]} classes as in probs_in, got {b.shape[1]}")
     inside, outside = (
@@ -452,7 +547,7 @@ def ood_auroc(probs_in: Array, probs_out: Array, *, simplex: bool = True) -> flo
 
 def class_changes(probs: Array, base: Array) -> int:
     """The number of images whose class, the first of the largest, differs between the two."""
-    a, b = (_door(p, None)[0] for p in (probs, base))
+    a, b = (door(p, None)[0] for p in (probs, base))
     if a.shape != b.shape:
         raise InputError(f"base: expected shape {tuple(a.shape)} as probs, got {tuple(b.shape)}")
     return sum(

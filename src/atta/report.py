@@ -24,8 +24,8 @@ from atta.errors import InputError
 from atta.experiment import Experiment
 from atta.files import whole_file
 from atta.results import Results, Table
-from atta.sections import CRITERIA, DIRECTION, WORDS, Contender, Section, packed, sections_of, under
-from atta.tables import DIGITS, NAMES, against
+from atta.sections import CRITERIA, WORDS, Contender, Section, packed, sections_of, under
+from atta.tables import DIGITS, NAMES, SENSE, against
 
 try:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -182,12 +182,12 @@ def _of_all(section: Section) -> dict[str, Callable[[], Any]]:
     if section.criterion and several:
         metric = section.criterion
         found["ranking"] = lambda: figures.ranking(
-            section.rows, metric, title=f"Methods by {metric_name(metric)}", width=340
+            section.rows, metric, intervals=section.intervals, title=f"Methods by {metric_name(metric)}", width=340
         )
         if "brier" in section.metrics and len({one.passes for one in section.contenders} - {None}) > 1:
             found["cost"] = lambda: figures.cost(_points(section), title="Brier score by passes", width=400)
     if not section.criterion and "entropy" in section.metrics:
-        found["entropy"] = lambda: figures.entropy(section.rows)
+        found["entropy"] = lambda: figures.entropy(section.rows, intervals=section.intervals)
     return found
 
 
@@ -195,10 +195,10 @@ def _points(section: Section) -> list[dict[str, Any]]:
     """What each contender costs and gains; the policy stands beside a point, not in the name of its method."""
     points = [] if section.fewer is None else _points(section.fewer)
     for one, line in zip(section.contenders, section.cells, strict=True):
-        found = next(cell["summary"] for cell in line if cell["metric"] == "brier")
+        found, spread = next((cell["summary"], cell["spread"]) for cell in line if cell["metric"] == "brier")
         if found and one.passes:
             policy = str(one.detail.get("policy", ""))
-            half = math.nan if found.interval is None else found.interval
+            half = math.nan if spread is None else spread
             points.append(
                 {
                     "method": one.label.replace(f" · {policy}", "") if policy else one.label,
@@ -295,7 +295,7 @@ def _environment() -> Environment:
         "guarded": guarded,
         "short": short,
         "verdict": verdict,
-        "better": DIRECTION.get,
+        "better": SENSE.get,
         "tight": lambda text: Markup(re.sub(r"\s*\n\s*", "\n", text)),
         "digits": lambda metric: DIGITS.get(metric, 4),
     }

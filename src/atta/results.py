@@ -13,12 +13,12 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean, stdev
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from atta.errors import InputError
 from atta.files import whole_file
@@ -46,14 +46,42 @@ class Row:
     value: float
 
 
+@dataclass(frozen=True, order=True, kw_only=True)
+class Interval:
+    """The 95 % interval of a mean over the splits, or of its difference to another's on the same images (`atta.resampling`).
+
+    It says what other test images would have changed. The columns are those of a row; the policy is "" where a rule chose
+    it, as it may have chosen another one in every split.
+    """
+
+    experiment: str = ""
+    dataset: str
+    validation: int = 0
+    method: str
+    policy: str = ""
+    choice: str = ""
+    metric: str
+    against: str = ""
+    """The method that the difference is taken to; "" where it is the number itself."""
+    against_policy: str = ""
+    against_choice: str = ""
+    low: float
+    high: float
+
+    @property
+    def other(self) -> Interval:
+        """The same with what it is taken to in the place of the method."""
+        return replace(self, method=self.against, policy=self.against_policy, choice=self.against_choice)
+
+
 COLUMNS = tuple(column.name for column in fields(Row))
-REQUIRED = tuple(column.name for column in fields(Row) if column.default is MISSING)
 REPEATS = ("split", "seed")  # the columns a summary may average over
 SETTINGS = tuple(name for name in COLUMNS if name not in (*REPEATS, "value"))
 CONTENDERS = {"method", "policy", "choice"}  # what is compared; the other settings are what it is compared on
 WHOLE = {"validation", "split", "seed"}
-_KNOWN = frozenset(COLUMNS)
+BOUNDS = ("value", "low", "high")
 NOTHING = "–"  # what a table shows where there is nothing
+MARKS = {1: "✓", 0: " ", -1: "✗"}
 Key: TypeAlias = tuple[Any, ...]
 NOT_IN_JSON = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # no numbers to JSON: written as these strings
 
@@ -102,10 +130,12 @@ class Results:
     about: Mapping[str, Any] = field(default_factory=dict)
     details: tuple[Mapping[str, Any], ...] = ()
     """What a report shows besides: for a method on a dataset, its bins, weights and so on (`atta.details`)."""
+    intervals: tuple[Interval, ...] = ()
+    """How sure the means and the differences between methods are; each difference once, in one of its two directions."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "rows", tuple(self.rows))
-        object.__setattr__(self, "details", tuple(self.details))
+        for name in ("rows", "details", "intervals"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -120,7 +150,9 @@ class Results:
             if about not in runs:
                 runs.append(about)
         about = {"runs": runs} if len(runs) > 1 else dict(*runs)
-        return Results((*self.rows, *other.rows), about, (*self.details, *other.details))
+        both = ((*getattr(self, name), *getattr(other, name)) for name in ("rows", "details", "intervals"))
+        rows, details, intervals = both
+        return Results(rows, about, details, intervals)
 
     def names(self, column: str) -> list[Any]:
         """Return the different values of a column, in the order they first appear."""
@@ -128,16 +160,54 @@ class Results:
         return list(dict.fromkeys(getattr(row, column) for row in self.rows))
 
     def where(self, **columns: Any) -> Results:
-        """Return the rows whose columns have these values; a list or tuple allows each of its values."""
+        """Return the rows whose columns have these values; a list or tuple allows each of its values.
+
+        Intervals go with their rows. Those of a mean over all splits are none of some splits.
+        """
         _check_columns(columns)
         allowed = {name: _allowed(value) for name, value in columns.items()}
-        keep = tuple(row for row in self.rows if all(getattr(row, name) in allowed[name] for name in allowed))
-        return Results(keep, self.about, self.details)
+
+        def kept(one: Row | Interval) -> bool:
+            return all(getattr(one, name, None) in allowed[name] for name in allowed)
+
+        intervals = (i for i in self.intervals if kept(i) and (not i.against or kept(i.other)))
+        return Results(tuple(filter(kept, self.rows)), self.about, self.details, tuple(intervals))
+
+    def renamed(self, name: Callable[[Row | Interval], tuple[str, str, str]]) -> Results:
+        """The rows and their intervals under other names: those of the method, the policy and the choice."""
+
+        def under(one: Any) -> Any:
+            return replace(one, **dict(zip(("method", "policy", "choice"), name(one), strict=True)))
+
+        intervals = []
+        for one in map(under, self.intervals):
+            against = name(one.other) if one.against else ("", "", "")
+            intervals.append(
+                replace(one, **dict(zip(("against", "against_policy", "against_choice"), against, strict=True)))
+            )
+        return Results(tuple(map(under, self.rows)), self.about, self.details, tuple(intervals))
+
+    def bounds(self) -> dict[tuple[Key, Key | None, str], tuple[float, float]]:
+        """Low and high by contender, what it is compared with (None for the number itself) and metric; both directions."""
+        found: dict[tuple[Key, Key | None, str], tuple[float, float]] = {}
+        for one in self.intervals:
+            mine, theirs = contender(one), contender(one.other) if one.against else None
+            found[mine, theirs, one.metric] = one.low, one.high
+            if theirs is not None:
+                found[theirs, mine, one.metric] = -one.high, -one.low
+        return found
 
     def summary(self, **columns: Any) -> Summary | None:
         """Summarise the rows with these values, or return None if there are none; for many cells at once, `pivot`."""
         values = [row.value for row in self.where(**columns)]
         return Summary.of(values) if values else None
+
+    def baselines(self, method: str) -> dict[Key, Key]:
+        """What differences are taken to, by experiment, dataset and validation: that method, or else the first one."""
+        found: dict[Key, Key] = {}
+        for row in sorted(self.rows, key=lambda row: row.method != method):  # the order stays as it is otherwise
+            found.setdefault(_setting(row), contender(row))
+        return found
 
     def pivot(
         self,
@@ -148,6 +218,7 @@ class Results:
         digits: int | Mapping[str, int] = 4,
         better: Mapping[str, str | None] | None = None,
         eligible: Callable[[str], bool] = lambda method: True,
+        baseline: str = "",
         title: str = "",
     ) -> Table:
         """Lay out a table: a line for each value of `rows`, a column for each value of `columns`, a summary in each cell.
@@ -157,7 +228,8 @@ class Results:
 
         `better` says of a metric whether "lower" or "higher" wins; the best among `eligible` methods are marked, in each
         column where methods or policies are rows, else in each row, and never across datasets or metrics. `digits` are
-        those after the point, for all metrics or by metric.
+        those after the point, for all metrics or by metric. Cells that are surely better or worse than `baseline`, by the
+        interval of their difference, are marked; where there is no such method, the first one takes its place.
         """
         rows, columns = ((axis,) if isinstance(axis, str) else tuple(axis) for axis in (rows, columns))
         where, better = dict(where or {}), dict(better or {})
@@ -177,6 +249,9 @@ class Results:
         header = [_label(_named(columns, head)) for head in heads]
 
         numbers: dict[tuple[int, int], Summary] = {}
+        sure: dict[tuple[int, int], int] = {}
+        bounds = here.bounds() if baseline else {}
+        base = here.baselines(baseline)
         texts = [[name, *(NOTHING for _ in heads)] for name in names]
         races: dict[tuple[Any, ...], dict[tuple[int, int], float]] = {}
         contending = rows if CONTENDERS & set(rows) else columns
@@ -190,6 +265,9 @@ class Results:
                 numbers[cell] = summary = Summary.of([row.value for row in group])
                 places = digits if isinstance(digits, int) else digits.get(one.metric, 4)
                 texts[i][j + 1] = summary.text(places)
+                between = bounds.get((contender(one), base.get(_setting(one)), one.metric))
+                if between and (found := judged(*between, better.get(one.metric))):
+                    sure[cell] = found
                 if better.get(one.metric) and eligible(one.method) and not math.isnan(summary.mean):
                     shared = _key(one, [name for name in contending if name not in CONTENDERS])
                     race = (one.metric, head if contending is rows else line, shared)
@@ -199,7 +277,9 @@ class Results:
             top = max(means.values()) if better[metric] == "higher" else min(means.values())
             if len(means) > 1:
                 best |= {cell for cell, mean in means.items() if mean == top}
-        return Table(title, (" · ".join(rows), *header), tuple(map(tuple, texts)), frozenset(best), numbers)
+        against = _label(dict.fromkeys(key[3] for key in base.values())) if sure else ""
+        head = (" · ".join(rows), *header)
+        return Table(title, head, tuple(map(tuple, texts)), frozenset(best), numbers, sure, against)
 
     def csv(self) -> str:
         """Write the rows as CSV, a number a line, under the names of the columns; floats keep their last bit."""
@@ -210,11 +290,11 @@ class Results:
 
         JSON has no numbers for nan and ±inf: these are written as the strings "nan", "inf" and "-inf".
         """
-        rows = ",\n".join(_json({name: getattr(row, name) for name in COLUMNS}) for row in self.rows)
+        rows, intervals = (",\n".join(_json(vars(one)) for one in those) for those in (self.rows, self.intervals))
         about = json.dumps(_finite(self.about), indent=1, ensure_ascii=False, sort_keys=True, allow_nan=False)
         details = ",\n".join(_ENCODER.encode(_finite(detail)) for detail in self.details)
         head = f'"format": "{FORMAT}",\n"version": {FORMAT_VERSION},\n"about": {about},\n'
-        return f'{{\n{head}"details": [\n{details}\n],\n"rows": [\n{rows}\n]\n}}\n'
+        return f'{{\n{head}"details": [\n{details}\n],\n"rows": [\n{rows}\n],\n"intervals": [\n{intervals}\n]\n}}\n'
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a JSON file, whole or not at all."""
@@ -237,17 +317,42 @@ class Results:
         if not isinstance(version, int) or version > FORMAT_VERSION:
             raise InputError(f"{path} has version {version}, this atta reads up to {FORMAT_VERSION}")
         rows, about, details = content.get("rows"), content.get("about", {}), content.get("details", [])
-        if not isinstance(rows, list) or not isinstance(about, dict) or not isinstance(details, list):
+        intervals = content.get("intervals", [])  # which older files do not have
+        if not (isinstance(rows, list) and isinstance(details, list) and isinstance(intervals, list)) or not isinstance(
+            about, dict
+        ):
             raise InputError(f"{path} is damaged: expected a list of rows and what is known about them")
-        return cls(tuple(_row(row, f"{path}, row {i}") for i, row in enumerate(rows, 1)), about, tuple(details))
+        return cls(
+            tuple(_read(Row, row, f"{path}, row {i}") for i, row in enumerate(rows, 1)),
+            about,
+            tuple(details),
+            tuple(_read(Interval, one, f"{path}, interval {i}") for i, one in enumerate(intervals, 1)),
+        )
+
+
+def contender(one: Row | Interval) -> Key:
+    """What is compared, and on what: a policy that a rule chose may differ from split to split, and is none of its own."""
+    return *_setting(one), one.method, "" if one.choice else one.policy, one.choice
+
+
+def _setting(one: Row | Interval) -> Key:
+    return one.experiment, one.dataset, one.validation
+
+
+def judged(low: float, high: float, better: str | None) -> int | None:
+    """1 or -1 for a difference whose interval excludes 0, better or worse; 0 if it does not; None if neither is better."""
+    if better is None or not (math.isfinite(low) and math.isfinite(high)):
+        return None
+    if low <= 0 <= high:
+        return 0
+    return 1 if (high < 0) == (better == "lower") else -1
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 def _json(row: dict[str, Any]) -> str:
-    value = row["value"]
-    return _ENCODER.encode(row if math.isfinite(value) else {**row, "value": str(float(value))})
+    return _ENCODER.encode(row if all(math.isfinite(row.get(name, 0)) for name in BOUNDS) else _finite(row))
 
 
 def _finite(value: Any) -> Any:
@@ -259,30 +364,38 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _row(content: Any, place: str) -> Row:
-    """Check a row at the door; `place` is what a refusal calls it."""
+_Read = TypeVar("_Read", Row, Interval)
+
+
+_NEEDED: dict[type, dict[str, bool]] = {
+    form: {column.name: column.default is MISSING for column in fields(form)} for form in (Row, Interval)
+}
+
+
+def _read(form: type[_Read], content: Any, place: str) -> _Read:
+    """Check a row or an interval at the door; `place` is what a refusal calls it."""
+    columns = _NEEDED[form]
     if not isinstance(content, dict):
         raise InputError(f"{place}: expected columns and their values, got {content!r}")
-    if not content.keys() <= _KNOWN:
-        unknown = ", ".join(name for name in content if name not in _KNOWN)
-        raise InputError(f"{place}: unknown column {unknown}; expected {', '.join(COLUMNS)}")
-    if missing := [name for name in REQUIRED if name not in content]:
+    if unknown := [name for name in content if name not in columns]:
+        raise InputError(f"{place}: unknown column {', '.join(unknown)}; expected {', '.join(columns)}")
+    if missing := [name for name, needed in columns.items() if needed and name not in content]:
         raise InputError(f"{place}: without {', '.join(missing)}")
     values = {}
     for name, value in content.items():
         kind = type(value)  # exactly: True is no number of images
-        if name == "value":
+        if name in BOUNDS:
             if kind is str and value in NOT_IN_JSON:
                 value = NOT_IN_JSON[value]
             elif kind is int and abs(value) < 2**1023:
                 value = float(value)
             elif kind is not float:
-                raise InputError(f'{place}: expected value to be a number, "nan", "inf" or "-inf", got {value!r}')
+                raise InputError(f'{place}: expected {name} to be a number, "nan", "inf" or "-inf", got {value!r}')
         elif kind is not (expected := int if name in WHOLE else str):
             what = "a whole number" if expected is int else "text"
             raise InputError(f"{place}: expected {name} to be {what}, got {value!r}")
         values[name] = value
-    return Row(**values)
+    return form(**values)
 
 
 def _check_columns(names: Iterable[str], *, besides: str = "") -> None:
@@ -370,6 +483,7 @@ class Table:
     """Cells for people: a header, rows of text, and which cells are the best of their column.
 
     `numbers` are the summaries behind the texts, by row and column of `cells`: files for machines are written from these.
+    `sure` are the cells that are surely better (1) or worse (-1) than `against`, which people see as ✓ and ✗.
     """
 
     title: str
@@ -377,6 +491,30 @@ class Table:
     cells: tuple[tuple[str, ...], ...]
     best: frozenset[tuple[int, int]] = frozenset()
     numbers: Mapping[tuple[int, int], Summary] = field(default_factory=dict, hash=False)
+    sure: Mapping[tuple[int, int], int] = field(default_factory=dict, hash=False)
+    against: str = ""
+
+    @property
+    def legend(self) -> str:
+        """What ±, ✓ and ✗ say, of those that are there."""
+        spread = any(number.interval is not None for number in self.numbers.values())
+        return " ".join(
+            sentence
+            for sentence in (
+                "± is half the 95 % interval of the mean over the splits (Student's t)." if spread else "",
+                f"✓ surely better, ✗ surely worse than {self.against} on the same test images: "
+                "the 95 % bootstrap interval of the difference excludes 0."
+                if self.sure
+                else "",
+            )
+            if sentence
+        )
+
+    def shown(self, i: int, j: int) -> str:
+        """The text of a cell and, if it is surely better or worse, its mark; the others of its column leave room for it."""
+        if all(column != j for _, column in self.sure):
+            return self.cells[i][j]
+        return f"{self.cells[i][j]} {MARKS[self.sure.get((i, j), 0)]}"
 
     def is_numeric(self, column: int) -> bool:
         """Tell whether a column holds numbers, and dashes for those that are missing, and belongs to the right."""
@@ -385,9 +523,10 @@ class Table:
     def text(self) -> str:
         """Write it as plain aligned columns, the best marked by a star."""
         starred = {j for _, j in self.best}
+        shown = (tuple(self.shown(i, j) for j in range(len(row))) for i, row in enumerate(self.cells))
         lines = [
             [_line(cell) + ("*" if (i, j) in self.best else " " if j in starred else "") for j, cell in enumerate(row)]
-            for i, row in enumerate((self.header, *self.cells), start=-1)
+            for i, row in enumerate((self.header, *shown), start=-1)
         ]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         numeric = [self.is_numeric(j) for j in range(len(self.header))]
@@ -403,7 +542,7 @@ class Table:
         """Write it as a Markdown table, the best in bold."""
         lines = [tuple(map(_markdown, self.header)), ("---",) * len(self.header)]
         for i, row in enumerate(self.cells):
-            texts = map(_markdown, row)
+            texts = (_markdown(self.shown(i, j)).rstrip() for j in range(len(row)))
             lines.append(tuple(f"**{text}**" if (i, j) in self.best else text for j, text in enumerate(texts)))
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -490,10 +629,13 @@ def comparison(
     better: Mapping[str, str | None],
     eligible: Callable[[str], bool] = lambda method: True,
     digits: Mapping[str, int] | None = None,
+    baseline: str = "",
 ) -> Table:
     """Lay out methods × metrics as the paper does; the best of each column is told by `better`.
 
     Among `eligible` methods only: one that changes the predicted class is no calibration of that prediction.
     """
     where = {"dataset": dataset, "metric": tuple(metrics)}
-    return results.pivot(where=where, better=better, eligible=eligible, digits=digits or {}, title=dataset)
+    return results.pivot(
+        where=where, better=better, eligible=eligible, digits=digits or {}, baseline=baseline, title=dataset
+    )

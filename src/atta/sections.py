@@ -1,29 +1,28 @@
 """What a report compares: contenders, their differences, and one section an experiment and dataset.
 
 A contender is a line of the table: a method and, where it was run with several, its policy, rule of choice or number of
-images. A difference is paired split by split, and clear only where its interval excludes 0. Nothing here knows of HTML.
+images. A difference is clear only where its interval excludes 0: that of the bootstrap over test images where the results have
+it, and Student's t over the splits, paired split by split, where they do not. Nothing here knows of HTML.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any, TypeAlias
 
 from atta.claims import RULE
 from atta.experiment import CLASS_CHANGES, COST, FITTED
-from atta.results import Results, Row, Summary, Table
-from atta.tables import BETTER, DIGITS, NAMES
+from atta.results import Interval, Results, Row, Summary, Table, judged
+from atta.tables import BASELINE, BETTER, DIGITS, NAMES, SENSE
 
-VANILLA = "vanilla"
-LABELLED = ("brier", "ece", "mc_brier", "nll", "accuracy")
+LABELLED = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy")
 UNLABELLED = ("entropy", "shannon_entropy", "ood_auroc")
 CRITERIA = ("nll", "brier", "mc_brier", "ece")
 """What a method is recommended by: the first of these that was measured."""
-DIRECTION: Mapping[str, str | None] = {**BETTER, "accuracy": "higher"}
 WORDS = {1: ("better", "better"), 0: ("unclear", "no clear difference"), -1: ("worse", "worse")}
 _Key: TypeAlias = tuple[str, str, str, int]
 
@@ -40,6 +39,9 @@ class Contender:
     """By metric and split; the seeds of one split are averaged, as they saw the same images."""
     detail: Mapping[str, Any]
     """What `atta.details` saw on the first split; empty for results that were made without."""
+    key: _Key = ("", "", "", 0)
+    bounds: Mapping[tuple[_Key | None, str], tuple[float, float]] = field(default_factory=dict)
+    """Bootstrap intervals by metric: of the difference to the contender with that key, or, for None, of the mean itself."""
 
     @property
     def keeps_class(self) -> bool:
@@ -65,12 +67,12 @@ class Contender:
 
 @dataclass(frozen=True)
 class Difference:
-    """One contender less another, paired split by split, and half its 95 % interval (Student's t)."""
+    """One contender less another on the same images, and half the width of its 95 % interval."""
 
     mean: float
     interval: float | None
     better: int | None
-    """1 or -1 where the interval excludes 0, 0 where it does not, None where one split allows no such claim."""
+    """1 or -1 where the interval excludes 0, 0 where it does not, None where there is none, and no such claim."""
 
     @classmethod
     def between(cls, one: Contender, other: Contender, metric: str) -> Difference | None:
@@ -79,8 +81,13 @@ class Difference:
         paired = [mine[split] - theirs[split] for split in mine if split in theirs]
         if not paired:
             return None
-        found = Summary.of(paired)
-        return cls(found.mean, found.interval, _judged(found, DIRECTION.get(metric)))
+        found, sense = Summary.of(paired), SENSE.get(metric)
+        if (other.key, metric) in one.bounds:
+            low, high = one.bounds[other.key, metric]
+            return cls(found.mean, (high - low) / 2, judged(low, high, sense))
+        if found.interval is None:
+            return cls(found.mean, None, None)
+        return cls(found.mean, found.interval, judged(found.mean - found.interval, found.mean + found.interval, sense))
 
     @property
     def none(self) -> bool:
@@ -93,14 +100,6 @@ class Difference:
         if self.none:
             return "unclear", "the same"
         return None if self.better is None else WORDS[self.better]
-
-
-def _judged(found: Summary, direction: str | None) -> int | None:
-    if found.interval is None or not math.isfinite(found.interval) or direction is None:
-        return None
-    if abs(found.mean) <= found.interval:
-        return 0
-    return 1 if (found.mean < 0) == (direction == "lower") else -1
 
 
 @dataclass(frozen=True)
@@ -118,6 +117,7 @@ class Section:
     """What is known of the record that was fitted on."""
     fewer: Section | None = None
     """The same with fewer and fewer views, which goes into the chart of the cost."""
+    intervals: tuple[Interval, ...] = ()
 
     @property
     def title(self) -> str:
@@ -131,8 +131,14 @@ class Section:
         for row in self.rows:
             found.setdefault(_key(vars(row)), []).append(row)
         seen = {_key(detail): detail for detail in reversed(self.details)}
+        bounds: dict[_Key, dict[tuple[_Key | None, str], tuple[float, float]]] = {}
+        for one in self.intervals:
+            mine, theirs = _key(vars(one)), _key(vars(one.other)) if one.against else None
+            bounds.setdefault(mine, {})[theirs, one.metric] = one.low, one.high
+            if theirs is not None:
+                bounds.setdefault(theirs, {})[mine, one.metric] = -one.high, -one.low
         return tuple(
-            Contender(label, key[0], key[-1], _values(rows), seen.get(key, {}))
+            Contender(label, key[0], key[-1], _values(rows), seen.get(key, {}), key, bounds.get(key, {}))
             for (key, rows), label in zip(found.items(), _labels(list(found)), strict=True)
         )
 
@@ -190,7 +196,7 @@ class Section:
     def vanilla(self) -> int | None:
         """Which contender is the model as it is."""
         compared = enumerate(self.contenders)
-        return next((i for i, one in compared if one.method == VANILLA and one.size == self.size), None)
+        return next((i for i, one in compared if one.method == BASELINE and one.size == self.size), None)
 
     @property
     def baseline(self) -> int:
@@ -252,6 +258,7 @@ class Section:
                 {
                     "metric": metric,
                     "summary": self.table.numbers.get((i, j)),
+                    "spread": self._spread(one, metric, self.table.numbers.get((i, j))),
                     "best": (i, j) in self.table.best,
                     "difference": None if i == self.baseline else _difference(one, base, metric),
                 }
@@ -259,6 +266,13 @@ class Section:
             ]
             for i, one in enumerate(self.contenders)
         ]
+
+    def _spread(self, one: Contender, metric: str, found: Summary | None) -> float | None:
+        """What stands after ±: over splits where there are several, else over test images."""
+        if self.splits > 1:
+            return found.interval if found else None
+        low, high = one.bounds.get((None, metric), (math.nan, math.nan))
+        return None if math.isnan(low) else (high - low) / 2
 
     @property
     def note(self) -> str:
@@ -270,6 +284,8 @@ class Section:
                 f"Mean over {self.splits} splits ± half its 95 % interval (Student’s t); the splits share images, so an "
                 "interval says how much the choice of the validation images matters."
                 if self.splits > 1
+                else "One split ± half its 95 % interval over test images (bootstrap), the fit held fixed."
+                if self.intervals
                 else "One split: no intervals, and no difference is called clear.",
                 f"★ and bold: the best of the methods that keep the predicted class{among}." if self.table.best else "",
             )
@@ -357,7 +373,8 @@ def sections_of(results: Results) -> list[Section]:
         seen = tuple(d for d in results.details if (d.get("experiment", ""), d.get("dataset")) == (name, dataset))
         experiment = experiments.get(name, {})
         record = records.get(str(experiment.get("fit", "")), {})
-        sections.append(Section(f"s{i}", name, dataset, tuple(rows), seen, experiment, record))
+        sure = tuple(one for one in results.intervals if (one.experiment, one.dataset) == (name, dataset))
+        sections.append(Section(f"s{i}", name, dataset, tuple(rows), seen, experiment, record, intervals=sure))
     fewer = {(s.name.removesuffix(COST), s.dataset): s for s in sections if s.name.endswith(COST)}
     own = (replace(s, fewer=fewer.pop((s.name, s.dataset), None)) for s in sections if not s.name.endswith(COST))
     return [*own, *fewer.values()]

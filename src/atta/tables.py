@@ -6,8 +6,7 @@ The page (docs/results.md is one) is written from results alone: no number in it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from atta.claims import RULE, claims_table
@@ -15,10 +14,15 @@ from atta.experiment import Experiment
 from atta.metrics import DIRECTION
 from atta.published import published
 from atta.reproduce import Reproduction
-from atta.results import Results, Row, Table
+from atta.results import NOTHING, Interval, Results, Row, Summary, Table, contender, judged
+from atta.types import InputError
 
 ENTROPIES = {"entropy": "higher", "shannon_entropy": "higher", "ood_auroc": "higher"}
 BETTER: Mapping[str, str | None] = {**DIRECTION, **ENTROPIES, "accuracy": None}
+SENSE: Mapping[str, str | None] = {**BETTER, "accuracy": "higher"}
+BASELINE = "vanilla"
+"""What differences are taken to, where it was run."""
+WORDS = {1: "better", 0: "unclear", -1: "worse", None: ""}
 DIGITS = {"class_changes": 0, "passes": 2}
 NAMES = {
     "cifar10": "CIFAR-10",
@@ -52,7 +56,7 @@ DIFFERENCES = """\
 - **CIFAR-10***: noise first, then blur; an even kernel size covers half of its two outermost pixels."""
 
 
-def label(row: Row) -> str:
+def label(row: Row | Interval) -> str:
     """What a table calls a row: the method, and the rule by which its policy was chosen unless it is the paper's."""
     return row.method if row.choice in ("", RULE) else f"{row.method} · {row.choice}"
 
@@ -97,28 +101,65 @@ def _three(theirs: float, ours: list[float] | None) -> tuple[str, str, str]:
 
 def own_table(results: Results, experiment: Experiment) -> Table:
     """Ours alone, the mean over the splits and its 95 % interval: for every method, policy or size of the validation set."""
-    mine = [row for row in results if row.experiment == experiment.name]
-    given = {(row.method, row.policy) for row in mine if not row.choice}
-    several = {method for method, count in Counter(method for method, _ in given).items() if count > 1}
-
-    def named(row: Row) -> str:
-        """The policy belongs to the name where a method was given several and none was chosen."""
-        return f"{label(row)} · {row.policy}" if row.method in several and not row.choice else label(row)
-
-    whole = by_policy(experiment)
-    rows = (
-        replace(row, method=label(row) if whole else named(row), policy=row.policy if whole else "", choice="")
-        for row in mine
-    )
-    ours = Results(tuple(rows))
-    title = f"{experiment.title or experiment.name}" + (f" ({experiment.paper})" if experiment.paper else "")
-    shape: dict[str, Any] = {"digits": DIGITS, "better": BETTER, "title": title}
+    mine = results.where(experiment=experiment.name)
+    shape: dict[str, Any] = {"digits": DIGITS, "better": BETTER, "title": _title(experiment)}
     if by_policy(experiment):
+        ours = mine.renamed(lambda one: (label(one), one.policy, ""))
         return ours.pivot(("policy",), ("method", "metric"), **shape)
+    named = _names(mine)
+    ours = mine.renamed(lambda one: (named(one), "", ""))
     if len(experiment.validation) > 1:
         return ours.pivot(("validation",), ("metric", "method"), **shape)
     keeps = {named(row) for row in mine if experiment.method(row.method).keeps_class}
-    return ours.pivot(("method",), ("metric",), eligible=keeps.__contains__, **shape)
+    return ours.pivot(("method",), ("metric",), eligible=keeps.__contains__, baseline=BASELINE, **shape)
+
+
+def _title(experiment: Experiment) -> str:
+    return f"{experiment.title or experiment.name}" + (f" ({experiment.paper})" if experiment.paper else "")
+
+
+def _names(results: Results) -> Callable[[Row | Interval], str]:
+    """What contenders are called: the policy belongs to the name where a method was given several and none was chosen."""
+    given = {(row.method, row.policy) for row in results if not row.choice}
+    several = {method for method, count in Counter(method for method, _ in given).items() if count > 1}
+    return lambda one: f"{label(one)} · {one.policy}" if one.method in several and not one.choice else label(one)
+
+
+def interval_table(results: Results, *, title: str = "", metrics: Sequence[str] = ()) -> Table:
+    """How sure the numbers of one experiment are: each with its interval, and its difference to the baseline with its own.
+
+    The intervals are those of the bootstrap over test images. `metrics` are all that have intervals, or those named.
+    """
+    named, bounds, base = _names(results), results.bounds(), results.baselines(BASELINE)
+    several = len(results.names("validation")) > 1
+    values: dict[tuple[str, Any], list[float]] = {}
+    names: dict[Any, str] = {}
+    for row in results:
+        key = contender(row)
+        names[key] = f"{named(row)} · {row.validation} images" if several else named(row)
+        values.setdefault((row.metric, key), []).append(row.value)
+    means = {place: Summary.of(found).mean for place, found in values.items()}
+    cells = []
+    for metric in metrics or results.names("metric"):
+        for key in (key for found, key in means if found == metric and (key, None, metric) in bounds):
+            against = base[key[:3]]
+            line = (names[key], metric, f"{means[metric, key]:.4f}", _range(*bounds[key, None, metric]))
+            difference = bounds.get((key, against, metric))
+            if difference is None:
+                cells.append((*line, NOTHING, NOTHING, ""))
+                continue
+            less = means[metric, key] - means[metric, against]
+            word = WORDS[judged(*difference, SENSE.get(metric))] if any(difference) else "the same"
+            cells.append((*line, f"{less:+.4f}", _range(*difference, sign="+"), word))
+    if not cells:
+        raise InputError("these results have no intervals: they were written before there were any")
+    than = " or ".join(dict.fromkeys(key[3] for key in base.values()))
+    header = ("method", "metric", "mean", "95 % interval", f"− {than}", "95 % interval", "so it is")
+    return Table(title, header, tuple(cells))
+
+
+def _range(low: float, high: float, sign: str = "") -> str:
+    return f"{low:{sign}.4f} to {high:{sign}.4f}"
 
 
 def by_policy(experiment: Experiment) -> bool:
@@ -155,7 +196,8 @@ def results_page(done: Reproduction, machine: Mapping[str, str], *, command: str
         _table({"": machine}),
         f"{splits} draws of the validation images: the first takes the first rows of a record as they stand, draw s a "
         f"permutation seeded with s. Adam's shuffles have seed {', '.join(map(str, experiments[0].seeds))}. Cells are the mean "
-        "over the draws ± half of its 95 % interval; in bold, the best of the methods that keep every predicted class.",
+        "over the draws ± half of its 95 % interval; in bold, the best of the methods that keep every predicted class. ✓ and "
+        "✗: surely better or worse than vanilla on the same test images, by the 95 % bootstrap interval of the difference.",
         "## The paper's conclusions",
         "On the paper's own numbers, on the first draw alone (as the paper measured), and on the mean of all draws; the policy "
         "of views chosen by the paper's rule. Among the paper's methods only.",

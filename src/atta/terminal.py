@@ -18,16 +18,19 @@ err = Console(stderr=True)
 
 
 def show(table: Table) -> None:
-    """Print a table, the best cells bold."""
+    """Print a table, the best cells bold, and below it what its marks say."""
     rich = RichTable(
         title=table.title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
     )
     for j, name in enumerate(table.header):
         rich.add_column(name, justify="right" if table.is_numeric(j) else "left", no_wrap=j == 0)
     for i, row in enumerate(table.cells):
-        rich.add_row(*(Text(cell, style="bold green" if (i, j) in table.best else "") for j, cell in enumerate(row)))
+        styles = ("bold green" if (i, j) in table.best else "" for j in range(len(row)))
+        rich.add_row(*(Text(table.shown(i, j), style=style) for j, style in enumerate(styles)))
     out.print()
     out.print(rich)
+    if table.legend:
+        out.print(table.legend, style="dim", markup=False, highlight=False)
     out.print()
 
 

@@ -18,6 +18,7 @@ from atta.sections import Contender, Difference, Section
 CALLED = {
     "brier": "Brier score",
     "ece": "ECE",
+    "smooth_ece": "smooth ECE",
     "mc_brier": "multi-class Brier score",
     "nll": "NLL",
     "shannon_entropy": "Shannon entropy",
@@ -58,7 +59,7 @@ def _what_and_why(section: Section) -> tuple[list[Markup], list[Markup]]:
         what, why = (what + list(_helps(section, vanilla, best)), reasons) if vanilla else (reasons, what)
     if section.fitted:
         what.append(_say("These are the images that it was fitted on: of others this says nothing."))
-    if section.splits == 1 and len(section.contenders) > 1:
+    if section.splits == 1 and len(section.contenders) > 1 and not section.intervals:
         count = "" if section.images is None else _say(" of {} images", exact(section.images, 0))
         what.append(_say("One split{}: differences this small may be noise.", count))
     return what, why
