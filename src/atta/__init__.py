@@ -14,6 +14,7 @@ __version__ = "0.1.0.dev0"
 if TYPE_CHECKING:
     from atta.calibrating import calibrate
     from atta.calibrators import (
+        CATTA,
         MATTA,
         METHODS,
         VATTA,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from atta.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
 
 __all__ = [
+    "CATTA",
     "MATTA",
     "METHODS",
     "METRICS",

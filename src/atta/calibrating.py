@@ -37,7 +37,7 @@ def calibrate(
     *,
     policy: str | int | Policy = "auto",
     budget: int = BUDGET,
-    method: str | Method = "v-atta",
+    method: str | Method = "c-atta",
     class_names: Sequence[str] = (),
     channels: Channels = None,
     progress: bool = True,

@@ -102,9 +102,11 @@ def _views(calibrator: Calibrator, test: Record, base: Probs) -> dict[str, Any] 
     fused, limit = calibrator.fused(test.predictions.logits, test.predictions.views), calibrator.limit.to(base)
     shares = largest_share(base, fused, limit, step=calibrator.step).double().clamp(0, 1).cpu()
     weights = calibrator.weights.double().cpu()
+    itself = isinstance(calibrator, ViewBlend) and calibrator.itself
+    kinds = [*(["the image"] if itself else []), *calibrator.kinds]
     return {
-        "kinds": list(calibrator.kinds),
-        "weights": weights.reshape(len(calibrator.kinds), -1).tolist(),
+        "kinds": kinds,
+        "weights": weights.reshape(len(kinds), -1).tolist(),
         "limit": float(limit),
         "shares": _counts(shares, SHARES),
         "mean_share": shares.mean().item(),

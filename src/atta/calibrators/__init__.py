@@ -5,6 +5,7 @@
 | scaling   | Temperature, Affine                | vanilla, temperature, dirichlet                      |
 | binning   | Steps, Polyline                    | histogram, isotonic                                  |
 | views     | ViewBlend, AverageBlend, ViewMean  | m-atta, v-atta, adaptive-tta, mean-tta(-temperature) |
+| convex    | ViewBlend                          | c-atta                                               |
 | shrunk    | ViewBlend                          | shrunk-m-atta                                        |
 | selective | StagedBlend                        | selective-v-atta, sequential-v-atta                  |
 """
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from atta.calibrators.base import FORMAT, FORMAT_VERSION, Calibrator, Method
 from atta.calibrators.binning import Histogram, Isotonic, Polyline, Steps
+from atta.calibrators.convex import CATTA
 from atta.calibrators.scaling import Affine, Dirichlet, Temperature, TemperatureScaling, Vanilla
 from atta.calibrators.selective import SelectiveVATTA, SequentialVATTA, StagedBlend
 from atta.calibrators.shrunk import ShrunkMATTA
@@ -41,6 +43,7 @@ from atta.types import InputError
 
 __all__ = [
     "CALIBRATORS",
+    "CATTA",
     "MATTA",
     "METHODS",
     "VATTA",
@@ -81,9 +84,10 @@ METHODS: dict[str, type[Method]] = {
     "mean-tta-temperature": MeanTTATemperature,
     "m-atta": MATTA,
     "v-atta": VATTA,
+    "shrunk-m-atta": ShrunkMATTA,
+    "c-atta": CATTA,
     "selective-v-atta": SelectiveVATTA,
     "sequential-v-atta": SequentialVATTA,
-    "shrunk-m-atta": ShrunkMATTA,
 }
 
 CALIBRATORS: dict[str, type[Calibrator]] = {

@@ -3,8 +3,9 @@
 selective-v-atta     temperature where the softmax is sure, V-ATTA where it is not
 sequential-v-atta    the same, a kind of view at a time: V-ATTA with the kinds so far, until the answer is sure
 
-Stage 0 is the softmax at a temperature, stage s = 1 … S is V-ATTA with the kinds of view of the first s stages. An image goes
-on from stage s while its confidence is below the gate of that stage,
+"V-ATTA" is C-ATTA here, with the image itself among its views, unless `blend="v-atta"` asks for the paper's: few views need it.
+Stage 0 is the softmax at a temperature, stage s = 1 … S is V-ATTA with the kinds of view of the first s stages. An image goes on
+from stage s while its confidence is below the gate of that stage,
 
     confidence_0 = max softmax(logits)        confidence_s = max V-ATTA_s        goes on if confidence_s < gate_s
 
@@ -30,13 +31,14 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from atta.calibrators.base import Calibrator, Method, base_probs, choose_kinds
+from atta.calibrators.convex import CATTA
 from atta.calibrators.scaling import fit_temperature, scaled
 from atta.calibrators.views import VATTA, Kinds, ViewBlend, as_kinds
 from atta.functional import admit, weighted_sum
@@ -45,13 +47,14 @@ from atta.types import InputError, Labels, Logits, Probs, RepeatLogits, Shares
 
 PER_CENT = 100  # how finely the budget is dealt out to the stages
 NOBODY, EVERYBODY = 0.0, 2.0  # gates below and above every confidence
+BLENDS: dict[str, type[CATTA | VATTA]] = {"c-atta": CATTA, "v-atta": VATTA}
 
 
 class StagedBlend(Calibrator):
     """A temperature for the images that are sure, and V-ATTA with more and more kinds of view for those that are not.
 
-    `weights` has a row a stage and a column a kind, zero for kinds of later stages; `sizes` says how many kinds a stage adds,
-    and `expected` what an image cost on average where this was fitted.
+    `weights` has a row a stage and a column a kind, zero for kinds of later stages, before them one for the image if `itself`;
+    `sizes` says how many kinds a stage adds, and `expected` what an image cost on average where this was fitted.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class StagedBlend(Calibrator):
         *,
         kinds: Sequence[str],
         sizes: Sequence[int],
+        itself: bool = False,
     ) -> None:
         super().__init__()
         self.register_buffer("temperature", temperature)
@@ -71,7 +75,7 @@ class StagedBlend(Calibrator):
         self.register_buffer("weights", weights)
         self.register_buffer("limits", limits)
         self.register_buffer("expected", expected)
-        self.kinds, self.sizes = tuple(kinds), tuple(sizes)
+        self.kinds, self.sizes, self.itself = tuple(kinds), tuple(sizes), itself
 
     temperature: Tensor
     gates: Tensor
@@ -82,7 +86,7 @@ class StagedBlend(Calibrator):
     @property
     def options(self) -> dict[str, Any]:
         """What the constructor needs besides the buffers."""
-        return {"kinds": list(self.kinds), "sizes": list(self.sizes)}
+        return {"kinds": list(self.kinds), "sizes": list(self.sizes), "itself": self.itself}
 
     @property
     def expected_passes(self) -> float:
@@ -116,7 +120,7 @@ class StagedBlend(Calibrator):
         """Each stage's probabilities and how sure it is of them, for as many stages as there are views."""
         base = base_probs(logits)
         yield scaled(logits, self.temperature.to(logits)), base.amax(dim=-1)
-        rows: list[Logits] = []
+        rows = [logits] if self.itself else []
         for kinds, weights, limit in zip(self.stages, self.weights.to(logits), self.limits.to(logits), strict=True):
             if not all(kind in views for kind in kinds):
                 return
@@ -132,19 +136,26 @@ class StagedBlend(Calibrator):
 
 @dataclass(frozen=True, kw_only=True)
 class _Staged(Method):
-    """What both methods are told: the kinds of view, and the passes that an image may cost on average.
+    """What both methods are told: the kinds of view, the passes that an image may cost on average, and the `blend`.
 
-    With 1 pass they are temperature scaling, with as many as V-ATTA takes they are V-ATTA.
+    With 1 pass they are temperature scaling, with as many as the blend takes they are the blend.
     """
 
     views: Kinds = None
     passes: float | int = 1.7
+    blend: Literal["c-atta", "v-atta"] = "c-atta"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "views", as_kinds(self.views))
         if not isinstance(self.passes, int | float) or not 1 <= self.passes < math.inf:
             raise InputError(f"passes must be how many an image may take on average, at least 1, got {self.passes!r}")
         object.__setattr__(self, "passes", float(self.passes))
+        if self.blend not in BLENDS:
+            raise InputError(f"blend must be one of {', '.join(BLENDS)}, got {self.blend!r}")
+
+    def whole(self, predictions: Predictions, labels: Labels) -> ViewBlend:
+        """Fit the blend with every view."""
+        return BLENDS[self.blend](views=choose_kinds(predictions, self.views, self.name)).learn(predictions, labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,10 +167,9 @@ class SelectiveVATTA(_Staged):
 
     def learn(self, predictions: Predictions, labels: Labels) -> StagedBlend:
         """Fit both on all images, and put the gate where the budget is spent."""
-        kinds = choose_kinds(predictions, self.views, self.name)
-        whole = VATTA(views=kinds).learn(predictions, labels)
+        whole = self.whole(predictions, labels)
         found = _staged(fit_temperature(predictions.logits, labels), [whole])
-        part = (self.passes - 1) / (predictions.select(kinds).passes - 1)
+        part = (self.passes - 1) / (predictions.select(whole.kinds).passes - 1)
         return _gated(found, predictions, [_count(part * len(predictions))])
 
 
@@ -168,6 +178,9 @@ class _Prefix(VATTA):
     """V-ATTA with some of the kinds: many are fitted to find the order of the kinds, none to the last digit."""
 
     kinks: ClassVar[bool] = False
+
+
+PREFIXES: dict[str, type[CATTA | VATTA]] = {"c-atta": CATTA, "v-atta": _Prefix}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,8 +195,7 @@ class SequentialVATTA(_Staged):
 
     def learn(self, predictions: Predictions, labels: Labels) -> StagedBlend:
         """Fit each stage on all images, and put the gates where the budget brings the answers closest to V-ATTA's."""
-        kinds = choose_kinds(predictions, self.views, self.name)
-        whole = VATTA(views=kinds).learn(predictions, labels)
+        whole = self.whole(predictions, labels)
         temperature = fit_temperature(predictions.logits, labels)
         found = _staged(temperature, self._blends(predictions, labels, temperature, whole))
         return _gated(found, predictions, self._counts(found, predictions))
@@ -200,7 +212,8 @@ class SequentialVATTA(_Staged):
         left = list(whole.kinds)
         while len(left) > 1:
             tried = [
-                _Prefix(views=(*chosen, kind)).learn(predictions, labels) for kind in left[: 1 if self.views else None]
+                PREFIXES[self.blend](views=(*chosen, kind)).learn(predictions, labels)
+                for kind in left[: 1 if self.views else None]
             ]
             near = [cross_entropy(target, blend.calibrate(logits, views)).mean() for blend in tried]
             gains = [float(far - value) / views[kind].shape[1] for kind, value in zip(left, near, strict=False)]
@@ -209,8 +222,9 @@ class SequentialVATTA(_Staged):
             found.append(tried[best])
             chosen = (*chosen, left.pop(best))
         order = (*chosen, *left)
-        weights = whole.weights[[whole.kinds.index(kind) for kind in order]]
-        return [*found, ViewBlend(weights, whole.limit, kinds=order)]
+        own = [0] if whole.itself else []
+        weights = whole.weights[[*own, *(whole.kinds.index(kind) + len(own) for kind in order)]]
+        return [*found, ViewBlend(weights, whole.limit, kinds=order, itself=whole.itself)]
 
     def _counts(self, found: StagedBlend, predictions: Predictions) -> list[int]:
         """How many images shall reach each stage."""
@@ -257,9 +271,9 @@ def cross_entropy(target: Probs, probs: Probs) -> Shares:
 def _staged(temperature: Tensor, blends: Sequence[ViewBlend]) -> StagedBlend:
     """Put the stages together, with every gate open."""
     ends = [len(blend.kinds) for blend in blends]
-    weights = temperature.new_zeros(len(blends), ends[-1])
-    for row, blend, end in zip(weights, blends, ends, strict=True):
-        row[:end] = blend.weights[:, 0]
+    weights = temperature.new_zeros(len(blends), blends[-1].weights.shape[0])
+    for row, blend in zip(weights, blends, strict=True):
+        row[: blend.weights.shape[0]] = blend.weights[:, 0]
     return StagedBlend(
         temperature,
         temperature.new_full((len(blends),), EVERYBODY),
@@ -268,6 +282,7 @@ def _staged(temperature: Tensor, blends: Sequence[ViewBlend]) -> StagedBlend:
         torch.ones_like(temperature),
         kinds=blends[-1].kinds,
         sizes=[end - start for start, end in zip([0, *ends], ends, strict=False)],
+        itself=blends[-1].itself,
     )
 
 

@@ -39,7 +39,10 @@ Fit: TypeAlias = tuple[Predictions, Int[Tensor, "_"], tuple[str, ...]]  # with t
 
 
 class ViewBlend(Calibrator):
-    """The views, weighted and fused, blended into the softmax as far as the class admits: `functional.atta`."""
+    """The views, weighted and fused, blended into the softmax as far as the class admits: `functional.atta`.
+
+    With `itself` the first row of the weights is that of the image itself.
+    """
 
     def __init__(
         self,
@@ -49,11 +52,12 @@ class ViewBlend(Calibrator):
         kinds: Sequence[str],
         step: float | None = None,
         space: Space = "logits",
+        itself: bool = False,
     ) -> None:
         super().__init__()
         self.register_buffer("weights", weights)
         self.register_buffer("limit", limit)
-        self.kinds, self.step, self.space = tuple(kinds), step, space
+        self.kinds, self.step, self.space, self.itself = tuple(kinds), step, space, itself
 
     weights: Tensor
     limit: Tensor
@@ -61,11 +65,12 @@ class ViewBlend(Calibrator):
     @property
     def options(self) -> dict[str, Any]:
         """What the constructor needs besides the buffers."""
-        return {"kinds": list(self.kinds), "step": self.step, "space": self.space}
+        return {"kinds": list(self.kinds), "step": self.step, "space": self.space, "itself": self.itself}
 
     def fused(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Average the repeats and fuse the kinds: what the views say."""
         weights, rows = self.weights.to(logits), [repeat_mean(views[kind]) for kind in self.kinds]
+        rows = [logits, *rows] if self.itself else rows
         if self.space == "logits":
             return weighted_sum(rows, weights).softmax(dim=-1)
         return fuse(torch.stack(rows, dim=1), weights, space=self.space)
@@ -220,8 +225,8 @@ class _Atta(Method):
         base, views = map(torch.stack, zip(*(_base_and_views(fit, dtype) for fit in fits), strict=True))
         labels = torch.stack([labels for _, labels, _ in fits])
         start = {name: value.expand(len(fits), *value.shape) for name, value in self._start(views[0]).items()}
-        penalty = _penalty(images) if prior else 0.0
-        slopes = nll_slopes(base, views, labels, step=self.step, space=self.space, prior=penalty)
+        weak = penalty(images) if prior else 0.0
+        slopes = nll_slopes(base, views, labels, step=self.step, space=self.space, prior=weak)
         adam = {"epochs": self.epochs, "batch": self.batch, "lr": self.lr, "decay": self.decay, "seed": self.seed}
         found = descend(slopes, start, LIMIT, images=images, **adam)  # type: ignore[arg-type]
         pairs = zip(fits, found["weights"], found["limit"], strict=True)
@@ -232,13 +237,13 @@ class _Atta(Method):
         predictions, labels, kinds = fit
         base, views = _base_and_views(fit, torch.float64)
         first = leader(base)
-        penalty = _penalty(len(predictions)) if prior else 0.0
+        weak = penalty(len(predictions)) if prior else 0.0
 
         def loss(parameters: Mapping[str, Tensor]) -> Tensor:
             fused = fuse(views, parameters["weights"], space=self.space)
             share = largest_share(base, fused, parameters["limit"], step=self.step, first=first)
             value = nll(blend(base, fused, share, first=first), labels)
-            return value + penalty * parameters["weights"].square().sum(dim=0).mean() if penalty else value
+            return value + weak * parameters["weights"].square().sum(dim=0).mean() if weak else value
 
         found = minimize(loss, self._start(views), LIMIT, tolerance=1e-11, kinks=self.kinks)
         return self._blend(found["weights"], found["limit"], kinds)
@@ -257,7 +262,8 @@ def _base_and_views(fit: Fit, dtype: torch.dtype) -> tuple[Probs, ViewLogits]:
     return base_probs(predictions.logits.to(dtype)), mean_views(predictions.views, kinds).to(dtype)
 
 
-def _penalty(images: int) -> float:
+def penalty(images: int) -> float:
+    """The weak prior, as what the squares of the weights cost beside the mean NLL of so many images."""
     return 1 / (2 * PRIOR**2 * images)
 
 
