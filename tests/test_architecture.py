@@ -12,7 +12,7 @@ LAYERS = [
     ["types", "files"],
     ["functional", "metrics", "results", "transforms", "networks", "augmentation", "memory", "provenance", "progress"],
     ["predictions", "views", "fitting", "imagesets", "published"],
-    ["calibrators.base", "layouts", "models", "slopes", "archives", "exporting"],
+    ["calibrators.base", "layouts", "models", "slopes", "archives", "exporting", "graphs"],
     ["calibrators.scaling", "calibrators.binning", "datasets"],
     ["calibrators.views", "training", "sources", "borrowing", "shards", "architectures"],
     ["calibrators", "runner"],
@@ -29,7 +29,7 @@ LAYERS = [
     ["tables"],
     ["sections"],
     ["verdict"],
-    ["report"],
+    ["report", "typed"],
     ["cli"],
 ]
 LEVEL = {module: level for level, modules in enumerate(LAYERS) for module in modules}
@@ -38,7 +38,7 @@ HEAVY = {
     "sklearn": {"datasets", "deploy"},
     "datasets": {"layouts"},
     "PIL": {"imagesets"},
-    "onnxruntime": {"models", "exporting"},
+    "onnxruntime": {"models", "exporting", "graphs"},
     "onnxscript": {"exporting"},
     "transformers": {"architectures"},
     "huggingface_hub": {"hub"},
