@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import re
@@ -22,7 +23,7 @@ from torch import Tensor
 
 import atta
 import reference
-from atta import METHODS, InputError, Predictions, calibrators
+from atta import METHODS, InputError, Predictions, calibrators, functional
 from atta.calibrators import (
     MATTA,
     VATTA,
@@ -34,6 +35,8 @@ from atta.calibrators import (
     MeanTTA,
     MeanTTATemperature,
     Method,
+    SelectiveVATTA,
+    SequentialVATTA,
     TemperatureScaling,
     Vanilla,
     base,
@@ -41,6 +44,7 @@ from atta.calibrators import (
     load,
 )
 from atta.calibrators.binning import carry_class
+from atta.calibrators.selective import deal
 from atta.fitting import folds, nll
 from atta.functional import blend, fuse, largest_share
 
@@ -93,6 +97,8 @@ SETTINGS: dict[str, Method] = {
     "v-atta": VATTA(),
     "v-atta, paper": dataclasses.replace(VATTA.paper(), epochs=8),
     "v-atta, probabilities": VATTA(space="probabilities"),
+    "selective-v-atta": SelectiveVATTA(views=["crop"]),
+    "sequential-v-atta": SequentialVATTA(views=["crop", "flip"], passes=3),
 }
 EVERY = pytest.mark.parametrize("name", SETTINGS)
 KEEPING = pytest.mark.parametrize("name", [name for name, method in SETTINGS.items() if method.keeps_class])
@@ -298,6 +304,141 @@ def test_a_thousand_classes_are_not_too_many(name):
     check_answer(calibrator(test), test, method)
 
 
+# --- What a deployed calibrator costs -------------------------------------------------------------------------------------
+
+
+@EVERY
+def test_an_image_costs_the_views_that_it_asks_for_and_others_do_not_show(name):
+    """One image after the other, as a deployed classifier takes it: views that were not asked for are not a number."""
+    test, _ = toy(30, seed=1)
+    calibrator = fitted(name)
+    expected, passes = calibrator(test), calibrator.passes(test)
+    assert (passes.dtype, passes.shape) == (torch.int64, (30,))
+    for i in range(30):
+        shown = {kind: view[i : i + 1] for kind, view in test.views.items()}
+        seen: dict[str, Tensor] = {}
+        for stage in calibrator.stages:
+            if not calibrator.goes_on(test.logits[i : i + 1], seen):
+                break
+            seen |= {kind: shown[kind] for kind in stage}
+        assert passes[i] == 1 + sum(KINDS[kind] for kind in seen)
+        answer = calibrator.calibrate(
+            test.logits[i : i + 1],
+            {kind: seen.get(kind, torch.full_like(view, math.nan)) for kind, view in shown.items()},
+        )
+        torch.testing.assert_close(answer[0], expected[i], rtol=1e-6, atol=1e-7)
+
+
+@EVERY
+def test_the_stages_are_the_kinds_of_view_each_once(name):
+    assert tuple(kind for stage in fitted(name).stages for kind in stage) == fitted(name).kinds
+
+
+def test_pieces_do_not_show_in_the_passes(monkeypatch):
+    test, _ = toy(50, seed=1)
+    whole = fitted("sequential-v-atta").passes(test)
+    assert len(whole.unique()) > 2
+    monkeypatch.setattr(base, "CHUNK", 4 * 7)
+    assert torch.equal(fitted("sequential-v-atta").passes(test), whole)
+    with pytest.raises(InputError, match=r"expected predictions with the views .*, got: none"):
+        fitted("sequential-v-atta").passes(Predictions(torch.zeros(3, 4)))
+
+
+STAGED = pytest.mark.parametrize("method", [SelectiveVATTA, SequentialVATTA])
+
+
+@STAGED
+@pytest.mark.parametrize("budget", [1.2, 1.7, 4.9])
+def test_the_budget_is_kept_on_the_fitted_images_and_nearly_spent(method, budget):
+    predictions, labels = toy(300)
+    calibrator = method(passes=budget, views=["flip", "crop"]).fit(predictions, labels)
+    spent = calibrator.passes(predictions).double().mean().item()
+    assert spent == pytest.approx(calibrator.expected_passes, abs=1e-6)
+    assert budget - 0.05 < spent <= budget
+    assert f"expected_passes={spent:.2f}" in repr(calibrator)
+
+
+@STAGED
+def test_no_budget_is_temperature_scaling_and_all_of_it_is_v_atta(method):
+    (predictions, labels), (test, _) = toy(), toy(200, seed=1)
+    least = method(passes=1, views=["flip"]).fit(predictions, labels)
+    assert torch.equal(least(test), fitted("temperature")(test))
+    assert (least.passes(test) == 1).all()
+    most = method(passes=7, views=list(KINDS)).fit(predictions, labels)
+    assert torch.equal(most(test), fitted("v-atta")(test))
+    assert (most.passes(test) == 7).all()
+    assert method(passes=8, views=["flip"]).fit(predictions, labels).expected_passes == 2
+
+
+def test_a_selective_answer_is_one_of_two_by_the_confidence_alone():
+    (predictions, labels), (test, _) = toy(300), toy(200, seed=1)
+    calibrator = SelectiveVATTA(passes=2.5).fit(predictions, labels)
+    confidence = predictions.logits.softmax(-1).amax(-1).sort().values
+    assert calibrator.gates[0] == confidence[int(300 * 1.5 / 6)]
+    unsure = test.logits.softmax(-1).amax(-1) < calibrator.gates[0]
+    assert 0 < unsure.sum() < 200
+    views, scaled = (method.fit(predictions, labels)(test) for method in (VATTA(), TemperatureScaling()))
+    torch.testing.assert_close(calibrator(test), torch.where(unsure[:, None], views, scaled), rtol=1e-6, atol=1e-7)
+    assert torch.equal(calibrator.passes(test), torch.where(unsure, 7, 1))
+
+
+def test_a_sequential_answer_is_the_one_by_the_views_it_has_asked_for():
+    (predictions, labels), (test, _) = toy(300), toy(200, seed=1)
+    calibrator = SequentialVATTA(passes=3, views=["crop", "flip"]).fit(predictions, labels)
+    assert calibrator.stages == (("crop",), ("flip",))
+    answers = [TemperatureScaling().fit(predictions, labels)(test)]
+    for kinds, weights, limit in zip((1, 2), calibrator.weights, calibrator.limits, strict=True):
+        assert (weights[kinds:] == 0).all()
+        shown = test.view_logits(["crop", "flip"][:kinds])
+        answers.append(functional.atta(test.logits, shown, weights[:kinds, None], limit))
+    for passes, answer in zip((1, 4, 5), answers, strict=True):
+        rows = calibrator.passes(test) == passes
+        assert rows.any()
+        torch.testing.assert_close(calibrator(test)[rows], answer[rows], rtol=1e-5, atol=1e-6)
+
+
+def test_each_stage_is_a_v_atta_of_all_images():
+    predictions, labels = toy(300)
+    calibrator = SequentialVATTA(passes=3, views=["crop", "flip"]).fit(predictions, labels)
+    for kinds, weights, limit in zip((["crop"], ["crop", "flip"]), calibrator.weights, calibrator.limits, strict=True):
+        probs = functional.atta(predictions.logits, predictions.view_logits(kinds), weights[: len(kinds), None], limit)
+        best = nll(VATTA(views=kinds).fit(predictions, labels)(predictions), labels)
+        assert nll(probs, labels) == pytest.approx(float(best), abs=1e-3)
+
+
+def test_the_kind_that_says_most_a_pass_comes_first():
+    g = torch.Generator().manual_seed(0)
+    predictions, labels = toy(100, kinds={"bright": 1})
+    shown = Predictions(
+        predictions.logits, {"dull": torch.randn(100, 1, 4, generator=g), "bright": predictions.views["bright"]}
+    )
+    assert SequentialVATTA().fit(shown, labels).kinds == ("bright", "dull")
+    assert SequentialVATTA(views=["dull", "bright"]).fit(shown, labels).kinds == ("dull", "bright")
+
+
+@given(
+    losses=st.lists(st.lists(st.integers(-9, 9), min_size=4, max_size=4), min_size=1, max_size=3),
+    costs=st.lists(st.integers(1, 4), min_size=3, max_size=3),
+    budget=st.integers(0, 40),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_budget_is_dealt_out_as_trying_everything_would(losses, costs, budget):
+    costs = costs[: len(losses)]
+    levels = deal(torch.tensor(losses, dtype=torch.float64), costs, budget)
+
+    def total(chosen):
+        return sum(row[level] for row, level in zip(losses, chosen, strict=True))
+
+    allowed = [
+        chosen
+        for chosen in itertools.product(range(4), repeat=len(losses))
+        if list(chosen) == sorted(chosen, reverse=True)
+        and sum(c * level for c, level in zip(costs, chosen, strict=True)) <= budget
+    ]
+    assert tuple(levels) in allowed
+    assert total(levels) == min(map(total, allowed))
+
+
 # --- Many fits at once --------------------------------------------------------------------------------------------------
 
 
@@ -468,6 +609,8 @@ def test_bad_labels_are_refused_at_the_door(name):
         "mean-tta",
         "m-atta",
         "v-atta, paper",
+        "selective-v-atta",
+        "sequential-v-atta",
     ],
 )
 def test_torch_export_gives_the_same_answer(name):
@@ -557,6 +700,8 @@ BAD = {
     "Dirichlet(grid=[(1.0, -1.0)])": "grid must hold pairs (λ, μ), finite and neither negative, got [(1.0, -1.0)]",
     "Dirichlet(grid=[1.0, 2.0])": "grid must hold pairs (λ, μ), finite and neither negative, got [1.0, 2.0]",
     "Dirichlet(folds=1)": "folds must be at least 2, got 1",
+    "SelectiveVATTA(passes=0.5)": "passes must be how many an image may take on average, at least 1, got 0.5",
+    "SequentialVATTA(passes='few')": "passes must be how many an image may take on average, at least 1, got 'few'",
     "VATTA().fit(torch.zeros(3, 4), [0, 1, 2])": "v-atta fits atta.Predictions, got Tensor",
     "MATTA().fit_many([(torch.zeros(3, 4), [0, 1, 2])])": "m-atta fits atta.Predictions, got Tensor",
 }
@@ -587,7 +732,9 @@ def test_a_bad_setting_is_refused_with_a_sentence(expression, sentences):
     assert sentences.get(expression) == f"InputError: {BAD[expression]}"
 
 
-@pytest.mark.parametrize("method", [VATTA, MATTA, AdaptiveTTA, MeanTTA, MeanTTATemperature])
+@pytest.mark.parametrize(
+    "method", [VATTA, MATTA, AdaptiveTTA, MeanTTA, MeanTTATemperature, SelectiveVATTA, SequentialVATTA]
+)
 def test_an_empty_list_of_views_is_no_choice(method):
     with pytest.raises(InputError, match="needs at least one kind of view, got an empty list"):
         method(views=()).fit(*toy(5))

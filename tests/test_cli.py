@@ -1,6 +1,7 @@
 """The commands as a user types them, in a process of their own where the exit code matters."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,9 +82,11 @@ def test_compare_leaves_out_what_needs_views_where_there_are_none(tmp_path: Path
 
 def test_a_fitted_calibrator_is_evaluated_beside_the_network(record_file: str, tmp_path: Path) -> None:
     file, numbers = tmp_path / "v.safetensors", tmp_path / "n.json"
-    run("fit", record_file, "--method", "v-atta", "-o", str(file), "--rows", "0:100", "--set", "views=flip,crop")
+    done = run("fit", record_file, "--method", "v-atta", "-o", str(file), "--rows", "0:100", "--set", "views=flip,crop")
+    assert "5 passes an image" in done.output
     assert atta.load(file).kinds == ("flip", "crop")
-    run("evaluate", record_file, "--calibrator", str(file), "--rows", "100:", "--json", str(numbers))
+    output = run("evaluate", record_file, "--calibrator", str(file), "--rows", "100:", "--json", str(numbers)).output
+    assert re.search(r"passes +. +1 +. +5", output)
     test = made_up(250)[100:]
     expected = atta.evaluate(atta.load(file)(test.predictions), test.labels)
     summary = Results.load(numbers).summary(method="v-atta", metric="brier")

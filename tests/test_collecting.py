@@ -421,7 +421,7 @@ def nan_at(images, calls):
         (lambda: "no/such/folder", {}, "expected a folder of images, found none at no/such/folder"),
         (pixels, {"batch_size": 0}, "batch_size: expected 1 or more, got 0"),
         (pixels, {"memory": 100}, r"memory: expected at least the [\d,]+ bytes that one image takes, got 100"),
-        (pixels, {"policy": "flop"}, "expected one of flip"),
+        (pixels, {"policy": "flop"}, "got 'flop'. Did you mean 'flip'"),
         (pixels, {"draws": "odd"}, "expected 'random' or 'stratified', got 'odd'"),
         (pixels, {"model": 3}, "expected a torch module or the path of an .onnx file, got int"),
         (pixels, {"model": Wrong(lambda x, _: x), "batch_size": 20}, r"\(20, k\), got shape \(20, 3, 8, 8\)"),

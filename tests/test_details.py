@@ -1,6 +1,7 @@
 """What a report shows of a calibrator, counted again by hand."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,13 @@ def test_record() -> Record:
 
 
 def fitted(name: str, record: Record) -> dict[str, object]:
-    settings = {"epochs": 5} if name == "m-atta" else {"optimizer": "adam", "epochs": 5} if name == "v-atta" else {}
+    quick: dict[str, dict[str, Any]] = {
+        "m-atta": {"epochs": 5},
+        "v-atta": {"optimizer": "adam", "epochs": 5},
+        "selective-v-atta": {"views": ["flip"]},
+        "sequential-v-atta": {"views": ["flip"]},
+    }
+    settings = quick.get(name, {})
     assert record.labels is not None
     calibrator = METHODS[name](**settings).fit(record.predictions[:100], record.labels[:100])
     return details(calibrator, record)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta import METHODS, METRICS, VATTA, Predictions, Record, TemperatureScaling, Vanilla
+from atta import METHODS, METRICS, VATTA, Predictions, Record, SelectiveVATTA, TemperatureScaling, Vanilla
 from atta.experiment import CLASS_CHANGES, MEASURES, OOD_AUROC, Experiment, compare, nested, planned, run
 from atta.fits import Fits, Rows
 from atta.metrics import evaluate
@@ -75,10 +75,13 @@ def test_a_file_is_named_after_itself(tmp_path: Path) -> None:
         ({"split": 3}, r"unknown key 'split'. Did you mean 'splits'\? Known: name, dataset, fit, methods, "),
         ({"methods": {"v-ata": {}}}, "unknown method 'v-ata'. Did you mean 'v-atta'"),
         ({"methods": {"v-atta": {"optimiser": "adam"}}}, "v-atta has no setting 'optimiser'. Did you mean 'optimizer'"),
-        ({"methods": {"v-atta": {"policy": "flip + zoom"}}}, "v-atta: A view: expected one of .*, got 'zoom'"),
+        (
+            {"methods": {"v-atta": {"policy": "flip + zoom"}}},
+            "v-atta: A view or a policy: expected a name that is known, got 'zoom'",
+        ),
         ({"methods": {}}, "methods: expected at least one, got none"),
         ({"methods": ["v-atta"]}, r"methods: expected a table for each, such as \[methods.v-atta\], got"),
-        ({"policies": ["aug9"]}, "A view: expected one of .*, got 'aug9'"),
+        ({"policies": ["aug9"]}, "A view or a policy: expected a name that is known, got 'aug9'"),
         ({"choose": ["best"]}, "choose: unknown name 'best'. Known: paper, cross-validated"),
         ({"metrics": ["briar"]}, "metrics: unknown name 'briar'. Did you mean 'brier'"),
         ({"splits": 0}, "splits: expected at least 1, got 0"),
@@ -337,6 +340,18 @@ def test_what_each_pass_buys_is_an_experiment_of_its_own(record: Record) -> None
     ]
     passes = [detail["passes"] for detail in results.details if detail["experiment"] == "a: cost"]
     assert passes == [2, 5, 8, 9]
+
+
+def test_what_a_selective_method_costs_is_measured_on_the_tested_images(record: Record) -> None:
+    settings = {"passes": 1.7, "policy": "flip + 2 crop"}
+    experiment = small(methods={"selective-v-atta": settings, "vanilla": {}}, choose=[], metrics=["passes"], splits=1)
+    results = run(experiment, {"a": record})
+    assert record.labels is not None
+    seen = record.predictions.take({"flip": 1, "crop": 2})
+    mean = SelectiveVATTA(passes=1.7).fit(seen[:100], record.labels[:100]).passes(seen[100:]).double().mean().item()
+    assert 1 < mean < 4
+    assert {row.method: row.value for row in results} == {"selective-v-atta": mean, "vanilla": 1}
+    assert {d["method"]: d["passes"] for d in results.details} == {"selective-v-atta": round(mean, 2), "vanilla": 1}
 
 
 def test_views_of_ones_own_have_no_ladder() -> None:

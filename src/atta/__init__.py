@@ -25,12 +25,15 @@ if TYPE_CHECKING:
         MeanTTA,
         MeanTTATemperature,
         Method,
+        SelectiveVATTA,
+        SequentialVATTA,
         TemperatureScaling,
         Vanilla,
         find_method,
         load,
     )
     from atta.collecting import collect
+    from atta.conformal import Conformal, ConformalSets
     from atta.deploy import CalibratedClassifier
     from atta.errors import InputError
     from atta.figures import compare_plot, reliability
@@ -51,6 +54,8 @@ __all__ = [
     "AdaptiveTTA",
     "CalibratedClassifier",
     "Calibrator",
+    "Conformal",
+    "ConformalSets",
     "Dirichlet",
     "FromProbabilities",
     "Histogram",
@@ -66,6 +71,8 @@ __all__ = [
     "Predictions",
     "Record",
     "Results",
+    "SelectiveVATTA",
+    "SequentialVATTA",
     "Sums",
     "TemperatureScaling",
     "Vanilla",
@@ -83,7 +90,7 @@ __all__ = [
 
 _HOMES = (
     *("calibrators", "errors", "metrics", "predictions", "results", "views", "models", "collecting", "figures"),
-    *("deploy", "calibrating"),
+    *("conformal", "deploy", "calibrating"),
 )
 
 

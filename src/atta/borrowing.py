@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import nn
@@ -31,10 +32,10 @@ def borrowed(model: nn.Module, device: torch.device, channels_last: bool) -> Ite
 
 def device_of(model: nn.Module) -> torch.device:
     """Where the model is: on the device of its first tensor, or the CPU if it has none."""
-    return next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+    return next((tensor.device for tensor in chain(model.parameters(), model.buffers())), torch.device("cpu"))
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
     """What the model computes in: the dtype of its first floating point tensor, or float32."""
-    dtypes = (tensor.dtype for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point())
+    dtypes = (tensor.dtype for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point())
     return next(dtypes, torch.float32)

@@ -164,8 +164,10 @@ def fit(
     limit = dict(calibrator.named_buffers()).get("limit")
     if limit is not None and float(limit) == 0:
         err.print("The views do not help on these images: their share is 0, and the probabilities stay as they were.")
+    passes = calibrator.passes(source.predictions).double().mean().item()
     out.print(
-        f"{method} fitted on {len(source)} images of {source.predictions.classes} classes: {calibrator.save(output)}"
+        f"{method} fitted on {len(source)} images of {source.predictions.classes} classes, {passes:.3g} passes an image: "
+        f"{calibrator.save(output)}"
     )
 
 

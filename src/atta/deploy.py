@@ -117,12 +117,12 @@ class CalibratedClassifier(nn.Module, OnHub):
         if class_names and len(class_names) != calibrator.classes:
             raise InputError(f"expected {calibrator.classes} class names, one a class, got {len(class_names)}")
         self.model = as_logits(model)
-        self.calibrator = calibrator
+        self.calibrator = calibrator.to(device_of(self.model))
         self.policy = _used(policy, calibrator)
         self.image_shape = tuple(int(side) for side in image_shape)
         self.class_names = tuple(map(str, class_names))
         self.summary = summary
-        self.numbers = _Numbers(self.policy, self.image_shape)
+        self.numbers = _Numbers(self.policy, self.image_shape).to(device_of(self.model))
         self.images_seen = self.passes_run = 0
         self.eval()
         self._try_out()
@@ -137,7 +137,8 @@ class CalibratedClassifier(nn.Module, OnHub):
         pixels = self._door(images)
         if pixels.shape[0] == 0:
             return torch.zeros(0, self.calibrator.classes, dtype=_wide(dtype_of(self.model)), device=pixels.device)
-        return self._calibrated(self._answered(pixels))
+        answer = self._answered(pixels)
+        return _checked(self._calibrated(answer), answer.logits)
 
     def graph(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Answer with probabilities and base probabilities, all views in one pass, without a look at any value."""
@@ -150,7 +151,7 @@ class CalibratedClassifier(nn.Module, OnHub):
     def details(self, images: Tensor) -> Details:
         """Say what the answer to each image is made of."""
         answer = self._answered(self._door(images))
-        probs, base = self._calibrated(answer), answer.logits.softmax(dim=-1)
+        probs, base = _checked(self._calibrated(answer), answer.logits), answer.logits.softmax(dim=-1)
         fused = share = None
         if isinstance(self.calibrator, ViewBlend | AverageBlend):
             fused = self.calibrator.fused(answer.logits, answer.views)
@@ -411,9 +412,6 @@ class CalibratedClassifier(nn.Module, OnHub):
                 passes[left] += sum(repeats[kind] for kind in stage)
             self.passes_run += int(passes.sum())
         self.images_seen += n
-        if not torch.isfinite(logits).all():
-            rows = (~torch.isfinite(logits)).any(dim=1).nonzero()
-            raise InputError(f"the model answers image {int(rows[0])} of the batch with logits that are not finite")
         return _Answer(logits, views, passes)
 
     def _calibrated(self, answer: _Answer) -> Tensor:
@@ -500,6 +498,15 @@ def _check_takes(model: nn.Module, shape: Sequence[int], classes: int) -> None:
         ) from error
     if logits.shape[1] != classes:
         raise InputError(f"expected a model of {classes} classes, as the calibrator has, got one of {logits.shape[1]}")
+
+
+def _checked(probs: Tensor, logits: Tensor) -> Tensor:
+    """Refuse what a network could not answer; asked last, because a GPU has to be waited for."""
+    if not (known := torch.isfinite(logits).all(dim=1)).all():
+        raise InputError(
+            f"the model answers image {int(known.long().argmin())} of the batch with logits that are not finite"
+        )
+    return probs
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

@@ -35,11 +35,10 @@ def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> 
     confidence = confidence.double().clamp(0, 1)
     before = base.gather(-1, probs.argmax(dim=-1, keepdim=True))[:, 0].double().cpu()
     correct = None if labels is None else (winner == labels.cpu()).double()
-    used = [predictions.views[kind].shape[1] for kind in calibrator.kinds]
     return {
         "images": len(predictions),
         "classes": predictions.classes,
-        "passes": 1 + sum(used),
+        "passes": round(calibrator.passes(predictions).double().mean().item(), 2),
         "keeps_class": calibrator.keeps_class,
         "class_changes": class_changes(probs, base),
         "accuracy": None if correct is None else correct.mean().item(),

@@ -37,8 +37,10 @@ from atta.workers import one_thread
 
 CLASS_CHANGES = "class_changes"
 OOD_AUROC = "ood_auroc"
-MEASURES = (*METRICS, CLASS_CHANGES, OOD_AUROC)
-"""All that can be measured: METRICS, how many predicted classes changed, and how well entropy tells foreign images."""
+PASSES = "passes"
+MEASURES = (*METRICS, CLASS_CHANGES, OOD_AUROC, PASSES)
+"""All that can be measured: METRICS, how many predicted classes changed, how well entropy tells foreign images, and how often
+the network runs for an image on average."""
 REST, FITTED = "rest", "fitted"
 COST = ": cost"
 """Ends the name of the experiment that says what each pass buys, after the name of the one it belongs to."""
@@ -470,6 +472,7 @@ def measure(calibrator: Calibrator, test: Record, reference: Record | None = Non
     simplex = calibrator.method.on_simplex
     numbers = evaluate(probs, test.labels, simplex=simplex)
     numbers[CLASS_CHANGES] = float(class_changes(probs, test.predictions.logits.softmax(dim=-1)))
+    numbers[PASSES] = calibrator.passes(test.predictions).double().mean().item()
     if test.labels is None and reference is not None:
         numbers[OOD_AUROC] = ood_auroc(calibrator(reference.predictions), probs, simplex=simplex)
     return numbers

@@ -631,18 +631,18 @@ def cost(
         "passes:Q",
         title="passes of the network an image",
         scale=alt.Scale(type="log", base=2, nice=False, padding=36),
-        axis=alt.Axis(values=sorted({d["passes"] for d in data}), format=",d", grid=False, labelFlush=False),
+        axis=alt.Axis(values=sorted({d["passes"] for d in data}), format=",.2~f", grid=False, labelFlush=False),
     )
     y = alt.Y("value:Q", title=_sense(metric), scale=alt.Scale(zero=False))
     base = alt.Chart(_data(data)).encode(x=x, color=apart["color"])
-    tips = _tips(("method", "method"), ("policy", "policy"), ("passes", "passes", ",d"), ("value", "mean", ".5f"))
+    tips = _tips(("method", "method"), ("policy", "policy"), ("passes", "passes", ",.2~f"), ("value", "mean", ".5f"))
     layers = [
         base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high"),
         base.mark_point(filled=True, size=70, opacity=1).encode(y=y, shape=apart["shape"], tooltip=tips),
         alt.Chart(_data(_beside(data))).mark_text(style="note", align="left", dx=9).encode(x=x, y=y, text="policy:N"),
     ]
     best = min(data, key=lambda d: d["value"] * (-1 if BETTER.get(metric) == "higher" else 1))
-    said = f"best: {best['method']} with {best['policy'] or 'no views'}, {best['passes']} passes, {best['value']:.4f}"
+    said = f"best: {best['method']} with {best['policy'] or 'no views'}, {best['passes']:g} passes, {best['value']:.4f}"
     own = f"{metric} by passes"
     return _finished(
         alt.layer(*layers).properties(

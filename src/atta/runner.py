@@ -194,14 +194,18 @@ def _precisely(views: Iterator[Shown], device: torch.device) -> Iterator[Shown]:
 
 
 def groups(shown: Iterable[Shown], most: int) -> Iterator[list[Shown]]:
-    """Up to `most` views in a row that have the same size."""
+    """Up to `most` views in a row that have the same size; a full group does not wait for the next view to be made."""
     group: list[Shown] = []
     for view in shown:
-        if group and (len(group) == most or group[0][2].shape != view[2].shape):
+        if group and group[0][2].shape != view[2].shape:
             yield group
             group = []
         group.append(view)
-    yield group
+        if len(group) == most:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def _usual_rows(device: torch.device, held: int) -> int:

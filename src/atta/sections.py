@@ -53,8 +53,8 @@ class Contender:
         return self.detail.get("keeps_class") is False or any(self.values.get(CLASS_CHANGES, {}).values())
 
     @property
-    def passes(self) -> int | None:
-        """How often the network runs for an image, views and all."""
+    def passes(self) -> float | None:
+        """How often the network runs for an image on average, views and all."""
         return self.detail.get("passes")
 
     def mean(self, metric: str) -> float:

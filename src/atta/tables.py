@@ -19,7 +19,7 @@ from atta.results import Results, Row, Table
 
 ENTROPIES = {"entropy": "higher", "shannon_entropy": "higher", "ood_auroc": "higher"}
 BETTER: Mapping[str, str | None] = {**DIRECTION, **ENTROPIES, "accuracy": None}
-DIGITS = {"class_changes": 0}
+DIGITS = {"class_changes": 0, "passes": 2}
 NAMES = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",

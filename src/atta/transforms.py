@@ -11,8 +11,10 @@
 |                 |                                                           |                                  |
 | shift           | moved by 1/32 to 1/8 of the side, the border reflected    | 2: one of 8 directions, how far  |
 | diagonal_shift  | the same, in one of the 4 diagonal directions             | 2                                |
-| flip_shift, flip_diagonal_shift | shifted, then flipped                     | 2                                |
-| vflip, rot90, rot180, rot270, transpose, antitranspose | with flip, the square's | none                        |
+| flip_shift      | shifted, then flipped; flip_diagonal_shift likewise       | 2                                |
+| vflip           | top and bottom change places                              | none                             |
+| rot90, 180, 270 | turned, counter-clockwise                                 | none                             |
+| transpose       | mirrored at a diagonal; antitranspose at the other one    | none                             |
 | zoom_in         | enlarged by 5 % to 15 % around the centre                 | 1                                |
 | zoom_out        | made smaller by 5 % to 15 %, the border reflected         | 1                                |
 | rotate          | turned by 5° to 15° to either side, the border reflected  | 2: which side, how far           |
@@ -29,8 +31,9 @@ result is clipped to [0, 1]. Nothing here draws a random number, so the same num
 is touched by its neighbours in the batch. The numbers come in float32 or wider: in half precision the largest of them
 would round to 1.
 
-The paper's brightness and contrast leave the image as it is at u = 1/2. All that follow them in the table have no such
-number: whatever is drawn shows something new. A colour transform takes 1 or 3 channels, and leaves a grey image alone.
+Brightness and contrast leave the image as it is at u = 1/2, and blur where it draws the width 1. Those below the empty
+line have no such number: whatever is drawn shows something new. Flips, turns and transposes are the eight symmetries of
+the square. A colour transform takes 1 or 3 channels, and leaves a grey image alone.
 
 The same bits at any batch size forbid more than reductions. A vectorised exp, pow or cos rounds differently from the
 scalar one that finishes a row, and where a row ends depends on the batch. So powers are made of square roots and

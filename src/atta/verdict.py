@@ -148,7 +148,7 @@ def _cost(section: Section, best: Contender) -> Iterator[Markup]:
     cheap = next((section.contenders[i] for i in section.ranked if section.contenders[i].passes == 1), None)
     number = cheap and exact(cheap.mean(section.criterion or ""))
     other = _say("; of those that need 1 pass {} is best ({})", _name(cheap), number) if cheap else ""
-    yield _say("It runs the network {} times an image{}.", best.passes, other)
+    yield _say("It runs the network {} times an image{}.", f"{best.passes:g}", other)
 
 
 def _without_labels(section: Section) -> Iterator[Markup]:

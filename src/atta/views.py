@@ -357,7 +357,7 @@ class Policy:
                     view.name, view.count(images), places, repeat=repeat, repeats=repeats, seed=seed, draws=draws
                 )
                 if images.is_cuda:  # From pinned memory, a copy need not wait for what the GPU is doing.
-                    u = u.pin_memory()
+                    u = u.contiguous().pin_memory()
                 yield view.name, repeat, view(images, u.to(images.device, non_blocking=True))
 
     def __str__(self) -> str:

@@ -1,10 +1,11 @@
 """Every way to calibrate, by name, and calibrators from files.
 
-| file    | calibrators (what is learned)      | methods (how)                                        |
-|---------|------------------------------------|------------------------------------------------------|
-| scaling | Temperature, Affine                | vanilla, temperature, dirichlet                      |
-| binning | Steps, Polyline                    | histogram, isotonic                                  |
-| views   | ViewBlend, AverageBlend, ViewMean  | m-atta, v-atta, adaptive-tta, mean-tta(-temperature) |
+| file      | calibrators (what is learned)      | methods (how)                                        |
+|-----------|------------------------------------|------------------------------------------------------|
+| scaling   | Temperature, Affine                | vanilla, temperature, dirichlet                      |
+| binning   | Steps, Polyline                    | histogram, isotonic                                  |
+| views     | ViewBlend, AverageBlend, ViewMean  | m-atta, v-atta, adaptive-tta, mean-tta(-temperature) |
+| selective | StagedBlend                        | selective-v-atta, sequential-v-atta                  |
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor
 from atta.calibrators.base import FORMAT, FORMAT_VERSION, Calibrator, Method
 from atta.calibrators.binning import Histogram, Isotonic, Polyline, Steps
 from atta.calibrators.scaling import Affine, Dirichlet, Temperature, TemperatureScaling, Vanilla
+from atta.calibrators.selective import SelectiveVATTA, SequentialVATTA, StagedBlend
 from atta.calibrators.views import (
     MATTA,
     VATTA,
@@ -51,6 +53,9 @@ __all__ = [
     "MeanTTATemperature",
     "Method",
     "Polyline",
+    "SelectiveVATTA",
+    "SequentialVATTA",
+    "StagedBlend",
     "Steps",
     "Temperature",
     "TemperatureScaling",
@@ -73,6 +78,8 @@ METHODS: dict[str, type[Method]] = {
     "mean-tta-temperature": MeanTTATemperature,
     "m-atta": MATTA,
     "v-atta": VATTA,
+    "selective-v-atta": SelectiveVATTA,
+    "sequential-v-atta": SequentialVATTA,
 }
 
 CALIBRATORS: dict[str, type[Calibrator]] = {
@@ -83,6 +90,7 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     "ViewBlend": ViewBlend,
     "AverageBlend": AverageBlend,
     "ViewMean": ViewMean,
+    "StagedBlend": StagedBlend,
 }
 
 

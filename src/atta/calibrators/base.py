@@ -5,6 +5,7 @@ holds only what was learned, all of it in buffers. A calibrator that is not fitt
 
     Method.fit, Method.fit_many:  checks at the door  →  Method.learn  →  Calibrator
     Calibrator(predictions):  checks at the door  →  Calibrator.calibrate on pieces that fit the cache  →  probs
+    Calibrator.passes(predictions):  how often the network has to run for each image, by what Calibrator.goes_on says
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import dataclasses
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -121,6 +122,32 @@ class Calibrator(nn.Module, ABC):
     @torch.no_grad()
     def forward(self, predictions: Predictions) -> Probs:
         """Return the calibrated probabilities, in memory bounded by the answer itself."""
+        pieces = self._pieces(predictions)
+        probs = torch.empty_like(predictions.logits, dtype=_working(predictions))
+        start = 0
+        for part in pieces:
+            probs[start : start + len(part)] = self.calibrate(part.logits, part.views)
+            start += len(part)
+        return probs
+
+    @torch.no_grad()
+    def passes(self, predictions: Predictions) -> Int[Tensor, " n"]:
+        """Return how often the network runs for each image when deployed: for itself, and for each view it still needs."""
+        counts = [self._passes(part.logits, part.views) for part in self._pieces(predictions)]
+        return torch.cat(counts).to(predictions.logits.device)
+
+    def _passes(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Int[Tensor, " n"]:
+        passes = torch.ones(logits.shape[0], dtype=torch.int64, device=logits.device)
+        going = torch.ones_like(passes, dtype=torch.bool)
+        seen: dict[str, RepeatLogits] = {}
+        for stage in self.stages:
+            going = going & self.goes_on(logits, seen)
+            passes += going * sum(views[kind].shape[1] for kind in stage)
+            seen |= {kind: views[kind] for kind in stage}
+        return passes
+
+    def _pieces(self, predictions: Predictions) -> Iterator[Predictions]:
+        """Check at the door; then the views that are used, in pieces that fit the cache, where the calibrator lies."""
         if not isinstance(predictions, Predictions):
             got = type(predictions).__name__
             raise InputError(f"a calibrator takes atta.Predictions (of logits, or a record's .predictions), got {got}")
@@ -131,14 +158,8 @@ class Calibrator(nn.Module, ABC):
         used = predictions.select(self.kinds)
         state = next(self.buffers(), None)
         device = used.logits.device if state is None else state.device
-        dtype = torch.promote_types(used.logits.dtype, torch.float32)  # half precision would round classes into ties
-        probs = torch.empty_like(used.logits, dtype=dtype)
-        start = 0
-        for part in used.chunks(max(1, CHUNK // self.classes)):
-            here = part.to(device=device, dtype=dtype)
-            probs[start : start + len(part)] = self.calibrate(here.logits, here.views)
-            start += len(part)
-        return probs
+        dtype = _working(used)
+        return (part.to(device=device, dtype=dtype) for part in used.chunks(max(1, CHUNK // self.classes)))
 
     @property
     def gated(self) -> bool:
@@ -168,6 +189,11 @@ class Calibrator(nn.Module, ABC):
         """Name the method and what it was fitted on."""
         views = f", views={'+'.join(self.kinds)}" if self.kinds else ""
         return f"{self.method.name}, classes={self.classes}{views}"
+
+
+def _working(predictions: Predictions) -> torch.dtype:
+    """The dtype to compute in: half precision would round classes into ties."""
+    return torch.promote_types(predictions.logits.dtype, torch.float32)
 
 
 def choose_kinds(predictions: Predictions, kinds: Sequence[str] | None, method: str) -> tuple[str, ...]:

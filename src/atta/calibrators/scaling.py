@@ -39,11 +39,8 @@ class Temperature(Calibrator):
     temperature: Tensor
 
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
-        """Divide by the temperature. Dividing can make two logits equal, or unequal, by rounding: hence the guard."""
-        behind = logits - logits.amax(
-            dim=-1, keepdim=True
-        )  # as softmax does itself; a small temperature then cannot overflow
-        return guard_class((behind / self.temperature.to(logits)).softmax(dim=-1), base_probs(logits))
+        """Divide by the temperature."""
+        return scaled(logits, self.temperature.to(logits))
 
 
 class Affine(Calibrator):
@@ -84,6 +81,13 @@ class TemperatureScaling(Method):
     def learn(self, predictions: Predictions, labels: Labels) -> Temperature:
         """Find the temperature by NLL, to convergence, in float64."""
         return Temperature(fit_temperature(predictions.logits, labels))
+
+
+def scaled(logits: Logits, temperature: Tensor) -> Probs:
+    """Return softmax(logits / temperature). Rounding can make two logits equal, or unequal: hence the guard."""
+    # Less the largest, as softmax does itself: a small temperature then cannot overflow.
+    behind = logits - logits.amax(dim=-1, keepdim=True)
+    return guard_class((behind / temperature).softmax(dim=-1), base_probs(logits))
 
 
 def fit_temperature(logits: Logits, labels: Labels) -> Tensor:

@@ -164,8 +164,10 @@ class _Atta(Method):
     space: Space = "logits"
     seed: int = 0
 
+    kinks: ClassVar[bool] = True  # whether a fit to convergence is settled in the kinks of the share, too
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", _as_kinds(self.views))
+        object.__setattr__(self, "views", as_kinds(self.views))
         _check_choice("optimizer", self.optimizer, ("lbfgs", "adam"))
         _check_choice("space", self.space, ("logits", "probabilities"))
         if isinstance(self.start, str):
@@ -238,7 +240,7 @@ class _Atta(Method):
             value = nll(blend(base, fused, share, first=first), labels)
             return value + penalty * parameters["weights"].square().sum(dim=0).mean() if penalty else value
 
-        found = minimize(loss, self._start(views), LIMIT, tolerance=1e-11, kinks=True)
+        found = minimize(loss, self._start(views), LIMIT, tolerance=1e-11, kinks=self.kinks)
         return self._blend(found["weights"], found["limit"], kinds)
 
     def _start(self, views: ViewLogits) -> dict[str, Tensor]:
@@ -320,7 +322,7 @@ class AdaptiveTTA(Method):
     summary: ClassVar[str] = "weighted mean of the views' probabilities (Conde & Premebida 2022, reconstructed)"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", _as_kinds(self.views))
+        object.__setattr__(self, "views", as_kinds(self.views))
         _check_choice("objective", self.objective, tuple(OBJECTIVES))
         _check_step(self.step)
 
@@ -375,7 +377,7 @@ class MeanTTA(Method):
     summary: ClassVar[str] = "plain average of the image and its views"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", _as_kinds(self.views))
+        object.__setattr__(self, "views", as_kinds(self.views))
 
     @property
     def keeps_class(self) -> bool:
@@ -399,7 +401,7 @@ class MeanTTATemperature(Method):
     summary: ClassVar[str] = "plain average of the image and its views, then a temperature"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", _as_kinds(self.views))
+        object.__setattr__(self, "views", as_kinds(self.views))
 
     @property
     def keeps_class(self) -> bool:
@@ -413,7 +415,8 @@ class MeanTTATemperature(Method):
         return ViewMean(fit_temperature(log_mean, labels), kinds=kinds, original=self.original)
 
 
-def _as_kinds(views: Kinds) -> tuple[str, ...] | None:
+def as_kinds(views: Kinds) -> tuple[str, ...] | None:
+    """Return the kinds of view as a tuple; None are all there are."""
     if isinstance(views, str):  # which is a sequence, of letters
         raise InputError(f"views must be a list of kinds, such as [{views!r}], got the text {views!r}")
     return None if views is None else tuple(views)

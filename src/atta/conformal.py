@@ -1,0 +1,123 @@
+"""Sets of classes that hold the true one as often as promised, on top of any calibrator (split conformal prediction).
+
+A score says how strange a class would be for an image. With the scores s_1 … s_n of the true classes of n labelled images that
+neither the network nor the calibrator was fitted on,
+
+    threshold = the ⌈(n + 1) · coverage⌉-th smallest of s_1 … s_n
+    set(image) = the classes whose score is at most the threshold, and always the predicted one
+
+holds the true class of a new image with probability `coverage` or more, whatever the network (Vovk et al. 2005). Sharper
+probabilities do not change that promise. They make the sets smaller, which is what calibration buys here.
+
+| score     | of class j, with p_(1) ≥ p_(2) ≥ … and r the rank of j                  | reference                    |
+|-----------|-------------------------------------------------------------------------|------------------------------|
+| threshold | 1 - p_j: the smallest sets on average                                   | Sadinle et al. 2019          |
+| aps       | p_(1) + … + p_(r): hard images get larger sets, easy ones smaller       | Romano et al. 2020           |
+| raps      | aps + penalty · max(0, r - allowed): no long tail of unlikely classes   | Angelopoulos et al. 2021     |
+
+The sums of aps and raps count class j whole, without the random cut of the papers: a deployed answer is deterministic, and
+its coverage at or above the promise.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from atta.predictions import as_labels
+from atta.types import InputError, Labels, Probs
+
+SCORES = ("threshold", "aps", "raps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conformal:
+    """How sets are made: the promised `coverage`, the `score`, and for raps the `penalty` of each rank beyond `allowed`."""
+
+    coverage: float = 0.95
+    score: Literal["threshold", "aps", "raps"] = "threshold"
+    penalty: float = 0.01
+    allowed: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.coverage < 1:
+            raise InputError(f"coverage must lie between 0 and 1, such as 0.95, got {self.coverage}")
+        if self.score not in SCORES:
+            raise InputError(f"score must be one of {', '.join(SCORES)}, got {self.score!r}")
+        if not self.penalty >= 0 or self.allowed < 1:
+            raise InputError(
+                f"penalty must not be negative and allowed at least 1, got {self.penalty} and {self.allowed}"
+            )
+
+    def fit(self, probs: Any, labels: Any) -> "ConformalSets":
+        """Find the threshold from the probabilities of labelled images that the calibrator was not fitted on."""
+        probs = _as_probs(probs)
+        labels = as_labels(labels, images=probs.shape[0], classes=probs.shape[1]).to(probs.device)
+        own = self.scores(probs).gather(1, labels[:, None])[:, 0]
+        n = own.shape[0]
+        rank = math.ceil((n + 1) * self.coverage)
+        if rank > n:
+            least = math.ceil(self.coverage / (1 - self.coverage))
+            raise InputError(f"a coverage of {self.coverage} needs at least {least} labelled images, got {n}")
+        return ConformalSets(self, own.sort().values[rank - 1].item())
+
+    def scores(self, probs: Probs) -> Float[Tensor, "n k"]:
+        """How strange each class would be."""
+        probs = probs.double()
+        if self.score == "threshold":
+            return 1 - probs
+        order = probs.argsort(dim=1, descending=True, stable=True)
+        sums = probs.gather(1, order).cumsum(dim=1)
+        if self.score == "raps":
+            rank = torch.arange(1, probs.shape[1] + 1, device=probs.device)
+            sums = sums + self.penalty * (rank - self.allowed).clamp(min=0)
+        return torch.empty_like(sums).scatter_(1, order, sums)
+
+
+@dataclass(frozen=True)
+class ConformalSets:
+    """A threshold that was found: `sets(probs)` says of each image which classes are in its set."""
+
+    how: Conformal
+    threshold: float
+
+    def __call__(self, probs: Any) -> Bool[Tensor, "n k"]:
+        """Mark the classes of each image's set; the predicted class is always among them."""
+        probs = _as_probs(probs)
+        inside = self.how.scores(probs) <= self.threshold
+        return inside.scatter(1, probs.argmax(dim=1, keepdim=True), True)
+
+
+def covered(sets: Bool[Tensor, "n k"], labels: Labels) -> float:
+    """The part of the images whose set holds their label."""
+    return sets.gather(1, labels[:, None]).double().mean().item()
+
+
+def mean_size(sets: Bool[Tensor, "n k"]) -> float:
+    """How many classes a set holds on average."""
+    return sets.sum(dim=1).double().mean().item()
+
+
+def cross_checked(how: Conformal, probs: Probs, labels: Labels, *, seed: int = 0) -> tuple[float, float]:
+    """Coverage and mean size on images that the threshold was not found on: each half of them by the other half's."""
+    order = torch.randperm(probs.shape[0], generator=torch.Generator().manual_seed(seed)).to(probs.device)
+    found = []
+    for here, there in zip(order.chunk(2), reversed(order.chunk(2)), strict=True):
+        sets = how.fit(probs[here], labels[here])(probs[there])
+        found.append((covered(sets, labels[there]), mean_size(sets)))
+    return sum(one for one, _ in found) / 2, sum(size for _, size in found) / 2
+
+
+def _as_probs(probs: Any) -> Tensor:
+    tensor = torch.as_tensor(probs)
+    if tensor.ndim != 2 or not tensor.is_floating_point() or tensor.shape[1] < 2:
+        raise InputError(
+            f"expected probabilities of shape (images, classes), got {tuple(tensor.shape)} of {tensor.dtype}"
+        )
+    low, high = (float(value) for value in tensor.aminmax()) if tensor.numel() else (0.0, 1.0)
+    if not (low >= 0 and high <= 1 + 1e-5):
+        raise InputError(f"expected probabilities in [0, 1], got {low:.4g} to {high:.4g}; logits need a softmax first")
+    return tensor
