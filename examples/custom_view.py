@@ -1,5 +1,8 @@
 """A view of your own: any function of a batch of pixels, and of uniform numbers if it is random."""
 
+from pathlib import Path
+from tempfile import mkdtemp
+
 import torch
 from torch import Tensor, nn
 
@@ -23,9 +26,14 @@ policy = atta.Policy.parse("flip + solarize + 3 fade", views=views)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 5))
 images, labels = torch.rand(200, 3, 16, 16), torch.randint(0, 5, (200,))
-record = atta.collect(model, images, labels, policy=policy, progress=False)
+record = atta.collect(model, images, labels, policy=policy, draws="stratified", progress=False)
 calibrator = atta.VATTA().fit(record.predictions, record.labels)
 
 print(record.predictions)
+classifier = atta.CalibratedClassifier(model, calibrator, policy, image_shape=(3, 16, 16))
+path = classifier.save(Path(mkdtemp()) / "classifier")
+loaded = atta.CalibratedClassifier.load(path, model=model, views=views)  # code is not in the file: name the views again
+assert torch.equal(loaded(images), classifier(images))
+
 for kind, weight in zip(calibrator.kinds, calibrator.weights[:, 0].tolist(), strict=True):
     print(f"{kind:8} {weight:+.3f}")

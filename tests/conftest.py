@@ -1,15 +1,21 @@
 """What the tests share: made-up predictions, and the data root where there is one."""
 
+import copy
 import os
+from functools import cache
 
 os.environ["COLUMNS"] = "160"  # tables as wide as on a screen, whatever started the tests
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from atta import Predictions, Record
+
+if TYPE_CHECKING:
+    from atta import CalibratedClassifier
 
 torch.set_num_threads(1)  # two workers on two cores
 
@@ -28,6 +34,36 @@ def made_up(
 
     views = {"flip": look(1), "crop": look(3), "brightness": look(2), "contrast": look(2)}
     return Record(Predictions(look(1)[:, 0], views), truth, {"dataset": "made up"})
+
+
+@cache
+def _fitted() -> Any:
+    from atta import VATTA
+    from atta.calibrating import summarise
+
+    record, method = made_up(60), VATTA(views=["flip", "brightness"])
+    calibrator = method.fit(record.predictions, record.require_labels())
+    judged = Record(
+        record.predictions.take({"flip": 1, "brightness": 2}), record.labels, {"policy": "flip + 2 brightness"}
+    )
+    return calibrator, summarise(method, judged, calibrator(record.predictions), [])
+
+
+def made_classifier(*, names: tuple[str, ...] = (), summary: bool = True) -> "CalibratedClassifier":
+    """A small network on 3 x 8 x 8 images, calibrated on made-up predictions of five classes."""
+    from atta import CalibratedClassifier
+    from atta.networks import small_cnn
+
+    calibrator, found = copy.deepcopy(_fitted())
+    torch.manual_seed(0)
+    return CalibratedClassifier(
+        small_cnn(5),
+        calibrator,
+        "flip + 2 brightness",
+        image_shape=(3, 8, 8),
+        class_names=names,
+        summary=found if summary else None,
+    )
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ torch takes over a second to import, so the commands import what they need when 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,10 +17,10 @@ from atta.errors import InputError
 from atta.files import whole_file
 from atta.results import Results, Row, Table, comparison
 from atta.terminal import bar, err, out, resumable, say, show, waiting
+from atta.typed import fastest, read_images, read_model, read_output, read_record, read_rows, read_settings
 
 if TYPE_CHECKING:
     from atta.calibrators import Method
-    from atta.imagesets import ImageSet
     from atta.predictions import Record
 
 commands = typer.Typer(
@@ -74,6 +73,17 @@ Data = Annotated[
     Path | None, typer.Option(metavar="FOLDER", help="Where datasets lie; by default $ATTA_DATA, then the hub.")
 ]
 ImageSize = Annotated[int | None, typer.Option(metavar="PIXELS", help="Resize the images to this side.")]
+ModelArgument = Annotated[
+    str, typer.Argument(help="What `atta train` wrote, an .onnx file, or package.module:name in Python.")
+]
+OwnModel = Annotated[
+    str | None,
+    typer.Option(metavar="MODULE:NAME", help="The network, where the file cannot build it: package.module:name."),
+]
+Split = Annotated[str, typer.Option(help="The split of the dataset.")]
+Columns = Annotated[str | None, typer.Option(metavar="IMAGE,LABEL", help="The columns of a table.")]
+Shuffle = Annotated[int | None, typer.Option(metavar="SEED", help="Put the images into a random order first.")]
+BatchSize = Annotated[int | None, typer.Option(help="Images at a time; found by itself if not given.")]
 Seed = Annotated[int, typer.Option(help="The seed of everything random.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; the fastest there is by default.")]
 
@@ -245,19 +255,15 @@ def train(
 
 @commands.command()
 def collect(
-    model: Annotated[
-        str, typer.Argument(help="What `atta train` wrote, an .onnx file, or package.module:name in Python.")
-    ],
+    model: ModelArgument,
     dataset: Annotated[str, typer.Argument(help="A dataset by name, or a folder of images.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the record.")],
     policy: Annotated[str, typer.Option(help='A policy by name, or as text: "flip + 5 crop".')] = "aug8",
-    split: Annotated[str, typer.Option(help="The split of the dataset.")] = "test",
+    split: Split = "test",
     data: Data = None,
     image_size: ImageSize = None,
-    columns: Annotated[str | None, typer.Option(metavar="IMAGE,LABEL", help="The columns of a table.")] = None,
-    shuffle: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Put the images into a random order first.")
-    ] = None,
+    columns: Columns = None,
+    shuffle: Shuffle = None,
     shift: Annotated[
         int | None, typer.Option(metavar="SEED", help="Add the noise and blur of CIFAR-10* first.")
     ] = None,
@@ -265,7 +271,7 @@ def collect(
     seed: Seed = 0,
     draws: Annotated[str, typer.Option(help="random, as in the paper, or stratified.")] = "random",
     device: Device = None,
-    batch_size: Annotated[int | None, typer.Option(help="Images at a time; found by itself if not given.")] = None,
+    batch_size: BatchSize = None,
     autocast: Annotated[bool, typer.Option(help="Run the network in bfloat16.")] = False,
     channels_last: Annotated[bool, typer.Option(help="Lay the images out channels last.")] = False,
     compile: Annotated[bool, typer.Option(help="Compile the network first.")] = False,
@@ -302,6 +308,117 @@ def collect(
         )
         path = record.save(output, half=half)
     out.print(f"{record.predictions}: {path}")
+
+
+@commands.command()
+def calibrate(
+    model: ModelArgument,
+    dataset: Annotated[str, typer.Argument(help="A dataset by name, or a folder of images with one for each class.")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="PATH", help="Where to write it: a folder, or FILE.safetensors."),
+    ],
+    policy: Annotated[str, typer.Option(help='auto, the name of a policy, or one as text: "flip + 2 shift".')] = "auto",
+    budget: Annotated[int, typer.Option(help="The most passes an image that `auto` may take.")] = 4,
+    method: Annotated[str, typer.Option(help="One of `atta methods`.")] = "v-atta",
+    settings: Set = None,
+    split: Split = "test",
+    data: Data = None,
+    image_size: ImageSize = None,
+    columns: Columns = None,
+    shuffle: Shuffle = None,
+    rows: Rows = None,
+    device: Device = None,
+    batch_size: BatchSize = None,
+    autocast: Annotated[bool, typer.Option(help="Record the views in bfloat16.")] = False,
+) -> None:
+    """Make a calibrated classifier of a network and labelled images that it was not trained on, and write it.
+
+    What is printed is cross-validated: each image is judged by a fit that did not see it.
+    """
+    from atta.calibrating import calibrate as run
+    from atta.calibrators import find_method
+    from atta.datasets import arrange
+
+    read_output(output)
+    chosen = find_method(method, **read_settings(settings))
+    with waiting(f"reading {dataset}"):
+        images = read_images(dataset, split, data=data, image_size=image_size, columns=columns)
+        images = arrange(images, shuffle=shuffle, rows=None if rows is None else read_rows(rows))
+        network, _ = read_model(model)
+    classifier = run(
+        network,
+        images,
+        policy=policy,
+        budget=budget,
+        method=chosen,
+        device=device or fastest(),
+        batch_size=batch_size,
+        autocast=autocast,
+        progress=err.is_terminal,
+    )
+    out.print(str(classifier.summary), markup=False, highlight=False, soft_wrap=True)
+    say(f"classifier: {classifier.save(output)}")
+
+
+@commands.command()
+def export(
+    classifier: Annotated[Path, typer.Argument(metavar="CLASSIFIER", help="What `atta calibrate` wrote.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to: .onnx or .pt2.")],
+    pixels: Annotated[str, typer.Option(help="What the graph takes: float32 in [0, 1], or uint8.")] = "float32",
+    opset: Annotated[int | None, typer.Option(help="The version of ONNX's operators; torch's by default.")] = None,
+    model: OwnModel = None,
+) -> None:
+    """Write a classifier as one graph, views and calibration included, and hold it against the classifier."""
+    from atta.deploy import CalibratedClassifier
+
+    loaded = CalibratedClassifier.load(classifier, None if model is None else read_model(model)[0])
+    with waiting("exporting"):
+        written = loaded.export(output, pixels=pixels, opset=opset)
+    out.print(str(written), markup=False, highlight=False, soft_wrap=True)
+
+
+@commands.command()
+def predict(
+    classifier: Annotated[Path, typer.Argument(metavar="MODEL", help="What `atta calibrate` or `atta export` wrote.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Files, and folders to walk through.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to: .csv, .jsonl or .parquet.")],
+    probs: Annotated[bool, typer.Option("--probs", help="Also the probability of each class.")] = False,
+    model: OwnModel = None,
+    device: Device = None,
+    batch_size: BatchSize = None,
+) -> None:
+    """Predict files of images: class, calibrated confidence, entropy in nats, and the network's own confidence.
+
+    Images are resized and made grey or RGB as the classifier expects. Files that cannot be read have no row and are named at
+    the end, with exit code 1. Stopped, the same command goes on.
+    """
+    from atta import predicting
+    from atta.graphs import SUFFIXES
+
+    predicting.check_format(output)
+    files = predicting.find_images(images)
+    with waiting(f"reading {classifier}"):
+        network = None if model is None else read_model(model)[0]
+        where = device if classifier.suffix in SUFFIXES else device or fastest()
+        predictor = predicting.open_predictor(classifier, network, device=where)
+    with resumable(predicting.beside(output)):
+        done = predicting.predict(
+            predictor,
+            files,
+            output,
+            made_by=predicting.identity(classifier),
+            probs=probs,
+            batch_size=batch_size,
+            progress=err.is_terminal,
+        )
+    if done.resized:
+        say(f"resized to {' x '.join(map(str, predictor.shape[1:]))}: {done.resized} of {done.images} images")
+    out.print(str(done), markup=False, highlight=False, soft_wrap=True)
+    for reason in done.unreadable.values():
+        say(f"left out: {reason}")
+    if done.unreadable:
+        raise typer.Exit(1)
 
 
 @commands.command()
@@ -490,7 +607,7 @@ def figure(
     out.print(f"figure: {picture(chart, output)}")
 
 
-# --- What the commands share: reading what was typed, showing what came out --------------------------------------------
+# --- What the commands share --------------------------------------------
 
 
 def run_comparison(
@@ -554,86 +671,6 @@ def formatted(style: str) -> Callable[[Table], None]:
     if style not in styles:
         raise InputError(f"--format takes {', '.join(styles)}, got {style!r}")
     return styles[style]
-
-
-def read_record(name: str, rows: str | None = None) -> Record:
-    """Load a record by path or bundled name, and take the rows asked for."""
-    from atta.predictions import find_record
-
-    record = find_record(name)
-    if rows is None:
-        return record
-    if not range(len(record))[read_rows(rows)]:
-        raise InputError(f"--rows {rows} leaves none of the {len(record)} images of {name}")
-    return record[read_rows(rows)]
-
-
-def read_model(text: str) -> tuple[Any, dict[str, str]]:
-    """Load a network: what `atta train` wrote, an ONNX file, or `package.module:name`, a module or what makes one."""
-    import importlib
-
-    from torch import nn
-
-    if text.endswith(".onnx"):
-        return text, {"model": text}
-    if Path(text).exists():
-        from atta.training import about, load_trained
-
-        model, metadata = load_trained(Path(text) / "model.safetensors" if Path(text).is_dir() else Path(text))
-        return model, about(metadata)
-    module, separator, name = text.partition(":")
-    if not separator:
-        raise InputError(f"expected a model file or package.module:name, got {text!r}, which is neither")
-    sys.path.insert(0, "")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"{text} cannot be imported: {error}") from None
-    return found if isinstance(found, nn.Module) else found(), {"model": text}
-
-
-def read_images(
-    dataset: str, split: str, *, data: Path | None, image_size: int | None, columns: str | None
-) -> ImageSet:
-    """Load a dataset by name, or a folder of images by its path."""
-    from atta.datasets import load
-    from atta.layouts import folder_of_images
-
-    if data is None and Path(dataset).is_dir():
-        images = folder_of_images(Path(dataset))
-        return images if image_size is None else images.resized(image_size)
-    image, _, label = (columns or "").partition(",")
-    return load(dataset, split, data=data, image_size=image_size, columns=(image, label or None) if columns else None)
-
-
-def fastest() -> str | None:
-    """The GPU where there is one; a model stays where it is otherwise."""
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else None
-
-
-def read_rows(text: str) -> slice:
-    """Read FROM:TO."""
-    try:
-        start, stop = (int(part) if part.strip() else None for part in text.split(":"))
-    except ValueError:
-        raise InputError(f"--rows takes FROM:TO, such as 0:1000 or 1000:, got {text!r}") from None
-    return slice(start, stop)
-
-
-def read_settings(texts: list[str] | None) -> dict[str, Any]:
-    """Read NAME=VALUE pairs; a value is JSON where it can be, and a comma-separated list or plain text otherwise."""
-    settings: dict[str, Any] = {}
-    for text in texts or []:
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise InputError(f"--set takes NAME=VALUE, got {text!r}")
-        try:
-            settings[name] = json.loads(value)
-        except ValueError:
-            settings[name] = value.split(",") if "," in value or name == "views" else value
-    return settings
 
 
 def comparison_table(results: Results, dataset: str) -> Table:

@@ -31,6 +31,7 @@ from atta.borrowing import device_of, dtype_of
 from atta.calibrators import Calibrator, restore
 from atta.calibrators.views import AverageBlend, ViewBlend
 from atta.functional import largest_share
+from atta.hub import OnHub
 from atta.models import as_logits, check_weights
 from atta.predictions import Predictions
 from atta.progress import counted
@@ -94,7 +95,7 @@ class _Answer(NamedTuple):
     passes: Tensor
 
 
-class CalibratedClassifier(nn.Module):
+class CalibratedClassifier(nn.Module, OnHub):
     """A network with its calibrator: `classifier(images)` gives calibrated probabilities.
 
     Images are bytes, or floats in [0, 1], of the one shape it was fitted on; the model is kept as it is, in evaluation mode.
@@ -236,13 +237,15 @@ class CalibratedClassifier(nn.Module):
 
     # ---- files -----------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a folder, or one file if the name ends in .safetensors: safetensors and JSON, no pickle."""
+    def about(self) -> dict[str, Any]:
+        """Describe the classifier in plain words and numbers: what its file says of it."""
         from atta import __version__  # the package imports this module first
 
         about = {
             "atta": __version__,
             "torch": torch.__version__,
+            "method": self.calibrator.method.name,
+            "keeps_class": self.calibrator.keeps_class,
             "policy": str(self.policy) if self.policy else None,
             "draws": "stratified",
             "image_shape": list(self.image_shape),
@@ -252,10 +255,15 @@ class CalibratedClassifier(nn.Module):
             "model": architectures.describe(self.model),
             "summary": None if self.summary is None else asdict(self.summary),
         }
+        plain: dict[str, Any] = json.loads(json.dumps(about))
+        return plain
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a folder, or one file if the name ends in .safetensors: safetensors and JSON, no pickle."""
         parts = {"calibrator": archives.Part(self.calibrator.state_dict(), self.calibrator.header())}
         if architectures.has_weights(self.model):
             parts["model"] = archives.Part(self.model.state_dict(), {})
-        return archives.write(path, json.loads(json.dumps(about)), parts)
+        return archives.write(path, self.about(), parts)
 
     @classmethod
     def load(

@@ -68,8 +68,6 @@ class EncodedImages:
         return self._decode(0, None).shape[0] == 1
 
     def _decode(self, row: int, mode: str | None) -> Pixels:
-        from PIL import ImageOps
-
         source = self.read(row)
         try:
             with self._open(source if isinstance(source, bytes) else source.read_bytes()) as image:
@@ -78,13 +76,9 @@ class EncodedImages:
                 own = "L" if image.mode in ("1", "L") else "RGB"
                 if (mode, own) == ("L", "RGB"):
                     raise InputError(f"expected grey as in the first image of the set, got colour in {self.where(row)}")
-                # A camera may store a photograph turned and say so in its EXIF.
-                upright = ImageOps.exif_transpose(image) if image.format == "JPEG" else image
-                wanted = mode or own
-                pixels = np.array(upright if upright.mode == wanted else upright.convert(wanted))
+                return _pixels(image, mode or own)
         except (OSError, SyntaxError) as error:
             raise InputError(f"expected an image in {self.where(row)}, but it cannot be decoded: {error}") from error
-        return torch.from_numpy(pixels).reshape(*pixels.shape[:2], -1).permute(2, 0, 1).contiguous()
 
     def _open(self, data: bytes) -> "Image.Image":
         from PIL import Image, UnidentifiedImageError
@@ -217,6 +211,40 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
             json.loads(metadata["classes"]),
             tensors.get("indices"),
         )
+
+
+def mode_of(channels: int) -> str:
+    """What Pillow calls images of so many channels, where it is there and can decode into them."""
+    modes = {1: "L", 3: "RGB"}
+    if channels not in modes:
+        raise InputError(f"expected 1 channel (grey) or 3 (RGB) to decode images into, got {channels}")
+    if importlib.util.find_spec("PIL") is None:
+        raise InputError("decoding images needs Pillow: pip install 'atta[data]'")
+    return modes[channels]
+
+
+def read_image(path: Path, mode: str) -> Pixels:
+    """Decode one file into a mode of `mode_of`, whatever it is itself."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            if image.mode.startswith(("I", "F")):
+                raise InputError(f"expected 8 bits a channel in {path}, found the mode {image.mode}")
+            return _pixels(image, mode)
+    except InputError:
+        raise
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise InputError(f"expected an image in {path}, but it cannot be decoded: {error}") from error
+
+
+def _pixels(image: "Image.Image", mode: str) -> Pixels:
+    from PIL import ImageOps
+
+    # A camera may store a photograph turned and say so in its EXIF.
+    upright = ImageOps.exif_transpose(image) if image.format == "JPEG" else image
+    pixels = np.array(upright if upright.mode == mode else upright.convert(mode))
+    return torch.from_numpy(pixels).reshape(*pixels.shape[:2], -1).permute(2, 0, 1).contiguous()
 
 
 def resize(images: Bytes, size: int | tuple[int, int]) -> UInt8[Tensor, "n c h2 w2"]:

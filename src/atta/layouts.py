@@ -27,7 +27,7 @@ Columns: TypeAlias = tuple[str, str | None]
 Reader: TypeAlias = Callable[[], ImageSet]
 """What reads a split that was found."""
 
-_IMAGES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
+IMAGES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
 _FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
@@ -275,7 +275,7 @@ def _class_folders(folder: Path) -> list[str]:
 
 
 def _image_files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.iterdir()) if path.suffix.lower() in _IMAGES)
+    return (path for path in sorted(folder.iterdir()) if path.suffix.lower() in IMAGES)
 
 
 def _library() -> Any:

@@ -4,8 +4,8 @@ selective-v-atta     temperature where the softmax is sure, V-ATTA where it is n
 sequential-v-atta    the same, a kind of view at a time: V-ATTA with the kinds so far, until the answer is sure
 
 "V-ATTA" is C-ATTA here, with the image itself among its views, unless `blend="v-atta"` asks for the paper's: few views need it.
-Stage 0 is the softmax at a temperature, stage s = 1 … S is V-ATTA with the kinds of view of the first s stages. An image goes on
-from stage s while its confidence is below the gate of that stage,
+Stage 0 is the softmax at a temperature, stage s = 1 … S is V-ATTA with the kinds of view of the first s stages. An image goes
+on from stage s while its confidence is below the gate of that stage,
 
     confidence_0 = max softmax(logits)        confidence_s = max V-ATTA_s        goes on if confidence_s < gate_s
 
