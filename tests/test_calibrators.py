@@ -20,11 +20,13 @@ from safetensors.torch import load_file, save_file
 from scipy import optimize
 from sklearn.isotonic import IsotonicRegression
 from torch import Tensor
+from torch.nn import functional as F
 
 import atta
 import reference
 from atta import METHODS, InputError, Predictions, calibrators, functional
 from atta.calibrators import (
+    CATTA,
     MATTA,
     VATTA,
     AdaptiveTTA,
@@ -98,6 +100,7 @@ SETTINGS: dict[str, Method] = {
     "v-atta": VATTA(),
     "v-atta, paper": dataclasses.replace(VATTA.paper(), epochs=8),
     "v-atta, probabilities": VATTA(space="probabilities"),
+    "c-atta": CATTA(),
     "selective-v-atta": SelectiveVATTA(views=["crop"]),
     "sequential-v-atta": SequentialVATTA(views=["crop", "flip"], passes=3),
     "shrunk-m-atta": ShrunkMATTA(strengths=[1.0], folds=2),
@@ -346,6 +349,37 @@ def test_pieces_do_not_show_in_the_passes(monkeypatch):
         fitted("sequential-v-atta").passes(Predictions(torch.zeros(3, 4)))
 
 
+def test_c_atta_is_the_logistic_regression_on_the_image_and_its_views():
+    """Against a plain Newton iteration: the problem is convex, so whoever gets to the minimum gets to this one."""
+    predictions, labels = toy(200)
+    rows = torch.cat([predictions.logits[:, None], predictions.view_logits(list(KINDS))], dim=1).double()
+    weights = torch.zeros(rows.shape[1], dtype=torch.float64)
+
+    def loss(w):
+        return F.cross_entropy(torch.einsum("m,nmk->nk", w, rows), labels)
+
+    for _ in range(30):
+        slope = torch.autograd.functional.jacobian(loss, weights)
+        weights = weights - torch.linalg.solve(torch.autograd.functional.hessian(loss, weights), slope)
+    calibrator = CATTA().fit(predictions, labels)
+    torch.testing.assert_close(calibrator.weights[:, 0].double(), weights, rtol=1e-4, atol=1e-5)
+    assert calibrator.limit == 1
+    assert torch.equal(CATTA(views=list(KINDS)).fit(predictions, labels).weights, calibrator.weights)
+
+
+def test_c_atta_with_views_that_say_nothing_is_temperature_scaling():
+    predictions, labels = toy(200)
+    silent = Predictions(predictions.logits, {"dark": torch.zeros(200, 1, 4)})
+    probs, scaled = (method.fit(silent, labels)(silent) for method in (CATTA(), TemperatureScaling()))
+    torch.testing.assert_close(probs, scaled, rtol=1e-5, atol=1e-6)
+
+
+def test_c_atta_without_a_mistake_stays_finite():
+    predictions, _ = toy(60)
+    sure = CATTA().fit(predictions, predictions.logits.argmax(dim=1))
+    assert sure.weights.abs().sum() < 20
+
+
 STAGED = pytest.mark.parametrize("method", [SelectiveVATTA, SequentialVATTA])
 
 
@@ -361,20 +395,21 @@ def test_the_budget_is_kept_on_the_fitted_images_and_nearly_spent(method, budget
 
 
 @STAGED
-def test_no_budget_is_temperature_scaling_and_all_of_it_is_v_atta(method):
+@pytest.mark.parametrize("blend", ["c-atta", "v-atta"])
+def test_no_budget_is_temperature_scaling_and_all_of_it_is_the_blend(method, blend):
     (predictions, labels), (test, _) = toy(), toy(200, seed=1)
-    least = method(passes=1, views=["flip"]).fit(predictions, labels)
+    least = method(passes=1, views=["flip"], blend=blend).fit(predictions, labels)
     assert torch.equal(least(test), fitted("temperature")(test))
     assert (least.passes(test) == 1).all()
-    most = method(passes=7, views=list(KINDS)).fit(predictions, labels)
-    assert torch.equal(most(test), fitted("v-atta")(test))
+    most = method(passes=7, views=list(KINDS), blend=blend).fit(predictions, labels)
+    assert torch.equal(most(test), fitted(blend)(test))
     assert (most.passes(test) == 7).all()
     assert method(passes=8, views=["flip"]).fit(predictions, labels).expected_passes == 2
 
 
 def test_a_selective_answer_is_one_of_two_by_the_confidence_alone():
     (predictions, labels), (test, _) = toy(300), toy(200, seed=1)
-    calibrator = SelectiveVATTA(passes=2.5).fit(predictions, labels)
+    calibrator = SelectiveVATTA(passes=2.5, blend="v-atta").fit(predictions, labels)
     confidence = predictions.logits.softmax(-1).amax(-1).sort().values
     assert calibrator.gates[0] == confidence[int(300 * 1.5 / 6)]
     unsure = test.logits.softmax(-1).amax(-1) < calibrator.gates[0]
@@ -386,7 +421,7 @@ def test_a_selective_answer_is_one_of_two_by_the_confidence_alone():
 
 def test_a_sequential_answer_is_the_one_by_the_views_it_has_asked_for():
     (predictions, labels), (test, _) = toy(300), toy(200, seed=1)
-    calibrator = SequentialVATTA(passes=3, views=["crop", "flip"]).fit(predictions, labels)
+    calibrator = SequentialVATTA(passes=3, views=["crop", "flip"], blend="v-atta").fit(predictions, labels)
     assert calibrator.stages == (("crop",), ("flip",))
     answers = [TemperatureScaling().fit(predictions, labels)(test)]
     for kinds, weights, limit in zip((1, 2), calibrator.weights, calibrator.limits, strict=True):
@@ -401,7 +436,7 @@ def test_a_sequential_answer_is_the_one_by_the_views_it_has_asked_for():
 
 def test_each_stage_is_a_v_atta_of_all_images():
     predictions, labels = toy(300)
-    calibrator = SequentialVATTA(passes=3, views=["crop", "flip"]).fit(predictions, labels)
+    calibrator = SequentialVATTA(passes=3, views=["crop", "flip"], blend="v-atta").fit(predictions, labels)
     for kinds, weights, limit in zip((["crop"], ["crop", "flip"]), calibrator.weights, calibrator.limits, strict=True):
         probs = functional.atta(predictions.logits, predictions.view_logits(kinds), weights[: len(kinds), None], limit)
         best = nll(VATTA(views=kinds).fit(predictions, labels)(predictions), labels)
@@ -611,6 +646,7 @@ def test_bad_labels_are_refused_at_the_door(name):
         "mean-tta",
         "m-atta",
         "v-atta, paper",
+        "c-atta",
         "selective-v-atta",
         "sequential-v-atta",
     ],
@@ -702,6 +738,7 @@ BAD = {
     "Dirichlet(grid=[(1.0, -1.0)])": "grid must hold pairs (λ, μ), finite and neither negative, got [(1.0, -1.0)]",
     "Dirichlet(grid=[1.0, 2.0])": "grid must hold pairs (λ, μ), finite and neither negative, got [1.0, 2.0]",
     "Dirichlet(folds=1)": "folds must be at least 2, got 1",
+    "SelectiveVATTA(blend='m-atta')": "blend must be one of c-atta, v-atta, got 'm-atta'",
     "SelectiveVATTA(passes=0.5)": "passes must be how many an image may take on average, at least 1, got 0.5",
     "SequentialVATTA(passes='few')": "passes must be how many an image may take on average, at least 1, got 'few'",
     "ShrunkMATTA(strengths=[])": "strengths must be numbers, positive and finite (∞ is always tried), got []",
@@ -741,9 +778,9 @@ def test_a_bad_setting_is_refused_with_a_sentence(expression, sentences):
 
 
 @pytest.mark.parametrize(
-    "method", [VATTA, MATTA, AdaptiveTTA, MeanTTA, MeanTTATemperature, SelectiveVATTA, SequentialVATTA]
+    "method",
+    [VATTA, MATTA, ShrunkMATTA, CATTA, AdaptiveTTA, MeanTTA, MeanTTATemperature, SelectiveVATTA, SequentialVATTA],
 )
-@pytest.mark.parametrize("method", [VATTA, MATTA, ShrunkMATTA, AdaptiveTTA, MeanTTA, MeanTTATemperature])
 def test_an_empty_list_of_views_is_no_choice(method):
     with pytest.raises(InputError, match="needs at least one kind of view, got an empty list"):
         method(views=()).fit(*toy(5))

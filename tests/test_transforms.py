@@ -33,6 +33,7 @@ from atta.transforms import (
     grey,
     hue,
     jpeg,
+    nudge,
     rot90,
     rot180,
     rot270,
@@ -45,6 +46,7 @@ from atta.transforms import (
     zoom_in,
     zoom_out,
 )
+from atta.views import stratified_numbers
 
 SHAPES = [(1, 8, 8), (3, 8, 13), (3, 20, 20), (1, 17, 9)]
 
@@ -342,7 +344,7 @@ TRANSFORMS = {
     "blur": (gaussian_blur, lambda c, h, w: 1),
 }
 MORE = {
-    **{move.__name__: (move, 2) for move in (shift, flip_shift, diagonal_shift, flip_diagonal_shift, rotate)},
+    **{move.__name__: (move, 2) for move in (nudge, shift, flip_shift, diagonal_shift, flip_diagonal_shift, rotate)},
     **{zoom.__name__: (zoom, 1) for zoom in (zoom_in, zoom_out)},
     **{light.__name__: (light, 1) for light in (gamma, sharpen, jpeg)},
     **{colour.__name__: (colour, 2) for colour in (saturation, hue)},
@@ -559,6 +561,18 @@ def test_a_single_even_draw_shifts_along_a_diagonal_by_a_middle_distance():
     assert torch.equal(diagonal_shift(images, half), shift(images, half))
     assert torch.equal(flip_shift(images, half), flip(shift(images, half)))
     assert torch.equal(flip_diagonal_shift(images, half), flip(diagonal_shift(images, half)))
+
+
+def test_nudges_point_away_from_each_other_and_half_are_mirrored():
+    """Against whole-pixel moves by NumPy's own reflection, at the numbers that stratified draws give."""
+    image = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    padded = np.pad(image[0].numpy(), ((0, 0), (2, 2), (2, 2)), mode="reflect")
+    moves = {1: [((2, 0), True)], 3: [((-2, 2), False), ((2, 0), True), ((0, -2), True)]}  # (down, right), mirrored
+    for repeats, expected in moves.items():
+        for u, ((down, right), mirrored) in zip(stratified_numbers("nudge", 2, repeats), expected, strict=True):
+            moved = padded[:, 2 - down : 34 - down, 2 - right : 34 - right]
+            moved = moved[..., ::-1] if mirrored else moved
+            np.testing.assert_array_equal(nudge(image, u[None])[0].numpy(), moved)
 
 
 def test_diagonal_shifts_are_the_four_diagonal_ones():

@@ -185,6 +185,7 @@ VIEWS: dict[str, View] = {
         View("native-crop", _native_crop, numbers=2),
         View("shift", transforms.shift, numbers=2),
         View("flip-shift", transforms.flip_shift, numbers=2),
+        View("nudge", transforms.nudge, numbers=2),
         View("diagonal-shift", transforms.diagonal_shift, numbers=2),
         View("flip-diagonal-shift", transforms.flip_diagonal_shift, numbers=2),
         View("vflip", transforms.vflip),
@@ -407,6 +408,9 @@ POLICIES |= {
         "aug8": "flip + 5 crop + 5 brightness + 5 contrast",
         # Photographs, which have an up and a down but no left and right.
         "flip-2": "flip",
+        "nudge-2": "nudge",
+        "nudge-4": "3 nudge",
+        "nudge-9": "8 nudge",
         "flip-shift-2": "flip-shift",
         "shift-mix-4": "flip + shift + flip-shift",
         "diagonal-4": "flip + diagonal-shift + flip-diagonal-shift",
