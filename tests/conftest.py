@@ -7,7 +7,7 @@ from functools import cache
 os.environ["COLUMNS"] = "160"  # tables as wide as on a screen, whatever started the tests
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -37,33 +37,27 @@ def made_up(
 
 
 @cache
-def _fitted() -> Any:
-    from atta import VATTA
+def _fitted() -> "CalibratedClassifier":
+    from atta import VATTA, CalibratedClassifier
     from atta.calibrating import summarise
+    from atta.networks import small_cnn
 
-    record, method = made_up(60), VATTA(views=["flip", "brightness"])
-    calibrator = method.fit(record.predictions, record.require_labels())
-    judged = Record(
-        record.predictions.take({"flip": 1, "brightness": 2}), record.labels, {"policy": "flip + 2 brightness"}
-    )
-    return calibrator, summarise(method, judged, calibrator(record.predictions), [])
+    record = made_up(60)
+    record = Record(record.predictions.take({"flip": 1, "brightness": 2}), record.labels)
+    calibrator = VATTA().fit(record.predictions, record.require_labels())
+    torch.manual_seed(0)
+    classifier = CalibratedClassifier(small_cnn(5), calibrator, "flip + 2 brightness", image_shape=(3, 8, 8))
+    classifier.summary = summarise(classifier, record, calibrator(record.predictions), [])
+    return classifier
 
 
 def made_classifier(*, names: tuple[str, ...] = (), summary: bool = True) -> "CalibratedClassifier":
     """A small network on 3 x 8 x 8 images, calibrated on made-up predictions of five classes."""
-    from atta import CalibratedClassifier
-    from atta.networks import small_cnn
-
-    calibrator, found = copy.deepcopy(_fitted())
-    torch.manual_seed(0)
-    return CalibratedClassifier(
-        small_cnn(5),
-        calibrator,
-        "flip + 2 brightness",
-        image_shape=(3, 8, 8),
-        class_names=names,
-        summary=found if summary else None,
-    )
+    classifier = copy.deepcopy(_fitted())
+    classifier.class_names = names
+    if not summary:
+        classifier.summary = None
+    return classifier
 
 
 @pytest.fixture

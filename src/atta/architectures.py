@@ -36,7 +36,12 @@ def describe(model: nn.Module) -> dict[str, Any]:
         return {"kind": "atta", **built}
     config = getattr(model, "config", None)
     if type(model).__name__.endswith(CLASSIFIERS) and config is not None:
-        return {"kind": "transformers", "class": type(model).__name__, "config": json.loads(config.to_json_string())}
+        settings = json.loads(config.to_json_string())
+        if (
+            getattr(config, "_attn_implementation", None) == "eager"
+        ):  # which a configuration leaves out, and rounds otherwise
+            settings["attn_implementation"] = "eager"
+        return {"kind": "transformers", "class": type(model).__name__, "config": settings}
     return {"kind": "other", "class": f"{type(model).__module__}.{type(model).__qualname__}"}
 
 

@@ -67,7 +67,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Part]]
     text, tensors = _read_folder(path) if path.is_dir() else _read_file(path)
     try:
         about = json.loads(text)
-        version = about["format_version"]
+        version, headers = about["format_version"], dict(about.get("parts", {}))
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{path} is not a classifier that atta saved: its description cannot be read") from None
     if about.get("format") != FORMAT or type(version) is not int:
@@ -77,7 +77,6 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Part]]
             f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one"
         )
     digest = about.pop("digest", None)
-    headers = about.get("parts", {})
     parts = {name: Part(tensors.get(name, {}), header) for name, header in headers.items()}
     if set(tensors) - set(parts) or digest != _digest(about, parts):
         raise InputError(
@@ -91,7 +90,7 @@ def _read_folder(path: Path) -> tuple[str, dict[str, dict[str, Tensor]]]:
     if not (path / ABOUT).is_file():
         found = ", ".join(sorted(file.name for file in path.iterdir())[:5]) or "nothing"
         raise InputError(f"{path} is not a classifier: expected {ABOUT} in it, found {found}")
-    text = (path / ABOUT).read_text(encoding="utf-8")
+    text = (path / ABOUT).read_text(encoding="utf-8", errors="replace")
     try:
         names = list(json.loads(text)["parts"])
     except (ValueError, KeyError, TypeError):
@@ -103,8 +102,8 @@ def _read_file(path: Path) -> tuple[str, dict[str, dict[str, Tensor]]]:
     if not path.exists():
         raise InputError(f"there is no file or folder {path}")
     with path.open("rb") as file:
-        start = file.read(4)
-    if start.startswith(PICKLES):
+        start = file.read(9)
+    if start.startswith(PICKLES) and start[8:] != b"{":  # safetensors: the length, which may begin so, and then JSON
         raise InputError(
             f"{path} is a pickle or an archive of them, and reading one can run code: expected what "
             f"CalibratedClassifier.save wrote, a folder or a {SUFFIX} file"

@@ -9,17 +9,19 @@ wrap        CalibratedClassifier, with a summary that cross-validation wrote, no
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from atta.calibrators import Method, find_method
+from atta.borrowing import device_of
+from atta.calibrators import Calibrator, Method, find_method
 from atta.collecting import collect
 from atta.deploy import CalibratedClassifier, Summary
 from atta.details import reliability_bins
 from atta.metrics import class_changes, evaluate
-from atta.predictions import Record
+from atta.predictions import Predictions, Record
 from atta.search import Candidate, held_out, rank
 from atta.sources import Channels, StreamSource, as_source
 from atta.types import InputError, Labels, Probs
@@ -53,24 +55,30 @@ def calibrate(
     source = as_source(images, channels)
     if isinstance(source, StreamSource):  # which may come in another order the next time
         images, labels, channels = *_read(source, labels), "first"
-    how = {"channels": channels, "progress": progress, "draws": "stratified", **collecting}
+    if "draws" in collecting:
+        raise InputError(
+            "draws: a classifier shows every image in the same, stratified views; expected none to be named"
+        )
+    policies = {"": Policy(())}
     if method.needs_views:
         image = next(as_source(images, channels).read([(0, 1)]))[0]
-        records = record_policies(model, images, labels, candidates(policy, budget, image), **how)
-    else:
-        records = {"": collect(model, images, labels, policy=Policy(()), **how)}
+        policies = candidates(policy, budget, image)
+    how = {"channels": channels, "progress": progress, "draws": "stratified", **collecting}
+    records = record_policies(model, images, labels, policies, **how)
     truth = next(iter(records.values())).require_labels()
     answers = {name: held_out(method, record.predictions, truth) for name, record in records.items()}
     judged = rank({name: (records[name].predictions.passes, probs) for name, probs in answers.items()}, truth)
-    chosen = records[judged[0].policy]
-    return CalibratedClassifier(
+    name = judged[0].policy
+    chosen = records[name]
+    classifier = CalibratedClassifier(
         model,
         method.fit(chosen.predictions, truth),
-        chosen.origin["policy"] or None,
+        policies[name],
         image_shape=[int(side) for side in chosen.origin["image_shape"].split(" x ")],
         class_names=class_names or source.classes,
-        summary=summarise(method, chosen, answers[judged[0].policy], judged),
     )
+    classifier.summary = summarise(classifier, chosen, answers[name], judged)
+    return classifier
 
 
 def candidates(policy: str | int | Policy, budget: int, image: Tensor) -> dict[str, Policy]:
@@ -112,7 +120,10 @@ def record_policies(
         else:
             groups.append({name: policy})
     records: dict[str, Record] = {}
-    for group in groups:
+    shards = how.pop("shards", None)
+    for i, group in enumerate(groups):
+        if shards is not None:
+            how["shards"] = Path(shards) / str(i)
         together = collect(model, images, labels, policy=Policy.union(*group.values()), **how)
         for name, policy in group.items():
             views = together.predictions.take(policy.repeats)
@@ -124,17 +135,17 @@ def _agree(one: Policy, other: Policy) -> bool:
     return all(one.repeats[kind] == other.repeats[kind] for kind in one.kinds if kind in other.repeats)
 
 
-def summarise(method: Method, record: Record, answers: Probs, judged: Sequence[Candidate]) -> Summary:
+def summarise(classifier: CalibratedClassifier, record: Record, answers: Probs, judged: Sequence[Candidate]) -> Summary:
     """Judge the method by its answers to images that its fits did not see, beside the network as it is."""
-    predictions, labels = record.predictions, record.require_labels()
+    method, predictions, labels = classifier.calibrator.method, record.predictions, record.require_labels()
     probs = {"before": predictions.logits.softmax(dim=-1), "after": answers}
     measured = {
         when: evaluate(found, labels, metrics=SHOWN, simplex=method.on_simplex) for when, found in probs.items()
     }
     return Summary(
         method=method.name,
-        policy=record.origin["policy"],
-        passes=float(predictions.passes),
+        policy=str(classifier.policy or ""),
+        passes=mean_passes(classifier.calibrator, predictions),
         images=len(predictions),
         classes=predictions.classes,
         before=measured["before"],
@@ -143,6 +154,17 @@ def summarise(method: Method, record: Record, answers: Probs, judged: Sequence[C
         bins={when: _bins(found, labels) for when, found in probs.items()},
         candidates=[asdict(one) for one in judged],
     )
+
+
+def mean_passes(calibrator: Calibrator, predictions: Predictions) -> float:
+    """How often the network runs for an image, on average, if only those that go on are shown in the next views."""
+    used = predictions.select(calibrator.kinds).to(device_of(calibrator))
+    left, passes, seen = torch.arange(len(used), device=used.logits.device), len(used), list[str]()
+    for stage in calibrator.stages:
+        left = left[calibrator.goes_on(used.logits[left], {kind: used.views[kind][left] for kind in seen})]
+        passes += left.shape[0] * sum(used.views[kind].shape[1] for kind in stage)
+        seen += stage
+    return passes / len(used)
 
 
 def _bins(probs: Probs, labels: Labels) -> dict[str, Any]:

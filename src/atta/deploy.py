@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from atta import architectures, archives, exporting
 from atta.borrowing import device_of, dtype_of
 from atta.calibrators import Calibrator, restore
 from atta.calibrators.views import AverageBlend, ViewBlend
+from atta.collecting import collect
 from atta.functional import largest_share
 from atta.hub import OnHub
 from atta.models import as_logits, check_weights
@@ -116,7 +117,7 @@ class CalibratedClassifier(nn.Module, OnHub):
             raise InputError(f"image_shape: expected (channels, height, width), got {tuple(image_shape)}")
         if class_names and len(class_names) != calibrator.classes:
             raise InputError(f"expected {calibrator.classes} class names, one a class, got {len(class_names)}")
-        self.model = as_logits(model)
+        self.model = as_logits(_unwrapped(model))
         self.calibrator = calibrator.to(device_of(self.model))
         self.policy = _used(policy, calibrator)
         self.image_shape = tuple(int(side) for side in image_shape)
@@ -130,14 +131,11 @@ class CalibratedClassifier(nn.Module, OnHub):
     # ---- answering -------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Any) -> Tensor:
         """Answer a batch (n, c, h, w) with its calibrated probabilities (n, k)."""
         if torch.compiler.is_compiling():
             return self.graph(images)[0]
-        pixels = self._door(images)
-        if pixels.shape[0] == 0:
-            return torch.zeros(0, self.calibrator.classes, dtype=_wide(dtype_of(self.model)), device=pixels.device)
-        answer = self._answered(pixels)
+        answer = self._answered(self._door(images))
         return _checked(self._calibrated(answer), answer.logits)
 
     def graph(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,7 +146,7 @@ class CalibratedClassifier(nn.Module, OnHub):
         return self._calibrated(answer), answer.logits.softmax(dim=-1)
 
     @torch.no_grad()
-    def details(self, images: Tensor) -> Details:
+    def details(self, images: Any) -> Details:
         """Say what the answer to each image is made of."""
         answer = self._answered(self._door(images))
         probs, base = _checked(self._calibrated(answer), answer.logits), answer.logits.softmax(dim=-1)
@@ -197,32 +195,42 @@ class CalibratedClassifier(nn.Module, OnHub):
                 probs.append(self(batch.to(device_of(self))).cpu())
                 done += batch.shape[0]
                 tell(done)
+        if not probs:
+            raise InputError(f"expected at least one image in {source.name}, found none")
         return torch.cat(probs).numpy()
+
+    def fit(self, images: Any, labels: Any = None, **collecting: Any) -> "CalibratedClassifier":
+        """Fit the same method with the same views to other images, in place; all else is what `collect` takes."""
+        how = {"channels": self._channels(images), "progress": False, **collecting}
+        record = collect(self.model, images, labels, policy=self.policy or Policy(()), draws="stratified", **how)
+        fitted = self.calibrator.method.fit(record.predictions, record.require_labels())
+        self.calibrator, self.summary = fitted.to(device_of(self)), None
+        return self
+
+    def score(self, images: Any, labels: Any) -> float:
+        """The part of the images whose class is right, as scikit-learn's classifiers say it."""
+        return float((self.predict(images) == np.asarray(labels)).mean())
 
     def source(self, images: Any, channels: Channels = None) -> Source:
         """Make a source of whatever holds images, of the right shape."""
-        if isinstance(images, Tensor | np.ndarray) and images.ndim == 4 and channels is None:
-            first, last = tuple(images.shape[1:]), (*images.shape[3:], *images.shape[1:3])
-            if self.image_shape in (first, last):
-                channels = "first" if first == self.image_shape else "last"
-        return as_source(images, channels)
+        return as_source(images, channels or self._channels(images))
 
     def batches(self, source: Source, *, batch_size: int | None = None, workers: int = 0) -> Iterator[Tensor]:
         """Read the pixels batch by batch."""
-        size = batch_size or ROWS.get(device_of(self).type, ROWS["cpu"])
+        size = ROWS.get(device_of(self).type, ROWS["cpu"]) if batch_size is None else batch_size
         if size < 1:
             raise InputError(f"batch_size: expected 1 or more, got {size}")
-        start = 0
-        while source.count is None or start < source.count:
-            stop = start + size if source.count is None else min(start + size, source.count)
-            found = next(iter(source.read([(start, stop)], workers)), None)
-            if found is None:
-                return
-            yield found[0]
-            start += found[0].shape[0]
+        starts = count(0, size) if source.count is None else range(0, source.count, size)
+        ranges = (
+            (start, start + size if source.count is None else min(start + size, source.count)) for start in starts
+        )
+        return (pixels for pixels, _ in source.read(ranges, workers))
 
     def __sklearn_is_fitted__(self) -> bool:
         return True
+
+    def __sklearn_clone__(self) -> "CalibratedClassifier":
+        return copy.deepcopy(self)
 
     def __sklearn_tags__(self) -> Any:
         """Tell scikit-learn that this is a classifier."""
@@ -282,7 +290,7 @@ class CalibratedClassifier(nn.Module, OnHub):
         about, parts = archives.read(path)
         try:
             shape = tuple(about["image_shape"])
-            network = architectures.build(about["model"], model).to(getattr(torch, about["dtype"]))
+            network, dtype = architectures.build(about["model"], model), getattr(torch, about["dtype"])
             calibrator = restore(*parts["calibrator"], path=path)
             policy = None if about["policy"] is None else Policy.parse(about["policy"], views=views)
             summary = None if about["summary"] is None else Summary(**about["summary"])
@@ -292,8 +300,12 @@ class CalibratedClassifier(nn.Module, OnHub):
         if model is not None:
             _check_takes(network, shape, calibrator.classes)
         if "model" in parts:
-            check_weights(network, parts["model"].tensors, path)
-            network.load_state_dict(parts["model"].tensors)
+            weights = parts["model"].tensors
+            check_weights(network, weights, path)
+            network.to(dtype)
+            for name, tensor in network.state_dict(keep_vars=True).items():  # a network may have several precisions
+                tensor.data = tensor.data.to(weights[name].dtype)
+            network.load_state_dict(weights)
         if device is not None:
             network, calibrator = network.to(device), calibrator.to(device)
         return cls(network, calibrator, policy, image_shape=shape, class_names=names, summary=summary)
@@ -317,17 +329,18 @@ class CalibratedClassifier(nn.Module, OnHub):
             raise InputError(f"expected a classifier in float32, got {dtype}: export classifier.float()")
         if not architectures.has_weights(self.model):
             raise InputError("expected a torch model: a function or an ONNX file inside cannot become part of a graph")
+        self._check_mode()
         here = self if device_of(self).type == "cpu" else copy.deepcopy(self).cpu()
-        outputs = ("probs", "base")
-        return exporting.export(
-            _Graph(here),
-            self.image_shape,
-            path,
-            dtype=getattr(torch, pixels),
-            outputs=outputs,
-            opset=opset,
-            tolerance=tolerance,
-        )
+        with torch.autocast("cpu", enabled=False):
+            return exporting.export(
+                _Graph(here),
+                self.image_shape,
+                path,
+                dtype=getattr(torch, pixels),
+                outputs=("probs", "base"),
+                opset=opset,
+                tolerance=tolerance,
+            )
 
     # ---- inside ----------------------------------------------------------------------------------------------------
 
@@ -369,8 +382,7 @@ class CalibratedClassifier(nn.Module, OnHub):
             raise InputError(f"expected images as uint8 or floats in [0, 1], got {images.dtype}")
         if images.device != device_of(self):
             raise InputError(f"expected images on {device_of(self)}, where the model is, got {images.device}")
-        if any(module.training for module in (self.model, getattr(self.model, "model", self.model))):
-            raise InputError("the model was put into training mode; write classifier.eval()")
+        self._check_mode()
         if images.is_floating_point() and images.shape[0]:
             low, high = (float(value) for value in images.aminmax())
             if not (low >= -ROUNDING and high <= 1 + ROUNDING):
@@ -380,6 +392,17 @@ class CalibratedClassifier(nn.Module, OnHub):
                     "of the batch; give bytes as uint8, and normalisation belongs into the model: atta.Normalized"
                 )
         return self._pixels(images)
+
+    def _check_mode(self) -> None:
+        if any(module.training for module in self.model.modules()):
+            raise InputError("expected the model in evaluation mode, it was put into training mode: classifier.eval()")
+
+    def _channels(self, images: Any) -> Channels:
+        """Where an array has its channels, as the shape that is expected tells."""
+        if not isinstance(images, Tensor | np.ndarray) or images.ndim != 4:
+            return None
+        first, last = tuple(images.shape[1:]), (images.shape[3], *images.shape[1:3])
+        return "last" if last == self.image_shape != first else "first"
 
     def _pixels(self, images: Tensor) -> Tensor:
         """Floats in [0, 1], wide enough for the views."""
@@ -392,6 +415,10 @@ class CalibratedClassifier(nn.Module, OnHub):
     def _answered(self, pixels: Tensor) -> _Answer:
         """Run the network on the images, and on the views that they need."""
         n, repeats = pixels.shape[0], self.policy.repeats if self.policy else {}
+        if n == 0:  # many a network fails on no images
+            logits = torch.zeros(0, self.calibrator.classes, dtype=pixels.dtype, device=pixels.device)
+            views = {kind: logits.new_zeros(0, count, logits.shape[1]) for kind, count in repeats.items()}
+            return _Answer(logits, views, torch.zeros(0, dtype=torch.int64, device=pixels.device))
         most = max(1, ROWS.get(pixels.device.type, ROWS["cpu"]) // max(n, 1))
         if not self.calibrator.gated:
             views = self._logits(pixels, self.calibrator.kinds, most=most)
@@ -403,7 +430,10 @@ class CalibratedClassifier(nn.Module, OnHub):
             views, passes = {}, torch.ones(n, dtype=torch.int64, device=pixels.device)
             left = torch.arange(n, device=pixels.device)
             for stage in self.calibrator.stages:
-                left = left[self.calibrator.goes_on(logits[left], {kind: view[left] for kind, view in views.items()})]
+                if left.shape[0]:
+                    seen = {kind: view[left] for kind, view in views.items()}
+                    with _precise(pixels.device):
+                        left = left[self.calibrator.goes_on(logits[left], seen)]
                 for kind in stage:
                     views[kind] = logits.new_full((n, repeats[kind], logits.shape[1]), float("nan"))
                 if left.shape[0]:
@@ -420,7 +450,8 @@ class CalibratedClassifier(nn.Module, OnHub):
 
     def _logits(self, pixels: Tensor, kinds: Sequence[str], *, most: int, itself: bool = True) -> dict[str, Tensor]:
         """Run the network on the images and these kinds of view, `most` of them to a pass: kind → logits n r k."""
-        n, answers = pixels.shape[0], dict[str, list[Tensor]]()
+        n = pixels.shape[0]
+        answers: dict[str, list[Tensor]] = {}
         images = [("", 0, pixels)] if itself else []
         for group in groups(chain(images, self._shown(pixels, kinds)), most):
             shown = torch.cat([view for *_, view in group]) if len(group) > 1 else group[0][2]
@@ -484,6 +515,13 @@ def _used(policy: str | Policy | None, calibrator: Calibrator) -> Policy | None:
     return Policy(tuple(terms[kind] for kind in calibrator.kinds))
 
 
+def _unwrapped(model: object) -> object:
+    """The network that torch.compile or DataParallel wrap: it is saved under its own names, and the whole can be wrapped."""
+    model = getattr(model, "_orig_mod", model)
+    return model.module if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) else model
+
+
+@torch.no_grad()
 def _check_takes(model: nn.Module, shape: Sequence[int], classes: int) -> None:
     """Make sure that the model takes such images and knows as many classes."""
     image = torch.zeros(1, *shape, dtype=dtype_of(model), device=device_of(model))
@@ -491,7 +529,7 @@ def _check_takes(model: nn.Module, shape: Sequence[int], classes: int) -> None:
         logits = Predictions(model(image).float()).logits
     except InputError:
         raise
-    except (RuntimeError, ValueError, TypeError) as error:  # whatever a network says of images it cannot take
+    except Exception as error:  # whatever a network says of images it cannot take
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
             f"expected a model that takes images of {tuple(shape)}, but this one fails: {reason}"
@@ -516,6 +554,4 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 def _precise(device: torch.device) -> Any:
     """Step out of autocast: the network may run in half precision, what it is shown and what is made of it does not."""
-    if torch.compiler.is_compiling() or not torch.is_autocast_enabled(device.type):
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
+    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()

@@ -60,9 +60,7 @@ def export(
     program = _traced(module, sample(TRACED, shape, dtype))
     with whole_file(path) as part:
         if path.suffix == ".pt2":
-            with part.open("wb") as file:
-                torch.export.save(program, file)
-            graph, version = _loaded(part), None
+            version, graph = None, _written(program, part)
         else:
             version = _write_onnx(program, part, outputs, opset)
             graph = _session(part)
@@ -96,9 +94,15 @@ def _traced(module: nn.Module, images: Tensor) -> torch.export.ExportedProgram:
         raise InputError(f"the model cannot be exported: torch.export says {_reason(error)}") from error
 
 
-def _loaded(path: Path) -> Callable[[Tensor], Sequence[Tensor]]:
-    with path.open("rb") as file:
-        graph = torch.export.load(file).module()
+def _written(program: torch.export.ExportedProgram, path: Path) -> Callable[[Tensor], Sequence[Tensor]]:
+    """Write the program and read it back."""
+    try:
+        with path.open("w+b") as file:
+            torch.export.save(program, file)
+            file.seek(0)
+            graph = torch.export.load(file).module()
+    except Exception as error:  # as above
+        raise InputError(f"the model cannot be exported: torch.export says {_reason(error)}") from error
 
     def run(images: Tensor) -> Sequence[Tensor]:
         found: Sequence[Tensor] = graph(images)
@@ -146,7 +150,10 @@ def _session(path: Path) -> Callable[[Tensor], Sequence[Tensor]]:
         import onnxruntime
     except ImportError as error:
         raise InputError("an exported graph is checked with ONNX Runtime: pip install 'atta[onnx]'") from error
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    try:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception as error:  # as above
+        raise InputError(f"the model cannot be exported: ONNX Runtime says {_reason(error)}") from error
 
     def run(images: Tensor) -> Sequence[Tensor]:
         return [torch.from_numpy(answer) for answer in session.run(None, {"images": images.numpy()})]

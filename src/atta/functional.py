@@ -56,7 +56,7 @@ def fuse(view_logits: ViewLogits, weights: ViewWeights, *, space: Space = "logit
 def weighted_sum(rows: Sequence[Logits], weights: ViewWeights) -> Logits:
     """Return Σ_i weights_i ⊙ rows_i, a row a kind, without laying the rows side by side first: the copy costs more."""
     total = weights[0] * rows[0]
-    for weight, row in zip(weights[1:], rows[1:], strict=True):
+    for weight, row in zip(weights.unbind()[1:], rows[1:], strict=True):  # torch.export fails to read an empty unbind
         total = torch.addcmul(total, row, weight)
     return total
 
