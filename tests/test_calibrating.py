@@ -195,7 +195,7 @@ def test_the_mean_of_the_passes_counts_only_the_images_that_go_on(network):
     [
         ({"policy": "auto", "budget": 1}, "budget: expected 2 or more passes, the image itself and a view, got 1"),
         ({"policy": "spin"}, "expected one of flip"),
-        ({"policy": Policy(())}, "v-atta needs the logits of views, got predictions without any"),
+        ({"policy": Policy(())}, "c-atta needs the logits of views, got predictions without any"),
         ({"method": "v-ata"}, "unknown method 'v-ata'. Did you mean"),
         ({"draws": "random"}, "draws: a classifier shows every image in the same, stratified views"),
         ({"class_names": ["a"], "method": "vanilla"}, "expected 3 class names, one a class, got 1"),
