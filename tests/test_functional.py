@@ -380,3 +380,15 @@ def test_the_examples_in_the_docstrings_are_true():
     failed, tried = doctest.testmod(functional)
     assert tried > 0
     assert failed == 0
+
+
+@pytest.mark.parametrize("scale", [0.003, 0.03, 0.3])
+def test_a_rounding_error_in_the_logits_does_not_make_the_answer_jump(scale):
+    """Close calls in float32, and the same with the last bit of each logit changed: another batch, a graph, a GPU."""
+    g = torch.Generator().manual_seed(0)
+    logits = scale * torch.randn(50_000, 10, generator=g)
+    views = 0.7 * (scale * torch.randn(50_000, 2, 10, generator=g) + logits[:, None])
+    nearly = logits + 1e-7 * scale * torch.randn(50_000, 10, generator=g)
+    weights = torch.tensor([[0.6], [0.5]])
+    probs, others = (functional.atta(x, views, weights, 1.0) for x in (logits, nearly))
+    assert (probs - others).abs().max() < 1e-5

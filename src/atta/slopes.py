@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from atta.fitting import Parameters
-from atta.functional import MARGIN, TINY, Space
+from atta.functional import MARGIN, TINY, Space, slack
 
 FitProbs: TypeAlias = Float[Tensor, "fits k n"]
 FitShares: TypeAlias = Float[Tensor, "fits 1 n"]
@@ -63,7 +63,7 @@ def nll_slopes(
         parts = softmax(total(terms, dim=1) if space == "logits" else terms)  # one, or one a kind
         fused = parts[:, 0] if space == "logits" else total(parts.clone(), dim=1)[:, 0] / parts.shape[1]
 
-        lead = (base.gather(1, first) - base).clamp_(min=TINY)
+        lead = (base.gather(1, first) - slack(base) - base).clamp_(min=TINY)
         reach = (fused - fused.gather(1, first)).clamp_(min=0).add_(lead)
         catch_up, rival = (lead / reach).min(dim=1, keepdim=True)
 
