@@ -31,7 +31,7 @@ def slow_score(how: Conformal, row: list[float], j: int) -> float:
 
 @pytest.mark.parametrize("score", SCORES)
 def test_scores_are_those_of_the_definition(score: str) -> None:
-    how = Conformal(score=score, penalty=0.1, allowed=2)  # type: ignore[arg-type]
+    how = Conformal(score=score, penalty=0.1, allowed=2)
     probs, _ = made(20)
     probs[0] = 0.2  # ties go by the number of the class
     expected = [[slow_score(how, row, j) for j in range(5)] for row in probs.double().tolist()]
@@ -41,7 +41,7 @@ def test_scores_are_those_of_the_definition(score: str) -> None:
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("coverage", [0.8, 0.9])
 def test_new_images_are_covered_as_promised(score: str, coverage: float) -> None:
-    how = Conformal(coverage=coverage, score=score)  # type: ignore[arg-type]
+    how = Conformal(coverage=coverage, score=score)
     found = []
     for seed in range(60):
         probs, labels = made(600, seed=seed)
@@ -69,7 +69,7 @@ def test_the_threshold_is_the_order_statistic_of_the_definition() -> None:
 @given(st.sampled_from(SCORES), st.integers(0, 1000))
 def test_a_set_holds_the_predicted_class_and_grows_with_the_coverage(score: str, seed: int) -> None:
     probs, labels = made(60, seed=seed)
-    small, large = (Conformal(coverage=c, score=score).fit(probs, labels)(probs) for c in (0.6, 0.9))  # type: ignore[arg-type]
+    small, large = (Conformal(coverage=c, score=score).fit(probs, labels)(probs) for c in (0.6, 0.9))
     assert small.gather(1, probs.argmax(dim=1, keepdim=True)).all()
     assert (small <= large).all()
 
@@ -110,7 +110,7 @@ def test_sets_work_on_top_of_any_calibrator() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(atta.InputError, match=message):
-        Conformal(**settings)  # type: ignore[arg-type]
+        Conformal(**settings)
 
 
 def test_too_few_images_for_the_promise_are_refused() -> None:

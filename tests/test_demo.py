@@ -10,9 +10,10 @@ import torch
 from PIL import Image
 
 import atta
-from atta.demo import BUNDLED, digits, thumbnails
+from atta.demo import EXPERIMENT, digits, thumbnails
 from atta.experiment import compare
-from atta.predictions import BUNDLED as FOLDER
+from atta.predictions import BUNDLED
+from atta.reproduce import Places, find_experiments, find_records
 
 
 def test_the_digits_are_trained_recorded_calibrated_and_written(tmp_path: Path) -> None:
@@ -38,19 +39,28 @@ def test_the_digits_are_trained_recorded_calibrated_and_written(tmp_path: Path) 
         assert torch.equal(pixels, images.tensors()[300 + row, 0]), "the row counts from the first image that is tested"
 
 
-@pytest.mark.parametrize(("suffix", "images"), [("", 10_000), ("-shift", 10_000), ("-ood", 2_000)])
-def test_records_of_a_resnet_on_cifar_come_with_the_package(suffix: str, images: int) -> None:
-    record = atta.find_record(BUNDLED + suffix)
+@pytest.mark.parametrize(
+    ("suffix", "images", "passes"),
+    [("", 10_000, 17), ("-nudged", 10_000, 20), ("-shift", 10_000, 17), ("-ood", 2_000, 17)],
+)
+def test_records_of_a_resnet_on_cifar_come_with_the_package(suffix: str, images: int, passes: int) -> None:
+    record = atta.find_record("cifar10-resnet50" + suffix)
     assert len(record) == images
-    assert record.predictions.passes == 17
+    assert record.predictions.passes == atta.Policy.parse(record.origin["policy"]).passes == passes
     assert (record.labels is None) == (suffix == "-ood")
 
 
-def test_the_bundled_resnet_is_as_accurate_as_the_papers() -> None:
-    record = atta.find_record(BUNDLED)
+def test_the_second_half_runs_on_a_record_that_comes_with_the_package() -> None:
+    chosen = find_experiments([EXPERIMENT])
+    assert find_records(chosen, Places(output=Path(), own=False))
+
+
+@pytest.mark.parametrize("name", ["cifar10-resnet50", "cifar10-resnet50-nudged"])
+def test_the_bundled_resnets_are_as_accurate_as_the_papers(name: str) -> None:
+    record = atta.find_record(name)
     assert record.labels is not None
     assert (record.predictions.logits.argmax(dim=1) == record.labels).double().mean() > 0.94
 
 
 def test_bundled_records_stay_small() -> None:
-    assert sum(path.stat().st_size for path in FOLDER.glob("*.safetensors")) < 8e6
+    assert sum(path.stat().st_size for path in BUNDLED.glob("*.safetensors")) < 12e6

@@ -21,7 +21,7 @@ its coverage at or above the promise.
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -38,7 +38,7 @@ class Conformal:
     """How sets are made: the promised `coverage`, the `score`, and for raps the `penalty` of each rank beyond `allowed`."""
 
     coverage: float = 0.95
-    score: Literal["threshold", "aps", "raps"] = "threshold"
+    score: str = "threshold"
     penalty: float = 0.01
     allowed: int = 1
 
@@ -52,6 +52,11 @@ class Conformal:
                 f"penalty must not be negative and allowed at least 1, got {self.penalty} and {self.allowed}"
             )
 
+    @property
+    def least(self) -> int:
+        """The fewest images that the promise can be made with: the n for which ⌈(n + 1) · coverage⌉ is at most n."""
+        return math.ceil(round(self.coverage / (1 - self.coverage), 9))
+
     def fit(self, probs: Any, labels: Any) -> "ConformalSets":
         """Find the threshold from the probabilities of labelled images that the calibrator was not fitted on."""
         probs = _as_probs(probs)
@@ -59,9 +64,8 @@ class Conformal:
         own = self.scores(probs).gather(1, labels[:, None])[:, 0]
         n = own.shape[0]
         rank = math.ceil((n + 1) * self.coverage)
-        if rank > n:
-            least = math.ceil(self.coverage / (1 - self.coverage))
-            raise InputError(f"a coverage of {self.coverage} needs at least {least} labelled images, got {n}")
+        if n < self.least:
+            raise InputError(f"a coverage of {self.coverage} needs at least {self.least} labelled images, got {n}")
         return ConformalSets(self, own.sort().values[rank - 1].item())
 
     def scores(self, probs: Probs) -> Float[Tensor, "n k"]:

@@ -15,7 +15,7 @@ from atta.results import Results
 from atta.training import Recipe, train
 from atta.views import Policy
 
-BUNDLED = "cifar10-resnet50"
+EXPERIMENT = "past-the-paper-cifar10"
 POLICY = "5 crop + 5 brightness + 5 contrast"  # a mirrored digit is no digit: the paper's policy 7
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from atta import __version__
 from atta.calibrators import Calibrator, Method, find_method
 from atta.choosing import RULES, choose
+from atta.conformal import Conformal, cross_checked
 from atta.details import details
 from atta.fits import RECORDED, Fit, Fits, Rows
 from atta.metrics import METRICS, class_changes, evaluate, ood_auroc
@@ -40,9 +41,12 @@ from atta.workers import one_thread
 CLASS_CHANGES = "class_changes"
 OOD_AUROC = "ood_auroc"
 PASSES = "passes"
-MEASURES = (*METRICS, CLASS_CHANGES, OOD_AUROC, PASSES)
-"""All that can be measured: METRICS, how many predicted classes changed, how well entropy tells foreign images, and how often
-the network runs for an image on average."""
+COVERAGE, SET_SIZE = "coverage", "set_size"
+MEASURES = (*METRICS, CLASS_CHANGES, OOD_AUROC, PASSES, COVERAGE, SET_SIZE)
+"""All that can be measured: METRICS, how many predicted classes changed, how well entropy tells foreign images, how often the
+network runs for an image on average, and how often conformal sets hold the label and how large they are."""
+SETS = Conformal(coverage=0.98)
+"""The conformal sets that are measured: larger than one class even for a network that is right 19 times in 20."""
 JUDGED = ("accuracy", "brier", "ece", "smooth_ece", "mc_brier", "nll", "entropy", "shannon_entropy")
 """The metrics that tables and verdicts judge by: results have their intervals. `atta.bootstrap` gives those of all."""
 REST, FITTED = "rest", "fitted"
@@ -547,6 +551,8 @@ def measure(calibrator: Calibrator, test: Record, reference: Record | None = Non
     numbers = evaluate(probs, test.labels, simplex=simplex)
     numbers[CLASS_CHANGES] = float(class_changes(probs, test.predictions.logits.softmax(dim=-1)))
     numbers[PASSES] = calibrator.passes(test.predictions).double().mean().item()
+    if test.labels is not None and len(test) >= 2 * SETS.least:
+        numbers[COVERAGE], numbers[SET_SIZE] = cross_checked(SETS, probs, test.labels)
     if test.labels is None and reference is not None:
         numbers[OOD_AUROC] = ood_auroc(calibrator(reference.predictions), probs, simplex=simplex)
     return numbers
@@ -586,7 +592,7 @@ def compare(
             methods={method.name: asdict(method) for method in methods},
             validation=(validation if fit_on is None else 0,),
             splits=splits if fit_on is None else 1,
-            metrics=(*METRICS, CLASS_CHANGES),
+            metrics=(*METRICS, CLASS_CHANGES, PASSES, COVERAGE, SET_SIZE),
         )
         results.append(run(experiment, known, fits=fits, done=done))
         fewer = nested(known[experiment.fit].predictions.views)

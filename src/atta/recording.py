@@ -3,6 +3,7 @@
 | record          | network trained on | images it looks at                                                    |
 |-----------------|--------------------|-----------------------------------------------------------------------|
 | `cifar10`       | CIFAR-10           | CIFAR-10's test images                                                |
+| `cifar10_nudged`| CIFAR-10           | the same, also nudged, and all views spread evenly                    |
 | `cifar10_shift` | CIFAR-10           | the same in the same order, with noise and blur: CIFAR-10*            |
 | `cifar10_ood`   | CIFAR-10           | AID's test images after those for validation, without labels          |
 | `cifar100`      | CIFAR-100          | CIFAR-100's test images                                               |
@@ -31,7 +32,7 @@ from atta.predictions import Record
 from atta.shards import beside
 from atta.training import Recipe, about, check_trained, load_trained, train
 from atta.types import InputError
-from atta.views import Policy
+from atta.views import POLICIES, Policy
 
 POLICY = "aug8"
 VALIDATION = 1000
@@ -92,10 +93,15 @@ class Recording:
 
     network: str
     samples: tuple[Sample, ...]
+    policy: str = POLICY
+    draws: str = "random"
 
 
 RECORDINGS: dict[str, Recording] = {
     "cifar10": Recording("cifar10", (Sample(dataset="cifar10"),)),
+    "cifar10_nudged": Recording(
+        "cifar10", (Sample(dataset="cifar10"),), policy=f"{POLICIES[POLICY]} + 3 nudge", draws="stratified"
+    ),
     "cifar10_shift": Recording("cifar10", (Sample(dataset="cifar10", shift=SEED),)),
     "cifar10_ood": Recording(
         "cifar10",
@@ -199,14 +205,14 @@ def make(
     images = arrange(images, rows=rows, image_size=metadata["shape"][-1], **arrangement)
     origin = {**about(metadata), "split": sample.split} | ({"rows": f"{validation}:"} if rows else {})
     origin |= {key: str(value) for key, value in arrangement.items() if value is not None}
-    say(f"recording {len(images):,} images x {Policy.parse(POLICY).passes} passes: {name}")
+    say(f"recording {len(images):,} images x {Policy.parse(recording.policy).passes} passes: {name}")
     with beside(path) as shards:
         record = collect(
             network,
             images,
-            policy=POLICY,
+            policy=recording.policy,
             seed=SEED,
-            draws="random",
+            draws=recording.draws,
             device=at,
             shards=shards,
             progress=progress,

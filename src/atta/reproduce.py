@@ -20,6 +20,7 @@ from atta.types import InputError
 
 BUNDLED_AS = {
     "cifar10": "cifar10-resnet50",
+    "cifar10_nudged": "cifar10-resnet50-nudged",
     "cifar10_shift": "cifar10-resnet50-shift",
     "cifar10_ood": "cifar10-resnet50-ood",
 }
@@ -95,17 +96,17 @@ def find_experiments(only: Sequence[str] = (), folder: Path | None = None) -> li
     return sorted((Experiment.read(path) for path in chosen.values()), key=_in_the_papers_order)
 
 
-_ORDER = ("policies-validation", "policies-test", "in-distribution", "shift", "ood", "validation-size", "space")
+_ORDER = (
+    *("policies-validation", "policies-test", "in-distribution", "shift", "ood", "validation-size"),
+    *("space", "past-the-paper"),
+)
 _SETS = ("cifar10", "cifar100", "aid")
 
 
 def _in_the_papers_order(experiment: Experiment) -> tuple[int, int, str]:
     kind, _, dataset = experiment.name.rpartition("-")
-    rank = (
-        sequence.index(name) if name in sequence else len(sequence)
-        for name, sequence in ((dataset, _SETS), (kind, _ORDER))
-    )
-    return (*rank, experiment.name)  # type: ignore[return-value]
+    place = _SETS.index(dataset) if dataset in _SETS else len(_SETS)
+    return place, _ORDER.index(kind) if kind in _ORDER else len(_ORDER), experiment.name
 
 
 def needed(experiments: Iterable[Experiment]) -> list[str]:

@@ -23,7 +23,7 @@ SENSE: Mapping[str, str | None] = {**BETTER, "accuracy": "higher"}
 BASELINE = "vanilla"
 """What differences are taken to, where it was run."""
 WORDS = {1: "better", 0: "unclear", -1: "worse", None: ""}
-DIGITS = {"class_changes": 0, "passes": 2}
+DIGITS = {"class_changes": 0, "passes": 2, "coverage": 3, "set_size": 3}
 NAMES = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
