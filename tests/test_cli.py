@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 import atta
 from atta.cli import commands
 from atta.results import Results
-from atta.typed import read_settings
+from atta.typed import read_parts, read_settings
 from atta.types import InputError
 from conftest import made_classifier, made_up
 
@@ -113,6 +113,37 @@ def test_comparing_says_how_sure_each_difference_to_vanilla_is(record_file: str,
     table = text.partition("how sure")[0].partition("surely")[0]
     assert marked
     assert table.count("✓") + table.count("✗") == marked + 1, "and the one of the legend"
+
+
+def test_search_names_the_policy_and_tests_it_on_other_rows(record_file: str, tmp_path: Path) -> None:
+    numbers = tmp_path / "out.json"
+    options = ("--rows", "0:120", "--test", "120:", "--budget", "3", "--folds", "3", "--greedy", "--json", str(numbers))
+    result = run("search", record_file, *options)
+    results = Results.load(numbers)
+    chosen, free = results.where(choice="one-standard-error"), results.where(choice="greedy")
+    assert chosen.names("policy") == ["flip-2"]  # the only one of two or three passes that is there
+    assert {"passes", "cv_nll", "cv_nll_above", "cv_nll_error", "brier", "nll"} == {*chosen.names("metric")}
+    for one, mark in ((chosen, "chosen"), (free, "greedy, selected on this NLL")):
+        line = next(line for line in result.stdout.splitlines() if line.rstrip().endswith(mark))
+        assert line.startswith(one.names("policy")[0])
+        for metric in ("cv_nll", "brier", "nll"):
+            assert f"{next(row.value for row in one if row.metric == metric):.4f}" in line
+    assert "--method c-atta --policy flip-2" in result.stdout
+    assert "policies within the budget are not in these records" in result.stderr
+    assert "over-fits a small validation set" in result.stderr
+
+
+def test_rows_to_test_on_are_none_that_were_searched() -> None:
+    assert read_parts(10, "0:4", "4:") == (slice(0, 4), slice(4, None))
+    assert read_parts(10, None, None) == (slice(None), None)
+    for rows, test, sentence in (
+        ("0:4", "3:", "--test expects rows that are not searched, got 1 of --rows 0:4 in 3:"),
+        (None, "8:", "got 2 of --rows : in 8:"),
+        ("0:4", "10:", "--test 10: leaves none of the 10 images"),
+        ("0:4", "4-6", "--test takes FROM:TO, such as 0:1000 or 1000:, got '4-6'"),
+    ):
+        with pytest.raises(InputError, match=re.escape(sentence)):
+            read_parts(10, rows, test)
 
 
 def test_settings_are_read_as_json_lists_or_text() -> None:

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional as F
 
-from atta.fitting import descend, doubt, fold_weights, folds, minimize, nll
+from atta.fitting import descend, doubt, fold_weights, folds, minimize, newton, nll
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -101,6 +102,39 @@ def test_leaves_what_it_was_given_as_it_was():
     minimize(lambda p: p["x"].square().sum(), start)
     descend(lambda p, rows: {"x": 2 * p["x"]}, start, images=3, epochs=2, batch=2, lr=0.1, decay=0.0, seed=0)
     assert torch.equal(start["x"], torch.ones(3, dtype=torch.float64))
+
+
+# --- newton -----------------------------------------------------------------------------------------------------------
+
+
+@given(seeds, st.integers(1, 5), st.sampled_from([0.0, 0.05]), st.sampled_from([0.0, 0.01]))
+@settings(max_examples=10, deadline=None)
+def test_newton_and_minimize_meet_in_the_one_minimum(seed, size, smoothing, prior):
+    rows, labels = 3 * randn(80, size, 4, seed=seed), torch.arange(80) % 4
+
+    def loss(p):
+        fused = torch.einsum("m,nmk->nk", p["w"], rows)
+        return F.cross_entropy(fused, labels, label_smoothing=smoothing) + prior * p["w"].square().sum()
+
+    expected = minimize(loss, {"w": torch.zeros(size, dtype=torch.float64)})
+    found = newton(rows, labels, smoothing=smoothing, prior=prior)
+    torch.testing.assert_close(found, expected["w"], rtol=1e-4, atol=1e-5)
+
+
+def test_newton_gives_equal_rows_equal_weights_and_leaves_silent_ones():
+    row, labels = randn(80, 1, 4), torch.arange(80) % 4
+    alone = newton(row, labels)
+    twice = newton(torch.cat([row, row], dim=1), labels)
+    torch.testing.assert_close(twice, alone.expand(2) / 2, rtol=1e-6, atol=1e-9)
+    silent = newton(torch.cat([row, torch.zeros_like(row)], dim=1), labels)
+    torch.testing.assert_close(silent, torch.stack([alone[0], torch.tensor(0.5, dtype=torch.float64)]))
+
+
+def test_newton_ends_where_weights_grow_without_end():
+    labels = torch.arange(80) % 4
+    weights = newton(F.one_hot(labels, 4).double().unsqueeze(1), labels)
+    assert weights.isfinite().all()
+    assert weights.sum() > 10
 
 
 # --- descend ----------------------------------------------------------------------------------------------------------

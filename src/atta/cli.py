@@ -17,12 +17,13 @@ from atta.errors import InputError
 from atta.files import whole_file
 from atta.results import Results, Row, Table, comparison
 from atta.terminal import bar, err, out, resumable, say, show, waiting
-from atta.typed import fastest, read_images, read_model, read_output, read_record, read_rows, read_settings
+from atta.typed import fastest, read_images, read_model, read_output, read_parts, read_record, read_rows, read_settings
 
 if TYPE_CHECKING:
     from atta.calibrators import Method
     from atta.experiment import Experiment
     from atta.predictions import Record
+    from atta.search import Findings
 
 commands = typer.Typer(
     name="atta",
@@ -309,6 +310,63 @@ def collect(
         )
         path = record.save(output, half=half)
     out.print(f"{record.predictions}: {path}")
+
+
+@commands.command()
+def search(
+    records: Annotated[
+        list[str], typer.Argument(metavar="RECORD...", help="Records of the same images, or names of bundled ones.")
+    ],
+    budget: Annotated[int, typer.Option(help="The most passes an image may take, itself included.")] = 4,
+    method: Annotated[str, typer.Option(help="One of `atta methods` that looks at views.")] = "c-atta",
+    settings: Set = None,
+    rows: Rows = None,
+    test: Annotated[
+        str | None, typer.Option(metavar="FROM:TO", help="Also fit on all searched rows and test on these.")
+    ] = None,
+    folds: Annotated[int, typer.Option(help="Parts that the images are dealt into, each held out once.")] = 5,
+    seed: Seed = 0,
+    greedy: Annotated[bool, typer.Option("--greedy", help="Also put passes together freely, which over-fits.")] = False,
+    json_file: Json = None,
+) -> None:
+    """Choose the policy of views from records: the fewest passes within one standard error of the best.
+
+    The policies of the library are judged by the NLL of images that their fits did not see. A record of stratified draws holds
+    a random view only with the repeats it was made with; give several records where policies differ in those.
+    """
+    from atta.calibrators import find_method
+    from atta.search import Pool, explore
+
+    chosen = find_method(method, **read_settings(settings))
+    whole = Pool.of([read_record(name) for name in records])
+    searched, tested = read_parts(len(whole), rows, test)
+    with waiting("searching"):
+        found = explore(
+            whole[searched],
+            budget=budget,
+            method=chosen,
+            folds=folds,
+            seed=seed,
+            free=greedy,
+            test=None if tested is None else whole[tested],
+        )
+    show(search_table(found))
+    if found.missing:
+        within = len(found.missing) + len(found.candidates)
+        say(f"{len(found.missing)} of {within} policies within the budget are not in these records")
+    if greedy:
+        say(
+            "warning: a greedy search over-fits a small validation set; its NLL is the least of many that were looked at, and "
+            "too good for new images"
+        )
+    given = "".join(f" --set {text}" for text in settings or [])
+    out.print(
+        f"atta calibrate MODEL DATASET -o FOLDER --method {method}{given} --policy {found.choice.policy}",
+        soft_wrap=True,
+    )
+    if json_file is not None:
+        name = Path(records[0]).stem
+        say(f"numbers: {found.results(name, method=method, images=len(whole[searched])).save(json_file)}")
 
 
 @commands.command()
@@ -703,6 +761,25 @@ def comparison_table(results: Results, dataset: str) -> Table:
         digits=DIGITS,
         baseline="vanilla",
     )
+
+
+def search_table(found: Findings) -> Table:
+    """Lay the candidates of a search out, the choice first, the greedy one last."""
+    cells, metrics = [], list(found.tested.get(found.choice.policy, {}))
+    for one in found.rows:
+        mark = "chosen" if one is found.choice else "greedy, selected on this NLL" if one is found.free else ""
+        measured = (f"{found.tested[one.policy][metric]:.4f}" for metric in metrics)
+        above = f"{one.above:.4f} ± {one.error:.4f}"
+        cells.append((one.policy, str(one.passes), f"{one.nll:.4f}", above, *measured, mark))
+    header = (
+        "policy",
+        "passes",
+        "cross-validated NLL",
+        "above the best",
+        *(f"test {metric}" for metric in metrics),
+        "",
+    )
+    return Table("Policies by cross-validation, ± one standard error", header, tuple(cells))
 
 
 def metrics_table(results: Results, dataset: str) -> Table:

@@ -79,13 +79,28 @@ def fastest() -> str | None:
     return "cuda" if torch.cuda.is_available() else None
 
 
-def read_rows(text: str) -> slice:
+def read_rows(text: str, option: str = "--rows") -> slice:
     """Read FROM:TO."""
     try:
         start, stop = (int(part) if part.strip() else None for part in text.split(":"))
     except ValueError:
-        raise InputError(f"--rows takes FROM:TO, such as 0:1000 or 1000:, got {text!r}") from None
+        raise InputError(f"{option} takes FROM:TO, such as 0:1000 or 1000:, got {text!r}") from None
     return slice(start, stop)
+
+
+def read_parts(images: int, rows: str | None, test: str | None) -> tuple[slice, slice | None]:
+    """Read the rows to fit on and the rows to test on, which must not be the same."""
+    texts = {"--rows": rows, "--test": test}
+    parts = {option: read_rows(text, option) for option, text in texts.items() if text is not None}
+    for option, part in parts.items():
+        if not range(images)[part]:
+            raise InputError(f"{option} {texts[option]} leaves none of the {images} images")
+    fitted, tested = parts.get("--rows", slice(None)), parts.get("--test")
+    if tested is not None and (both := {*range(images)[fitted]} & {*range(images)[tested]}):
+        raise InputError(
+            f"--test expects rows that are not searched, got {len(both)} of --rows {rows or ':'} in {test}"
+        )
+    return fitted, tested
 
 
 def read_settings(texts: list[str] | None) -> dict[str, Any]:

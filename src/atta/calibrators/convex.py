@@ -14,17 +14,14 @@ than a tie: it has kinks, several minima, and a reason to be too sure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from atta.calibrators.base import Method, choose_kinds
 from atta.calibrators.views import RUNAWAY, Kinds, ViewBlend, as_kinds, penalty
-from atta.fitting import doubt, minimize
+from atta.fitting import doubt, newton
 from atta.predictions import Predictions, mean_views
 from atta.types import Labels
 
@@ -47,17 +44,7 @@ class CATTA(Method):
         logits = predictions.logits.double()
         rows = torch.cat([logits.unsqueeze(1), mean_views(predictions.views, kinds).double()], dim=1)
         unsure = doubt(logits, labels)
-
-        def fitted(prior: float) -> Tensor:
-            def loss(parameters: Mapping[str, Tensor]) -> Tensor:
-                fused = torch.einsum("m,nmk->nk", parameters["weights"], rows)
-                value = F.cross_entropy(fused, labels, label_smoothing=unsure)
-                return value + prior * parameters["weights"].square().sum() if prior else value
-
-            start = {"weights": rows.new_full((rows.shape[1],), 1 / rows.shape[1])}
-            return minimize(loss, start, tolerance=1e-12)["weights"]
-
-        weights = fitted(0.0)
+        weights = newton(rows, labels, smoothing=unsure)
         if weights.abs().sum() > RUNAWAY:
-            weights = fitted(penalty(len(predictions)))
+            weights = newton(rows, labels, smoothing=unsure, prior=penalty(len(predictions)))
         return ViewBlend(weights[:, None], logits.new_ones(()), kinds=kinds, itself=True)
