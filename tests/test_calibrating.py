@@ -42,13 +42,13 @@ def fitted(network, labels):
 
 def test_the_summary_is_that_of_held_out_images(fitted, network, labels):
     record = collect(network, pixels(), labels, policy=POLICY, draws="stratified", progress=False)
-    held = held_out(atta.VATTA(), record.predictions, labels)
+    held = held_out(atta.CATTA(), record.predictions, labels)
     summary = fitted.summary
     assert summary.after == atta.evaluate(held, labels, metrics=("brier", "ece", "nll"))
     assert summary.before == atta.evaluate(
         record.predictions.logits.softmax(1), labels, metrics=("brier", "ece", "nll")
     )
-    assert (summary.method, summary.policy, summary.passes) == ("v-atta", POLICY, 4)
+    assert (summary.method, summary.policy, summary.passes) == ("c-atta", POLICY, 4)
     assert (summary.images, summary.classes, summary.class_changes) == (60, 3, 0)
     assert fitted.mean_passes == 4
     lines = str(summary).splitlines()
@@ -194,7 +194,7 @@ def test_the_mean_of_the_passes_counts_only_the_images_that_go_on(network):
     ("settings", "message"),
     [
         ({"policy": "auto", "budget": 1}, "budget: expected 2 or more passes, the image itself and a view, got 1"),
-        ({"policy": "spin"}, "expected one of flip"),
+        ({"policy": "spin"}, "expected a name that is known, got 'spin'"),
         ({"policy": Policy(())}, "c-atta needs the logits of views, got predictions without any"),
         ({"method": "v-ata"}, "unknown method 'v-ata'. Did you mean"),
         ({"draws": "random"}, "draws: a classifier shows every image in the same, stratified views"),

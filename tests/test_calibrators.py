@@ -102,7 +102,7 @@ SETTINGS: dict[str, Method] = {
     "v-atta, probabilities": VATTA(space="probabilities"),
     "c-atta": CATTA(),
     "selective-v-atta": SelectiveVATTA(views=["crop"]),
-    "sequential-v-atta": SequentialVATTA(views=["crop", "flip"], passes=3),
+    "sequential-v-atta": SequentialVATTA(views=["crop", "flip"], passes=3, blend="v-atta"),
     "shrunk-m-atta": ShrunkMATTA(strengths=[1.0], folds=2),
 }
 EVERY = pytest.mark.parametrize("name", SETTINGS)

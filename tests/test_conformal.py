@@ -48,7 +48,7 @@ def test_new_images_are_covered_as_promised(score: str, coverage: float) -> None
         found.append(covered(how.fit(probs[:200], labels[:200])(probs[200:]), labels[200:]))
     error = np.std(found) / math.sqrt(len(found))
     assert np.mean(found) > coverage - 3 * error
-    assert np.mean(found) < coverage + 0.06, "sets that hold everything promise nothing"
+    assert np.mean(found) < coverage + 0.08, "sets that hold everything promise nothing"
 
 
 def test_the_promise_does_not_depend_on_the_probabilities_being_right() -> None:

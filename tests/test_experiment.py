@@ -297,7 +297,7 @@ def test_records_that_do_not_fit_are_named(records: dict[str, Record], change: d
 def test_comparing_gives_a_row_for_every_method_split_and_metric(record: Record) -> None:
     methods = [Vanilla(), TemperatureScaling(), VATTA()]
     rows = list(compare({"a": record}, methods, validation=100, splits=2))
-    assert len({(row.method, row.split, row.metric) for row in rows}) == len(rows) == 2 * 3 * (len(METRICS) + 1)
+    assert len({(row.method, row.split, row.metric) for row in rows}) == len(rows) == 2 * 3 * (len(METRICS) + 4)
     assert all(row.value == 0 for row in rows if row.metric == CLASS_CHANGES)
     assert {row.policy for row in rows if row.method == "v-atta"} == {"flip + 3 crop + 2 brightness + 2 contrast"}
 

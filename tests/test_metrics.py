@@ -183,7 +183,7 @@ def test_smooth_ece_lies_between_the_gap_of_all_images_and_that_of_each(case: tu
     confidence, winner = probs.double().max(1)
     gaps = (winner == torch.tensor(labels)).double() - confidence
     found = metrics.smooth_ece(probs, labels)
-    assert gaps.mean().abs().item() - 1e-5 <= found <= gaps.abs().mean().item() + 1e-5
+    assert gaps.mean().abs().item() - 1e-4 <= found <= gaps.abs().mean().item() + 1e-4
 
 
 def test_smooth_ece_does_not_jump_where_a_confidence_crosses_the_edge_of_a_bin() -> None:

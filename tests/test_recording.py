@@ -20,6 +20,7 @@ from layouts_made import AID, CIFAR10, classic, flat, hub, labels, pickled, pixe
 
 ROWS = {
     "cifar10": 14,
+    "cifar10_nudged": 14,
     "cifar10_shift": 14,
     "cifar10_ood": 13,
     "cifar100": 14,
@@ -76,15 +77,17 @@ def read(chosen: dict[str, Any], name: str) -> Record:
     return Record.load(chosen["records"] / f"{name}.safetensors")
 
 
-def test_all_seven_records_are_made(made):
+def test_all_records_are_made(made):
     chosen, said = made
     assert sorted(path.name for path in chosen["records"].iterdir()) == sorted(f"{name}.safetensors" for name in ROWS)
     for name, rows in ROWS.items():
         record = read(chosen, name)
-        assert (len(record), record.predictions.passes) == (rows, 17), name
+        nudged = name == "cifar10_nudged"
+        assert (len(record), record.predictions.passes) == (rows, 20 if nudged else 17), name
         assert record.predictions.classes == CLASSES[RECORDINGS[name].network]
         assert (record.labels is None) == name.endswith("_ood")
-        assert record.origin["policy"] == "flip + 5 crop + 5 brightness + 5 contrast"
+        assert record.origin["policy"] == "flip + 5 crop + 5 brightness + 5 contrast" + " + 3 nudge" * nudged
+        assert record.origin["draws"] == ("stratified" if nudged else "random")
     assert [line for line in said if line.startswith("training")] == [
         "training small_cnn on 20 images of cifar10: 2 epochs",
         "training small_cnn on 20 images of cifar100: 2 epochs",
@@ -132,6 +135,7 @@ def test_the_origin_says_how_a_record_was_made(made):
         assert ('"zoomed": 0.0' in origin["recipe"]) == (origin["trained_on"] != "aid")
         assert '"steps": 2' in origin["recipe"]
     assert [origins[name]["dataset"] for name in RECORDINGS] == [
+        "cifar10",
         "cifar10",
         "cifar10*",
         "aid",
@@ -282,6 +286,7 @@ def test_an_obstacle_is_one_sentence(tmp_path, monkeypatch):
     nothing = f" under {tmp_path}"
     assert {name: obstacle(name, tmp_path) for name in RECORDINGS} == {
         "cifar10": f"cifar10: no train split of cifar10 and no test split of cifar10{nothing}",
+        "cifar10_nudged": f"cifar10_nudged: no train split of cifar10 and no test split of cifar10{nothing}",
         "cifar10_shift": f"cifar10_shift: no train split of cifar10 and no test split of cifar10{nothing}",
         "cifar10_ood": f"cifar10_ood: no train split of cifar10 and no test split of aid or aid32{nothing}",
         "cifar100": f"cifar100: no train split of cifar100 and no test split of cifar100{nothing}",

@@ -35,8 +35,11 @@ def quick(experiment: Experiment) -> Experiment:
     """The same experiment on a handful of images, with a few steps of Adam where there were a thousand."""
     methods: dict[str, dict[str, Any]] = {label: dict(own) for label, own in experiment.methods.items()}
     for label, own in methods.items():
-        if "atta" in label:
-            own |= {"optimizer": "adam", "epochs": 2}
+        match own.get("method", label):
+            case "m-atta" | "v-atta":
+                own |= {"optimizer": "adam", "epochs": 2}
+            case "shrunk-m-atta":
+                own |= {"strengths": [1.0], "folds": 2}
         if label == "dirichlet":
             own["grid"] = [[1.0, 1.0]]
     few = {"policies": ("aug1", "aug8")} if experiment.choose else {}
@@ -227,7 +230,9 @@ def test_what_cannot_be_had_is_skipped_with_a_line(tmp_path: Path) -> None:
 
 def test_bundled_records_serve_where_no_folder_is_named(tmp_path: Path) -> None:
     plain = Places(output=tmp_path)
-    assert {name for name in recording.RECORDINGS if plain.find(name)} == {"cifar10", "cifar10_shift", "cifar10_ood"}
+    assert {name for name in recording.RECORDINGS if plain.find(name)} == {
+        *("cifar10", "cifar10_nudged", "cifar10_shift", "cifar10_ood")
+    }
     assert not any(Places(output=tmp_path, records=tmp_path).find(name) for name in recording.RECORDINGS)
     assert not any(Places(output=tmp_path, data=tmp_path).find(name) for name in recording.RECORDINGS)
 
