@@ -192,7 +192,8 @@ def results_page(done: Reproduction, machine: Mapping[str, str], *, command: str
     about = done.results.about
     parts = [
         "# Results",
-        f"The paper's evaluation, reproduced. Written by `{command}`; no number on this page was typed.",
+        f"The paper's evaluation, reproduced. Written by `{command}`; no number on this page was typed. "
+        "What lies past the paper is measured in [past-the-paper.md](past-the-paper.md).",
         _table({"": machine}),
         f"{splits} draws of the validation images: the first takes the first rows of a record as they stand, draw s a "
         f"permutation seeded with s. Adam's shuffles have seed {', '.join(map(str, experiments[0].seeds))}. Cells are the mean "
