@@ -156,7 +156,7 @@ def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_numbers(
 def test_the_page_says_on_what_it_ran_and_what_differs(whole: tuple[Reproduction, Places, list[str]]) -> None:
     done, *_ = whole
     page = results_page(done, {"processor": "an abacus", "commit": "abc"}, command="atta reproduce")
-    for text in ("an abacus", "abc", "`atta reproduce`", "seed", "sha256"):
+    for text in ("an abacus", "abc", "`atta reproduce`", "seed", "sha256", "[past-the-paper.md](past-the-paper.md)"):
         assert text in page
     for difference in ("Network", "Crop", "Clip", "Start of the optimiser", "Adaptive-TTA", "reconstructed"):
         assert difference in page.partition("## Differences")[2]
