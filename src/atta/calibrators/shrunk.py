@@ -11,9 +11,9 @@ with V-ATTA at λ = ∞ and M-ATTA, run to convergence, at λ = 0.
 a Gaussian prior by which each such addition has deviation 1/√λ, in logits. So one λ means the same for any number of images
 (whose evidence outgrows the prior by itself, hence 1/n), classes and kinds, and whatever the scale of the logits.
 
-**The choice of λ** is by cross-validated NLL and cautious: the largest λ whose held-out loss exceeds the least one by no more than
-two standard errors of that difference, image by image. λ = ∞ is always among them, and is V-ATTA
-itself. λ goes from stiff to loose, each fit starting at the last one, and no further once the loss is clearly on the rise.
+**The choice of λ** is by cross-validated NLL, and cautious: the largest λ whose held-out loss exceeds the least one by no more
+than two standard errors of that difference, image by image. λ = ∞ is always among them, and is V-ATTA itself. λ goes from stiff
+to loose, each fit starting at the last one, and no further once the loss is clearly on the rise.
 """
 
 from __future__ import annotations
