@@ -52,10 +52,10 @@ def test_the_summary_is_that_of_held_out_images(fitted, network, labels):
     assert (summary.images, summary.classes, summary.class_changes) == (60, 3, 0)
     assert fitted.mean_passes == 4
     lines = str(summary).splitlines()
-    assert lines[0] == "v-atta · flip + 2 crop · 4 passes an image · 3 classes"
+    assert lines[0] == "c-atta · flip + 2 crop · 4 passes an image · 3 classes"
     before, after = summary.before, summary.after
     assert lines[1] == (
-        f"cross-validated on 60 images: Brier {before['brier']:.4f} → {after['brier']:.4f}   "
+        f"cross-validated on 60 images, {summary.accuracy:.1%} right: Brier {before['brier']:.4f} → {after['brier']:.4f}   "
         f"ECE {before['ece']:.4f} → {after['ece']:.4f}   NLL {before['nll']:.4f} → {after['nll']:.4f}"
     )
     assert lines[2:] == ["class changes: 0"]
@@ -122,6 +122,20 @@ def test_a_shuffled_loader_keeps_image_and_label_together(network, labels):
 # ---- which policy
 
 
+def test_where_no_view_is_clearly_better_one_pass_and_a_temperature_are_left(network, labels):
+    noise = torch.randint(0, 3, (60,), generator=torch.Generator().manual_seed(0))  # labels that no view can tell
+    classifier = calibrate(network, pixels(), noise, policy=2)
+    assert (classifier.summary.method, classifier.policy.passes, classifier.mean_passes) == ("temperature", 1, 1)
+    assert {one["policy"] for one in classifier.summary.candidates} > {"temperature", "flip-2"}
+    assert calibrate(network, pixels(), labels, policy=1).summary.method == "temperature"
+
+
+def test_a_network_that_ends_in_a_softmax_is_refused_with_what_to_do(network, labels):
+    with pytest.raises(InputError, match=r"expected a model that returns logits.*atta.FromProbabilities\(model\)"):
+        calibrate(nn.Sequential(network, nn.Softmax(1)), pixels(), labels, policy="flip")
+    calibrate(atta.FromProbabilities(nn.Sequential(network, nn.Softmax(1))), pixels(), labels, policy="flip")
+
+
 def test_auto_and_a_budget_choose_from_the_policies_that_the_budget_allows(network, labels):
     classifier = calibrate(network, pixels(), labels, policy="auto", budget=7, method="mean-tta")
     allowed = {name for name, policy in POLICIES.items() if policy.passes <= 7}
@@ -138,8 +152,8 @@ def test_a_view_that_changes_the_size_or_fails_is_no_candidate(monkeypatch):
     monkeypatch.setitem(POLICIES, "native", Policy.parse("2 native-crop"))
     monkeypatch.setitem(POLICIES, "failing", Policy(((View.of("fails", fails), 1),)))
     monkeypatch.setitem(POLICIES, "taken", Policy.parse("flip"))
-    assert "taken" in candidates("auto", 3, pixels(1))
-    assert not {"native", "failing"} & set(candidates("auto", 3, pixels(1)))
+    assert "taken" in candidates("auto", 3, pixels(1), atta.CATTA())
+    assert not {"native", "failing"} & set(candidates("auto", 3, pixels(1), atta.CATTA()))
 
 
 def test_each_view_is_run_once_for_all_policies_that_share_it(labels):
@@ -193,13 +207,15 @@ def test_the_mean_of_the_passes_counts_only_the_images_that_go_on(network):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"policy": "auto", "budget": 1}, "budget: expected 2 or more passes, the image itself and a view, got 1"),
+        ({"policy": "auto", "budget": 0}, "budget: expected passes enough for c-atta, 2 or more .*, got 0"),
+        ({"policy": 1, "method": "mean-tta"}, "budget: expected passes enough for mean-tta, 2 or more .*, got 1"),
+        ({"classes": "abc"}, "calibrate takes no classes; it takes class_names and what collect takes"),
         ({"policy": "spin"}, "expected a name that is known, got 'spin'"),
         ({"policy": Policy(())}, "c-atta needs the logits of views, got predictions without any"),
         ({"method": "v-ata"}, "unknown method 'v-ata'. Did you mean"),
         ({"draws": "random"}, "draws: a classifier shows every image in the same, stratified views"),
         ({"class_names": ["a"], "method": "vanilla"}, "expected 3 class names, one a class, got 1"),
-        ({"labels": None}, "expected a record with labels, got one without"),
+        ({"labels": None}, "labels: expected a class number for every image, .* got none"),
         ({"labels": torch.arange(60)}, "labels must lie in 0 … 2"),
         ({"images": pixels(9), "labels": torch.zeros(9).long()}, "expected at least 10 labelled images for 5 folds"),
         ({"images": pixels().numpy()}, "expected channels='first' or channels='last' beside a NumPy array"),

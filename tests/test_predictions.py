@@ -353,7 +353,7 @@ BROKEN = {
     bad_inside: r"nan.safetensors: logits must be finite, got nan in row 1",
     bad_labels: r"labels.safetensors: labels must lie in 0 … 3, got 9 in row 0",
     (lambda tmp_path: tmp_path / "none.safetensors"): r"there is no file .*none.safetensors",
-    (lambda tmp_path: tmp_path): r"is not a whole safetensors file|is a folder",
+    (lambda tmp_path: tmp_path): r"is not a whole safetensors file|got the folder",
 }
 
 

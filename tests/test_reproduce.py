@@ -110,7 +110,7 @@ def test_everything_runs_from_data_alone(whole: tuple[Reproduction, Places, list
     assert [e.name for e in done.experiments] == [e.name for e in find_experiments()]
     assert set(done.files) == set(recording.RECORDINGS)
     assert sum(line.startswith("training") for line in said) == 3
-    assert sum(line.startswith("recording") for line in said) == 7
+    assert sum(line.startswith("recording") for line in said) == 8
     assert Results.load(places.output / "results.json") == done.results
     for experiment in done.experiments:
         saved = Results.load(places.output / f"{experiment.name}.json")

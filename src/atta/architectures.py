@@ -71,8 +71,8 @@ def _around(description: dict[str, Any], model: object) -> nn.Module:
         case "transformers":
             return _transformer(description["class"], description["config"])
     raise InputError(
-        f"expected model=..., a {description['class']} to load the weights into: its code is not in the file, "
-        "and nothing in a file is ever run"
+        f"expected model=... (--model package.module:name on the command line), a {description['class']} to load the weights "
+        "into: its code is not in the file, and nothing in a file is ever run"
     )
 
 

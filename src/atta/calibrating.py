@@ -8,6 +8,7 @@ wrap        CalibratedClassifier, with a summary that cross-validation wrote, no
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from inspect import signature
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from atta.borrowing import device_of
-from atta.calibrators import Calibrator, Method, find_method
+from atta.calibrators import Calibrator, Method, TemperatureScaling, find_method
 from atta.collecting import collect
 from atta.deploy import CalibratedClassifier, Summary
 from atta.details import reliability_bins
@@ -30,6 +31,7 @@ from atta.views import POLICIES, Policy
 BUDGET = 4  # passes an image, if nobody says otherwise
 SHOWN = ("brier", "ece", "nll")
 CHUNK = 256  # images read at a time
+NO_VIEWS = "temperature"  # what is left of any method without views
 
 
 def calibrate(
@@ -47,9 +49,10 @@ def calibrate(
 ) -> CalibratedClassifier:
     """Turn a trained model and a few hundred labelled images that it was not trained on into a calibrated classifier.
 
-    `policy` is "auto" (the best of `POLICIES` within `budget` passes an image, by cross-validation), a budget, the name of
-    a policy, or one as text: "flip + 2 shift". `method` is a name of `METHODS`, or a method with its settings. `images`,
-    `labels`, `channels` and the rest (`device`, `batch_size`, `autocast`, `workers`, `shards`, ...) are what `collect` takes.
+    `policy` is "auto" (the best of `POLICIES` within `budget` passes an image, by cross-validation, or temperature scaling and
+    one pass where no views are clearly better), a budget, the name of a policy, or one as text: "flip + 2 shift". `method` is
+    a name of `METHODS`, or a method with its settings. `images`, `labels`, `channels` and the rest (`device`, `batch_size`,
+    `autocast`, `workers`, `shards`, ...) are what `collect` takes.
     """
     method = find_method(method) if isinstance(method, str) else method
     source = as_source(images, channels)
@@ -59,20 +62,27 @@ def calibrate(
         raise InputError(
             "draws: a classifier shows every image in the same, stratified views; expected none to be named"
         )
-    policies = {"": Policy(())}
+    if unknown := set(collecting) - set(signature(collect).parameters):
+        raise InputError(
+            f"calibrate takes no {', '.join(sorted(unknown))}; it takes class_names and what collect takes"
+        )
+    policies = {NO_VIEWS: Policy(())}
     if method.needs_views:
         image = next(as_source(images, channels).read([(0, 1)]))[0]
-        policies = candidates(policy, budget, image)
+        policies = candidates(policy, budget, image, method)
     how = {"channels": channels, "progress": progress, "draws": "stratified", **collecting}
     records = record_policies(model, images, labels, policies, **how)
-    truth = next(iter(records.values())).require_labels()
-    answers = {name: held_out(method, record.predictions, truth) for name, record in records.items()}
+    first = next(iter(records.values()))
+    truth = _labels(first)
+    _refuse_probabilities(first)
+    methods = {name: TemperatureScaling() if name == NO_VIEWS and method.needs_views else method for name in records}
+    answers = {name: held_out(methods[name], record.predictions, truth) for name, record in records.items()}
     judged = rank({name: (records[name].predictions.passes, probs) for name, probs in answers.items()}, truth)
     name = judged[0].policy
     chosen = records[name]
     classifier = CalibratedClassifier(
         model,
-        method.fit(chosen.predictions, truth),
+        methods[name].fit(chosen.predictions, truth),
         policies[name],
         image_shape=[int(side) for side in chosen.origin["image_shape"].split(" x ")],
         class_names=class_names or source.classes,
@@ -81,18 +91,41 @@ def calibrate(
     return classifier
 
 
-def candidates(policy: str | int | Policy, budget: int, image: Tensor) -> dict[str, Policy]:
-    """The policies to choose from: the given one, or those of the library that the budget and such an image allow."""
+def candidates(policy: str | int | Policy, budget: int, image: Tensor, method: Method) -> dict[str, Policy]:
+    """The policies to choose from: the given one, or those of the library that the budget and such an image allow.
+
+    A method that keeps the class is left with temperature scaling where it has no views: one pass is a candidate, too.
+    """
     if isinstance(policy, int):
-        return candidates("auto", policy, image)
+        return candidates("auto", policy, image, method)
     if policy != "auto":
         return {str(policy): Policy.parse(policy)}
-    if budget < 2:
-        raise InputError(f"budget: expected 2 or more passes, the image itself and a view, got {budget}")
     found = {name: one for name, one in POLICIES.items() if one.passes <= budget and _suits(one, image)}
+    found = {NO_VIEWS: Policy(()), **found} if method.keeps_class and budget >= 1 else found
     if not found:
-        raise InputError(f"expected a budget that allows one of {', '.join(POLICIES)}, got {budget} passes")
+        raise InputError(
+            f"budget: expected passes enough for {method.name}, 2 or more (1 is temperature), got {budget}"
+        )
     return found
+
+
+def _labels(record: Record) -> Labels:
+    if record.labels is None:
+        raise InputError(
+            "labels: expected a class number for every image, given as labels=..., by a dataset of images and labels, or by a "
+            "folder with a subfolder for each class; got none"
+        )
+    return record.labels
+
+
+def _refuse_probabilities(record: Record) -> None:
+    """Refuse a network that ends in a softmax: no logits are of that form."""
+    logits = record.predictions.logits.double()
+    if logits.min() >= 0 and (logits.sum(dim=1) - 1).abs().max() < 1e-3:
+        raise InputError(
+            "expected a model that returns logits, got rows that are not negative and sum to 1, which are probabilities: "
+            "leave the softmax out, or write atta.FromProbabilities(model)"
+        )
 
 
 def _suits(policy: Policy, image: Tensor) -> bool:
@@ -150,6 +183,7 @@ def summarise(classifier: CalibratedClassifier, record: Record, answers: Probs, 
         classes=predictions.classes,
         before=measured["before"],
         after=measured["after"],
+        accuracy=evaluate(probs["before"], labels, metrics=("accuracy",))["accuracy"],
         class_changes=class_changes(probs["after"], probs["before"]),
         bins={when: _bins(found, labels) for when, found in probs.items()},
         candidates=[asdict(one) for one in judged],

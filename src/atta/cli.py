@@ -379,7 +379,7 @@ def calibrate(
     ],
     policy: Annotated[str, typer.Option(help='auto, the name of a policy, or one as text: "flip + 2 shift".')] = "auto",
     budget: Annotated[int, typer.Option(help="The most passes an image that `auto` may take.")] = 4,
-    method: Annotated[str, typer.Option(help="One of `atta methods`.")] = "v-atta",
+    method: Annotated[str, typer.Option(help="One of `atta methods`.")] = "c-atta",
     settings: Set = None,
     split: Split = "test",
     data: Data = None,

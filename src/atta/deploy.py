@@ -56,6 +56,7 @@ class Summary:
     classes: int
     before: Mapping[str, float]
     after: Mapping[str, float]
+    accuracy: float
     class_changes: int
     bins: Mapping[str, Any]
     candidates: Sequence[Mapping[str, Any]] = ()
@@ -66,13 +67,16 @@ class Summary:
             for name in self.after
         )
         views = f" · {self.policy}" if self.policy else ""
+        passes = "1 pass" if self.passes == 1 else f"{self.passes:.3g} passes"
         lines = [
-            f"{self.method}{views} · {self.passes:.3g} passes an image · {self.classes} classes",
-            f"cross-validated on {self.images} images: {change}",
+            f"{self.method}{views} · {passes} an image · {self.classes} classes",
+            f"cross-validated on {self.images} images, {self.accuracy:.1%} right: {change}",
             f"class changes: {self.class_changes}",
         ]
         if len(self.candidates) > 1:
             lines.append(f"chosen from {len(self.candidates)} policies by cross-validated NLL")
+        if self.after["nll"] >= self.before["nll"]:
+            lines.append("not better than the network as it is: take more images, other views, or method='temperature'")
         return "\n".join(lines)
 
 
@@ -141,7 +145,7 @@ class CalibratedClassifier(nn.Module, OnHub):
     def graph(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Answer with probabilities and base probabilities, all views in one pass, without a look at any value."""
         pixels = self._pixels(images)
-        found = self._logits(pixels, self.calibrator.kinds, most=self.policy.passes if self.policy else 1)
+        found = self._logits(pixels, self.calibrator.kinds, most=self.policy.passes)
         answer = _Answer(found.pop("")[:, 0], found, pixels.new_empty(0))
         return self._calibrated(answer), answer.logits.softmax(dim=-1)
 
@@ -162,7 +166,7 @@ class CalibratedClassifier(nn.Module, OnHub):
         """Forward passes an image took, on average over all images answered so far; before any, what is expected."""
         if self.images_seen:
             return self.passes_run / self.images_seen
-        return self.summary.passes if self.summary else float(self.policy.passes if self.policy else 1)
+        return self.summary.passes if self.summary else float(self.policy.passes)
 
     # ---- many images, and scikit-learn's habits --------------------------------------------------------------------
 
@@ -202,7 +206,7 @@ class CalibratedClassifier(nn.Module, OnHub):
     def fit(self, images: Any, labels: Any = None, **collecting: Any) -> "CalibratedClassifier":
         """Fit the same method with the same views to other images, in place; all else is what `collect` takes."""
         how = {"channels": self._channels(images), "progress": False, **collecting}
-        record = collect(self.model, images, labels, policy=self.policy or Policy(()), draws="stratified", **how)
+        record = collect(self.model, images, labels, policy=self.policy, draws="stratified", **how)
         fitted = self.calibrator.method.fit(record.predictions, record.require_labels())
         self.calibrator, self.summary = fitted.to(device_of(self)), None
         return self
@@ -254,7 +258,7 @@ class CalibratedClassifier(nn.Module, OnHub):
             "torch": torch.__version__,
             "method": self.calibrator.method.name,
             "keeps_class": self.calibrator.keeps_class,
-            "policy": str(self.policy) if self.policy else None,
+            "policy": str(self.policy),
             "draws": "stratified",
             "image_shape": list(self.image_shape),
             "classes": self.calibrator.classes,
@@ -292,7 +296,7 @@ class CalibratedClassifier(nn.Module, OnHub):
             shape = tuple(about["image_shape"])
             network, dtype = architectures.build(about["model"], model), getattr(torch, about["dtype"])
             calibrator = restore(*parts["calibrator"], path=path)
-            policy = None if about["policy"] is None else Policy.parse(about["policy"], views=views)
+            policy = Policy.parse(about["policy"], views=views) if about["policy"] else Policy(())
             summary = None if about["summary"] is None else Summary(**about["summary"])
             names = tuple(about["class_names"])
         except (KeyError, TypeError, AttributeError) as error:
@@ -357,7 +361,7 @@ class CalibratedClassifier(nn.Module, OnHub):
         return self
 
     def __repr__(self) -> str:
-        views = f", {str(self.policy)!r}" if self.policy else ""
+        views = f", {str(self.policy)!r}" if self.policy.terms else ""
         inner = getattr(self.model, "model", self.model)
         shape = " × ".join(map(str, self.image_shape))
         return f"CalibratedClassifier({type(inner).__name__}, {self.calibrator.extra_repr()}{views}, images {shape})"
@@ -385,6 +389,9 @@ class CalibratedClassifier(nn.Module, OnHub):
         self._check_mode()
         if images.is_floating_point() and images.shape[0]:
             low, high = (float(value) for value in images.aminmax())
+            if low != low:
+                row = int(images.isnan().flatten(1).any(dim=1).nonzero()[0])
+                raise InputError(f"expected pixels in [0, 1], got nan in image {row} of the batch")
             if not (low >= -ROUNDING and high <= 1 + ROUNDING):
                 rows = (~((images >= -ROUNDING) & (images <= 1 + ROUNDING))).flatten(1).any(dim=1).nonzero()
                 raise InputError(
@@ -414,7 +421,7 @@ class CalibratedClassifier(nn.Module, OnHub):
 
     def _answered(self, pixels: Tensor) -> _Answer:
         """Run the network on the images, and on the views that they need."""
-        n, repeats = pixels.shape[0], self.policy.repeats if self.policy else {}
+        n, repeats = pixels.shape[0], self.policy.repeats
         if n == 0:  # many a network fails on no images
             logits = torch.zeros(0, self.calibrator.classes, dtype=pixels.dtype, device=pixels.device)
             views = {kind: logits.new_zeros(0, count, logits.shape[1]) for kind, count in repeats.items()}
@@ -474,9 +481,9 @@ class CalibratedClassifier(nn.Module, OnHub):
 class _Numbers(nn.Module):
     """The views of a policy and the stratified numbers of each of their repeats, as buffers: they move with the model."""
 
-    def __init__(self, policy: Policy | None, shape: tuple[int, ...]) -> None:
+    def __init__(self, policy: Policy, shape: tuple[int, ...]) -> None:
         super().__init__()
-        self.terms = policy.terms if policy else ()
+        self.terms = policy.terms
         for i, (view, repeats) in enumerate(self.terms):
             if view.random:
                 count = view.numbers if isinstance(view.numbers, int) else view.numbers(*shape)
@@ -502,10 +509,10 @@ class _Graph(nn.Module):
         return self.classifier.graph(images)
 
 
-def _used(policy: str | Policy | None, calibrator: Calibrator) -> Policy | None:
+def _used(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
     """The policy without the views that the calibrator does not look at."""
     if not calibrator.kinds:
-        return None
+        return Policy(())
     if policy is None:
         raise InputError(f"expected the policy of the views {', '.join(calibrator.kinds)}, got none")
     policy = Policy.parse(policy)

@@ -258,6 +258,10 @@ def find_record(name: str | os.PathLike[str]) -> Record:
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the tensors and the text metadata of a safetensors file."""
+    if Path(path).is_dir():
+        raise InputError(
+            f"expected a file, got the folder {path}; a saved classifier is read by CalibratedClassifier.load"
+        )
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118

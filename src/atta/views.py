@@ -418,6 +418,8 @@ POLICIES |= {
         "shift-mix-9": "4 shift + 4 flip-shift",
         "shift-mix-17": "8 shift + 8 flip-shift",
         # Digits, letters, signs: whatever a mirror would turn into something else.
+        "shift-2": "shift",
+        "shift-4": "3 shift",
         "shift-5": "4 shift",
         # Images from above or through a microscope, which have neither; quarter turns want a square, or any size.
         "vflip-2": "vflip",
