@@ -63,7 +63,11 @@ def test_the_summary_is_that_of_held_out_images(fitted, network, labels):
 
 @pytest.mark.parametrize("method", atta.METHODS)
 def test_every_method_becomes_a_classifier(network, labels, method, tmp_path):
-    settings = {"grid": ((0.01, 0.01),)} if method == "dirichlet" else {}  # its search takes seconds
+    searches = {
+        "dirichlet": {"grid": ((0.01, 0.01),)},
+        "shrunk-m-atta": {"strengths": (1.0,), "folds": 2},
+    }  # take seconds
+    settings = searches.get(method, {})
     given = atta.find_method(method, **settings) if settings else method
     classifier = calibrate(network, pixels(), labels, method=given)
     images = pixels(20, seed=1)

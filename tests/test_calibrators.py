@@ -842,7 +842,7 @@ def test_truncated_foreign_and_missing_files_are_refused_with_a_sentence(tmp_pat
         (text, "is not a whole safetensors file"),
         (record, "is not a calibrator: expected format 'atta.calibrator', got None"),
         (tmp_path / "none", "there is no file"),
-        (tmp_path, "is not a whole safetensors file"),
+        (tmp_path, "expected a file, got the folder"),
     ):
         with pytest.raises(InputError, match=sentence):
             load(path)

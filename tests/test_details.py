@@ -31,7 +31,7 @@ def fitted(name: str, record: Record) -> dict[str, object]:
     return details(calibrator, record)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "dirichlet"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("dirichlet", "shrunk-m-atta")])
 def test_every_method_has_details_that_json_can_hold(name: str, test_record: Record) -> None:
     found = fitted(name, test_record)
     assert json.loads(json.dumps(found, allow_nan=False)) == found

@@ -61,7 +61,7 @@ def test_where_classes_do_not_differ_it_is_v_atta_bit_for_bit(settings):
 
 
 def test_classes_that_differ_get_weights_of_their_own():
-    predictions, labels = made(300, differing=True)
+    predictions, labels = made(600, differing=True)
     test, test_labels = made(4000, seed=1, differing=True)
     found, flat = (method.fit(predictions, labels) for method in (ShrunkMATTA(strengths=[30.0, 3.0], folds=2), VATTA()))
     assert found.weights.shape == (2, 4)
@@ -129,7 +129,7 @@ def test_the_scale_of_the_views_does_not_matter():
 
 @given(seeds, st.integers(2, 12), st.integers(2, 6), st.integers(1, 6), st.sampled_from([0.0, 0.3, 2.0]))
 @settings(max_examples=60, deadline=None)
-def test_the_strength_is_the_largest_within_one_standard_error_of_the_best(seed, n, parts, count, noise):
+def test_the_strength_is_the_largest_within_two_standard_errors_of_the_best(seed, n, parts, count, noise):
     rng = np.random.default_rng(seed)
     tried = [math.inf, *(10.0**-i for i in range(count))]
     # A valley: what comes after the first clear rise is not looked at.
@@ -149,7 +149,7 @@ def test_the_strength_is_the_largest_within_one_standard_error_of_the_best(seed,
 
     def worse(strength: float, than: float) -> bool:
         more = depth[strength] - depth[than]
-        return bool(np.mean(more) > np.std(more, ddof=1) / math.sqrt(n))
+        return bool(np.mean(more) > 2 * np.std(more, ddof=1) / math.sqrt(n))
 
     seen, best = [], math.inf
     for strength in tried:

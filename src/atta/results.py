@@ -292,7 +292,7 @@ class Results:
         """
         rows, intervals = (",\n".join(_json(vars(one)) for one in those) for those in (self.rows, self.intervals))
         about = json.dumps(_finite(self.about), indent=1, ensure_ascii=False, sort_keys=True, allow_nan=False)
-        details = ",\n".join(_ENCODER.encode(_finite(detail)) for detail in self.details)
+        details = ",\n".join(_json(detail) for detail in self.details)
         head = f'"format": "{FORMAT}",\n"version": {FORMAT_VERSION},\n"about": {about},\n'
         return f'{{\n{head}"details": [\n{details}\n],\n"rows": [\n{rows}\n],\n"intervals": [\n{intervals}\n]\n}}\n'
 
@@ -351,8 +351,11 @@ def judged(low: float, high: float, better: str | None) -> int | None:
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
-def _json(row: dict[str, Any]) -> str:
-    return _ENCODER.encode(row if all(math.isfinite(row.get(name, 0)) for name in BOUNDS) else _finite(row))
+def _json(value: Any) -> str:
+    try:
+        return _ENCODER.encode(value)
+    except ValueError:  # nan or ±inf, somewhere: seldom, and looking for it takes longer than writing
+        return _ENCODER.encode(_finite(value))
 
 
 def _finite(value: Any) -> Any:
