@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from hypothesis import settings
 
 from atta import Predictions, Record
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from atta import CalibratedClassifier
 
 torch.set_num_threads(1)  # two workers on two cores
+
+settings.register_profile("brief", max_examples=40)  # of each law; the suite runs often
+settings.load_profile("brief")
 
 
 def made_up(

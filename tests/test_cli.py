@@ -67,7 +67,7 @@ def test_compare_prints_the_table_and_writes_its_numbers(record_file: str, tmp_p
 
 def test_compare_takes_all_methods_by_default(record_file: str, tmp_path: Path) -> None:
     numbers = tmp_path / "out.json"
-    run("compare", record_file, "--validation", "60", "--json", str(numbers))
+    run("compare", record_file, "--validation", "20", "--json", str(numbers))
     assert Results.load(numbers).names("method") == list(atta.METHODS)
 
 

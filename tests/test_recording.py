@@ -18,6 +18,8 @@ from atta.recording import NETWORKS, RECORDINGS, make, obstacle
 from atta.types import InputError
 from layouts_made import AID, CIFAR10, classic, flat, hub, labels, pickled, pixels, table
 
+pytestmark = pytest.mark.xdist_group("recording")  # one worker makes what all of them look at
+
 ROWS = {
     "cifar10": 14,
     "cifar10_nudged": 14,

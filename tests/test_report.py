@@ -23,6 +23,8 @@ from atta.sections import sections_of
 from atta.types import InputError
 from conftest import made_up
 
+pytestmark = pytest.mark.xdist_group("report")  # one worker makes what all of them look at
+
 ATTACK = "<script>alert(1)</script><!--"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 QUICK = ("vanilla", "temperature", "isotonic", "mean-tta", "adaptive-tta")

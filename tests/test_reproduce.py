@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from atta.cli import commands
 from atta.experiment import Experiment
 from atta.published import published
 from atta.reproduce import Making, Places, Reproduction, experiments_folder, find_experiments, needed, reproduce
+from atta.resampling import Resamples
 from atta.results import Results
 from atta.tables import against, chosen, own_table, results_page
 from atta.types import InputError
 from conftest import made_up
 from layouts_made import classic
+
+pytestmark = pytest.mark.xdist_group("reproduce")  # one worker makes what all of them look at
 
 FILES = sorted(experiments_folder().glob("*.toml"))
 MAKING = Making(model="small_cnn", steps=2, image_size=16, validation=5, device="cpu", progress=False)
@@ -54,6 +58,13 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("data")
     classic(root)
     return root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_resamples() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("atta.experiment.Resamples", partial(Resamples, count=20))
+        yield
 
 
 @pytest.fixture(scope="module")
