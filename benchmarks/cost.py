@@ -32,7 +32,8 @@ def fronts(fitted: Record, test: Record, budgets: list[float], fits: bool) -> di
     methods = {"temperature": TemperatureScaling(), "v-atta": VATTA()}
     for budget in budgets:
         if budget < predictions.passes:
-            methods |= {f"{m.name} {budget:g}": m(passes=budget) for m in (SelectiveVATTA, SequentialVATTA)}
+            staged = (m(passes=budget, blend="v-atta") for m in (SelectiveVATTA, SequentialVATTA))
+            methods |= {f"{method.name} {budget:g}": method for method in staged}
     found = {}
     for name, method in methods.items():
         calibrator = method.fit(predictions, labels)
