@@ -22,7 +22,7 @@ without a loop or an epsilon. `step=0.01` gives the paper's grid instead.
 **For every input, ties included, argmax(probs) == argmax(base).** At the bound two classes tie, and rounding would decide
 between them; so leads count as a few roundings shorter (`slack`), the share stays a relative `MARGIN` below, and a row whose
 class would still change is answered with `base`. The slack makes the answer continuous: without it rounding decides between
-blend and `base` where two classes nearly tie, and a batch, a graph or a GPU that rounds differently jumps by up to 0.06.
+blend and `base` where two classes nearly tie, and a batch, a graph or a GPU that rounds differently jumps.
 Half-precision inputs are computed and answered in float32.
 """
 

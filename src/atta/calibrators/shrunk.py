@@ -36,7 +36,7 @@ from atta.types import InputError, Labels, Probs, Scalar, ViewLogits, ViewWeight
 
 STIFF = 1e6  # stands for λ = ∞ in the folds: nothing moves by more than a few thousandths of a logit
 SILENT = 1e-3  # the size that logits have at least: a weight on nothing must not be infinite
-CAUTION = 2  # standard errors: with one, a split in thirty at 250 images was given too little shrinkage
+CAUTION = 2  # standard errors: with one, a split of 250 images was given too little shrinkage (docs/past-the-paper.md)
 EASE = 1e-4  # of the curvature, added to it: views that say the same leave it singular
 
 
