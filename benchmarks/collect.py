@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import atta
-from atta.networks import resnet50
+from atta.networks.resnet import resnet50
 
 POLICY = "flip + 5 crop + 5 brightness + 4 contrast"
 PASSES = 16

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from atta import VATTA, Predictions, Record, SelectiveVATTA, SequentialVATTA, TemperatureScaling, evaluate, find_record
-from atta.fits import Rows
-from atta.views import Policy
+from atta.experiments.fits import Rows
+from atta.images.views import Policy
 
 BUDGETS = (1.2, 1.7, 3.0, 5.0)
 GATES = {

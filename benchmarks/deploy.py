@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import atta
 from atta.calibrators.views import ViewBlend
-from atta.networks import resnet50
+from atta.networks.resnet import resnet50
 from benchmarks.collect import pixels, resnet20, table
 
 POLICIES = ("shift-mix-4", "aug8")
@@ -76,7 +76,7 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device(asked.device)
     torch.manual_seed(0)
-    from atta.deploy import ROWS
+    from atta.deploy.classifier import ROWS
 
     if device.type == "cuda":
         networks = {"ResNet-50, 3x3 stem": (resnet50(10), (32, 256, 1024))}

@@ -24,16 +24,16 @@ from torch import Tensor
 
 from atta import MATTA, VATTA, InputError, Predictions, Record, SelectiveVATTA, SequentialVATTA, ShrunkMATTA
 from atta.calibrators import CATTA, Method, TemperatureScaling, Vanilla
-from atta.conformal import SCORES, Conformal, cross_checked
+from atta.calibrators.conformal import SCORES, Conformal, cross_checked
+from atta.cli.terminal import resumable, say
+from atta.experiments.fits import Rows
+from atta.experiments.provenance import machine
 from atta.files import whole_file
-from atta.fits import Rows
-from atta.metrics import door, per_image
+from atta.images.views import POLICIES, Policy, stratified_numbers
+from atta.metrics.resampling import Resamples, intervals
+from atta.metrics.scores import door, per_image
 from atta.predictions import read_tensors, write_tensors
-from atta.provenance import machine
-from atta.resampling import Resamples, intervals
-from atta.results import Table
-from atta.terminal import resumable, say
-from atta.views import POLICIES, Policy, stratified_numbers
+from atta.results.rows import Table
 
 TERMS = ("brier", "nll", "passes", "changed")
 """What is known of each image that a candidate was tested on."""

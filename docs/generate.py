@@ -6,7 +6,7 @@ import click
 import typer
 from typer.cli import get_docs_for_click
 
-from atta.cli import commands
+from atta.cli.app import commands
 
 CLI = Path(__file__).parent / "cli.md"
 

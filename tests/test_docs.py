@@ -32,7 +32,7 @@ def test_the_readme_runs_on_a_model_and_on_logits(tmp_path: Path, monkeypatch: p
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 4))
     names = {"model": model, "images": images, "labels": labels, "new_images": torch.rand(10, 3, 16, 16)}
     monkeypatch.setattr(
-        "atta.calibrating.POLICIES", {"few": atta.Policy.parse("flip + vflip")}
+        "atta.deploy.calibrate.POLICIES", {"few": atta.Policy.parse("flip + vflip")}
     )  # a search takes longer
     exec(from_model.replace(".onnx", ".pt2"), names)  # the example exports ONNX
     own = names["model"](names["new_images"]).softmax(dim=1).argmax(dim=1)  # type: ignore[operator]

@@ -10,8 +10,8 @@ import torch
 
 import atta
 from atta.calibrators import CATTA
-from atta.fits import Rows
-from atta.views import Policy
+from atta.experiments.fits import Rows
+from atta.images.views import Policy
 
 ROOT = Path(__file__).parent.parent
 IMAGES, CLASSES = 200, 4

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
-    from atta.calibrating import calibrate
     from atta.calibrators import (
         CATTA,
         MATTA,
@@ -34,93 +33,77 @@ if TYPE_CHECKING:
         find_method,
         load,
     )
-    from atta.collecting import collect
-    from atta.conformal import Conformal, ConformalSets
-    from atta.deploy import CalibratedClassifier
+    from atta.calibrators.conformal import Conformal, ConformalSets
+    from atta.collection.collect import collect
+    from atta.deploy.calibrate import calibrate
+    from atta.deploy.classifier import CalibratedClassifier
     from atta.errors import InputError
-    from atta.figures import compare_plot, reliability
-    from atta.metrics import METRICS, Sums, bins, evaluate
-    from atta.models import FromProbabilities, Normalized, NumpyModel, OnnxModel
+    from atta.figures.charts import compare_plot, reliability
+    from atta.images.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
+    from atta.metrics.resampling import bootstrap, paired
+    from atta.metrics.scores import METRICS, Sums, bins, evaluate
+    from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel
     from atta.predictions import Predictions, Record, find_record
-    from atta.resampling import bootstrap, paired
-    from atta.results import Results
-    from atta.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
+    from atta.results.rows import Results
 
-__all__ = [
-    "CATTA",
-    "MATTA",
-    "METHODS",
-    "METRICS",
-    "PAPER_POLICIES",
-    "POLICIES",
-    "VATTA",
-    "VIEWS",
-    "AdaptiveTTA",
-    "CalibratedClassifier",
-    "Calibrator",
-    "Conformal",
-    "ConformalSets",
-    "Dirichlet",
-    "FromProbabilities",
-    "Histogram",
-    "InputError",
-    "Isotonic",
-    "MeanTTA",
-    "MeanTTATemperature",
-    "Method",
-    "Normalized",
-    "NumpyModel",
-    "OnnxModel",
-    "Policy",
-    "Predictions",
-    "Record",
-    "Results",
-    "SelectiveVATTA",
-    "SequentialVATTA",
-    "ShrunkMATTA",
-    "Sums",
-    "TemperatureScaling",
-    "Vanilla",
-    "View",
-    "bins",
-    "bootstrap",
-    "calibrate",
-    "collect",
-    "compare_plot",
-    "evaluate",
-    "find_method",
-    "find_record",
-    "load",
-    "paired",
-    "reliability",
-]
+_HOMES = {
+    "CATTA": "calibrators",
+    "MATTA": "calibrators",
+    "METHODS": "calibrators",
+    "METRICS": "metrics.scores",
+    "PAPER_POLICIES": "images.views",
+    "POLICIES": "images.views",
+    "VATTA": "calibrators",
+    "VIEWS": "images.views",
+    "AdaptiveTTA": "calibrators",
+    "CalibratedClassifier": "deploy.classifier",
+    "Calibrator": "calibrators",
+    "Conformal": "calibrators.conformal",
+    "ConformalSets": "calibrators.conformal",
+    "Dirichlet": "calibrators",
+    "FromProbabilities": "networks.adapters",
+    "Histogram": "calibrators",
+    "InputError": "errors",
+    "Isotonic": "calibrators",
+    "MeanTTA": "calibrators",
+    "MeanTTATemperature": "calibrators",
+    "Method": "calibrators",
+    "Normalized": "networks.adapters",
+    "NumpyModel": "networks.adapters",
+    "OnnxModel": "networks.adapters",
+    "Policy": "images.views",
+    "Predictions": "predictions",
+    "Record": "predictions",
+    "Results": "results.rows",
+    "SelectiveVATTA": "calibrators",
+    "SequentialVATTA": "calibrators",
+    "ShrunkMATTA": "calibrators",
+    "Sums": "metrics.scores",
+    "TemperatureScaling": "calibrators",
+    "Vanilla": "calibrators",
+    "View": "images.views",
+    "bins": "metrics.scores",
+    "bootstrap": "metrics.resampling",
+    "calibrate": "deploy.calibrate",
+    "collect": "collection.collect",
+    "compare_plot": "figures.charts",
+    "evaluate": "metrics.scores",
+    "find_method": "calibrators",
+    "find_record": "predictions",
+    "load": "calibrators",
+    "paired": "metrics.resampling",
+    "reliability": "figures.charts",
+}
 
-_HOMES = (
-    *(
-        "calibrators",
-        "errors",
-        "metrics",
-        "resampling",
-        "predictions",
-        "results",
-        "views",
-        "models",
-        "collecting",
-        "figures",
-    ),
-    *("conformal", "deploy", "calibrating"),
-)
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
     """Find a name when it is first used: `import atta` and `atta --help` need not wait for torch."""
-    if name in __all__:
-        for home in _HOMES:
-            module = import_module(f"atta.{home}")
-            if hasattr(module, name):
-                globals()[name] = getattr(module, name)
-                return globals()[name]
-    raise AttributeError(f"module 'atta' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'atta' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"atta.{_HOMES[name]}"), name)
+    return found
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,5 @@
 """`python -m atta` is the command line too."""
 
-from atta.cli import app
+from atta.cli.app import app
 
 app()

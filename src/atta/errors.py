@@ -1,5 +1,34 @@
-"""The one exception that a user is meant to read."""
+"""The one exception that a user is meant to read, and the two hints that many messages end with."""
+
+import difflib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class InputError(ValueError):
     """Input that cannot be used. The message says what was expected and what came."""
+
+
+def suggest(name: object, known: Iterable[str]) -> str:
+    """The end of a message about an unknown name: the nearest known one as a question, or nothing if none is near.
+
+    >>> "unknown method 'v-ata'." + suggest("v-ata", ["v-atta", "temperature"])
+    "unknown method 'v-ata'. Did you mean 'v-atta'?"
+    """
+    near = difflib.get_close_matches(str(name), list(known), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+@contextmanager
+def require(extra: str, what: str) -> Iterator[None]:
+    """Import optional libraries inside: one that is absent, or does not load, is answered with what to install.
+
+    >>> with require("report", "a report"):
+    ...     import no_such_library
+    Traceback (most recent call last):
+    atta.errors.InputError: a report needs more than was installed: pip install 'atta[report]' (No module named 'no_such_library')
+    """
+    try:
+        yield
+    except (ImportError, RuntimeError) as error:  # a broken binary says RuntimeError
+        raise InputError(f"{what} needs more than was installed: pip install 'atta[{extra}]' ({error})") from error

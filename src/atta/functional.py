@@ -125,11 +125,11 @@ def atta(
     dtype = torch.promote_types(logits.dtype, torch.float32)
     base = logits.to(dtype).softmax(dim=-1)
     fused = fuse(view_logits.to(dtype), weights.to(dtype), space=space)
-    return admit(base, fused, limit, step=step)
+    return guarded_blend(base, fused, limit, step=step)
 
 
-def admit(base: Probs, fused: Probs, limit: Scalar | float, *, step: float | None = None) -> Probs:
-    """Blend in as much of `fused` as the limit and the class admit."""
+def guarded_blend(base: Probs, fused: Probs, limit: Scalar | float, *, step: float | None = None) -> Probs:
+    """Blend in as much of `fused` as the limit and the class allow."""
     first = leader(base)
     return blend(base, fused, largest_share(base, fused, limit, step=step, first=first), first=first)
 

@@ -20,8 +20,8 @@ from typing import ClassVar
 import torch
 
 from atta.calibrators.base import Method, choose_kinds
+from atta.calibrators.fitting import doubt, newton
 from atta.calibrators.views import RUNAWAY, Kinds, ViewBlend, as_kinds, penalty
-from atta.fitting import doubt, newton
 from atta.predictions import Predictions, mean_views
 from atta.types import Labels
 

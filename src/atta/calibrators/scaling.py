@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from atta.calibrators.base import Calibrator, Method, base_probs, guard_class
-from atta.fitting import doubt, fold_weights, folds, minimize
+from atta.calibrators.fitting import doubt, fold_weights, folds, minimize
 from atta.predictions import Predictions
 from atta.types import InputError, Labels, Logits, Probs, RepeatLogits
 

@@ -41,7 +41,7 @@ from atta.calibrators.base import Calibrator, Method, base_probs, choose_kinds
 from atta.calibrators.convex import CATTA
 from atta.calibrators.scaling import fit_temperature, scaled
 from atta.calibrators.views import VATTA, Kinds, ViewBlend, as_kinds
-from atta.functional import admit, weighted_sum
+from atta.functional import guarded_blend, weighted_sum
 from atta.predictions import Predictions, repeat_mean
 from atta.types import InputError, Labels, Logits, Probs, RepeatLogits, Shares
 
@@ -126,7 +126,7 @@ class StagedBlend(Calibrator):
                 return
             rows += [repeat_mean(views[kind]) for kind in kinds]
             fused = weighted_sum(rows, weights[: len(rows), None]).softmax(dim=-1)
-            probs = admit(base, fused, limit)
+            probs = guarded_blend(base, fused, limit)
             yield probs, probs.amax(dim=-1)
 
     def extra_repr(self) -> str:

@@ -28,8 +28,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atta.calibrators.base import Method, base_probs, choose_kinds
+from atta.calibrators.fitting import folds, minimize
 from atta.calibrators.views import LIMIT, PRIOR, VATTA, Kinds, ViewBlend
-from atta.fitting import folds, minimize
 from atta.functional import First, Space, fuse, largest_share, leader, mix
 from atta.predictions import Predictions, mean_views
 from atta.types import InputError, Labels, Probs, Scalar, ViewLogits, ViewWeights

@@ -19,12 +19,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from atta.calibrators.base import Calibrator, Method, Sets, base_probs, choose_kinds
+from atta.calibrators.fitting import descend, minimize, nll
 from atta.calibrators.scaling import fit_temperature
-from atta.fitting import descend, minimize, nll
-from atta.functional import Space, admit, blend, fuse, largest_share, leader, weighted_sum
-from atta.metrics import bin_index
+from atta.calibrators.slopes import nll_slopes
+from atta.functional import Space, blend, fuse, guarded_blend, largest_share, leader, weighted_sum
+from atta.metrics.scores import bin_index
 from atta.predictions import Predictions, mean_views, repeat_mean
-from atta.slopes import nll_slopes
 from atta.types import InputError, Labels, Logits, Probs, RepeatLogits, ViewLogits
 
 Kinds: TypeAlias = Sequence[str] | None
@@ -77,7 +77,7 @@ class ViewBlend(Calibrator):
 
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Blend what the views say into what the network says."""
-        return admit(base_probs(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
+        return guarded_blend(base_probs(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
 
 
 class AverageBlend(Calibrator):
@@ -103,7 +103,7 @@ class AverageBlend(Calibrator):
 
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Blend what the views say into what the network says."""
-        return admit(base_probs(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
+        return guarded_blend(base_probs(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
 
 
 class ViewMean(Calibrator):

@@ -1,0 +1,142 @@
+"""The slope of the loss that M-ATTA and V-ATTA minimise, written out, for many fits at once.
+
+A step of Adam is some forty operations on a batch of 500 images and 10 classes: autograd takes longer to record them than
+the processor to do them, and one operation on sixteen fits costs little more than on one. With c the predicted class, y the
+label and the names of `functional`,
+
+    loss = -ln p_y,   p_y = (1 - share) · base_y + share · fused_y
+    ∂loss/∂fused_y = -share / p_y           ∂loss/∂share = -(fused_y - base_y) / p_y
+
+The share moves with the limit where the limit or the grid below it decides, and elsewhere with the rival j who is the first
+to draw level: share = (1 - MARGIN) · lead_j / (lead_j + gain_j) and gain_j = fused_j - fused_c, hence
+
+    ∂share/∂fused_j = -share / (lead_j + gain_j) = -∂share/∂fused_c
+
+and through p = softmax(z), ∂/∂z = p ⊙ (∂/∂p - Σ p ⊙ ∂/∂p). The tests hold all of it against autograd on `functional`.
+
+**The bits of a fit do not depend on which fits are computed beside it, nor on the threads.** Operations that give a number
+the same bits wherever it lies (+, -, ·, /, √, comparisons, and exp) work on all fits together. Others do not: torch's sums,
+softmax and lerp go another way about the last few numbers of a piece. So sums are folded (`total`), and the rest avoided.
+
+Axes: fits, kinds, classes, images. Images are last, so that each operation runs along a few hundred of them at a stretch.
+"""
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from atta.calibrators.fitting import Parameters
+from atta.functional import MARGIN, TINY, Space, slack
+
+FitProbs: TypeAlias = Float[Tensor, "fits k n"]
+FitShares: TypeAlias = Float[Tensor, "fits 1 n"]
+
+
+def nll_slopes(
+    base: Float[Tensor, "fits n k"],
+    view_logits: Float[Tensor, "fits n m k"],
+    labels: Int[Tensor, "fits n"],
+    *,
+    step: float | None = None,
+    space: Space = "logits",
+    prior: float = 0.0,
+) -> Callable[[Parameters, Int[Tensor, " batch"]], dict[str, Tensor]]:
+    """Return the function from `weights` (fits, m, k or 1), `limit` (fits) and rows to the slopes of the mean loss over them.
+
+    The loss is the NLL of `functional.atta` plus `prior` times the sum of the squares of the weights, a mean over columns.
+    """
+    # Rows are picked where an image's numbers lie together, and turned afterwards: picking single numbers misses the caches.
+    images = torch.cat([base.unsqueeze(2), view_logits], dim=2)
+    marks = torch.stack([base.max(dim=-1).indices, labels], dim=-1)
+
+    def slopes(parameters: Parameters, rows: Int[Tensor, " batch"]) -> dict[str, Tensor]:
+        weights, limit = parameters["weights"].unsqueeze(-1), parameters["limit"][:, None, None]
+        these = images.index_select(1, rows).permute(0, 2, 3, 1).contiguous()
+        base, views = these[:, 0], these[:, 1:]
+        first, label = marks.index_select(1, rows).mT.chunk(2, dim=1)
+
+        terms = weights * views
+        parts = softmax(total(terms, dim=1) if space == "logits" else terms)  # one, or one a kind
+        fused = parts[:, 0] if space == "logits" else total(parts.clone(), dim=1)[:, 0] / parts.shape[1]
+
+        lead = (base.gather(1, first) - slack(base) - base).clamp_(min=TINY)
+        reach = (fused - fused.gather(1, first)).clamp_(min=0).add_(lead)
+        catch_up, rival = (lead / reach).min(dim=1, keepdim=True)
+
+        if step is None:
+            bound = (1 - MARGIN) * catch_up
+            limited = (catch_up >= 1) | (limit < bound)
+            share = torch.where(limited, limit, bound)
+            kept = _keeps(base, fused, share, first)
+            share, limited, overtaken = share * kept, limited & kept, ~limited & kept
+        else:
+            share = _share_on_grid(base, fused, limit, catch_up, step, first)
+            limited, overtaken = share > 0, None
+
+        label_base, label_fused = base.gather(1, label), fused.gather(1, label)
+        p = mix(label_base, label_fused, share)
+        tiny = torch.finfo(p.dtype).tiny
+        # A vanished probability counts as tiny in `fitting.nll`, and so has no slope.
+        by_p = (p >= tiny) / (p.clamp(min=tiny) * -p.shape[-1])
+        by_share = by_p * (label_fused - label_base)
+        by_fused = torch.zeros_like(fused).scatter_add_(1, label, by_p * share)
+        if overtaken is not None:
+            by_gain = torch.where(overtaken, by_share * share / reach.gather(1, rival), 0.0)
+            by_fused.scatter_add_(1, rival, -by_gain).scatter_add_(1, first, by_gain)
+
+        by_parts = by_fused.unsqueeze(1) / parts.shape[1]
+        by_terms = (by_parts - total(by_parts * parts, dim=2)).mul_(parts)
+        by_weights = total(by_terms * views, dim=3)
+        if weights.shape[2] == 1:
+            by_weights = total(by_weights, dim=2)
+        if prior:
+            by_weights = by_weights + weights * (2 * prior / weights.shape[2])
+        by_limit = total(torch.where(limited, by_share, 0.0), dim=2)
+        return {"weights": by_weights.squeeze(3), "limit": by_limit[:, 0, 0]}
+
+    return slopes
+
+
+def _share_on_grid(
+    base: FitProbs, fused: FitProbs, limit: Tensor, catch_up: FitShares, step: float, first: Tensor
+) -> FitShares:
+    """Walk down from the limit as `functional` does."""
+    steps = ((limit - catch_up) / step).ceil_().clamp_(min=0)
+    share = torch.zeros_like(catch_up)
+    for nearby in (1, 0, -1):
+        candidate = limit - (steps + nearby).clamp_(min=0) * step
+        share = torch.where((candidate > 0) & _keeps(base, fused, candidate, first), candidate, share)
+    return share
+
+
+def _keeps(base: FitProbs, fused: FitProbs, share: FitShares, first: Tensor) -> Bool[Tensor, "fits 1 n"]:
+    """Say for each image whether this share leaves its class strictly ahead of every other."""
+    mixed = mix(base, fused, share)
+    return mixed.gather(1, first) > mixed.scatter_(1, first, -1.0).amax(dim=1, keepdim=True)
+
+
+def mix(base: Tensor, fused: Tensor, share: Tensor) -> Tensor:
+    """Return (1 - share) · base + share · fused; base + share · (fused - base) would drown a small `fused` in rounding."""
+    return ((1 - share) * base).add_(share * fused)
+
+
+def softmax(logits: Float[Tensor, "*fits k n"]) -> Float[Tensor, "*fits k n"]:
+    """Return the softmax over the classes. No part of it is subnormal: a processor takes a hundred times longer over those."""
+    floor = math.log(torch.finfo(logits.dtype).tiny)
+    powers = (logits - logits.amax(dim=-2, keepdim=True)).clamp_(min=floor).exp_()
+    return powers.div_(total(powers.clone(), dim=-2))
+
+
+def total(values: Tensor, *, dim: int) -> Tensor:
+    """Sum over an axis, which stays with length 1, by adding its second half to its first until one is left.
+
+    The order of the additions follows from the length of the axis alone. `values` is used up.
+    """
+    while values.shape[dim] > 1:
+        values, rest = values.chunk(2, dim)  # where they differ in length, the first is the longer
+        values.narrow(dim, 0, rest.shape[dim]).add_(rest)
+    return values

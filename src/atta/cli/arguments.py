@@ -1,0 +1,117 @@
+"""What was typed, read: each function makes of the words of a command what a function takes, and names what is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atta.errors import InputError
+
+if TYPE_CHECKING:
+    from atta.images.sets import ImageSet
+    from atta.predictions import Record
+
+
+def read_record(name: str, rows: str | None = None) -> Record:
+    """Load a record by path or bundled name, and take the rows asked for."""
+    from atta.predictions import find_record
+
+    record = find_record(name)
+    if rows is None:
+        return record
+    if not range(len(record))[read_rows(rows)]:
+        raise InputError(f"--rows {rows} leaves none of the {len(record)} images of {name}")
+    return record[read_rows(rows)]
+
+
+def read_model(text: str) -> tuple[Any, dict[str, str]]:
+    """Load a network: what `atta train` wrote, an ONNX file, or `package.module:name`, a module or what makes one."""
+    import importlib
+
+    from torch import nn
+
+    if text.endswith(".onnx"):
+        return text, {"model": text}
+    if Path(text).exists():
+        from atta.networks.training import about, load_trained
+
+        model, metadata = load_trained(Path(text) / "model.safetensors" if Path(text).is_dir() else Path(text))
+        return model, about(metadata)
+    module, separator, name = text.partition(":")
+    if not separator:
+        raise InputError(f"expected a model file or package.module:name, got {text!r}, which is neither")
+    sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"{text} cannot be imported: {error}") from None
+    return found if isinstance(found, nn.Module) else found(), {"model": text}
+
+
+def read_images(
+    dataset: str, split: str, *, data: Path | None, image_size: int | None, columns: str | None
+) -> ImageSet:
+    """Load a dataset by name, or a folder of images by its path."""
+    from atta.images.datasets import load
+    from atta.images.layouts import folder_of_images
+
+    if data is None and Path(dataset).is_dir():
+        images = folder_of_images(Path(dataset))
+        return images if image_size is None else images.resized(image_size)
+    image, _, label = (columns or "").partition(",")
+    return load(dataset, split, data=data, image_size=image_size, columns=(image, label or None) if columns else None)
+
+
+def read_output(path: Path) -> None:
+    """Make sure that a classifier can be written there, before the network runs."""
+    if path.suffix in (".onnx", ".pt2"):
+        raise InputError(f"expected a folder or FILE.safetensors, got {path}; `atta export` makes graphs of those")
+    if path.is_file() and path.suffix != ".safetensors":
+        raise InputError(f"expected a folder or FILE.safetensors, got the file {path}")
+
+
+def fastest() -> str | None:
+    """The GPU where there is one; a model stays where it is otherwise."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else None
+
+
+def read_rows(text: str, option: str = "--rows") -> slice:
+    """Read FROM:TO."""
+    try:
+        start, stop = (int(part) if part.strip() else None for part in text.split(":"))
+    except ValueError:
+        raise InputError(f"{option} takes FROM:TO, such as 0:1000 or 1000:, got {text!r}") from None
+    return slice(start, stop)
+
+
+def read_parts(images: int, rows: str | None, test: str | None) -> tuple[slice, slice | None]:
+    """Read the rows to fit on and the rows to test on, which must not be the same."""
+    texts = {"--rows": rows, "--test": test}
+    parts = {option: read_rows(text, option) for option, text in texts.items() if text is not None}
+    for option, part in parts.items():
+        if not range(images)[part]:
+            raise InputError(f"{option} {texts[option]} leaves none of the {images} images")
+    fitted, tested = parts.get("--rows", slice(None)), parts.get("--test")
+    if tested is not None and (both := {*range(images)[fitted]} & {*range(images)[tested]}):
+        raise InputError(
+            f"--test expects rows that are not searched, got {len(both)} of --rows {rows or ':'} in {test}"
+        )
+    return fitted, tested
+
+
+def read_settings(texts: list[str] | None) -> dict[str, Any]:
+    """Read NAME=VALUE pairs; a value is JSON where it can be, and a comma-separated list or plain text otherwise."""
+    settings: dict[str, Any] = {}
+    for text in texts or []:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise InputError(f"--set takes NAME=VALUE, got {text!r}")
+        try:
+            settings[name] = json.loads(value)
+        except ValueError:
+            settings[name] = value.split(",") if "," in value or name == "views" else value
+    return settings

@@ -1,0 +1,65 @@
+"""What a person sees in a terminal: tables, bars, and that something is going on. Answers go to `out`, all else to `err`."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from atta.results.rows import Table
+
+out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)  # a pipe must not cut numbers off
+err = Console(stderr=True)
+
+
+def show(table: Table) -> None:
+    """Print a table, the best cells bold, and below it what its marks say."""
+    rich = RichTable(
+        title=table.title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
+    for j, name in enumerate(table.header):
+        rich.add_column(name, justify="right" if table.is_numeric(j) else "left", no_wrap=j == 0)
+    for i, row in enumerate(table.cells):
+        styles = ("bold green" if (i, j) in table.best else "" for j in range(len(row)))
+        rich.add_row(*(Text(table.shown(i, j), style=style) for j, style in enumerate(styles)))
+    out.print()
+    out.print(rich)
+    if table.legend:
+        out.print(table.legend, style="dim", markup=False, highlight=False)
+    out.print()
+
+
+def say(line: str) -> None:
+    """Say one line, however long, beside the answers."""
+    err.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+@contextmanager
+def bar(title: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Show a bar that goes away when done; the body calls what it is given after each step."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda what: progress.update(task, advance=1, description=what)
+
+
+@contextmanager
+def waiting(title: str) -> Iterator[None]:
+    """Show that something is going on whose length nobody knows."""
+    with err.status(title):
+        yield
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Say, when the work is interrupted, that it is not lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(f"Stopped. What is finished is in {folder}: the same command goes on from there.")
+        raise

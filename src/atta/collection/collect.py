@@ -1,0 +1,232 @@
+"""Where the network runs: images in, the logits of each image and of each of its views out, as one `Record`.
+
+    for a batch of images, read and uploaded once:
+        for the image itself and each of its views:
+            logits = model(view)                          [n k]
+    Record(logits [n k], views {"crop": [n r k], ...}, labels, origin)
+
+The model is given pixels in [0, 1], n c h w; a model that wants them normalised is `models.Normalized`. A view is a
+function of the seed, the image's place in its set, the kind of view and the repeat: neither the size of a batch nor the
+order, nor the number of workers changes it. The model is borrowed: nothing of it is different afterwards.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import count
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from atta.collection.runner import Batch, Runner
+from atta.collection.shards import Shard, Shards, fingerprint, mark
+from atta.images.sources import Block, Channels, Source, as_source
+from atta.images.views import Policy
+from atta.networks.adapters import TorchModel, as_logits
+from atta.networks.borrowing import borrowed, device_of, dtype_of
+from atta.predictions import Predictions, Record, as_labels
+from atta.progress import counted
+from atta.types import InputError
+
+
+def collect(
+    model: object,
+    images: object,
+    labels: object = None,
+    *,
+    policy: str | Policy = "aug8",
+    seed: int = 0,
+    draws: str = "random",
+    channels: Channels = None,
+    device: str | torch.device | None = None,
+    batch_size: int | None = None,
+    memory: int | None = None,
+    channels_last: bool = False,
+    autocast: bool | torch.dtype = False,
+    compile: bool = False,
+    workers: int = 0,
+    shards: str | PathLike[str] | None = None,
+    progress: bool = True,
+    origin: Mapping[str, str] | None = None,
+) -> Record:
+    """Run the model on every image and every view of it, once.
+
+    `model` is what `models.as_logits` takes. `images` are uint8 or floats in [0, 1], held by anything that the table in
+    `sources` names; `channels` says where an array has its channels. `labels` come from the images where those have
+    them. `device` is the model's own unless it is named.
+
+    `batch_size` is the most images a forward pass is given, found by what one image takes if it is None. `memory`
+    bounds, in bytes, what a batch takes beside the model and the record: pixels, views and activations; the batch size
+    is lowered until it is kept. Running out of a GPU's memory lowers it too.
+
+    `channels_last`, `autocast` (to bfloat16, or a dtype) and `compile` make networks faster; logits come back in float32
+    or wider. `workers` threads read and decode ahead.
+
+    `shards` names a folder in which finished work is kept: the same call again goes on from it, also after a kill, and
+    ends with the same bits. Delete the folder once the record is saved. `origin` adds to the record's own.
+    """
+    policy = Policy.parse(policy)
+    source = as_source(images, channels)
+    labels = source.labels if labels is None else _as_numbers(labels)
+    if labels is not None and source.count is not None and labels.shape[:1] != (source.count,):
+        raise InputError(f"expected {source.count} labels, one an image, got {tuple(labels.shape)}")
+    for name, value in (("batch_size", batch_size), ("memory", memory)):
+        if value is not None and value < 1:
+            raise InputError(f"{name}: expected 1 or more, got {value}")
+    network = as_logits(model)
+    at = device_of(network) if device is None else torch.device(device)
+    half = torch.bfloat16 if autocast is True else autocast or None
+    kept = None
+    if shards is not None:
+        run = {
+            "model": fingerprint(network),
+            "policy": str(policy),
+            "seed": seed,
+            "draws": draws,
+            "images": source.count,
+            "device": at.type,
+            "batch_size": batch_size,
+            "memory": memory,
+            "channels_last": channels_last,
+            "autocast": str(half),
+            "compile": compile,
+        }
+        kept = Shards(Path(shards), run)
+    # One context for all passes: it keeps the weights it has cast, and casting them takes as long as a small batch.
+    mixed = torch.autocast(at.type, half) if half else nullcontext()
+    with torch.no_grad(), borrowed(network, at, channels_last), mixed:
+        runner = Runner(network, policy, seed, draws, at, dtype_of(network), channels_last)
+        runner.prepare(source, batch_size, memory, kept)
+        if compile:
+            runner.forward = torch.compile(network)
+        done = _Done(source, labels, policy, kept)
+        with counted("collecting", source.count, shown=progress, done=done.resume()) as tell:
+            try:
+                batches = _batches(source, done.stop, runner.batch, workers)
+                for batch, answers in runner.run(batches, source.places):
+                    done.add(batch.start, batch.pixels, answers, batch.labels)
+                    tell(done.stop)
+            finally:
+                done.flush()
+    return done.record(_origin(network, source, policy, seed, draws) | dict(origin or {}))
+
+
+def _as_numbers(labels: object) -> Tensor:
+    try:
+        return torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"expected labels as whole numbers, one an image, got {type(labels).__name__} ({error})"
+        ) from None
+
+
+def _batches(source: Source, start: int, size: int, workers: int) -> Iterator[Batch]:
+    stop = source.count
+    starts: Iterable[int] = count(start, size) if stop is None else range(start, stop, size)
+    ranges = ((first, first + size if stop is None else min(first + size, stop)) for first in starts)
+    for pixels, own in source.read(ranges, workers):
+        yield Batch(start, pixels, own)
+        start += pixels.shape[0]
+
+
+# ---- what is done --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Done:
+    """The answers so far, those of an earlier run among them, and the labels that came with the images."""
+
+    source: Source
+    labels: Any
+    policy: Policy
+    kept: Shards | None
+    answers: list[Tensor] = field(default_factory=list)
+    own: list[Tensor] = field(default_factory=list)
+    stop: int = 0
+    _fresh: list[Block] = field(default_factory=list)
+    _first: Tensor | None = None
+    _last: Tensor | None = None
+
+    def resume(self) -> int:
+        """Take over what an earlier run finished, if it ran on these images; say how many they are."""
+        for shard in self.kept.finished() if self.kept else ():
+            ends = [
+                block for block, _ in self.source.read([(shard.start, shard.start + 1), (shard.stop - 1, shard.stop)])
+            ]
+            if len(ends) < 2 or mark(ends[0], ends[1]) != shard.mark:
+                raise InputError(
+                    f"expected the images from {self.source.where(shard.start)} on to be those whose shards are in "
+                    f"{self.kept.folder if self.kept else ''}, got others; choose another folder"
+                )
+            self._take(shard.answers, shard.labels)
+        return self.stop
+
+    def add(self, start: int, pixels: Tensor, answers: Tensor, own: Tensor | None) -> None:
+        """Take the answers to a batch, and write a shard when it is time."""
+        n, k = answers.shape[0], answers.shape[2]
+        if self.answers and k != self.answers[0].shape[2]:
+            before = self.answers[0].shape[2]
+            raise InputError(f"expected {before} classes as before, got {k} from {self.source.where(start)} on")
+        if self.labels is not None:
+            if not self.answers:  # Now the number of classes is known: a wrong label is said before the work is done.
+                as_labels(self.labels, images=self.labels.shape[0], classes=k)
+        elif own is not None:
+            as_labels(own, images=n, classes=k)
+        self._first = pixels[:1] if self._first is None else self._first
+        self._last = pixels[-1:]
+        self._fresh.append((answers, own))
+        self._take(answers, own)
+        if self.kept is not None and self.kept.due:
+            self.flush()
+
+    def _take(self, answers: Tensor, own: Tensor | None) -> None:
+        self.answers.append(answers)
+        self.stop += answers.shape[0]
+        if own is not None:
+            self.own.append(own)
+
+    def flush(self) -> None:
+        """Write what no shard holds yet."""
+        if self.kept is None or self._first is None or self._last is None:
+            return
+        fresh, first = self._fresh, self._first
+        self._fresh, self._first = [], None  # If it cannot be written now, it cannot be written on the way out either.
+        answers = torch.cat([part for part, _ in fresh])
+        labels = [part for _, part in fresh if part is not None]
+        start = self.stop - answers.shape[0]
+        self.kept.write(
+            Shard(start, self.stop, answers, torch.cat(labels) if labels else None, mark(first, self._last))
+        )
+
+    def record(self, origin: Mapping[str, str]) -> Record:
+        """All of it, one tensor a kind of view."""
+        if not self.answers:
+            raise InputError(f"expected at least one image in {self.source.name}, found none")
+        views, at = {}, 1
+        for kind, repeats in self.policy.repeats.items():
+            views[kind] = torch.cat([part[:, at : at + repeats] for part in self.answers])
+            at += repeats
+        labels = self.labels if self.labels is not None else torch.cat(self.own) if self.own else None
+        return Record(Predictions(torch.cat([part[:, 0] for part in self.answers]), views), labels, origin)
+
+
+def _origin(model: nn.Module, source: Source, policy: Policy, seed: int, draws: str) -> dict[str, str]:
+    from atta import __version__  # the package imports this module first
+
+    inner = model.model if isinstance(model, TorchModel) else model
+    dataset = {"dataset": source.dataset} if source.dataset else {}
+    dataset |= {"classes": json.dumps(source.classes)} if source.classes else {}
+    return dataset | {
+        "model": type(inner).__name__,
+        "image_shape": " x ".join(map(str, source.shape or ())),
+        "policy": str(policy),
+        "passes": str(policy.passes),
+        "seed": str(seed),
+        "draws": draws,
+        "atta": __version__,
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,148 @@
+"""Work that can be interrupted: what is finished lies in a folder, and a second run takes it from there.
+
+    run.json                            what the run was made of: policy, seed, model, settings, batch size
+    0000000000-0000000512.safetensors   the answers to images 0 to 511, written whole or not at all
+    ...
+
+A shard ends where a batch ends, and batches begin at multiples of the batch size, which `run.json` keeps. A resumed run
+therefore cuts the images as an uninterrupted one does, and ends with the same bits.
+"""
+
+import hashlib
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from atta.files import whole_file
+from atta.networks.adapters import NumpyModel, OnnxModel
+from atta.predictions import read_tensors, write_tensors
+from atta.types import InputError
+
+SECONDS = 10.0
+"""A shard is written when this long has passed since the last: the most work that a killed run has to repeat."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The answers to the images from `start` to `stop`, their labels if they came with them, and a mark of the images."""
+
+    start: int
+    stop: int
+    answers: Tensor
+    labels: Tensor | None
+    mark: str
+
+
+@dataclass
+class Shards:
+    """A folder of shards, and what they must have been made of to be of use."""
+
+    folder: Path
+    run: Mapping[str, Any]
+    written: float = field(default_factory=time.monotonic)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to write a shard."""
+        return time.monotonic() - self.written >= SECONDS
+
+    def batch(self) -> tuple[int, int] | None:
+        """The batch sizes of the run that began here, or None if there is none; another run's folder is refused."""
+        path = self.folder / "run.json"
+        if not path.is_file():
+            there = [path.name for path in self.folder.iterdir() if path.name[0] != "."] if self.folder.is_dir() else []
+            if there:
+                raise InputError(
+                    f"expected an empty folder, or one of shards, found {sorted(there)[0]} in {self.folder}"
+                )
+            return None
+        try:
+            found = json.loads(path.read_text())
+            batch = int(found["batch"]), int(found["rows"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"expected {path} to describe a run, but it cannot be read: {error}") from error
+        expected = json.loads(json.dumps(self.run))
+        for key, value in expected.items():
+            if found.get(key) != value:
+                raise InputError(
+                    f"expected {self.folder} to hold shards of this run, but their {key} is {found.get(key)!r} and not "
+                    f"{value!r}; choose another folder, or delete this one to start again"
+                )
+        return batch
+
+    def finished(self) -> Iterator[Shard]:
+        """What was done, from the first image on and without a gap."""
+        stops: dict[int, int] = {}
+        for path in self.folder.glob("[0-9]*-[0-9]*.safetensors"):
+            start, stop = map(int, path.stem.split("-"))
+            stops[start] = max(stop, stops.get(start, 0))
+        start = 0
+        while start in stops:
+            tensors, text = read_tensors(self._path(start, stops[start]))
+            yield Shard(start, stops[start], tensors["answers"], tensors.get("labels"), text["mark"])
+            start = stops[start]
+
+    def begin(self, batch: int, rows: int) -> None:
+        """Write what the run is made of."""
+        try:
+            with whole_file(self.folder / "run.json") as part:
+                part.write_text(json.dumps({**self.run, "batch": batch, "rows": rows}, indent=1))
+        except OSError as error:
+            raise InputError(f"{self.folder / 'run.json'} could not be written ({error})") from error
+
+    def write(self, shard: Shard) -> None:
+        """Write a shard, and say what is kept if there is no room for it."""
+        tensors = {"answers": shard.answers} | ({} if shard.labels is None else {"labels": shard.labels})
+        try:
+            write_tensors(self._path(shard.start, shard.stop), tensors, {"mark": shard.mark})
+        except InputError as error:
+            raise InputError(f"{error}; the {shard.start} images before it are kept, run again to go on") from error
+        self.written = time.monotonic()
+
+    def _path(self, start: int, stop: int) -> Path:
+        return self.folder / f"{start:010}-{stop:010}.safetensors"
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """The folder for the shards of a record that becomes this file; it goes when the record is written."""
+    folder = path.with_name(path.name + ".shards")
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def mark(first: Tensor, last: Tensor) -> str:
+    """A hash of two images, the first and the last of a shard: enough to notice other images or another order."""
+    digest = hashlib.blake2b(digest_size=16)
+    for image in (first, last):
+        digest.update(f"{image.dtype}{tuple(image.shape)}".encode())
+        digest.update(_bytes(image))
+    return digest.hexdigest()
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A hash of the kinds of layers and of every weight; of an ONNX model's file. A bare function shows its name only."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, module in model.named_modules():
+        digest.update(f"{name}:{type(module).__qualname__};".encode())
+        if isinstance(module, OnnxModel):
+            digest.update(module.path.read_bytes())
+        if isinstance(module, NumpyModel):
+            digest.update(getattr(module.fn, "__qualname__", type(module.fn).__qualname__).encode())
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        digest.update(f"{name}:{tensor.dtype}{tuple(tensor.shape)};".encode())
+        digest.update(_bytes(tensor))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> Any:
+    """The bytes of a tensor of any dtype, bfloat16 too."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()

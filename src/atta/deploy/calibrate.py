@@ -1,0 +1,215 @@
+"""From a model and labelled images to a calibrated classifier: record, choose the policy, fit, wrap.
+
+record      the network runs over the images and all views of the policies in question, once, with stratified draws
+choose      the policy with the fewest passes within one standard error of the best, by cross-validation (`search`)
+fit         the method, on all of the images
+wrap        CalibratedClassifier, with a summary that cross-validation wrote, not the fitted images
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from inspect import signature
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from atta.calibrators import Calibrator, Method, TemperatureScaling, find_method
+from atta.collection.collect import collect
+from atta.deploy.classifier import CalibratedClassifier, Summary
+from atta.experiments.details import reliability_bins
+from atta.experiments.search import Candidate, held_out, rank
+from atta.images.sources import Channels, StreamSource, as_source
+from atta.images.views import POLICIES, Policy
+from atta.metrics.scores import class_changes, evaluate
+from atta.networks.borrowing import device_of
+from atta.predictions import Predictions, Record
+from atta.types import InputError, Labels, Probs
+
+BUDGET = 4  # passes an image, if nobody says otherwise
+SHOWN = ("brier", "ece", "nll")
+CHUNK = 256  # images read at a time
+NO_VIEWS = "temperature"  # what is left of any method without views
+
+
+def calibrate(
+    model: object,
+    images: Any,
+    labels: Any = None,
+    *,
+    policy: str | int | Policy = "auto",
+    budget: int = BUDGET,
+    method: str | Method = "c-atta",
+    class_names: Sequence[str] = (),
+    channels: Channels = None,
+    progress: bool = True,
+    **collecting: Any,
+) -> CalibratedClassifier:
+    """Turn a trained model and a few hundred labelled images that it was not trained on into a calibrated classifier.
+
+    `policy` is "auto" (the best of `POLICIES` within `budget` passes an image, by cross-validation, or temperature scaling and
+    one pass where no views are clearly better), a budget, the name of a policy, or one as text: "flip + 2 shift". `method` is
+    a name of `METHODS`, or a method with its settings. `images`, `labels`, `channels` and the rest (`device`, `batch_size`,
+    `autocast`, `workers`, `shards`, ...) are what `collect` takes.
+    """
+    method = find_method(method) if isinstance(method, str) else method
+    source = as_source(images, channels)
+    if isinstance(source, StreamSource):  # which may come in another order the next time
+        images, labels, channels = *_read(source, labels), "first"
+    if "draws" in collecting:
+        raise InputError(
+            "draws: a classifier shows every image in the same, stratified views; expected none to be named"
+        )
+    if unknown := set(collecting) - set(signature(collect).parameters):
+        raise InputError(
+            f"calibrate takes no {', '.join(sorted(unknown))}; it takes class_names and what collect takes"
+        )
+    policies = {NO_VIEWS: Policy(())}
+    if method.needs_views:
+        image = next(as_source(images, channels).read([(0, 1)]))[0]
+        policies = candidates(policy, budget, image, method)
+    how = {"channels": channels, "progress": progress, "draws": "stratified", **collecting}
+    records = record_policies(model, images, labels, policies, **how)
+    first = next(iter(records.values()))
+    truth = _labels(first)
+    _refuse_probabilities(first)
+    methods = {name: TemperatureScaling() if name == NO_VIEWS and method.needs_views else method for name in records}
+    answers = {name: held_out(methods[name], record.predictions, truth) for name, record in records.items()}
+    judged = rank({name: (records[name].predictions.passes, probs) for name, probs in answers.items()}, truth)
+    name = judged[0].policy
+    chosen = records[name]
+    classifier = CalibratedClassifier(
+        model,
+        methods[name].fit(chosen.predictions, truth),
+        policies[name],
+        image_shape=[int(side) for side in chosen.origin["image_shape"].split(" x ")],
+        class_names=class_names or source.classes,
+    )
+    classifier.summary = summarise(classifier, chosen, answers[name], judged)
+    return classifier
+
+
+def candidates(policy: str | int | Policy, budget: int, image: Tensor, method: Method) -> dict[str, Policy]:
+    """The policies to choose from: the given one, or those of the library that the budget and such an image allow.
+
+    A method that keeps the class is left with temperature scaling where it has no views: one pass is a candidate, too.
+    """
+    if isinstance(policy, int):
+        return candidates("auto", policy, image, method)
+    if policy != "auto":
+        return {str(policy): Policy.parse(policy)}
+    found = {name: one for name, one in POLICIES.items() if one.passes <= budget and _suits(one, image)}
+    found = {NO_VIEWS: Policy(()), **found} if method.keeps_class and budget >= 1 else found
+    if not found:
+        raise InputError(
+            f"budget: expected passes enough for {method.name}, 2 or more (1 is temperature), got {budget}"
+        )
+    return found
+
+
+def _labels(record: Record) -> Labels:
+    if record.labels is None:
+        raise InputError(
+            "labels: expected a class number for every image, given as labels=..., by a dataset of images and labels, or by a "
+            "folder with a subfolder for each class; got none"
+        )
+    return record.labels
+
+
+def _refuse_probabilities(record: Record) -> None:
+    """Refuse a network that ends in a softmax: no logits are of that form."""
+    logits = record.predictions.logits.double()
+    if logits.min() >= 0 and (logits.sum(dim=1) - 1).abs().max() < 1e-3:
+        raise InputError(
+            "expected a model that returns logits, got rows that are not negative and sum to 1, which are probabilities: "
+            "leave the softmax out, or write atta.FromProbabilities(model)"
+        )
+
+
+def _suits(policy: Policy, image: Tensor) -> bool:
+    """Whether each view of the policy takes such an image and leaves its size, which most networks depend on."""
+    pixels = image / 255 if image.dtype == torch.uint8 else image
+    try:
+        return all(shown.shape == pixels.shape for *_, shown in policy.render(pixels, draws="stratified"))
+    except InputError:
+        return False
+
+
+def record_policies(
+    model: object, images: Any, labels: Any, policies: Mapping[str, Policy], **how: Any
+) -> dict[str, Record]:
+    """Record the views of all policies, each view of several of them once, and give each policy its own.
+
+    Stratified numbers depend on how many repeats there are, so policies that disagree about a view are recorded apart.
+    """
+    groups: list[dict[str, Policy]] = []
+    for name, policy in policies.items():
+        for group in groups:
+            if all(_agree(policy, other) for other in group.values()):
+                group[name] = policy
+                break
+        else:
+            groups.append({name: policy})
+    records: dict[str, Record] = {}
+    shards = how.pop("shards", None)
+    for i, group in enumerate(groups):
+        if shards is not None:
+            how["shards"] = Path(shards) / str(i)
+        together = collect(model, images, labels, policy=Policy.union(*group.values()), **how)
+        for name, policy in group.items():
+            views = together.predictions.take(policy.repeats)
+            records[name] = Record(views, together.labels, {**together.origin, "policy": str(policy)})
+    return {name: records[name] for name in policies}
+
+
+def _agree(one: Policy, other: Policy) -> bool:
+    return all(one.repeats[kind] == other.repeats[kind] for kind in one.kinds if kind in other.repeats)
+
+
+def summarise(classifier: CalibratedClassifier, record: Record, answers: Probs, judged: Sequence[Candidate]) -> Summary:
+    """Judge the method by its answers to images that its fits did not see, beside the network as it is."""
+    method, predictions, labels = classifier.calibrator.method, record.predictions, record.require_labels()
+    probs = {"before": predictions.logits.softmax(dim=-1), "after": answers}
+    measured = {
+        when: evaluate(found, labels, metrics=SHOWN, simplex=method.on_simplex) for when, found in probs.items()
+    }
+    return Summary(
+        method=method.name,
+        policy=str(classifier.policy or ""),
+        passes=mean_passes(classifier.calibrator, predictions),
+        images=len(predictions),
+        classes=predictions.classes,
+        before=measured["before"],
+        after=measured["after"],
+        accuracy=evaluate(probs["before"], labels, metrics=("accuracy",))["accuracy"],
+        class_changes=class_changes(probs["after"], probs["before"]),
+        bins={when: _bins(found, labels) for when, found in probs.items()},
+        candidates=[asdict(one) for one in judged],
+    )
+
+
+def mean_passes(calibrator: Calibrator, predictions: Predictions) -> float:
+    """How often the network runs for an image, on average, if only those that go on are shown in the next views."""
+    used = predictions.select(calibrator.kinds).to(device_of(calibrator))
+    left, passes, seen = torch.arange(len(used), device=used.logits.device), len(used), list[str]()
+    for stage in calibrator.stages:
+        left = left[calibrator.goes_on(used.logits[left], {kind: used.views[kind][left] for kind in seen})]
+        passes += left.shape[0] * sum(used.views[kind].shape[1] for kind in stage)
+        seen += stage
+    return passes / len(used)
+
+
+def _bins(probs: Probs, labels: Labels) -> dict[str, Any]:
+    confidence, winner = probs.double().max(dim=-1)
+    return reliability_bins(confidence.clamp(0, 1), (winner == labels).double())
+
+
+def _read(source: StreamSource, labels: Any) -> tuple[Tensor, Any]:
+    """All of it, in the order in which it comes once."""
+    blocks = list(source.read((start, start + CHUNK) for start in count(0, CHUNK)))
+    if not blocks:
+        raise InputError(f"expected at least one image in {source.name}, found none")
+    own = [part for _, part in blocks if part is not None]
+    return torch.cat([part for part, _ in blocks]), torch.cat(own) if labels is None and own else labels

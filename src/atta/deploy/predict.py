@@ -1,0 +1,354 @@
+"""Files of images in, a table of predictions out: by a saved classifier, or by a graph exported from one.
+
+| column            | what it is                                                                                    |
+|-------------------|-----------------------------------------------------------------------------------------------|
+| file              | the path, as it was given or found                                                            |
+| class             | the name of the predicted class where the classifier knows it, its number otherwise           |
+| confidence        | its calibrated probability                                                                    |
+| entropy           | -Σ_j p_j ln p_j of the calibrated probabilities, as the metric `shannon_entropy`              |
+| confidence_before | the largest probability of the network itself                                                 |
+| p_NAME            | with `probs`: the calibrated probability of each class                                        |
+
+Work that is interrupted goes on: finished batches lie as lines of JSON in a file beside the output (`beside`), which
+becomes the output at the end. Its first line says what it was made of, and a batch always holds the same files, so that a
+run in pieces ends with the same bits. A file that cannot be read is reported and has no row.
+"""
+
+import csv
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from math import isnan, nan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from atta.deploy import archive as archives
+from atta.deploy.classifier import ROWS, CalibratedClassifier
+from atta.deploy.graphs import SUFFIXES, open_graph
+from atta.files import whole_file
+from atta.images.layouts import IMAGES
+from atta.images.sets import mode_of, read_image, resize
+from atta.networks.borrowing import device_of
+from atta.progress import counted
+from atta.types import InputError
+
+COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
+READERS = 4  # threads that decode the next batch while the network looks at this one
+GROUP = 10_000  # rows written together
+
+
+class Answers(NamedTuple):
+    """Calibrated and base probabilities (n, k), and passes an image, which a graph does not tell."""
+
+    probs: Tensor
+    base: Tensor
+    passes: Tensor | None
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """What answers images of one shape, given as bytes."""
+
+    answer: Callable[[Tensor], Answers]
+    shape: tuple[int, int, int]
+    classes: int
+    names: tuple[str, ...] = ()
+    rows: int = ROWS["cpu"]
+
+    def columns(self, probs: bool) -> list[str]:
+        """What the columns of the table are called."""
+        each = self.names if len(set(self.names)) == self.classes else map(str, range(self.classes))
+        return [*COLUMNS, *(f"p_{name}" for name in each if probs)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """What came out: where it is, and how it went. `passes` is None for a graph."""
+
+    path: Path
+    images: int
+    resized: int
+    confidence: float
+    before: float
+    passes: float | None
+    unreadable: Mapping[str, str]
+
+    def __str__(self) -> str:
+        if not self.images:
+            return f"no image could be read: {self.path}"
+        passes = "" if self.passes is None else f" · {self.passes:.3g} passes an image"
+        return f"{self.images} images · mean confidence {self.before:.4f} → {self.confidence:.4f}{passes}: {self.path}"
+
+
+def predict(
+    predictor: Predictor,
+    files: Sequence[Path],
+    output: str | os.PathLike[str],
+    *,
+    made_by: str = "",
+    probs: bool = False,
+    batch_size: int | None = None,
+    progress: bool = False,
+) -> Predicted:
+    """Answer the files and write the table; `made_by` identifies the predictor, for a run that goes on."""
+    output, size = Path(output), predictor.rows if batch_size is None else batch_size
+    if size < 1:
+        raise InputError(f"batch_size: expected 1 or more, got {size}")
+    check_format(output)
+    mode_of(predictor.shape[0])
+    names = "\n".join(map(str, files))
+    run = {
+        "model": made_by,
+        "files": f"{len(files)}, {hashlib.blake2b(names.encode(), digest_size=8).hexdigest()}",
+        "probs": probs,
+        "batch_size": size,
+    }
+    part = beside(output)
+    done = _resumed(part, run, size)
+    try:
+        with (
+            part.open("a", encoding="utf-8") as log,
+            counted("predicting", len(files), shown=progress, done=done) as tell,
+        ):
+            for batch in _decoded(predictor.shape, files[done:], size):
+                log.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in _lines(predictor, batch, probs))
+                log.flush()
+                done += len(batch)
+                tell(done)
+    except OSError as error:
+        raise InputError(f"{part} could not be written ({error}); {done} images are kept, run again to go on") from None
+    predicted = _finish(part, output, predictor.columns(probs))
+    part.unlink()
+    return predicted
+
+
+def beside(output: Path) -> Path:
+    """The file that holds what is finished, until all is."""
+    return output.with_name(output.name + ".part")
+
+
+def find_images(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The files that were named, and those of images in folders, at any depth and in the order of their names."""
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if not path.exists():
+            raise InputError(f"there is no file or folder {path}")
+        inside = (file for file in sorted(path.rglob("*")) if file.suffix.lower() in IMAGES and file.is_file())
+        files = dict.fromkeys(inside) if path.is_dir() else {path: None}
+        if not files:
+            raise InputError(f"expected images in {path} ({', '.join(sorted(IMAGES))}), found none")
+        found |= files
+    return list(found)
+
+
+def check_format(output: Path) -> None:
+    """Make sure that such a table can be written, before any work is done."""
+    if output.suffix not in _WRITERS:
+        raise InputError(f"expected a file that ends in {', '.join(_WRITERS)}, got {output.name!r}")
+    if output.suffix == ".parquet":
+        _arrow()
+
+
+# ---- what answers --------------------------------------------------------------------------------------------------
+
+
+def open_predictor(path: str | os.PathLike[str], model: object = None, *, device: str | None = None) -> Predictor:
+    """Open what `CalibratedClassifier.save` or `export` wrote; `model` is the network where the file cannot build it."""
+    path = Path(path)
+    if path.suffix not in SUFFIXES:
+        return of_classifier(CalibratedClassifier.load(path, model, device=device))
+    if model is not None or device not in (None, "cpu"):
+        raise InputError(f"{path.name} is a graph, which has its network inside and runs on the CPU: expected no other")
+    graph = open_graph(path)
+
+    def answer(images: Tensor) -> Answers:
+        return Answers(*graph.run(images if graph.dtype == torch.uint8 else images.to(graph.dtype) / 255), None)
+
+    return Predictor(answer, graph.shape, graph.classes)
+
+
+def of_classifier(classifier: CalibratedClassifier) -> Predictor:
+    """Let a classifier answer."""
+
+    def answer(images: Tensor) -> Answers:
+        details = classifier.details(images.to(device_of(classifier)))
+        return Answers(details.probs, details.base, details.passes)
+
+    channels, height, width = classifier.image_shape
+    rows = ROWS.get(device_of(classifier).type, ROWS["cpu"])
+    return Predictor(answer, (channels, height, width), len(classifier.classes_), classifier.class_names, rows)
+
+
+def identity(path: str | os.PathLike[str]) -> str:
+    """A hash of the file of a classifier or graph; of a folder, the description that itself holds a hash of the rest."""
+    path = Path(path) / archives.ABOUT if Path(path).is_dir() else Path(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+# ---- one batch -----------------------------------------------------------------------------------------------------
+
+
+class _Image(NamedTuple):
+    file: str
+    pixels: Tensor | None
+    resized: bool = False
+    error: str = ""
+
+
+def _decoded(shape: tuple[int, int, int], files: Sequence[Path], size: int) -> Iterator[list[_Image]]:
+    """Decode the files batch by batch, a batch ahead."""
+    mode = mode_of(shape[0])
+
+    def read(path: Path) -> _Image:
+        try:
+            pixels = read_image(path, mode)
+        except InputError as error:
+            return _Image(str(path), None, error=str(error))
+        return _Image(str(path), resize(pixels[None], shape[1:])[0], resized=tuple(pixels.shape[1:]) != shape[1:])
+
+    with ThreadPoolExecutor(READERS) as pool:
+        batches = (files[start : start + size] for start in range(0, len(files), size))
+        ahead = [pool.submit(read, path) for path in next(batches, ())]
+        try:
+            while ahead:
+                now, ahead = ahead, [pool.submit(read, path) for path in next(batches, ())]
+                yield [item.result() for item in now]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _lines(predictor: Predictor, batch: Sequence[_Image], probs: bool) -> list[dict[str, Any]]:
+    """What is kept of each image of a batch."""
+    lines: list[dict[str, Any]] = [
+        {"file": image.file, "error": image.error} if image.pixels is None else {"file": image.file} for image in batch
+    ]
+    pixels = [image.pixels for image in batch if image.pixels is not None]
+    if not pixels:
+        return lines
+    answers = predictor.answer(torch.stack(pixels))
+    p = answers.probs.double().cpu()
+    confidence, winner = p.max(dim=1)
+    columns = [
+        [predictor.names[number] if predictor.names else number for number in winner.tolist()],
+        confidence.tolist(),
+        torch.special.entr(p).sum(dim=1).tolist(),
+        answers.base.double().amax(dim=1).tolist(),
+        *(p.T.tolist() if probs else []),
+    ]
+    passes = [None] * len(pixels) if answers.passes is None else answers.passes.tolist()
+    rows = zip(zip(*columns, strict=True), passes, strict=True)
+    for line, image in zip(lines, batch, strict=True):
+        if image.pixels is not None:
+            row, count = next(rows)
+            line |= {"row": row, "resized": image.resized, "passes": count}
+    return lines
+
+
+# ---- going on, and the table ---------------------------------------------------------------------------------------
+
+
+def _resumed(part: Path, run: dict[str, Any], size: int) -> int:
+    """Begin the file of finished work, or cut it back to its last whole batch; give how many images that has."""
+    text = part.read_bytes().splitlines(keepends=True) if part.is_file() else []
+    if not text:
+        try:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(json.dumps(run) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"{part} cannot be written: {error}") from None
+        return 0
+    try:
+        found = json.loads(text[0])
+        begun = {key: found[key] for key in run}
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"expected {part} to hold finished predictions, got something else; delete it") from None
+    for key, value in run.items():
+        if begun[key] != value:
+            raise InputError(
+                f"{part} holds predictions of another run: its {key} is {begun[key]!r} and not {value!r}; "
+                "delete it to start again"
+            )
+    total = int(run["files"].partition(",")[0])
+    lines = text[1:] if text[-1].endswith(b"\n") else text[1:-1]  # killed while it wrote
+    whole = len(lines) if len(lines) == total else len(lines) // size * size
+    with part.open("r+b") as file:
+        file.truncate(sum(map(len, text[: 1 + whole])))
+    return whole
+
+
+def _finish(part: Path, output: Path, columns: Sequence[str]) -> Predicted:
+    """Make the table of the finished lines, and sum up what they say."""
+    unreadable, sums = dict[str, str](), dict.fromkeys(("images", "resized", "confidence", "before", "passes"), 0.0)
+
+    def rows() -> Iterator[list[Any]]:
+        with part.open(encoding="utf-8") as log:
+            for line in map(json.loads, islice(log, 1, None)):
+                if "error" in line:
+                    unreadable[line["file"]] = line["error"]
+                    continue
+                _, confidence, _, before, *_ = line["row"]
+                passes = nan if line["passes"] is None else line["passes"]
+                for name, value in zip(sums, (1, line["resized"], confidence, before, passes), strict=True):
+                    sums[name] += value
+                yield [line["file"], *line["row"]]
+
+    with whole_file(output) as file:
+        _WRITERS[output.suffix](file, columns, rows())
+    images = int(sums["images"])
+    mean = {name: sums[name] / images if images else nan for name in ("confidence", "before", "passes")}
+    return Predicted(
+        path=output,
+        images=images,
+        resized=int(sums["resized"]),
+        confidence=mean["confidence"],
+        before=mean["before"],
+        passes=None if isnan(mean["passes"]) else mean["passes"],
+        unreadable=unreadable,
+    )
+
+
+def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def _write_jsonl(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
+
+
+def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]) -> None:
+    arrow, parquet = _arrow()
+    rows = iter(rows)
+    group = list(islice(rows, GROUP))
+    name = arrow.string() if group and isinstance(group[0][1], str) else arrow.int64()
+    schema = arrow.schema(
+        [("file", arrow.string()), ("class", name), *((each, arrow.float64()) for each in columns[2:])]
+    )
+    with parquet.ParquetWriter(path, schema) as writer:
+        while group:
+            writer.write_table(arrow.table([list(column) for column in zip(*group, strict=True)], schema=schema))
+            group = list(islice(rows, GROUP))
+
+
+_WRITERS = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InputError("a .parquet file needs pyarrow: pip install 'atta[data]', or write .csv or .jsonl") from error
+    return pyarrow, pyarrow.parquet

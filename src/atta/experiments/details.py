@@ -1,0 +1,133 @@
+"""What a report shows of one calibrator besides its metrics: plain numbers and lists, which go into results.json.
+
+bins        how many images at which confidence, and how many of them right, with a 95 % interval (Wilson)
+histogram   how many images at which confidence, finely
+per_class   the same by predicted class
+views       the learned weights and limit; the shares, and how many the class guard holds below the limit
+changed     the images whose confidence changed the most
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from atta.calibrators import Calibrator
+from atta.calibrators.views import AverageBlend, ViewBlend
+from atta.functional import largest_share
+from atta.metrics.scores import bin_index, bins, class_changes
+from atta.predictions import Record
+from atta.types import Probs
+
+BINS, FINE, SHARES, CHANGED = 15, 50, 20, 12
+Z = 1.959963984540054  # of 95 %
+
+
+def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Look at a calibrator on images; `names` are those of the classes, their numbers otherwise."""
+    predictions, labels = test.predictions, test.labels
+    base, probs = predictions.logits.softmax(dim=-1), calibrator(predictions)
+    confidence, winner = (x.cpu() for x in probs.max(dim=-1))
+    confidence = confidence.double().clamp(0, 1)
+    before = base.gather(-1, probs.argmax(dim=-1, keepdim=True))[:, 0].double().cpu()
+    correct = None if labels is None else (winner == labels.cpu()).double()
+    return {
+        "images": len(predictions),
+        "classes": predictions.classes,
+        "passes": round(calibrator.passes(predictions).double().mean().item(), 2),
+        "keeps_class": calibrator.keeps_class,
+        "class_changes": class_changes(probs, base),
+        "accuracy": None if correct is None else correct.mean().item(),
+        "confidence": confidence.mean().item(),
+        "bins": None if correct is None else reliability_bins(confidence, correct),
+        "histogram": _counts(confidence, FINE),
+        "per_class": None if correct is None else _per_class(confidence, correct, winner, predictions.classes, names),
+        "views": _views(calibrator, test, base),
+        "changed": _changed(before, confidence, winner, labels),
+    }
+
+
+def reliability_bins(confidence: Tensor, correct: Tensor, *, count: int = BINS) -> dict[str, list[float | None]]:
+    """What a reliability diagram draws: the bins of the ECE, and the 95 % interval of the accuracy in each."""
+    found = bins(confidence, correct, count=count)
+    low, high = zip(
+        *(wilson(n, a) for n, a in zip(found.counts.tolist(), found.accuracy.tolist(), strict=True)), strict=True
+    )
+    return {
+        "edges": found.edges.tolist(),
+        "counts": [int(count) for count in found.counts],
+        "confidence": _known(found.confidence),
+        "accuracy": _known(found.accuracy),
+        "low": list(low),
+        "high": list(high),
+    }
+
+
+def wilson(count: float, part: float) -> tuple[float | None, float | None]:
+    """The 95 % interval of a proportion that also holds for few images, and for none or all of them right."""
+    if not count:
+        return None, None
+    centre, scale = part + Z * Z / (2 * count), 1 + Z * Z / count
+    half = Z * math.sqrt(part * (1 - part) / count + Z * Z / (4 * count * count))
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def _counts(values: Tensor, cells: int) -> list[int]:
+    edges = torch.arange(cells + 1, dtype=torch.float64) / cells
+    return torch.bincount(bin_index(values, edges), minlength=cells).tolist()
+
+
+def _per_class(
+    confidence: Tensor, correct: Tensor, winner: Tensor, classes: int, names: Sequence[str]
+) -> dict[str, Any]:
+    counts = torch.bincount(winner, minlength=classes).double()
+    sums = {
+        name: torch.zeros(classes, dtype=torch.float64).index_add_(0, winner, values) / counts
+        for name, values in (("confidence", confidence), ("accuracy", correct))
+    }
+    return {
+        "names": [str(name) for name in names] if len(names) == classes else [str(i) for i in range(classes)],
+        "counts": [int(count) for count in counts],
+        **{name: _known(values) for name, values in sums.items()},
+    }
+
+
+def _views(calibrator: Calibrator, test: Record, base: Probs) -> dict[str, Any] | None:
+    if not isinstance(calibrator, ViewBlend | AverageBlend):
+        return None
+    fused, limit = calibrator.fused(test.predictions.logits, test.predictions.views), calibrator.limit.to(base)
+    shares = largest_share(base, fused, limit, step=calibrator.step).double().clamp(0, 1).cpu()
+    weights = calibrator.weights.double().cpu()
+    itself = isinstance(calibrator, ViewBlend) and calibrator.itself
+    kinds = [*(["the image"] if itself else []), *calibrator.kinds]
+    return {
+        "kinds": kinds,
+        "weights": weights.reshape(len(kinds), -1).tolist(),
+        "limit": float(limit),
+        "shares": _counts(shares, SHARES),
+        "mean_share": shares.mean().item(),
+        "limited": int((shares < float(limit) - 1e-6).sum()),
+    }
+
+
+def _changed(before: Tensor, after: Tensor, winner: Tensor, labels: Tensor | None) -> list[dict[str, Any]]:
+    rows = (after - before).abs().argsort(descending=True, stable=True)[:CHANGED].tolist()
+    return [
+        {
+            "row": row,
+            "predicted": int(winner[row]),
+            "label": None if labels is None else int(labels[row]),
+            "before": before[row].item(),
+            "after": after[row].item(),
+        }
+        for row in rows
+    ]
+
+
+def _known(values: Tensor) -> list[float | None]:
+    """The mean of nothing is nothing."""
+    return [None if math.isnan(value) else value for value in values.tolist()]

@@ -1,0 +1,223 @@
+"""Every fit once: which images, which method, which views; batched, remembered, and kept in a folder if there is one.
+
+    Fit("cifar10", Rows(10_000, 1000, split=3), VATTA(), "aug4")  ──►  Fits  ──►  calibrator
+
+Tables 2, 3 and 4 of the paper, its supplement and its OOD figures ask for the same fits in different orders. What a fit depends
+on is its key: the numbers in the record, the rows, the method and its settings, and the views. A fit with the same key is the
+same calibrator, in this run and, from the folder, in the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from atta import __version__
+from atta.calibrators import Calibrator, Method, load
+from atta.calibrators.fitting import folds
+from atta.experiments import workers
+from atta.images.views import Policy
+from atta.predictions import Predictions, Record
+from atta.types import InputError
+
+RECORDED = "recorded"
+"""The policy that takes a record's views as they are."""
+PIECE = 16  # fits asked for at a time: enough to be batched, few enough for a bar to move and a stop to lose little
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a record to fit on: `validation` of its `images`, drawn by `split`, less what `fold` of `folds` holds out.
+
+    Split 0 takes the first rows as they stand, as in the paper; split s > 0 the first of a permutation seeded with s.
+    """
+
+    images: int
+    validation: int
+    split: int = 0
+    fold: int | None = None
+    folds: int = 5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.validation <= self.images:
+            raise InputError(
+                f"expected 1 to {self.images} validation images out of {self.images}, got {self.validation}"
+            )
+
+    def drawn(self) -> tuple[Int[Tensor, " v"], Int[Tensor, " t"]]:
+        """The validation rows, and all others."""
+        if self.split == 0:
+            order = torch.arange(self.images)
+        else:
+            order = torch.randperm(self.images, generator=torch.Generator().manual_seed(self.split))
+        return order[: self.validation], order[self.validation :]
+
+    def fitted(self) -> Int[Tensor, " f"]:
+        """The rows to fit on."""
+        drawn, _ = self.drawn()
+        if self.fold is None:
+            return drawn
+        kept = torch.ones(self.validation, dtype=torch.bool)
+        kept[self._held()] = False
+        return drawn[kept]
+
+    def held_out(self) -> Int[Tensor, " h"]:
+        """The validation rows that this fold does not fit on."""
+        return self.drawn()[0][self._held()]
+
+    def parted(self) -> list[Rows]:
+        """The folds of these rows, each to be fitted on all the others."""
+        if self.validation < self.folds:
+            raise InputError(
+                f"expected at least {self.folds} validation images for {self.folds} folds, got {self.validation}"
+            )
+        return [replace(self, fold=fold) for fold in range(self.folds)]
+
+    def _held(self) -> Int[Tensor, " h"]:
+        return torch.empty(0, dtype=torch.int64) if self.fold is None else folds(self.validation, self.folds)[self.fold]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One fit: of a method, on rows of the record of that name, through the views of a policy ("" where it needs none)."""
+
+    record: str
+    rows: Rows
+    method: Method
+    policy: str = ""
+
+
+@dataclass
+class Fits:
+    """Calibrators by what they depend on; those that are missing are fitted together, and written to `folder`."""
+
+    records: Mapping[str, Record]
+    folder: Path | None = None
+    workers: int = 0
+    """Processes to fit in; fewer than two is this one."""
+    _done: dict[str, Calibrator] = field(default_factory=dict)
+    _prints: dict[str, str] = field(default_factory=dict)
+    _scores: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def __getitem__(self, fit: Fit) -> Calibrator:
+        """The calibrator; fitted now if it was not before."""
+        key = self.key(fit)
+        if not self._find(key):
+            self.make([fit])
+        return self._done[key]
+
+    def make(self, wanted: Iterable[Fit], done: Callable[[str], None] = lambda what: None) -> None:
+        """Fit all that are missing, those of one method together; `done` is told of each that is there."""
+        missing: dict[Method, dict[str, Fit]] = {}
+        for fit in wanted:
+            key = self.key(fit)
+            if self._find(key):
+                done(fit.method.name)
+            else:
+                missing.setdefault(fit.method, {})[key] = fit
+        pieces = [piece for method, fits in missing.items() for piece in self._pieces(method, fits)]
+        for method, keys in self._fitted(pieces) if pieces else ():
+            for _ in keys:
+                done(method.name)
+
+    def _pieces(self, method: Method, fits: Mapping[str, Fit]) -> Iterator[tuple[Method, dict[str, Fit]]]:
+        """Cut the fits of a method into pieces to be made together, alike ones side by side: only these share a batch."""
+        keys = sorted(fits, key=lambda key: (fits[key].rows.validation, len(self.views(fits[key])), fits[key].policy))
+        for start in range(0, len(keys), PIECE):
+            yield method, {key: fits[key] for key in keys[start : start + PIECE]}
+
+    def _fitted(self, pieces: Sequence[tuple[Method, dict[str, Fit]]]) -> Iterator[tuple[Method, Sequence[str]]]:
+        """Make the pieces here or, where there is a folder to meet in, in other processes; say which are done."""
+
+        def sets(piece: dict[str, Fit]) -> list[tuple[Predictions, Tensor]]:
+            return [(part.predictions, part.require_labels()) for part in map(self.part, piece.values())]
+
+        if self.folder is None or self.workers < 2 or len(pieces) < 2:
+            for method, piece in pieces:
+                for key, calibrator in zip(piece, workers.fit(method, sets(piece)), strict=True):
+                    self._keep(key, calibrator)
+                yield method, list(piece)
+            return
+        folder = self.folder
+        tasks = (workers.Task(method, sets(piece), [_file(folder, key) for key in piece]) for method, piece in pieces)
+        for task in workers.run(tasks, self.workers):
+            yield task.method, [path.stem for path in task.paths]
+
+    def remembered(self, what: str, fit: Fit, score: Callable[[Fits, Fit], float]) -> float:
+        """A number that depends on a fit alone, worked out once."""
+        key = (what, self.key(fit))
+        if key not in self._scores:
+            self._scores[key] = score(self, fit)
+        return self._scores[key]
+
+    def part(self, fit: Fit) -> Record:
+        """What the method is given: the rows of the record to fit on, with the views of the policy."""
+        return self.seen(fit, self.records[fit.record])[fit.rows.fitted()]
+
+    def seen(self, fit: Fit, record: Record) -> Record:
+        """A record with only the views that this fit uses."""
+        return Record(record.predictions.take(self.views(fit)), record.labels, record.origin) if fit.policy else record
+
+    def views(self, fit: Fit) -> dict[str, int]:
+        """How often each kind of view is taken."""
+        if fit.policy == RECORDED:
+            return {kind: view.shape[1] for kind, view in self.records[fit.record].predictions.views.items()}
+        return Policy.parse(fit.policy).repeats if fit.policy else {}
+
+    def key(self, fit: Fit) -> str:
+        """A hash of all that the fit depends on."""
+        about = {
+            "atta": __version__,
+            "torch": torch.__version__,
+            "record": self.fingerprint(fit.record),
+            "rows": asdict(fit.rows),
+            "method": [fit.method.name, asdict(fit.method)],
+            "views": list(self.views(fit).items()),
+        }
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+    def fingerprint(self, record: str) -> str:
+        """A hash of the numbers in a record."""
+        if record not in self._prints:
+            self._prints[record] = fingerprint(self.records[record])
+        return self._prints[record]
+
+    def _find(self, key: str) -> bool:
+        path = self._path(key)
+        if key not in self._done and path is not None and path.is_file():
+            try:
+                self._done[key] = load(path)
+            except InputError:  # It is only a memory: a damaged one is fitted again.
+                return False
+        return key in self._done
+
+    def _keep(self, key: str, calibrator: Calibrator) -> None:
+        self._done[key] = calibrator
+        if (path := self._path(key)) is not None:
+            calibrator.save(path)
+
+    def _path(self, key: str) -> Path | None:
+        return None if self.folder is None else _file(self.folder, key)
+
+
+def _file(folder: Path, key: str) -> Path:
+    return folder / key[:2] / f"{key}.safetensors"
+
+
+def fingerprint(record: Record) -> str:
+    """A hash of the logits, views and labels of a record, whatever file they came from."""
+    found = hashlib.sha256()
+    predictions: Predictions = record.predictions
+    views = {f"view.{kind}": view for kind, view in sorted(predictions.views.items())}
+    labels = {} if record.labels is None else {"labels": record.labels}
+    for name, tensor in ({"logits": predictions.logits} | views | labels).items():
+        found.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        found.update(tensor.contiguous().cpu().numpy().tobytes())
+    return found.hexdigest()

@@ -1,0 +1,367 @@
+"""Which policy of views to take, told from validation images alone.
+
+Each candidate is judged by the NLL of images that its fit did not see: the images are dealt into folds, and each fold is
+answered by a calibrator fitted on the others (`held_out`). The best mean is not the choice yet. With a thousand images many
+policies lie within noise of each other, so that every candidate is compared with the best one image by image, and
+
+    choice = the candidate with the fewest passes whose mean loss exceeds the best one's by at most one standard error
+             of the difference; of several with as few passes, the best                          (one-standard-error rule)
+
+The candidates are few and named: those of `POLICIES` that a `Pool` of records holds, several records of the same images as one.
+A free search over hundreds of views finds what fits the noise of the validation images. `greedy` is that search, to see so:
+
+    passes = {};  while the budget lasts and it helps:  passes ∪= the pass that lowers the held-out loss most
+
+Its loss is the least of many that were looked at, and no estimate of what new images will cost.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from atta.calibrators import Method, find_method
+from atta.calibrators.fitting import folds as deal
+from atta.images.views import POLICIES, Policy, View
+from atta.metrics.scores import evaluate
+from atta.predictions import Predictions, Record, Rows, as_labels
+from atta.results.rows import Results, Row
+from atta.types import InputError, Labels, Probs
+
+FOLDS = 5
+BUDGET = 4  # passes an image, if nobody says otherwise
+TESTED = ("brier", "nll")
+ROUNDING = (
+    0.01  # of the largest logit: more than batches or half precision move it, less than other images or networks do
+)
+GAIN = 1e-6  # nats an image: less is rounding, no gain
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """How a policy did on held-out images: its mean NLL, and how far that is above the best, with its standard error."""
+
+    policy: str
+    passes: int
+    nll: float
+    above: float
+    error: float
+
+    @property
+    def close(self) -> bool:
+        """Whether it is within one standard error of the best, or no further from it than fits are exact."""
+        return self.above <= max(self.error, GAIN)
+
+
+def held_out(method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0) -> Probs:
+    """Answer each image with a calibrator that was fitted without it, and without the rest of its fold."""
+    images = len(predictions)
+    if images < 2 * count:
+        raise InputError(f"expected at least {2 * count} labelled images for {count} folds, got {images}")
+    parts = deal(images, count, seed=seed)
+    rest = [torch.cat([other for other in parts if other is not part]) for part in parts]
+    fitted = method.fit_many([(predictions[rows], labels[rows]) for rows in rest])
+    order = torch.cat(parts)
+    probs = torch.cat([calibrator(predictions[part]) for calibrator, part in zip(fitted, parts, strict=True)])
+    return probs[order.argsort().to(probs.device)]
+
+
+def losses(probs: Probs, labels: Labels) -> Float[Tensor, " n"]:
+    """The NLL of each image."""
+    own = probs.double().gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    return -own.clamp(min=torch.finfo(torch.float32).tiny).log()
+
+
+def rank(answers: Mapping[str, tuple[int, Probs]], labels: Labels) -> list[Candidate]:
+    """Judge policies by their passes and held-out probabilities; the choice comes first, then the others by their loss."""
+    if not answers:
+        raise InputError("expected at least one policy to choose from, got none")
+    found = {name: losses(probs, labels) for name, (_, probs) in answers.items()}
+    best = min(found.values(), key=lambda loss: loss.mean().item())
+    judged = [_judge(name, answers[name][0], loss, best) for name, loss in found.items()]
+    chosen = min((one for one in judged if one.close), key=lambda one: (one.passes, one.nll))
+    return [chosen, *sorted((one for one in judged if one is not chosen), key=lambda one: one.nll)]
+
+
+def _judge(name: str, passes: int, loss: Float[Tensor, " n"], best: Float[Tensor, " n"]) -> Candidate:
+    above = loss - best
+    error = above.std().item() / len(above) ** 0.5
+    return Candidate(policy=name, passes=passes, nll=loss.mean().item(), above=above.mean().item(), error=error)
+
+
+# ------------------------------------------------------------------------------------------------- records as one
+
+
+class Pass(NamedTuple):
+    """One look at the images: which of the records has it, the kind of view, and which of its repeats."""
+
+    record: int
+    kind: str
+    repeat: int
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Records of the same images by the same network, as one: policies that disagree about stratified repeats lie apart."""
+
+    records: tuple[Record, ...]
+    labels: Labels
+
+    @classmethod
+    def of(cls, records: "Record | Sequence[Record] | Pool", labels: Any = None) -> "Pool":
+        """Check that the records agree about the images; `labels` are needed where no record has them."""
+        if isinstance(records, Pool):
+            return records
+        records = (records,) if isinstance(records, Record) else tuple(records)
+        if not records:
+            raise InputError("expected at least one record to search, got none")
+        first = records[0].predictions
+        for i, record in enumerate(records[1:], start=2):
+            if not _same(record.predictions.logits, first.logits):
+                raise InputError(
+                    f"expected records of the same images by the same network, got other logits in record {i} than in "
+                    f"record 1: {record.predictions!r} and {first!r}"
+                )
+        known = [record.labels for record in records if record.labels is not None]
+        if labels is not None:
+            known.append(as_labels(labels, images=len(first), classes=first.classes))
+        if not known:
+            raise InputError(f"expected a record with labels, got {len(records)} without")
+        if not all(torch.equal(one, known[0]) for one in known):
+            raise InputError("expected records of the same images, got different labels for the same logits")
+        return cls(records, known[0])
+
+    def __len__(self) -> int:
+        return len(self.records[0])
+
+    def __getitem__(self, rows: Rows) -> "Pool":
+        """Return the pool of some of the images."""
+        parts = [Record(record.predictions, self.labels, record.origin)[rows] for record in self.records]
+        return Pool(tuple(parts), parts[0].require_labels())
+
+    def find(self, policy: Policy) -> list[Pass] | None:
+        """The passes of a policy, if the records hold all of its views, and None otherwise.
+
+        Stratified draws are those of a deployed classifier and come first. They depend on how many there are: a record
+        of them holds a view with all of its repeats or not at all, one of random draws with fewer as well.
+        """
+        passes: list[Pass] = []
+        for view, repeats in policy.terms:
+            holding = [i for i, record in enumerate(self.records) if _holds(record, view, repeats)]
+            if not holding:
+                return None
+            first = min(holding, key=lambda i: not _stratified(self.records[i]))
+            passes += (Pass(first, view.name, repeat) for repeat in range(repeats))
+        return passes
+
+    def within(self, budget: int) -> tuple[dict[str, list[Pass]], list[str]]:
+        """The policies of the library within a budget: the passes of those that are held, and the names of the others."""
+        _check_budget(budget)
+        looked = {name: self.find(policy) for name, policy in POLICIES.items() if policy.passes <= budget}
+        held = {name: passes for name, passes in looked.items() if passes is not None}
+        if not held:
+            views = "; ".join(f"{_listed(record)}{' (stratified)' * _stratified(record)}" for record in self.records)
+            raise InputError(
+                f"expected records that hold one of the policies within {budget} passes, {', '.join(looked)}; got the views "
+                f"{views}. Record one: atta collect MODEL DATASET --draws stratified --policy {next(iter(looked))} -o FILE"
+            )
+        return held, [name for name in looked if name not in held]
+
+    def passes(self) -> list[Pass]:
+        """Every look at the images that the records hold, each once: a flip in three records is one."""
+        found: dict[str, list[Pass]] = {}
+        for i, record in enumerate(self.records):
+            for kind, view in record.predictions.views.items():
+                others = found.setdefault(kind, [])
+                for repeat in range(view.shape[1]):
+                    new = Pass(i, kind, repeat)
+                    if not any(_same(self._look(new), self._look(one)) for one in others):
+                        others.append(new)
+        return [one for passes in found.values() for one in passes]
+
+    def pick(self, passes: Iterable[Pass]) -> Predictions:
+        """The predictions with these passes alone, those of one kind as its repeats."""
+        views: dict[str, list[Tensor]] = {}
+        for one in passes:
+            views.setdefault(one.kind, []).append(self._look(one))
+        looks = {kind: torch.stack(found, dim=1) for kind, found in views.items()}
+        return Predictions(self.records[0].predictions.logits, looks)
+
+    def _look(self, one: Pass) -> Tensor:
+        return self.records[one.record].predictions.views[one.kind][:, one.repeat]
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two runs of a network saw the same images."""
+    return one.shape == other.shape and bool((one - other).abs().max() <= ROUNDING * one.abs().max())
+
+
+def _holds(record: Record, view: View, repeats: int) -> bool:
+    """Whether a record has the numbers that so many repeats of a view would be drawn with."""
+    known = record.predictions.views.get(view.name)
+    have = 0 if known is None else known.shape[1]
+    return have == repeats or (have > repeats and not (view.random and _stratified(record)))
+
+
+def _stratified(record: Record) -> bool:
+    return record.origin.get("draws") == "stratified"
+
+
+def _listed(record: Record) -> str:
+    views = record.predictions.views.items()
+    return " + ".join(f"{view.shape[1]} {kind}" for kind, view in views) or "none"
+
+
+# -------------------------------------------------------------------------------------------------------- searches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What a search found: the library's candidates, the choice first, and what a free search would have taken."""
+
+    candidates: list[Candidate]
+    missing: list[str]
+    """The policies within the budget that the records do not hold."""
+    free: Candidate | None = None
+    """The greedy choice, beside the best of the candidates. Its loss was selected on."""
+    tested: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Metrics on test images, of a fit on all searched ones, by policy."""
+
+    @property
+    def choice(self) -> Candidate:
+        """The candidate to take."""
+        return self.candidates[0]
+
+    @property
+    def rows(self) -> list[Candidate]:
+        """All that was judged."""
+        return [*self.candidates, *([self.free] if self.free else [])]
+
+    def results(self, dataset: str, *, method: str, images: int) -> Results:
+        """All numbers as rows; the chosen policy and the greedy one are marked by their `choice`."""
+        found = []
+        for one in self.rows:
+            choice = "one-standard-error" if one is self.choice else "greedy" if one is self.free else ""
+            judged = {
+                "passes": float(one.passes),
+                "cv_nll": one.nll,
+                "cv_nll_above": one.above,
+                "cv_nll_error": one.error,
+            }
+            found += [
+                Row(
+                    dataset=dataset,
+                    validation=images,
+                    method=method,
+                    policy=one.policy,
+                    choice=choice,
+                    metric=metric,
+                    value=value,
+                )
+                for metric, value in {**judged, **self.tested.get(one.policy, {})}.items()
+            ]
+        return Results(tuple(found))
+
+
+def search(
+    records: Record | Sequence[Record] | Pool,
+    labels: Any = None,
+    *,
+    budget: int = BUDGET,
+    method: str | Method = "c-atta",
+    folds: int = FOLDS,
+    seed: int = 0,
+) -> list[Candidate]:
+    """Judge the policies of the library within `budget` passes an image that the records hold; the choice comes first."""
+    return explore(records, labels, budget=budget, method=method, folds=folds, seed=seed).candidates
+
+
+def greedy(
+    records: Record | Sequence[Record] | Pool,
+    labels: Any = None,
+    *,
+    budget: int = BUDGET,
+    method: str | Method = "c-atta",
+    folds: int = FOLDS,
+    seed: int = 0,
+) -> list[Pass]:
+    """Add the pass that lowers the held-out loss most until the budget is spent or none lowers it; over-fits.
+
+    The passes of one kind are its repeats. A first one is always taken.
+    """
+    pool, method = Pool.of(records, labels), _looking(method)
+    _check_budget(budget)
+    taken, left, least = list[Pass](), pool.passes(), float("inf")
+    while left and len(taken) < budget - 1:
+        found = {}
+        for one in left:
+            probs = held_out(method, pool.pick([*taken, one]), pool.labels, count=folds, seed=seed)
+            found[one] = losses(probs, pool.labels).mean().item()
+        best = min(found, key=lambda one: found[one])
+        if found[best] > least - GAIN:
+            break
+        least = found[best]
+        taken.append(best)
+        left.remove(best)
+    if not taken:
+        raise InputError("expected records with views, got none")
+    return taken
+
+
+def explore(
+    records: Record | Sequence[Record] | Pool,
+    labels: Any = None,
+    *,
+    budget: int = BUDGET,
+    method: str | Method = "c-atta",
+    folds: int = FOLDS,
+    seed: int = 0,
+    free: bool = False,
+    test: Pool | None = None,
+) -> Findings:
+    """Search the library and, if `free`, all passes greedily; fit each on all images and measure it on `test`, if given."""
+    pool, method = Pool.of(records, labels), _looking(method)
+    looks, missing = pool.within(budget)
+    answers = {name: _answer(method, pool.pick(passes), pool.labels, folds, seed) for name, passes in looks.items()}
+    candidates = rank(answers, pool.labels)
+    beside = None
+    if free:
+        taken = greedy(pool, budget=budget, method=method, folds=folds, seed=seed)
+        best = min(candidates, key=lambda one: one.nll).policy
+        passes, probs = _answer(method, pool.pick(taken), pool.labels, folds, seed)
+        beside = _judge(described(taken), passes, *(losses(found, pool.labels) for found in (probs, answers[best][1])))
+        looks = {**looks, beside.policy: taken}
+    tested = {} if test is None else {name: _test(method, pool, test, passes) for name, passes in looks.items()}
+    return Findings(candidates=candidates, missing=missing, free=beside, tested=tested)
+
+
+def described(passes: Iterable[Pass]) -> str:
+    """Write passes as a policy is written, without saying which repeats they are: flip + 2 shift."""
+    counts = Counter(one.kind for one in passes)
+    return " + ".join(kind if count == 1 else f"{count} {kind}" for kind, count in counts.items())
+
+
+def _answer(method: Method, predictions: Predictions, labels: Labels, count: int, seed: int) -> tuple[int, Probs]:
+    return predictions.passes, held_out(method, predictions, labels, count=count, seed=seed)
+
+
+def _test(method: Method, pool: Pool, test: Pool, passes: Sequence[Pass]) -> dict[str, float]:
+    probs = method.fit(pool.pick(passes), pool.labels)(test.pick(passes))
+    return evaluate(probs, test.labels, metrics=TESTED, simplex=method.on_simplex)
+
+
+def _looking(method: str | Method) -> Method:
+    """A method that looks at views: any other gives every policy the same answer."""
+    found = find_method(method) if isinstance(method, str) else method
+    if not found.needs_views:
+        raise InputError(f"expected a method that looks at views, such as c-atta, got {found.name}")
+    return found
+
+
+def _check_budget(budget: int) -> None:
+    if budget < 2:
+        raise InputError(f"budget: expected 2 or more passes, the image itself and a view, got {budget}")

@@ -1,0 +1,273 @@
+"""Datasets by name: found in a local folder in whichever layout they are published in, else fetched from the hub.
+
+`load("cifar10", "test", data="folder")` looks into `folder/cifar10`, then into `folder` itself; without `data`, into
+`$ATTA_DATA/cifar10`, and then asks the Hugging Face hub. The layouts, in the order they are looked for:
+
+| layout                   | files                                                                                     |
+|--------------------------|-------------------------------------------------------------------------------------------|
+| one file a split         | `test.safetensors`, as `ImageSet.save` writes it                                          |
+| Hugging Face             | `test-*.parquet`, also under `data/`                                                      |
+| CIFAR's own              | `cifar-10-batches-py/test_batch`, `cifar-100-python/test`                                 |
+| Fashion-MNIST's own      | `t10k-images-idx3-ubyte`, also with `.gz`                                                 |
+| folders of images        | `test/<class>/*.png`; or `<class>/*.png`, which is one split, `train`                     |
+
+Where `folder/cifar10` holds nothing but one folder, as archives and the hub's repositories do, that one is looked into
+as well: `aid/AID/<class>`, `ucmerced/UCMerced_LandUse/Images/<class>`, `cifar10/plain_text/test-*.parquet`.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from atta.images.layouts import LAYOUTS, Columns, Reader, hub, listed, subfolders
+from atta.images.sets import Bytes, ImageSet, resize
+from atta.images.transforms import gaussian_blur, gaussian_noise
+from atta.images.views import draw_numbers
+from atta.types import InputError
+
+__all__ = [
+    "NAMES",
+    "ImageSet",
+    "arrange",
+    "load",
+    "paper_split",
+    "present",
+    "resize",
+    "shifted",
+    "split_indices",
+    "ucmerced_as_aid",
+]
+
+
+@dataclass(frozen=True)
+class _Known:
+    classes: int
+    hub: str | None = None
+    columns: tuple[str, str] | None = None
+    train_part: float | None = None
+    """Of a dataset published in one piece: the part to train on; the rest is the test split."""
+    one_split: bool = False
+    """There is nothing but `train`, whatever it is called where it lies."""
+
+
+_KNOWN = {
+    "cifar10": _Known(10, "uoft-cs/cifar10", ("img", "label")),
+    "cifar100": _Known(100, "uoft-cs/cifar100", ("img", "fine_label")),
+    "aid": _Known(30, "blanchon/AID", ("image", "label"), train_part=0.7),
+    "ucmerced": _Known(21, "blanchon/UC_Merced", ("image", "label"), one_split=True),
+    "fashion-mnist": _Known(10, "zalando-datasets/fashion_mnist", ("image", "label")),
+    "digits": _Known(10),
+}
+NAMES = tuple(_KNOWN)
+"""The datasets that need no folder; any other name is that of a folder."""
+_SPLITS = ("train", "test", "validation", "val", "all", "full")
+
+
+def load(
+    name: str,
+    split: str,
+    *,
+    data: str | Path | None = None,
+    image_size: int | None = None,
+    columns: Columns | None = None,
+) -> ImageSet:
+    """Find a split of a dataset; images come in `image_size` x `image_size` if that is given.
+
+    `columns` names the image and the label of a table in which they cannot be told by their types. AID is published in one
+    piece: unless its folder has a test split of its own, 7 of 10 images are "train" and 3 are "test", drawn with seed 0.
+    UC-Merced's one piece is "train", whatever it is called where it lies.
+    """
+    folders = _folders(name, data)
+    known = _KNOWN.get(name)
+    columns = columns or (known.columns if known else None)
+    read = _locate(folders, name, split, columns)
+    if read is not None:
+        return _finish(read(), name, image_size)
+    if known is None and all(folder.name != name for folder in folders):
+        near = difflib.get_close_matches(name, _KNOWN, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"expected one of {', '.join(_KNOWN)} or a folder of that name in `data`, got {name!r}{hint}")
+    if folders or known is None or known.hub is None:
+        there = sorted(path.name for folder in folders for path in folder.iterdir())
+        raise InputError(f"expected the split {split!r} of {name} in {folders[0]}, found {listed(there)}")
+    if known.train_part is not None and split in ("train", "test"):
+        return _finish(_cut(hub(known.hub, name, "train", columns), known.train_part, split), name, image_size)
+    return _finish(hub(known.hub, name, split, columns), name, image_size)
+
+
+def present(name: str, split: str, data: str | Path | None = None) -> bool:
+    """Whether `load` would find the split on this machine; names of files are looked at, nothing is read or fetched."""
+    return _locate(_folders(name, data), name, split, None) is not None
+
+
+def _locate(folders: Sequence[Path], name: str, split: str, columns: Columns | None) -> Reader | None:
+    """How to read a split that is on this machine."""
+    found = _find(folders, name, split, columns)
+    known = _KNOWN.get(name)
+    if known is not None and known.train_part is not None and split in ("train", "test"):
+        whole, part = _find(folders, name, "train", columns), known.train_part
+        if whole is not None and _find(folders, name, "test", columns) is None:
+            return lambda: _cut(whole(), part, split)
+    if found is None and known is not None and known.one_split and split == "train":
+        others = [other for name_there in _SPLITS if (other := _find(folders, name, name_there, columns))]
+        return others[0] if len(others) == 1 else None
+    return partial(_digits, split) if found is None and name == "digits" else found
+
+
+def _cut(whole: ImageSet, train_part: float, split: str) -> ImageSet:
+    n = len(whole)
+    train, test = split_indices(n, (round(train_part * n), n - round(train_part * n)))
+    return whole.subset(train if split == "train" else test)
+
+
+def _find(folders: Sequence[Path], name: str, split: str, columns: Columns | None) -> Reader | None:
+    for folder in folders:
+        for layout in LAYOUTS:
+            found = layout(folder, name, split, columns)
+            if found is not None:
+                return found
+    return None
+
+
+def _folders(name: str, data: str | Path | None) -> list[Path]:
+    """Where to look for a dataset, in this order."""
+    if data is not None and not Path(data).is_dir():
+        raise InputError(f"expected a folder of data, found none at {data}")
+    root = os.environ.get("ATTA_DATA") if data is None else data
+    if not root:
+        return []
+    own = Path(root) / name
+    return [*(_nested(own, name) if own.is_dir() else []), *([] if data is None else [Path(data)])]
+
+
+def _nested(folder: Path, name: str) -> list[Path]:
+    """The folder of a known dataset, and the one in it, and so on, while there is but one and it is not that of a split."""
+    inner = subfolders(folder)
+    if name not in _KNOWN or len(inner) != 1 or inner[0].name in _SPLITS:
+        return [folder]
+    return [folder, *_nested(inner[0], name)]
+
+
+def _finish(images: ImageSet, name: str, size: int | None) -> ImageSet:
+    if name in _KNOWN and images.labels is not None and len(images.classes) != _KNOWN[name].classes:
+        raise InputError(
+            f"expected the {_KNOWN[name].classes} classes of {name}, found {len(images.classes)}: "
+            f"{listed(images.classes)}"
+        )
+    return images if size is None else images.resized(size)
+
+
+def _digits(split: str) -> ImageSet:
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError as error:
+        raise InputError("the digits come with scikit-learn: pip install 'atta[sklearn]'") from error
+    if split not in ("train", "test"):
+        raise InputError(f"expected the split train or test of digits, got {split!r}")
+    digits = load_digits()
+    images = torch.from_numpy(digits.images[:, None] * (255 / 16)).round().byte()
+    n = images.shape[0]
+    train, test = split_indices(n, (round(0.6 * n), n - round(0.6 * n)))
+    whole = ImageSet("digits", images, torch.from_numpy(digits.target), [str(name) for name in digits.target_names])
+    return whole.subset(train if split == "train" else test)
+
+
+# ---- the paper's splits, shift and pairs
+
+
+def arrange(
+    images: ImageSet,
+    *,
+    shuffle: int | None = None,
+    rows: slice | None = None,
+    image_size: int | None = None,
+    shift: int | None = None,
+) -> ImageSet:
+    """Shuffle, cut, resize and make worse, in this order; each image keeps its own index, and with it its draws."""
+    if shuffle is not None:
+        images = images.subset(split_indices(len(images), (len(images),), shuffle)[0])
+    if rows is not None:
+        images = images.subset(torch.arange(len(images))[rows])
+    if image_size is not None:
+        images = images.resized(image_size)
+    if shift is not None:
+        worse = shifted(images.tensors(), images.indices, shift)
+        images = ImageSet(f"{images.name}*", worse, images.labels, images.classes, images.indices)
+    return images
+
+
+def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Int[Tensor, "_"], ...]:
+    """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000)."""
+    if min(sizes, default=0) < 0 or sum(sizes) > n:
+        raise InputError(f"expected sizes that add up to at most {n} images, got {tuple(sizes)}")
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return tuple(torch.split(order[: sum(sizes)], list(sizes)))
+
+
+def paper_split(n: int, validation: int = 1000, seed: int = 0) -> tuple[Int[Tensor, "_"], Int[Tensor, "_"]]:
+    """Divide a test set into the images to calibrate on and those to test on: 1000 and 9000 for CIFAR."""
+    if not 0 < validation < n:
+        raise InputError(f"expected some of the {n} images for validation and some for testing, got {validation}")
+    first, rest = split_indices(n, (validation, n - validation), seed)
+    return first, rest
+
+
+def shifted(images: Bytes, indices: Int[Tensor, "_"], seed: int = 0) -> Bytes:
+    """CIFAR-10*: noise of variance U(10, 50) for each image and channel, then blur of size 1 to 5, as bytes again.
+
+    What happens to an image depends on the seed and its index alone.
+    """
+    if indices.shape != images.shape[:1]:
+        raise InputError(f"expected an index for each of the {images.shape[0]} images, got {tuple(indices.shape)}")
+    pieces = []
+    # In pieces: an image needs a number a pixel, and as floats.
+    for some, rows in zip(torch.split(images, 1000), torch.split(indices, 1000), strict=True):
+        noise = draw_numbers("shift-noise", some.shape[1] + some[0].numel(), rows, repeat=0, repeats=1, seed=seed)
+        blur = draw_numbers("shift-blur", 1, rows, repeat=0, repeats=1, seed=seed)
+        noisy = gaussian_noise(some.float() / 255, noise.to(some.device))
+        pieces.append((gaussian_blur(noisy, blur.to(some.device)) * 255).round().byte())
+    return torch.cat(pieces) if pieces else images
+
+
+UCMERCED_IN_AID = {
+    "agricultural": "Farmland",
+    "baseballdiamond": "BaseballField",
+    "beach": "Beach",
+    "denseresidential": "DenseResidential",
+    "forest": "Forest",
+    "mediumresidential": "MediumResidential",
+    "parkinglot": "Parking",
+    "river": "River",
+    "sparseresidential": "SparseResidential",
+    "storagetanks": "StorageTanks",
+}
+"""The ten classes that the two sets of aerial images share."""
+
+
+def ucmerced_as_aid(ucmerced: ImageSet, aid_classes: Sequence[str]) -> ImageSet:
+    """The images of the ten classes that AID has too, with AID's labels; case, spaces and dashes do not matter."""
+    if ucmerced.labels is None:
+        raise InputError(f"expected labels with {ucmerced.name}, found none")
+    theirs = {_plain(label): i for i, label in enumerate(ucmerced.classes)}
+    ours = {_plain(label): i for i, label in enumerate(aid_classes)}
+    target = torch.full((len(ucmerced.classes),), -1)
+    for their_name, our_name in UCMERCED_IN_AID.items():
+        for label, classes, named in ((their_name, theirs, ucmerced.classes), (_plain(our_name), ours, aid_classes)):
+            if label not in classes:
+                raise InputError(f"expected a class {label} among those of UC-Merced and AID, found {listed(named)}")
+        target[theirs[their_name]] = ours[_plain(our_name)]
+    shared = ucmerced.subset((target[ucmerced.labels] >= 0).nonzero()[:, 0])
+    assert shared.labels is not None
+    return ImageSet(ucmerced.name, shared.images, target[shared.labels], aid_classes, shared.indices)
+
+
+def _plain(label: str) -> str:
+    return re.sub(r"[\W_]", "", label).lower()

@@ -1,0 +1,328 @@
+"""Images in, whatever holds them: arrays, sets, datasets, loaders, tables and folders all become a `Source`.
+
+| what you give                              | read as                                                              |
+|--------------------------------------------|----------------------------------------------------------------------|
+| a tensor                                   | slices; channels first, torch's convention, unless `channels="last"` |
+| a NumPy array, a memory-mapped one too     | slices; `channels` must be stated                                    |
+| an `ImageSet`, a folder, a saved set       | slices of bytes, or files decoded as they are needed                 |
+| a Hugging Face table                       | its column of images, decoded as they are needed                     |
+| a torch dataset or a list                  | items: an image, or an image and its label                           |
+| a `DataLoader`, an iterable dataset        | its batches, in its order                                            |
+
+Pixels are bytes, or floats in [0, 1]; anything else is refused, never rescaled. A `Source` is read in ranges, so that
+work that was interrupted goes on without reading what is done.
+"""
+
+import operator
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from atta.images.layouts import folder_of_images, from_table, is_table
+from atta.images.sets import ImageSet
+from atta.types import InputError
+
+Channels: TypeAlias = Literal["first", "last"] | None
+Range: TypeAlias = tuple[int, int]
+Block: TypeAlias = tuple[Tensor, Tensor | None]
+"""The pixels of a range, n c h w, and its labels where the images bring them along."""
+
+_ROUNDING = 1e-5  # A resize in floats may leave [0, 1] by the last few bits.
+
+
+class Source(ABC):
+    """Images in a fixed order. `count` is None where only reading to the end tells it."""
+
+    def __init__(
+        self, dataset: str | None, count: int | None, labels: Tensor | None = None, indices: Tensor | None = None
+    ) -> None:
+        self.dataset, self.count, self.labels, self.indices = dataset, count, labels, indices
+        self.name = dataset or "the images"
+        self.shape: tuple[int, ...] | None = None
+        self.classes: tuple[str, ...] = ()
+        if count == 0:
+            raise InputError(f"expected at least one image in {self.name}, found none")
+
+    @abstractmethod
+    def read(self, ranges: Iterable[Range], workers: int = 0) -> Iterator[Block]:
+        """Give the block of each range; starts never go back. A source that ends early gives a shorter one, or none.
+
+        `workers` threads read ahead where images are read one by one.
+        """
+
+    def where(self, position: int) -> str:
+        """Name an image in an error."""
+        return f"image {position} of {self.name}"
+
+    def places(self, start: int, stop: int) -> Tensor:
+        """Where these images stood in the set they come from: what their random views are drawn by."""
+        return torch.arange(start, stop) if self.indices is None else self.indices[start:stop]
+
+    def _checked(self, pixels: Tensor, start: int) -> Tensor:
+        """Make sure that all images are alike, and are pixels."""
+        shape = tuple(pixels.shape[1:])
+        self.shape = self.shape or shape
+        if shape != self.shape:
+            raise InputError(
+                f"expected all images to have the shape {self.shape}, as the first has, got {shape} in "
+                f"{self.where(start)}; resize them, as ImageSet.resized(size) and datasets.load(image_size=...) do"
+            )
+        if pixels.dtype == torch.uint8:
+            return pixels
+        low, high = (float(value) for value in pixels.aminmax())
+        if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
+            if low >= 0 and high <= 255:
+                hint = "give bytes as uint8, or divide by 255"
+            else:
+                hint = (
+                    "take the normalisation out of the data and put it around the model: Normalized(model, mean, std)"
+                )
+            if low != low:
+                row = int(pixels.isnan().flatten(1).any(dim=1).nonzero()[0])
+                raise InputError(f"expected floating point pixels in [0, 1], got nan in {self.where(start + row)}")
+            raise InputError(
+                f"expected floating point pixels in [0, 1], got {low:.4g} to {high:.4g} from {self.where(start)} on; "
+                f"{hint}"
+            )
+        return pixels.clamp(0, 1)
+
+
+def as_source(images: Any, channels: Channels = None) -> Source:
+    """Make a source of anything that holds images, and say what can be used otherwise."""
+    if channels not in (None, "first", "last"):
+        raise InputError(f"channels: expected 'first' or 'last', got {channels!r}")
+    if isinstance(images, str | Path):
+        images = _from_path(Path(images))
+    elif is_table(images):
+        images = from_table(images)
+    if isinstance(images, ImageSet):
+        if channels == "last":
+            raise InputError(f"channels: {images.name} knows where its channels are, expected None, got 'last'")
+        source = _from_set(images)
+        source.classes = images.classes
+        return source
+    if isinstance(images, Tensor | np.ndarray):
+        return ArraySource(images, channels)
+    if isinstance(images, IterableDataset):
+        images = DataLoader(images, batch_size=32)
+    if isinstance(images, DataLoader):
+        return StreamSource(images, channels)
+    if isinstance(images, Dataset | Sequence) and hasattr(images, "__len__"):
+        return ItemSource(images, channels, None if isinstance(images, Sequence) else type(images).__name__)
+    raise InputError(
+        "expected images as a tensor, a NumPy array, an ImageSet, a torch Dataset or DataLoader, a Hugging Face dataset "
+        f"or a folder, got {type(images).__name__}"
+    )
+
+
+def _from_set(images: ImageSet) -> Source:
+    if isinstance(images.images, Tensor):
+        return ArraySource(images.images, "first", images.name, images.labels, images.indices)
+    encoded = images.images
+
+    def where(position: int) -> str:
+        return encoded.where(int(encoded.rows[position]))
+
+    return ItemSource(encoded, None, images.name, images.labels, images.indices, where=where)
+
+
+def _from_path(path: Path) -> ImageSet:
+    return ImageSet.load_file(path) if path.suffix == ".safetensors" else folder_of_images(path)
+
+
+@final
+class ArraySource(Source):
+    """A tensor or an array that holds all images; an array on disk is read slice by slice."""
+
+    def __init__(
+        self,
+        array: Tensor | np.ndarray,
+        channels: Channels,
+        name: str | None = None,
+        labels: Tensor | None = None,
+        indices: Tensor | None = None,
+    ) -> None:
+        if array.ndim != 4:
+            raise InputError(f"expected images of shape (n, c, h, w), got {tuple(array.shape)}")
+        self.array, self.channels = array, channels
+        super().__init__(name, array.shape[0], labels, indices)
+        _as_pixels(array[:0], channels, self.name)  # What is wrong with all of them is said before any work is done.
+
+    def read(self, ranges: Iterable[Range], workers: int = 0) -> Iterator[Block]:
+        """Slice."""
+        for start, stop in ranges:
+            yield self._checked(_as_pixels(self.array[start:stop], self.channels, self.name), start), None
+
+
+@final
+class ItemSource(Source):
+    """A dataset that is asked for one item after another."""
+
+    def __init__(
+        self,
+        items: Any,
+        channels: Channels,
+        name: str | None = None,
+        labels: Tensor | None = None,
+        indices: Tensor | None = None,
+        where: Callable[[int], str] | None = None,
+    ) -> None:
+        super().__init__(name, len(items), labels, indices)
+        self.items, self.channels, self._where = items, channels, where
+
+    def where(self, position: int) -> str:
+        """Name the file of an image, where there is one."""
+        return self._where(position) if self._where else super().where(position)
+
+    def read(self, ranges: Iterable[Range], workers: int = 0) -> Iterator[Block]:
+        """Read the items of each range, the next range ahead of time if there are workers."""
+        if workers == 0:
+            for start, stop in ranges:
+                yield self._block(start, [self._item(position) for position in range(start, stop)])
+            return
+        # Threads: decoding releases Python's lock, and nothing has to be pickled.
+        pool = ThreadPoolExecutor(workers)
+        ahead = deque[tuple[int, list[Future[Block]]]]()
+        try:
+            for start, stop in ranges:
+                ahead.append((start, [pool.submit(self._item, position) for position in range(start, stop)]))
+                if len(ahead) > 1:
+                    first, items = ahead.popleft()
+                    yield self._block(first, [item.result() for item in items])
+            for first, items in ahead:
+                yield self._block(first, [item.result() for item in items])
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _item(self, position: int) -> Block:
+        try:
+            item = self.items[position]
+        except OSError as error:
+            raise InputError(f"expected an image, but {self.where(position)} cannot be read: {error}") from error
+        image, label = _image_and_label(item, self.where(position))
+        pixels = _as_pixels(image, self.channels, self.where(position))
+        if pixels.ndim != 3:
+            raise InputError(
+                f"expected an image of shape (c, h, w), got {tuple(pixels.shape)} in {self.where(position)}"
+            )
+        if label is None:
+            return pixels, None
+        try:
+            return pixels, torch.tensor(
+                operator.index(label)
+            )  # Whole numbers of Python, NumPy and torch have an index.
+        except (TypeError, ValueError):
+            got = f"expected a whole number as the label of {self.where(position)}, got {label!r}"
+            raise InputError(got) from None
+
+    def _block(self, start: int, items: Sequence[Block]) -> Block:
+        pixels = [self._checked(image[None], start + i) for i, (image, _) in enumerate(items)]
+        return torch.cat(pixels), _joined([label for _, label in items], torch.stack)
+
+
+@final
+class StreamSource(Source):
+    """Batches that come in an order of their own: a loader can be read once, from its beginning."""
+
+    def __init__(self, loader: DataLoader[Any], channels: Channels) -> None:
+        super().__init__(type(loader.dataset).__name__, _length(loader))
+        self.channels = channels
+        self._batches: Iterator[Any] = iter(loader)
+        self._held = deque[Block]()
+        self._start = self._stop = 0  # of what is held
+
+    def read(self, ranges: Iterable[Range], workers: int = 0) -> Iterator[Block]:
+        """Take batches until a range is covered; what lies before it is dropped."""
+        for start, stop in ranges:
+            while self._stop < stop and (batch := next(self._batches, None)) is not None:
+                self._held.append(self._block(batch))
+                self._stop += self._held[-1][0].shape[0]
+                self._drop(start)
+            self._drop(start)
+            if not self._held:
+                return
+            pixels = torch.cat([part for part, _ in self._held])
+            labels = _joined([part for _, part in self._held], torch.cat)
+            part = slice(start - self._start, stop - self._start)
+            yield pixels[part], None if labels is None else labels[part]
+
+    def _drop(self, start: int) -> None:
+        while self._held and self._start + self._held[0][0].shape[0] <= start:
+            self._start += self._held.popleft()[0].shape[0]
+
+    def _block(self, batch: Any) -> Block:
+        images, label = _image_and_label(batch, f"a batch of {self.name}")
+        pixels = _as_pixels(images, self.channels, f"a batch of {self.name}")
+        if pixels.ndim != 4:
+            raise InputError(f"expected batches of shape (n, c, h, w) of {self.name}, got {tuple(pixels.shape)}")
+        labels = None if label is None else torch.as_tensor(label)
+        if labels is not None and (labels.shape != pixels.shape[:1] or labels.is_floating_point()):
+            raise InputError(
+                f"expected a whole number an image as the labels of {self.name}, got {tuple(labels.shape)} of "
+                f"{labels.dtype} for {pixels.shape[0]} images"
+            )
+        return self._checked(pixels, self._stop), labels
+
+
+def _length(loader: DataLoader[Any]) -> int | None:
+    if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+        return None
+    count = len(loader.sampler)  # type: ignore[arg-type]
+    return count - count % loader.batch_size if loader.drop_last else count
+
+
+def _joined(labels: Sequence[Tensor | None], join: Callable[[list[Tensor]], Tensor]) -> Tensor | None:
+    known = [label for label in labels if label is not None]
+    if 0 < len(known) < len(labels):
+        raise InputError(f"expected a label with every image or with none, got {len(known)} with {len(labels)} images")
+    return join(known).long().cpu() if known else None
+
+
+def _image_and_label(item: Any, what: str) -> tuple[Any, Any]:
+    if isinstance(item, tuple | list) and len(item) in (1, 2):
+        return item[0], item[1] if len(item) == 2 else None
+    if isinstance(item, Mapping | tuple | list):
+        inside = ", ".join(map(str, item)) if isinstance(item, Mapping) else f"{len(item)} things"
+        raise InputError(
+            f"expected an image, or an image and its label, in {what}, got a {type(item).__name__} of {inside}"
+        )
+    return item, None
+
+
+def _as_pixels(image: Any, channels: Channels, what: str) -> Tensor:
+    """A tensor of uint8 or float32 or wider, channels before height and width."""
+    if hasattr(image, "getbands"):  # Pillow's, whose channels are always last
+        array = np.array(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+        pixels, channels = torch.from_numpy(array.reshape(*array.shape[:2], -1)), "last"
+    elif isinstance(image, np.ndarray):
+        if channels is None:
+            raise InputError(
+                f"expected channels='first' or channels='last' beside a NumPy array, got none for {what} of shape "
+                f"{image.shape}: nothing guesses which axis holds them"
+            )
+        if image.dtype.kind not in "uf" or (image.dtype.kind == "u" and image.dtype != np.uint8):
+            raise InputError(f"expected uint8 or floating point pixels in {what}, got {image.dtype}")
+        pixels = torch.from_numpy(np.array(image))  # A copy: it may be read-only, or lie on disk.
+    elif isinstance(image, Tensor):
+        pixels = image.detach()
+    else:
+        raise InputError(f"expected a tensor, a NumPy array or a Pillow image in {what}, got {type(image).__name__}")
+    if pixels.dtype != torch.uint8 and not pixels.is_floating_point():
+        raise InputError(f"expected uint8 or floating point pixels in {what}, got {pixels.dtype}")
+    if pixels.ndim < 3:
+        raise InputError(f"expected an image of shape (c, h, w) in {what}, got {tuple(pixels.shape)}")
+    if channels is None and pixels.shape[-1] in (1, 3) and pixels.shape[-3] not in (1, 3):
+        raise InputError(
+            f"expected channels first, as torch has them, got {tuple(pixels.shape)} in {what}; "
+            "state channels='last', or channels='first' if that is what it is"
+        )
+    pixels = pixels.movedim(-1, -3) if channels == "last" else pixels
+    return pixels if pixels.dtype in (torch.uint8, torch.float32, torch.float64) else pixels.float()

@@ -1,0 +1,441 @@
+"""Which views an image is shown in, and with which random numbers: a view, a policy, and those with a name.
+
+A `View` is a name and a function of pixels and given numbers. A `Policy` says how often each view is taken, and reads
+as it is written: `Policy.parse("flip + 5 crop + 5 brightness")`.
+
+Randomness is an argument, not a state. Each number is a hash of (seed, image index, view, repeat, its own position),
+so an image is shown in the same views whatever the batch, the order, the number of workers or the device, and the third
+crop of an image is the same window in every policy that takes three.
+"""
+
+import difflib
+import hashlib
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atta.images import transforms
+from atta.types import Images, InputError
+
+# ---------------------------------------------------------------------------------------------------------- numbers
+
+
+def random_numbers(
+    name: str, count: int, indices: Int[Tensor, "n"], *, repeat: int = 0, seed: int = 0
+) -> Float[Tensor, "n d"]:
+    """`count` uniform numbers in [0, 1) for each image: a pure function of seed, image, view, repeat and position.
+
+    The text `seed/name/repeat` is hashed to a key, key and index to the state of a SplitMix64 generator (Steele, Lea &
+    Flood, 2014) of the image's own. Its first outputs, cut to the 24 bits that float32 holds exactly, are the numbers.
+    """
+    return torch.from_numpy(_uniform(f"{seed}/{name}/{repeat}", count, indices.cpu().numpy()))
+
+
+def stratified_numbers(name: str, count: int, repeats: int) -> Float[Tensor, "r d"]:
+    """Numbers that spread the repeats of one view evenly over [0, 1), the same for every image and seed.
+
+    Number j of repeat i is (rank_ij + offset_ij) / repeats, where the ranks of each j are a permutation of the repeats,
+    so that every j falls once into each of `repeats` equal parts. A level or a position takes the mid-points: five are
+    0.1, 0.3, 0.5, 0.7, 0.9. The middle one of an odd count, and a single repeat, is therefore u = 1/2, which leaves
+    brightness and contrast as they are: choose an even count where each pass should show something new.
+    """
+    repeat = np.arange(repeats)
+    order = _uniform(f"{name}/order", count, repeat)
+    offset = _uniform(f"{name}/offset", count, repeat)
+    # A level is the first number, a position the first two: mid-points, the second in the order of multiples of the
+    # golden ratio, which keeps any count of points in the plane well apart (five crops: knight's moves). From the third
+    # on (noise) mid-points would leave all pixels with the same few values, so rank and offset are hashed: a Latin
+    # hypercube.
+    order[:, :2] = np.stack([repeat / repeats, repeat * (5**0.5 - 1) / 2 % 1], 1)[:, :count]
+    offset[:, :2] = 0.5
+    rank = order.argsort(0, kind="stable").argsort(0)
+    below_one = np.float32(1 - 2**-24)
+    return torch.from_numpy(((rank + offset) / repeats).astype(np.float32).clip(max=below_one))
+
+
+def draw_numbers(
+    name: str,
+    count: int,
+    indices: Int[Tensor, "n"],
+    *,
+    repeat: int,
+    repeats: int,
+    seed: int = 0,
+    draws: str = "random",
+) -> Float[Tensor, "n d"]:
+    """The numbers of one repeat, out of `repeats`, of a view: one row an image.
+
+    `random` draws are independent, as in the paper, and of the given seed; `stratified` ones are spread evenly over the
+    repeats and fixed, which makes a deployed model deterministic.
+    """
+    match draws:
+        case "random":
+            return random_numbers(name, count, indices, repeat=repeat, seed=seed)
+        case "stratified":
+            return stratified_numbers(name, count, repeats)[repeat].expand(indices.shape[0], -1)
+    raise InputError(f"draws: expected 'random' or 'stratified', got {draws!r}.")
+
+
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)  # 2⁶⁴ over the golden ratio: SplitMix64 counts in steps of it
+
+
+def _uniform(label: str, count: int, indices: NDArray[np.integer]) -> NDArray[np.float32]:
+    """Uniform numbers in [0, 1), `count` for each index: exact integer arithmetic up to the last step."""
+    key = np.frombuffer(hashlib.blake2b(label.encode(), digest_size=8).digest(), dtype="<u8")
+    states = _scramble(key + indices.astype(np.uint64) * _GAMMA)
+    outputs = _scramble(states[:, None] + np.arange(1, count + 1, dtype=np.uint64) * _GAMMA)
+    return (outputs >> np.uint64(40)).astype(np.float32) * np.float32(2**-24)
+
+
+def _scramble(counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's output function, exact modulo 2⁶⁴, in place."""
+    counters ^= counters >> np.uint64(30)
+    counters *= np.uint64(0xBF58476D1CE4E5B9)
+    counters ^= counters >> np.uint64(27)
+    counters *= np.uint64(0x94D049BB133111EB)
+    counters ^= counters >> np.uint64(31)
+    return counters
+
+
+# ------------------------------------------------------------------------------------------------------------ views
+
+
+@dataclass(frozen=True)
+class View:
+    """A named way to show an image again.
+
+    `numbers` says how many uniform numbers the transform needs for an image: a count, or a function of the channels,
+    height and width. A view that needs none is `transform(images)`; any other is `transform(images, u)`, `u` of shape
+    (n, numbers) and float32. Both take pixels in [0, 1] and return as many images, clipped to [0, 1], of the same
+    channels and dtype; height and width may change.
+    """
+
+    name: str
+    transform: Callable[..., Tensor]
+    numbers: int | Callable[[int, int, int], int] = 0
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(_NAME, self.name):
+            raise InputError(
+                f"The name of a view: expected a letter, then letters, digits, '-' or '_', got {self.name!r}."
+            )
+        if isinstance(self.numbers, int) and self.numbers < 0:
+            raise InputError(f"View {self.name!r}: expected 0 or more numbers an image, got {self.numbers}.")
+
+    @classmethod
+    def of(cls, name: str, transform: Callable[[Images], Tensor]) -> "View":
+        """A view without randomness, from any function of a batch of images."""
+        return cls(name, transform, numbers=0)
+
+    @property
+    def random(self) -> bool:
+        """Whether the view depends on numbers; one that does not is worth one repeat."""
+        return self.numbers != 0
+
+    def count(self, images: Images) -> int:
+        """How many numbers the view needs for each of these images."""
+        if isinstance(self.numbers, int):
+            return self.numbers
+        _, c, h, w = images.shape
+        return self.numbers(c, h, w)
+
+    def __call__(self, images: Images, u: Float[Tensor, "n d"] | None = None) -> Float[Tensor, "n c h2 w2"]:
+        """Show the images, and check what a transform of unknown origin takes and returns."""
+        n, c, *_ = images.shape
+        if self.random and (u is None or u.shape[1] != self.count(images)):
+            got = "none" if u is None else u.shape[1]
+            raise InputError(f"View {self.name!r}: expected {self.count(images)} numbers an image, got {got}.")
+        shown = self.transform(images, u) if self.random else self.transform(images)
+        if not isinstance(shown, Tensor):
+            got = type(shown).__name__
+        elif shown.ndim != 4 or shown.shape[:2] != images.shape[:2] or shown.dtype != images.dtype:
+            got = f"{tuple(shown.shape)} of {shown.dtype}"
+        else:
+            return shown
+        raise InputError(f"View {self.name!r}: expected images of shape ({n}, {c}, h, w) of {images.dtype}, got {got}.")
+
+
+_NAME = r"[A-Za-z][\w-]*"
+
+
+def _native_crop(images: Images, u: Float[Tensor, "n 2"]) -> Float[Tensor, "n c h2 w2"]:
+    return transforms.crop(images, u, resize=False)
+
+
+def _noise_numbers(c: int, h: int, w: int) -> int:
+    return c + c * h * w
+
+
+VIEWS: dict[str, View] = {
+    view.name: view
+    for view in (
+        View("flip", transforms.flip),
+        View("crop", transforms.crop, numbers=2),
+        View("brightness", transforms.brightness, numbers=1),
+        View("contrast", transforms.contrast, numbers=1),
+        View("noise", transforms.gaussian_noise, numbers=_noise_numbers),
+        View("blur", transforms.gaussian_blur, numbers=1),
+        View("native-crop", _native_crop, numbers=2),
+        View("shift", transforms.shift, numbers=2),
+        View("flip-shift", transforms.flip_shift, numbers=2),
+        View("nudge", transforms.nudge, numbers=2),
+        View("diagonal-shift", transforms.diagonal_shift, numbers=2),
+        View("flip-diagonal-shift", transforms.flip_diagonal_shift, numbers=2),
+        View("vflip", transforms.vflip),
+        View("rot90", transforms.rot90),
+        View("rot180", transforms.rot180),
+        View("rot270", transforms.rot270),
+        View("transpose", transforms.transpose),
+        View("antitranspose", transforms.antitranspose),
+        View("zoom-in", transforms.zoom_in, numbers=1),
+        View("zoom-out", transforms.zoom_out, numbers=1),
+        View("rotate", transforms.rotate, numbers=2),
+        View("gamma", transforms.gamma, numbers=1),
+        View("autocontrast", transforms.autocontrast),
+        View("saturation", transforms.saturation, numbers=2),
+        View("hue", transforms.hue, numbers=2),
+        View("grey", transforms.grey),
+        View("sharpen", transforms.sharpen, numbers=1),
+        View("jpeg", transforms.jpeg, numbers=1),
+    )
+}
+"""The views that come with the package. The paper's are the first four; those of colours leave a grey image alone."""
+
+
+# ---------------------------------------------------------------------------------------- views from other libraries
+
+
+@dataclass(frozen=True)
+class _Seeded:
+    """A transform that draws from torch's global generator, made a pure function of given numbers.
+
+    Each image is transformed by itself under a seed of its own, and the generator is put back afterwards.
+    """
+
+    transform: Callable[[Tensor], Tensor]
+    batched: bool
+
+    def __call__(self, images: Images, u: Float[Tensor, "n 2"]) -> Float[Tensor, "n c h2 w2"]:
+        # The CPU generator looks at 32 bits of its seed: 24 come from the first number, 8 from the second.
+        high, low = (u.cpu().double() * torch.tensor([2**24, 2**8])).long().unbind(1)
+        generators = [torch.default_generator]
+        if images.is_cuda:
+            generators.append(torch.cuda.default_generators[images.device.index])
+        states = [generator.get_state() for generator in generators]
+        shown = []
+        try:
+            for image, seed in zip(images, (high * 2**8 + low).tolist(), strict=True):
+                for generator in generators:
+                    generator.manual_seed(seed)
+                shown.append(self.transform(image[None])[0] if self.batched else self.transform(image))
+        finally:
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
+        if len(sizes := {tuple(image.shape) for image in shown}) > 1:
+            raise InputError(f"A view: expected one shape for all images of a batch, got {sorted(sizes)}.")
+        return torch.stack(shown).clamp(0, 1)
+
+
+def from_kornia(name: str, augmentation: Callable[[Tensor], Tensor]) -> View:
+    """A view from a kornia augmentation or sequence of them, which is given a batch of one image at a time."""
+    return View(name, _Seeded(augmentation, batched=True), numbers=2)
+
+
+def from_torchvision(name: str, transform: Callable[[Tensor], Tensor]) -> View:
+    """A view from a torchvision v2 transform or composition, which is given one image (c, h, w) at a time."""
+    return View(name, _Seeded(transform, batched=False), numbers=2)
+
+
+# --------------------------------------------------------------------------------------------------------- policies
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Which views are taken, in which order, and how often each; `Policy(())` leaves it at the image itself."""
+
+    terms: tuple[tuple[View, int], ...]
+
+    def __post_init__(self) -> None:
+        for view, repeats in self.terms:
+            if repeats < 1:
+                raise InputError(f"Repeats of {view.name!r}: expected 1 or more, got {repeats}.")
+            if repeats > 1 and not view.random:
+                raise InputError(
+                    f"Repeats of {view.name!r}: expected 1, for it has no randomness and every repeat would be the "
+                    f"same, got {repeats}."
+                )
+        if repeated := [kind for kind in self.kinds if self.kinds.count(kind) > 1]:
+            raise InputError(
+                f"A policy: expected each view once, with its repeats in front, got {repeated[0]!r} "
+                f"{len(repeated)} times in '{self}'."
+            )
+
+    @classmethod
+    def parse(cls, text: "str | Policy", *, views: Mapping[str, View] | None = None) -> "Policy":
+        """Read `flip + 5 crop`, or the name of one of POLICIES, or take a policy as it is; `views` adds one's own.
+
+        `5 crop`, `5crop`, `5 x crop`, `5 * crop` and `5*crop` are the same.
+        """
+        if isinstance(text, Policy):
+            return text
+        known = VIEWS | dict(views or {})
+        for name, view in known.items():
+            if view.name != name:
+                raise InputError(f"views: expected each view under its own name, got {view.name!r} under {name!r}.")
+            if name in POLICIES or view != VIEWS.get(name, view):
+                raise InputError(f"views: expected a name that is not taken, got another {name!r}.")
+        text = text.strip()
+        if text in POLICIES:
+            return POLICIES[text]
+        if not text:
+            raise InputError("A policy: expected at least one view, such as 'flip + 5 crop', got none.")
+        return cls(tuple(_read_term(term, known) for term in text.split("+")))
+
+    @classmethod
+    def union(cls, *policies: "str | Policy") -> "Policy":
+        """The smallest policy that serves all of these: each view with the most repeats it has in any of them.
+
+        Record it once and decide later: the union of the paper's eight is the eighth, 17 passes rather than 94.
+        """
+        most: dict[str, tuple[View, int]] = {}
+        for view, repeats in (term for policy in policies for term in cls.parse(policy).terms):
+            known, before = most.get(view.name, (view, 0))
+            if known != view:
+                raise InputError(f"A union of policies: expected one view named {view.name!r}, got two different ones.")
+            most[view.name] = (view, max(before, repeats))
+        return cls(tuple(most.values()))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of the views, in order."""
+        return tuple(view.name for view, _ in self.terms)
+
+    @property
+    def repeats(self) -> dict[str, int]:
+        """How often each view is taken."""
+        return {view.name: repeats for view, repeats in self.terms}
+
+    @property
+    def passes(self) -> int:
+        """Forward passes an image costs: every repeat of every view, and the image itself."""
+        return 1 + sum(self.repeats.values())
+
+    def render(
+        self,
+        images: Tensor,
+        indices: Tensor | Sequence[int] | None = None,
+        *,
+        seed: int = 0,
+        draws: str = "random",
+    ) -> Iterator[tuple[str, int, Tensor]]:
+        """Show the images in every view in turn: (name of the view, repeat, images).
+
+        `indices` are the images' places in their dataset, from which the numbers come; stratified draws are the same
+        for every image and need none. The image itself is not among the views.
+        """
+        if images.ndim != 4 or not images.is_floating_point():
+            raise InputError(
+                f"images: expected floats in [0, 1] of shape (n, c, h, w), got {tuple(images.shape)} of {images.dtype}."
+            )
+        if indices is None and draws == "random":
+            raise InputError("indices: expected each image's place in its dataset, for random draws, got None.")
+        n = images.shape[0]
+        places = torch.arange(n) if indices is None else torch.as_tensor(indices).cpu()
+        if places.shape != (n,) or places.is_floating_point():
+            raise InputError(
+                f"indices: expected {n} whole numbers, one an image, got {tuple(places.shape)} of {places.dtype}."
+            )
+        for view, repeats in self.terms:
+            for repeat in range(repeats):
+                u = draw_numbers(
+                    view.name, view.count(images), places, repeat=repeat, repeats=repeats, seed=seed, draws=draws
+                )
+                if images.is_cuda:  # From pinned memory, a copy need not wait for what the GPU is doing.
+                    u = u.contiguous().pin_memory()
+                yield view.name, repeat, view(images, u.to(images.device, non_blocking=True))
+
+    def __str__(self) -> str:
+        return " + ".join(view.name if repeats == 1 else f"{repeats} {view.name}" for view, repeats in self.terms)
+
+
+def _read_term(term: str, known: Mapping[str, View]) -> tuple[View, int]:
+    """Read one term of a policy, such as `5 crop`."""
+    match = re.fullmatch(rf"\s*(?:(-?\d+)\s*(?:[*×]|x(?=\s))?)?\s*({_NAME})\s*", term)
+    if not match:
+        raise InputError(f"A term of a policy: expected a view or a count and a view, such as '5 crop', got {term!r}.")
+    repeats, name = match.groups()
+    if name in POLICIES:
+        raise InputError(
+            f"A term of a policy: expected a view, got the policy {name!r}, which goes by itself or written out: "
+            f"'{POLICIES[name]}'."
+        )
+    if name not in known:
+        raise InputError(f"A view or a policy: expected a name that is known, got {name!r}.{_hint(name, known)}")
+    return known[name], int(repeats or 1)
+
+
+def _hint(name: str, known: Mapping[str, View]) -> str:
+    """The names that come close to one that is not known; all there are, should none."""
+    if nearest := difflib.get_close_matches(name.lower(), [*known, *POLICIES]):
+        return f" Did you mean {' or '.join(map(repr, nearest))}?"
+    lists = {"Views": known, "Policies": POLICIES}
+    lines = (
+        textwrap.wrap(f"{title}: {', '.join(names)}.", 100, subsequent_indent="  ", break_on_hyphens=False)
+        for title, names in lists.items()
+    )
+    return "".join(f"\n{line}" for part in lines for line in part)
+
+
+POLICIES: dict[str, Policy] = {}  # `parse` looks here, so it is there before it is filled
+POLICIES |= {
+    name: Policy.parse(text)
+    for name, text in {
+        # The paper's (Table 1).
+        "aug1": "flip + 5 crop",
+        "aug2": "flip + 5 brightness",
+        "aug3": "5 crop + 5 brightness",
+        "aug4": "flip + 5 crop + 5 brightness",
+        "aug5": "flip + 5 crop + 5 contrast",
+        "aug6": "flip + 5 brightness + 5 contrast",
+        "aug7": "5 crop + 5 brightness + 5 contrast",
+        "aug8": "flip + 5 crop + 5 brightness + 5 contrast",
+        # Photographs, which have an up and a down but no left and right.
+        "flip-2": "flip",
+        "nudge-2": "nudge",
+        "nudge-4": "3 nudge",
+        "nudge-9": "8 nudge",
+        "flip-shift-2": "flip-shift",
+        "shift-mix-4": "flip + shift + flip-shift",
+        "diagonal-4": "flip + diagonal-shift + flip-diagonal-shift",
+        "shift-mix-5": "2 shift + 2 flip-shift",
+        "shift-mix-9": "4 shift + 4 flip-shift",
+        "shift-mix-17": "8 shift + 8 flip-shift",
+        # Digits, letters, signs: whatever a mirror would turn into something else.
+        "shift-2": "shift",
+        "shift-4": "3 shift",
+        "shift-5": "4 shift",
+        # Images from above or through a microscope, which have neither; quarter turns want a square, or any size.
+        "vflip-2": "vflip",
+        "dihedral-4": "flip + vflip + rot180",
+        "dihedral-8": "flip + vflip + rot90 + rot180 + rot270 + transpose + antitranspose",
+        "dihedral-photometric-4": "vflip + rot180 + gamma",
+        "dihedral-photometric-9": "flip + vflip + rot180 + 2 gamma + autocontrast + sharpen + jpeg",
+        # Where the place of each pixel matters, but not the light; grey images too.
+        "photometric-4": "gamma + autocontrast + sharpen",
+        # The same, of colour images alone: a grey one would be seen four times over.
+        "colour-4": "saturation + hue + grey",
+        # Photographs of which little is known: many kinds, so that the fit may choose among them.
+        "varied-9": "flip + shift + flip-shift + zoom-in + rotate + gamma + sharpen + jpeg",
+    }.items()
+}
+"""Policies by name: the paper's eight, and others whose names end in their passes, the image itself included."""
+
+PAPER_POLICIES = ("aug1", "aug2", "aug3", "aug4", "aug5", "aug6", "aug7", "aug8")
+"""The names of the paper's eight policies (Table 1)."""

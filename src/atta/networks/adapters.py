@@ -1,0 +1,299 @@
+"""Models in: any classifier becomes a module from pixels in [0, 1], shaped n c h w, to logits, shaped n k.
+
+| what you have                                         | what you write                        |
+|-------------------------------------------------------|---------------------------------------|
+| a module that returns a tensor, or has `.logits`      | `as_logits(model)`                    |
+| an ONNX file                                          | `as_logits("model.onnx")`             |
+| a function on NumPy arrays (Keras, JAX, scikit-learn) | `NumpyModel(fn)`                      |
+| one of these that ends in a softmax                   | `FromProbabilities(...)` around it    |
+| one of these that expects normalised pixels           | `Normalized(..., mean, std)` around it|
+
+A model is recognised by its type, never by what it returns: logits that look like probabilities stay logits.
+"""
+
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from atta.files import whole_file
+from atta.networks.resnet import MODELS, resnet18, resnet50, small_cnn
+from atta.types import Images, InputError, Logits
+
+__all__ = [
+    "MODELS",
+    "FromProbabilities",
+    "Normalized",
+    "NumpyModel",
+    "OnnxModel",
+    "TorchModel",
+    "as_logits",
+    "check_weights",
+    "load_weights",
+    "resnet18",
+    "resnet50",
+    "save_weights",
+    "small_cnn",
+]
+
+# ---- adapters ------------------------------------------------------------------------------------------------------
+
+
+class Normalized(nn.Module):
+    """A model that sees `(pixels - mean) / std`, channel by channel, so that its users need not know about it."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, model: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        if len(mean) != len(std):
+            raise InputError(f"expected one mean and one std a channel, got {len(mean)} means and {len(std)} stds")
+        if not all(s > 0 for s in std):
+            raise InputError(f"expected a positive std for every channel, got {tuple(std)}")
+        self.model = model
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32))
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32))
+
+    def forward(self, images: Tensor) -> Any:
+        """Give what the model gives."""
+        if not images.is_floating_point():
+            raise InputError(f"expected pixels as floats in [0, 1], got {images.dtype}; divide by 255 first")
+        if images.ndim != 4 or images.shape[1] != self.mean.shape[0]:
+            raise InputError(
+                f"expected images of shape (n, {self.mean.shape[0]}, h, w), as many channels as this model's mean has, "
+                f"got {tuple(images.shape)}"
+            )
+        return self.model((images - self.mean[:, None, None]) / self.std[:, None, None])
+
+
+class TorchModel(nn.Module):
+    """A module whose answer is a tensor of logits, or holds one under `logits` as Hugging Face's do."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Images) -> Logits:
+        """Give the logits."""
+        answer = self.model(images)
+        if isinstance(answer, Mapping) and "logits" in answer:
+            answer = answer["logits"]
+        return _checked(getattr(answer, "logits", answer), images)
+
+
+class OnnxModel(nn.Module):
+    """An ONNX file that ONNX Runtime runs; several outputs need the `output` to be named.
+
+    A graph with a fixed batch size is fed that many images at a time and the last batch is padded.
+    """
+
+    def __init__(self, path: str | Path, providers: Sequence[str] | None = None, output: str | None = None) -> None:
+        super().__init__()
+        self.path, self.providers = Path(path), providers
+        if not self.path.is_file():
+            raise InputError(f"expected an ONNX file, found none at {self.path}")
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise InputError("an ONNX model needs ONNX Runtime: pip install 'atta[onnx]'") from error
+        here = onnxruntime.get_available_providers()
+        fastest = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in here]
+        try:
+            self.session = onnxruntime.InferenceSession(str(self.path), providers=list(providers or fastest))
+        except Exception as error:  # Each fault has its own class there, and none of them a public parent.
+            raise InputError(f"expected {self.path} to be an ONNX model; ONNX Runtime says: {error}") from error
+        inputs, outputs = self.session.get_inputs(), [node.name for node in self.session.get_outputs()]
+        if len(inputs) != 1 or len(inputs[0].shape) != 4:
+            found = ", ".join(f"{node.name} {node.shape}" for node in inputs)
+            raise InputError(f"expected {self.path} to take one input (n, c, h, w), found {found}")
+        if output is None and len(outputs) > 1:
+            raise InputError(f"expected {self.path} to have one output, found {', '.join(outputs)}: name the logits")
+        if output is not None and output not in outputs:
+            raise InputError(f"expected {self.path} to have an output {output!r}, found {', '.join(outputs)}")
+        self.output = output or outputs[0]
+        self.input, self.shape = inputs[0].name, inputs[0].shape
+        dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
+        if inputs[0].type not in dtypes:
+            raise InputError(f"expected {self.path} to take floating point pixels, found {inputs[0].type}")
+        self.dtype = dtypes[inputs[0].type]
+
+    def forward(self, images: Images) -> Logits:
+        """Give the logits, on the device of the images."""
+        for got, expected in zip(images.shape[1:], self.shape[1:], strict=True):
+            if isinstance(expected, int) and got != expected:
+                raise InputError(
+                    f"expected images of shape {tuple(self.shape)} as {self.path.name} does, got {tuple(images.shape)}"
+                )
+        pixels = images.detach().cpu().numpy().astype(self.dtype)
+        n = pixels.shape[0]
+        size = self.shape[0] if isinstance(self.shape[0], int) else max(n, 1)
+        parts = []
+        for start in range(0, max(n, 1), size):
+            part = pixels[start : start + size]
+            padding = np.zeros((size - part.shape[0], *part.shape[1:]), part.dtype)
+            (answer,) = self.session.run([self.output], {self.input: np.concatenate([part, padding])})
+            parts.append(answer[: part.shape[0]])
+        return _checked(_as_tensor(np.concatenate(parts)), images)
+
+    def __reduce__(self) -> tuple[type["OnnxModel"], tuple[Path, Sequence[str] | None, str]]:
+        return OnnxModel, (self.path, self.providers, self.output)  # A session cannot be copied; another can be opened.
+
+
+class NumpyModel(nn.Module):
+    """A function from a float array of pixels to an array of logits; `channels_last` passes n h w c."""
+
+    def __init__(self, fn: Callable[[Any], Any], *, channels_last: bool = False) -> None:
+        super().__init__()
+        self.fn, self.channels_last = fn, channels_last
+
+    def forward(self, images: Images) -> Logits:
+        """Give the logits, on the device of the images."""
+        pixels = images.detach().cpu()
+        answer = self.fn(np.ascontiguousarray((pixels.permute(0, 2, 3, 1) if self.channels_last else pixels).numpy()))
+        return _checked(_as_tensor(answer), images)
+
+
+class FromProbabilities(nn.Module):
+    """A model that ends in a softmax: the logarithm of its probabilities are logits, up to a constant an image."""
+
+    def __init__(self, model: object) -> None:
+        super().__init__()
+        self.model = as_logits(model)
+
+    def forward(self, images: Images) -> Logits:
+        """Give the log-probabilities; a probability of zero counts as the smallest float, so that all stay finite."""
+        probs: Tensor = self.model(images)
+        probs = probs if probs.dtype == torch.float64 else probs.float()
+        if not torch.compiler.is_compiling():  # A graph cannot look at values.
+            sums = probs.sum(dim=1)
+            if not ((probs >= 0).all() and torch.allclose(sums, torch.ones_like(sums), atol=0.01)):
+                raise InputError(
+                    f"expected probabilities that sum to 1 for every image, got values from {probs.min():.3g} to "
+                    f"{probs.max():.3g} and sums from {sums.min():.3g} to {sums.max():.3g}; a model of logits needs no "
+                    "FromProbabilities"
+                )
+        return probs.clamp(min=torch.finfo(torch.float32).tiny).log()
+
+
+def as_logits(model: object) -> nn.Module:
+    """Return a module from pixels to logits for a `torch` or Hugging Face module or for the path of an ONNX file."""
+    if isinstance(model, TorchModel | OnnxModel | NumpyModel | FromProbabilities):
+        return model
+    if isinstance(model, nn.Module):
+        return TorchModel(model)
+    if isinstance(model, str | Path):
+        if Path(model).suffix != ".onnx":
+            raise InputError(f"expected a module or the path of an .onnx file, got the path {model}")
+        return OnnxModel(model)
+    raise InputError(
+        f"expected a torch module or the path of an .onnx file, got {type(model).__name__}; "
+        "wrap a function on NumPy arrays in NumpyModel(fn)"
+    )
+
+
+def _as_tensor(answer: Any) -> Any:
+    """A copy as a tensor: float64 stays, half precision becomes float32, and whole numbers stay for `_checked`."""
+    if isinstance(answer, tuple | list | Mapping):
+        return answer
+    array = np.asarray(answer)
+    if array.dtype.kind in "iub" or array.dtype == np.float64:
+        return torch.from_numpy(array.copy())
+    return torch.from_numpy(array.astype(np.float32))
+
+
+def _checked(answer: Any, images: Tensor) -> Tensor:
+    expected = f"expected the model to return logits of shape ({images.shape[0]}, k)"
+    if not isinstance(answer, Tensor):
+        size = f" of {len(answer)}" if isinstance(answer, tuple | list) else ""
+        hint = "; return the logits alone" if isinstance(answer, tuple) else ""
+        raise InputError(f"{expected}, got a {type(answer).__name__}{size}{hint}")
+    if answer.ndim != 2 or answer.shape[0] != images.shape[0]:
+        raise InputError(f"{expected}, got shape {tuple(answer.shape)}")
+    if not answer.is_floating_point():
+        raise InputError(f"{expected} as floating point numbers, got {answer.dtype}: are these classes?")
+    return answer.to(images.device)
+
+
+# ---- weights -------------------------------------------------------------------------------------------------------
+
+
+def save_weights(model: nn.Module, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write the weights as safetensors, whole or not at all."""
+    model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
+    # Clones: safetensors refuses tensors that share memory, and tied weights do.
+    tensors = {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in model.state_dict().items()}
+    with whole_file(path) as part:
+        save_file(tensors, part, metadata=dict(metadata or {}))
+
+
+def load_weights(model: nn.Module, path: str | Path, key: str | None = None) -> None:
+    """Load a safetensors file, or a `torch.save`d state dict (under `key`, if it lies inside a larger checkpoint).
+
+    Every name and shape must match; the prefixes that DataParallel and torch.compile add are taken off.
+    """
+    weights = _read_weights(Path(path))
+    if key is not None:
+        if not isinstance(weights.get(key), Mapping):
+            raise InputError(f"expected a state dict under {key!r} in {path}, found the keys {_some(weights)}")
+        weights = weights[key]
+    if not weights or not all(isinstance(value, Tensor) for value in weights.values()):
+        raise InputError(f"expected a state dict in {path}, found the keys {_some(weights)}; name the one with `key`")
+    model = getattr(model, "_orig_mod", model)
+    own = model.state_dict()
+    weights = {_stripped(name, own): value for name, value in weights.items()}
+    check_weights(model, weights, path)
+    model.load_state_dict(weights)
+
+
+def check_weights(model: nn.Module, weights: Mapping[str, Tensor], path: str | PathLike[str]) -> None:
+    """Make sure that each name and shape of a state dict, which comes from `path`, is the model's own."""
+    own = model.state_dict()
+    faults = []
+    if missing := own.keys() - weights.keys():
+        faults.append(f"it lacks {_some(missing)}")
+    if unexpected := weights.keys() - own.keys():
+        faults.append(f"the model has no {_some(unexpected)}")
+    for name in sorted(own.keys() & weights.keys()):
+        if own[name].shape != weights[name].shape:
+            faults.append(f"{name} is {tuple(weights[name].shape)} there and {tuple(own[name].shape)} in the model")
+    if faults:
+        more = f"; and {len(faults) - 4} more" if len(faults) > 4 else ""
+        raise InputError(f"expected {path} to fit the model: {'; '.join(faults[:4])}{more}")
+
+
+def _read_weights(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise InputError(f"expected a file of weights, found none at {path}")
+    try:
+        if path.suffix == ".safetensors":
+            return dict(load_file(path))
+        weights = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"expected only tensors in {path}, found other Python objects, and reading those could run code; "
+            "save model.state_dict() instead of the model"
+        ) from error
+    except (SafetensorError, RuntimeError, EOFError) as error:
+        raise InputError(f"expected weights in {path}, but the file cannot be read: {error}") from error
+    if not isinstance(weights, Mapping):
+        raise InputError(f"expected a state dict in {path}, found a {type(weights).__name__}")
+    return dict(weights)
+
+
+def _stripped(name: str, own: Mapping[str, Any]) -> str:
+    while name not in own and name.startswith(("module.", "_orig_mod.")):
+        name = name.split(".", 1)[1]
+    return name
+
+
+def _some(names: Any) -> str:
+    names = sorted(map(str, names))
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

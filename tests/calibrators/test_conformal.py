@@ -1,0 +1,125 @@
+"""Conformal sets keep their promise, and hold what their scores say."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import atta
+from atta.calibrators.conformal import SCORES, Conformal, covered, cross_checked, mean_size
+
+
+def made(n: int, k: int = 5, seed: int = 0, sharp: float = 2.0) -> tuple[Tensor, Tensor]:
+    """Probabilities, and labels that were drawn from them."""
+    generator = torch.Generator().manual_seed(seed)
+    probs = (sharp * torch.randn(n, k, generator=generator)).softmax(dim=1)
+    return probs, torch.multinomial(probs, 1, generator=generator)[:, 0]
+
+
+def slow_score(how: Conformal, row: list[float], j: int) -> float:
+    if how.score == "threshold":
+        return 1 - row[j]
+    order = sorted(range(len(row)), key=lambda i: (-row[i], i))
+    rank = order.index(j) + 1
+    extra = how.penalty * max(0, rank - how.allowed) if how.score == "raps" else 0.0
+    return sum(row[i] for i in order[:rank]) + extra
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_scores_are_those_of_the_definition(score: str) -> None:
+    how = Conformal(score=score, penalty=0.1, allowed=2)
+    probs, _ = made(20)
+    probs[0] = 0.2  # ties go by the number of the class
+    expected = [[slow_score(how, row, j) for j in range(5)] for row in probs.double().tolist()]
+    torch.testing.assert_close(how.scores(probs), torch.tensor(expected, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("coverage", [0.8, 0.9])
+def test_new_images_are_covered_as_promised(score: str, coverage: float) -> None:
+    how = Conformal(coverage=coverage, score=score)
+    found = []
+    for seed in range(60):
+        probs, labels = made(600, seed=seed)
+        found.append(covered(how.fit(probs[:200], labels[:200])(probs[200:]), labels[200:]))
+    error = np.std(found) / math.sqrt(len(found))
+    assert np.mean(found) > coverage - 3 * error
+    assert np.mean(found) < coverage + 0.08, "sets that hold everything promise nothing"
+
+
+def test_the_promise_does_not_depend_on_the_probabilities_being_right() -> None:
+    found = []
+    for seed in range(40):
+        probs, labels = made(600, seed=seed)
+        wrong = probs.pow(4) / probs.pow(4).sum(dim=1, keepdim=True)  # far too sure
+        found.append(covered(Conformal(coverage=0.9).fit(wrong[:200], labels[:200])(wrong[200:]), labels[200:]))
+    assert np.mean(found) > 0.9 - 3 * np.std(found) / math.sqrt(len(found))
+
+
+def test_the_threshold_is_the_order_statistic_of_the_definition() -> None:
+    probs, labels = made(99)
+    own = np.sort(1 - probs.double()[torch.arange(99), labels].numpy())
+    assert Conformal(coverage=0.9).fit(probs, labels).threshold == own[math.ceil(100 * 0.9) - 1]
+
+
+@given(st.sampled_from(SCORES), st.integers(0, 1000))
+def test_a_set_holds_the_predicted_class_and_grows_with_the_coverage(score: str, seed: int) -> None:
+    probs, labels = made(60, seed=seed)
+    small, large = (Conformal(coverage=c, score=score).fit(probs, labels)(probs) for c in (0.6, 0.9))
+    assert small.gather(1, probs.argmax(dim=1, keepdim=True)).all()
+    assert (small <= large).all()
+
+
+def test_raps_with_a_penalty_has_no_long_tail() -> None:
+    probs, labels = made(2000, k=20, sharp=1.0)
+    sizes = {
+        how.score: how.fit(probs, labels)(probs).sum(dim=1).max().item()
+        for how in (Conformal(score="aps"), Conformal(score="raps", penalty=0.5, allowed=3))
+    }
+    assert sizes["raps"] < sizes["aps"]
+
+
+def test_coverage_is_checked_on_images_the_threshold_was_not_found_on() -> None:
+    probs, labels = made(4000)
+    coverage, size = cross_checked(Conformal(coverage=0.9), probs, labels)
+    assert abs(coverage - 0.9) < 0.02
+    assert 1 <= size <= 5
+    assert (coverage, size) == cross_checked(Conformal(coverage=0.9), probs, labels)
+
+
+def test_sets_work_on_top_of_any_calibrator() -> None:
+    record = atta.find_record("cifar10-resnet50")[:3000]
+    probs = atta.VATTA(views=["flip"]).fit(record[:1000].predictions, record[:1000].labels)(record.predictions)
+    sets = atta.Conformal(coverage=0.98).fit(probs[1000:2000], record[1000:2000].labels)(probs[2000:])
+    assert covered(sets, record[2000:].require_labels()) > 0.96
+    assert 1 < mean_size(sets) < 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"coverage": 1.0}, "coverage must lie between 0 and 1"),
+        ({"score": "best"}, "score must be one of threshold, aps, raps, got 'best'"),
+        ({"penalty": -1.0}, "penalty must not be negative"),
+        ({"allowed": 0}, "allowed at least 1"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(atta.InputError, match=message):
+        Conformal(**settings)
+
+
+def test_too_few_images_for_the_promise_are_refused() -> None:
+    probs, labels = made(18)
+    with pytest.raises(atta.InputError, match=r"a coverage of 0.95 needs at least 19 labelled images, got 18"):
+        Conformal().fit(probs, labels)
+    Conformal().fit(*made(19))
+
+
+def test_logits_are_refused() -> None:
+    with pytest.raises(atta.InputError, match="logits need a softmax first"):
+        Conformal().fit(torch.randn(30, 5), torch.zeros(30, dtype=torch.int64))

@@ -1,0 +1,66 @@
+"""The demo's first half, and the records that its second half stands on."""
+
+import base64
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import atta
+from atta.cli.demo import EXPERIMENT, digits, thumbnails
+from atta.experiments.experiment import compare
+from atta.paper.reproduce import Places, find_experiments, find_records
+from atta.predictions import BUNDLED
+
+
+def test_the_digits_are_trained_recorded_calibrated_and_written(tmp_path: Path) -> None:
+    said: list[str] = []
+    record, paths, images = digits(tmp_path, say=said.append)
+    assert all(path.is_file() for path in paths.values())
+    again = atta.Record.load(paths["record"])
+    assert torch.equal(again.predictions.logits, record.predictions.logits)
+    base = record.predictions.logits.softmax(dim=-1)
+    probs = atta.load(paths["calibrator"])(record.predictions)
+    assert torch.equal(probs.argmax(dim=-1), base.argmax(dim=-1))
+    assert atta.evaluate(base, record.labels)["accuracy"] > 0.9
+    assert len(said) == 2
+
+    results = compare({"digits": record}, [atta.TemperatureScaling()], validation=300)
+    pictures = thumbnails(results, "digits", images, 300)
+    (detail,) = results.details
+    assert {row for _, row in pictures} == {one["row"] for one in detail["changed"]}
+    for (_, row), shown in pictures.items():
+        assert list(shown) == ["image", "crop", "brightness", "contrast"]
+        with Image.open(io.BytesIO(base64.b64decode(shown["image"].partition(",")[2]))) as picture:
+            pixels = torch.from_numpy(np.asarray(picture).copy())
+        assert torch.equal(pixels, images.tensors()[300 + row, 0]), "the row counts from the first image that is tested"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "images", "passes"),
+    [("", 10_000, 17), ("-nudged", 10_000, 20), ("-shift", 10_000, 17), ("-ood", 2_000, 17)],
+)
+def test_records_of_a_resnet_on_cifar_come_with_the_package(suffix: str, images: int, passes: int) -> None:
+    record = atta.find_record("cifar10-resnet50" + suffix)
+    assert len(record) == images
+    assert record.predictions.passes == atta.Policy.parse(record.origin["policy"]).passes == passes
+    assert (record.labels is None) == (suffix == "-ood")
+
+
+def test_the_second_half_runs_on_a_record_that_comes_with_the_package() -> None:
+    chosen = find_experiments([EXPERIMENT])
+    assert find_records(chosen, Places(output=Path(), own=False))
+
+
+@pytest.mark.parametrize("name", ["cifar10-resnet50", "cifar10-resnet50-nudged"])
+def test_the_bundled_resnets_are_as_accurate_as_the_papers(name: str) -> None:
+    record = atta.find_record(name)
+    assert record.labels is not None
+    assert (record.predictions.logits.argmax(dim=1) == record.labels).double().mean() > 0.94
+
+
+def test_bundled_records_stay_small() -> None:
+    assert sum(path.stat().st_size for path in BUNDLED.glob("*.safetensors")) < 12e6

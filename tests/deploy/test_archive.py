@@ -1,0 +1,328 @@
+"""A classifier on disk: the same bits back from a folder and from one file, and whatever was changed is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import atta
+from atta.deploy import archive as archives
+from atta.deploy.classifier import CalibratedClassifier, Summary
+from atta.networks.adapters import MODELS, NumpyModel, OnnxModel
+from atta.types import InputError
+from scenarios import POLICY, REBUILT, SHAPE, Own, blend, linear, pixels
+
+FORMS = ["folder", "file.safetensors"]
+
+
+class _Softmax(nn.Sequential):
+    def forward(self, images):
+        return super().forward(images).softmax(1)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A classifier of a network of one's own, in both forms."""
+    torch.manual_seed(0)
+    classifier = blend(Own())
+    classifier.summary = Summary(
+        method="v-atta",
+        policy=POLICY,
+        passes=4.0,
+        images=60,
+        classes=3,
+        before={"nll": 0.3},
+        after={"nll": 0.1 + 0.2},
+        accuracy=0.75,
+        class_changes=0,
+        bins={"before": [1 / 3]},
+        candidates=[{"policy": "müßig"}],
+    )
+    classifier.class_names = ("Äpfel", "b", "c")
+    root = tmp_path_factory.mktemp("saved")
+    for form in FORMS:
+        classifier.save(root / form)
+    return classifier, root
+
+
+def copied(saved, tmp_path, form):
+    _, root = saved
+    path = tmp_path / form
+    shutil.copytree(root / form, path) if (root / form).is_dir() else shutil.copy(root / form, path)
+    return path
+
+
+# ---- there and back
+
+
+@pytest.mark.parametrize("name", REBUILT)
+def test_a_network_that_can_be_described_is_built_again(name, tmp_path):
+    torch.manual_seed(0)
+    classifier = blend(REBUILT[name]())
+    loaded = CalibratedClassifier.load(classifier.save(tmp_path / "c.safetensors"))
+    assert torch.equal(loaded(pixels(9)), classifier(pixels(9)))
+    assert str(loaded.policy) == POLICY
+    if name == "vit, eager attention":
+        assert loaded.model.model.config._attn_implementation == "eager"
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_everything_comes_back(saved, form):
+    classifier, root = saved
+    loaded = CalibratedClassifier.load(root / form, Own())
+    assert torch.equal(loaded(pixels(9)), classifier(pixels(9)))
+    assert loaded.summary == classifier.summary
+    assert loaded.class_names == ("Äpfel", "b", "c")
+    assert loaded.image_shape == SHAPE
+    assert {path.name for path in (root / "folder").iterdir()} == {
+        "classifier.json",
+        "calibrator.safetensors",
+        "model.safetensors",
+    }
+
+
+def test_the_network_inside_or_the_wrapped_one_may_be_given(tmp_path):
+    torch.manual_seed(0)
+    classifier = blend(atta.FromProbabilities(atta.Normalized(_Softmax(linear()), [0.4] * 3, [0.2] * 3)))
+    path = classifier.save(tmp_path / "c")
+    expected = classifier(pixels(9))
+    wrapped = atta.FromProbabilities(atta.Normalized(_Softmax(linear()), [0.0] * 3, [1.0] * 3))
+    for model in (_Softmax(linear()), wrapped):
+        assert torch.equal(CalibratedClassifier.load(path, model)(pixels(9)), expected)
+    with pytest.raises(InputError, match=r"expected model=.*, a .*_Softmax to load the weights into"):
+        CalibratedClassifier.load(path)
+
+
+def test_a_function_and_an_onnx_file_are_given_again(tmp_path):
+    weights = np.random.default_rng(0).normal(size=(192, 3)).astype(np.float32)
+    model = NumpyModel(lambda images: images.reshape(len(images), -1) @ weights)
+    classifier = blend(model)
+    path = classifier.save(tmp_path / "c")
+    assert not (path / "model.safetensors").exists()
+    assert torch.equal(CalibratedClassifier.load(path, model)(pixels(9)), classifier(pixels(9)))
+    with pytest.raises(InputError, match=r"expected model=.*, a atta.models.NumpyModel"):
+        CalibratedClassifier.load(path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_the_precision_of_the_network_comes_back(dtype, tmp_path):
+    classifier = blend(MODELS["small_cnn"](3)).to(dtype)
+    loaded = CalibratedClassifier.load(classifier.save(tmp_path / "c.safetensors"))
+    assert {name: value.dtype for name, value in loaded.state_dict().items()} == {
+        name: value.dtype for name, value in classifier.state_dict().items()
+    }
+    assert torch.equal(loaded(pixels(9)), classifier(pixels(9)))
+
+
+class Mixed(nn.Module):
+    """A last layer in float64 behind one in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(192, 4), nn.Linear(4, 3).double()
+
+    def forward(self, images):
+        return self.head(self.body(images.flatten(1)).double())
+
+
+def test_a_network_of_several_precisions_comes_back_as_it_was(tmp_path):
+    model = Mixed()
+    model.head.weight.data += 1e-12  # which float32 does not hold
+    path = blend(model).save(tmp_path / "c")
+    loaded = CalibratedClassifier.load(path, Mixed())
+    assert torch.equal(loaded.model.model.head.weight, model.head.weight)
+    assert torch.equal(loaded(pixels(9)), blend(model)(pixels(9)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_saving_over_another_classifier_replaces_it(saved, form, tmp_path):
+    path = copied(saved, tmp_path, form)
+    other = blend(linear(4), classes=4)
+    other.save(path)
+    assert torch.equal(CalibratedClassifier.load(path, linear(4))(pixels(9)), other(pixels(9)))
+
+
+def test_a_save_that_was_interrupted_is_refused(saved, tmp_path, monkeypatch):
+    path = copied(saved, tmp_path, "folder")
+    write, calls = archives.write_tensors, []
+
+    def stopped(*args):
+        calls.append(args)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return write(*args)
+
+    monkeypatch.setattr(archives, "write_tensors", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        blend(Own(), limit=0.1).save(path)
+    with pytest.raises(InputError, match="was changed after it was saved, or is not complete"):
+        CalibratedClassifier.load(path, Own())
+
+
+@pytest.mark.parametrize("length", range(16))
+def test_a_file_is_read_whatever_the_length_of_its_header(length, tmp_path):
+    """The length is in front, and 0x80 is also how a pickle begins."""
+    classifier = blend(linear())
+    classifier.class_names = ("x" * 8 * length, "b", "c")
+    path = classifier.save(tmp_path / "c.safetensors")
+    assert CalibratedClassifier.load(path, linear()).class_names == classifier.class_names
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Own(classes=4), "expected a model of 3 classes, as the calibrator has, got one of 4"),
+        (Own(features=48), r"expected a model that takes images of \(3, 8, 8\), but this one fails"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), "to fit the model: it lacks"),
+        (None, r"expected model=.*, a test_archives.Own to load the weights into"),
+        ("model.pt", "expected a module or the path of an .onnx file, got the path model.pt"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused(saved, model, message):
+    with pytest.raises(InputError, match=message):
+        CalibratedClassifier.load(saved[1] / "folder", model)
+
+
+def edit(path, change):
+    """Change the description in a folder or in a file."""
+    if path.is_dir():
+        about = json.loads((path / "classifier.json").read_text())
+        (path / "classifier.json").write_text(json.dumps(change(about)))
+        return
+    from safetensors import safe_open
+
+    with safe_open(path, "pt") as file:
+        header = file.metadata()
+    save_file(load_file(path), path, {**header, "about": json.dumps(change(json.loads(header["about"])))})
+
+
+EDITS = {
+    "policy": (lambda about: about | {"policy": "flip + 3 crop"}, "was changed after it was saved"),
+    "shape": (lambda about: about | {"image_shape": [3, 9, 9]}, "was changed after it was saved"),
+    "summary": (lambda about: about | {"summary": None}, "was changed after it was saved"),
+    "no digest": (lambda about: {k: v for k, v in about.items() if k != "digest"}, "was changed after it was saved"),
+    "version": (lambda about: about | {"format_version": 2}, "has format version 2, this atta reads up to 1: install"),
+    "no version": (
+        lambda about: {k: v for k, v in about.items() if k != "format_version"},
+        "description cannot be read",
+    ),
+    "text version": (lambda about: about | {"format_version": "1"}, "is not a classifier"),
+    "format": (lambda about: about | {"format": "other"}, "is not a classifier: expected format 'atta.classifier'"),
+    "no parts": (lambda about: about | {"parts": {}}, "was changed after it was saved"),
+    "a list of parts": (lambda about: about | {"parts": ["model", "calibrator"]}, "description cannot be read"),
+    "a part outside": (lambda about: about | {"parts": {"../other": {}}}, "other|was changed"),
+    "a list": (lambda about: [about], "description cannot be read"),
+    "a number": (lambda about: 3, "description cannot be read"),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", EDITS)
+def test_an_edited_description_is_refused(saved, tmp_path, form, name):
+    path = copied(saved, tmp_path, form)
+    change, message = EDITS[name]
+    edit(path, change)
+    with pytest.raises(InputError, match=message):
+        CalibratedClassifier.load(path, Own())
+
+
+def test_a_description_in_another_order_and_layout_is_the_same(saved, tmp_path):
+    path = copied(saved, tmp_path, "folder")
+    edit(path, lambda about: dict(reversed(about.items())))
+    assert torch.equal(CalibratedClassifier.load(path, Own())(pixels(3)), saved[0](pixels(3)))
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "calibrator.safetensors"])
+def test_edited_weights_are_refused(saved, tmp_path, file):
+    path = copied(saved, tmp_path, "folder")
+    tensors = load_file(path / file)
+    name = next(iter(tensors))
+    tensors[name].flatten()[0] += 1e-6
+    save_file(tensors, path / file)
+    with pytest.raises(InputError, match="was changed after it was saved"):
+        CalibratedClassifier.load(path, Own())
+
+
+def test_a_calibrator_of_another_classifier_is_refused(saved, tmp_path):
+    path = copied(saved, tmp_path, "folder")
+    other = blend(Own(), limit=0.3).save(tmp_path / "other")
+    shutil.copy(other / "calibrator.safetensors", path)
+    with pytest.raises(InputError, match="was changed after it was saved"):
+        CalibratedClassifier.load(path, Own())
+
+
+@pytest.mark.parametrize("file", ["folder/model.safetensors", "folder/classifier.json", "file.safetensors"])
+@pytest.mark.parametrize("part", [0, 0.02, 0.5, 0.99])
+def test_a_file_that_was_cut_short_is_refused(saved, tmp_path, file, part):
+    path = copied(saved, tmp_path, Path(file).parts[0])
+    text = (tmp_path / file).read_bytes()
+    (tmp_path / file).write_bytes(text[: int(part * len(text))])
+    with pytest.raises(InputError, match=r"not a whole safetensors file|description cannot be read|was changed"):
+        CalibratedClassifier.load(path, Own())
+
+
+def test_a_description_cut_inside_a_letter_is_refused(saved, tmp_path):
+    path = copied(saved, tmp_path, "folder") / "classifier.json"
+    text = path.read_bytes()
+    path.write_bytes(text[: text.index("Ä".encode()) + 1])
+    with pytest.raises(InputError, match="description cannot be read"):
+        CalibratedClassifier.load(path.parent, Own())
+
+
+def test_a_missing_file_is_named(saved, tmp_path):
+    path = copied(saved, tmp_path, "folder")
+    (path / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"there is no file .*model.safetensors"):
+        CalibratedClassifier.load(path, Own())
+    (path / "classifier.json").unlink()
+    with pytest.raises(InputError, match=r"expected classifier.json in it, found calibrator.safetensors"):
+        CalibratedClassifier.load(path, Own())
+    with pytest.raises(InputError, match="there is no file or folder"):
+        CalibratedClassifier.load(tmp_path / "nowhere")
+
+
+def test_what_is_no_classifier_is_refused(saved, tmp_path):
+    (tmp_path / "empty").mkdir()
+    torch.save(saved[0].state_dict(), tmp_path / "pickled.safetensors")
+    torch.save({"a": 1}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    save_file({"a": torch.ones(1)}, tmp_path / "plain.safetensors")
+    saved[0].calibrator.save(tmp_path / "calibrator.safetensors")
+    (tmp_path / "text").write_text("no")
+    for name, message in {
+        "empty": "expected classifier.json in it, found nothing",
+        "pickled.safetensors": "is a pickle or an archive of them, and reading one can run code",
+        "old.pt": "is a pickle or an archive of them, and reading one can run code",
+        "plain.safetensors": "expected format 'atta.classifier', got None",
+        "calibrator.safetensors": "expected format 'atta.classifier', got 'atta.calibrator'",
+        "text": "is not a whole safetensors file",
+    }.items():
+        with pytest.raises(InputError, match=message):
+            CalibratedClassifier.load(tmp_path / name)
+    with pytest.raises(InputError, match=r"expected a folder, or a file that ends in .safetensors, got the file"):
+        saved[0].save(tmp_path / "text")
+
+
+def test_nothing_saved_is_a_pickle(saved):
+    for path in (saved[1] / "folder").iterdir():
+        assert path.name == "classifier.json" or load_file(path)
+    assert load_file(saved[1] / "file.safetensors")
+
+
+def test_an_onnx_model_is_asked_for(tmp_path):
+    class Session(OnnxModel):
+        def __init__(self):
+            nn.Module.__init__(self)
+
+        def forward(self, images):
+            return images.flatten(1)[:, :3]
+
+    with pytest.raises(InputError, match=r"expected model=.*, a test_archives.*Session"):
+        CalibratedClassifier.load(blend(Session()).save(tmp_path / "c"))

@@ -1,0 +1,247 @@
+"""From a model and images to a classifier: the policy chosen by cross-validation, and a summary of held-out images."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import atta
+from atta.collection.collect import collect
+from atta.deploy.calibrate import candidates, mean_passes, record_policies
+from atta.deploy.classifier import CalibratedClassifier
+from atta.experiments.search import held_out
+from atta.images.sets import ImageSet
+from atta.images.views import POLICIES, Policy, View
+from atta.networks.resnet import small_cnn
+from atta.types import InputError
+from scenarios import Counting, Doubtful, linear, pixels
+
+POLICY = "flip + 2 crop"
+
+
+@pytest.fixture(scope="module")
+def network():
+    return linear()
+
+
+@pytest.fixture(scope="module")
+def labels(network):
+    own = network(pixels() / 255).argmax(1)
+    return torch.where(torch.arange(60) % 4 > 0, own, (own + 1) % 3)
+
+
+def calibrate(model, images, labels=None, **settings):
+    return atta.calibrate(model, images, labels, **{"policy": POLICY, "progress": False} | settings)
+
+
+@pytest.fixture(scope="module")
+def fitted(network, labels):
+    return calibrate(network, pixels(), labels)
+
+
+def test_the_summary_is_that_of_held_out_images(fitted, network, labels):
+    record = collect(network, pixels(), labels, policy=POLICY, draws="stratified", progress=False)
+    held = held_out(atta.CATTA(), record.predictions, labels)
+    summary = fitted.summary
+    assert summary.after == atta.evaluate(held, labels, metrics=("brier", "ece", "nll"))
+    assert summary.before == atta.evaluate(
+        record.predictions.logits.softmax(1), labels, metrics=("brier", "ece", "nll")
+    )
+    assert (summary.method, summary.policy, summary.passes) == ("c-atta", POLICY, 4)
+    assert (summary.images, summary.classes, summary.class_changes) == (60, 3, 0)
+    assert fitted.mean_passes == 4
+    lines = str(summary).splitlines()
+    assert lines[0] == "c-atta · flip + 2 crop · 4 passes an image · 3 classes"
+    before, after = summary.before, summary.after
+    assert lines[1] == (
+        f"cross-validated on 60 images, {summary.accuracy:.1%} right: Brier {before['brier']:.4f} → {after['brier']:.4f}   "
+        f"ECE {before['ece']:.4f} → {after['ece']:.4f}   NLL {before['nll']:.4f} → {after['nll']:.4f}"
+    )
+    assert lines[2:] == ["class changes: 0"]
+
+
+@pytest.mark.parametrize("method", atta.METHODS)
+def test_every_method_becomes_a_classifier(network, labels, method, tmp_path):
+    searches = {
+        "dirichlet": {"grid": ((0.01, 0.01),)},
+        "shrunk-m-atta": {"strengths": (1.0,), "folds": 2},
+    }  # take seconds
+    settings = searches.get(method, {})
+    given = atta.find_method(method, **settings) if settings else method
+    classifier = calibrate(network, pixels(), labels, method=given)
+    images = pixels(20, seed=1)
+    probs = classifier(images)
+    assert classifier.calibrator.method == atta.find_method(method, **settings)
+    record = collect(network, images, policy=POLICY, draws="stratified", progress=False)  # what a fit sees
+    assert torch.allclose(probs, classifier.calibrator(record.predictions), atol=1e-5, rtol=0)
+    assert (classifier.summary.class_changes == 0) or not classifier.calibrator.keeps_class
+    if classifier.calibrator.keeps_class:
+        assert torch.equal(probs.argmax(1), classifier.details(images).base.argmax(1))
+    loaded = CalibratedClassifier.load(classifier.save(tmp_path / "one.safetensors"), linear())
+    assert torch.equal(loaded(images), probs)
+    assert loaded.summary == classifier.summary
+
+
+class Items(Dataset):
+    def __init__(self, images, labels):
+        self.images, self.labels = images, labels
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, i):
+        return self.images[i], int(self.labels[i])
+
+
+def test_images_and_labels_come_from_whatever_holds_them(fitted, network, labels):
+    images = pixels()
+    holders = [
+        (Items(images, labels), None, {}),
+        (DataLoader(TensorDataset(images, labels), batch_size=7), None, {}),
+        (ImageSet("made up", images, labels, ("a", "b", "c")), None, {}),
+        (images.numpy(), labels.numpy(), {"channels": "first"}),
+        (images.permute(0, 2, 3, 1).numpy(), labels.tolist(), {"channels": "last"}),
+    ]
+    for holder, given, settings in holders:
+        classifier = calibrate(network, holder, given, method="temperature", **settings)
+        assert classifier.image_shape == (3, 8, 8)
+        assert torch.equal(
+            classifier.calibrator.temperature,
+            calibrate(network, images, labels, method="temperature").calibrator.temperature,
+        )
+    assert calibrate(network, holders[2][0], method="vanilla").class_names == ("a", "b", "c")
+
+
+def test_a_shuffled_loader_keeps_image_and_label_together(network, labels):
+    """Though the network runs over it more than once."""
+    torch.manual_seed(0)
+    loader = DataLoader(TensorDataset(pixels(), labels), batch_size=7, shuffle=True)
+    classifier = calibrate(network, loader, policy="auto", budget=7, method="mean-tta")
+    ordered = calibrate(network, pixels(), labels, policy="auto", budget=7, method="mean-tta")
+    assert classifier.summary.before == pytest.approx(ordered.summary.before)
+    assert classifier.summary.after == pytest.approx(ordered.summary.after)
+
+
+# ---- which policy
+
+
+def test_where_no_view_is_clearly_better_one_pass_and_a_temperature_are_left(network, labels):
+    noise = torch.randint(0, 3, (60,), generator=torch.Generator().manual_seed(0))  # labels that no view can tell
+    classifier = calibrate(network, pixels(), noise, policy=2)
+    assert (classifier.summary.method, classifier.policy.passes, classifier.mean_passes) == ("temperature", 1, 1)
+    assert {one["policy"] for one in classifier.summary.candidates} > {"temperature", "flip-2"}
+    assert calibrate(network, pixels(), labels, policy=1).summary.method == "temperature"
+
+
+def test_a_network_that_ends_in_a_softmax_is_refused_with_what_to_do(network, labels):
+    with pytest.raises(InputError, match=r"expected a model that returns logits.*atta.FromProbabilities\(model\)"):
+        calibrate(nn.Sequential(network, nn.Softmax(1)), pixels(), labels, policy="flip")
+    calibrate(atta.FromProbabilities(nn.Sequential(network, nn.Softmax(1))), pixels(), labels, policy="flip")
+
+
+def test_auto_and_a_budget_choose_from_the_policies_that_the_budget_allows(network, labels):
+    classifier = calibrate(network, pixels(), labels, policy="auto", budget=7, method="mean-tta")
+    allowed = {name for name, policy in POLICIES.items() if policy.passes <= 7}
+    assert {one["policy"] for one in classifier.summary.candidates} == allowed
+    assert classifier.policy == POLICIES[classifier.summary.candidates[0]["policy"]]
+    assert f"chosen from {len(allowed)} policies" in str(classifier.summary)
+    assert calibrate(network, pixels(), labels, policy=7, method="mean-tta").summary == classifier.summary
+
+
+def test_a_view_that_changes_the_size_or_fails_is_no_candidate(monkeypatch):
+    def fails(images):
+        raise InputError("expected larger images")
+
+    monkeypatch.setitem(POLICIES, "native", Policy.parse("2 native-crop"))
+    monkeypatch.setitem(POLICIES, "failing", Policy(((View.of("fails", fails), 1),)))
+    monkeypatch.setitem(POLICIES, "taken", Policy.parse("flip"))
+    assert "taken" in candidates("auto", 3, pixels(1), atta.CATTA())
+    assert not {"native", "failing"} & set(candidates("auto", 3, pixels(1), atta.CATTA()))
+
+
+def test_each_view_is_run_once_for_all_policies_that_share_it(labels):
+    model = Counting()
+    policies = {name: Policy.parse(name) for name in ("flip", "flip + 2 crop", "flip + 2 crop + brightness", "3 crop")}
+    records = record_policies(model, pixels(), labels, policies, draws="stratified", progress=False, batch_size=60)
+    once = 1 + 1 + 2 + 1, 1 + 3  # three crops are other crops than two
+    assert model.seen == 60 * sum(once)
+    for name, policy in policies.items():
+        alone = collect(model, pixels(), labels, policy=policy, draws="stratified", progress=False)
+        assert records[name].predictions.kinds == policy.kinds
+        for kind, view in records[name].predictions.views.items():
+            assert torch.allclose(view, alone.predictions.views[kind], atol=1e-5)
+        assert records[name].origin["policy"] == name
+
+
+def test_policies_that_are_recorded_apart_keep_their_shards_apart(network, labels, tmp_path):
+    policies = {name: Policy.parse(name) for name in ("2 crop", "3 crop")}
+    for _ in range(2):  # the second time from the shards
+        record_policies(network, pixels(), labels, policies, draws="stratified", progress=False, shards=tmp_path / "s")
+    assert len(list((tmp_path / "s").iterdir())) == 2
+
+
+def test_a_policy_of_own_views_needs_no_name_in_the_library(network, labels, tmp_path):
+    view = View.of("upside-down", lambda images: images.flip(-2))
+    classifier = calibrate(network, pixels(), labels, policy=Policy(((view, 1),)))
+    assert str(classifier.policy) == "upside-down"
+    classifier.save(tmp_path / "c")
+    loaded = CalibratedClassifier.load(tmp_path / "c", linear(), views={"upside-down": view})
+    assert torch.equal(loaded(pixels(9)), classifier(pixels(9)))
+    with pytest.raises(InputError, match="got 'upside-down'"):
+        CalibratedClassifier.load(tmp_path / "c", linear())
+
+
+def test_views_that_the_method_leaves_out_are_not_run(network, labels):
+    classifier = calibrate(network, pixels(), labels, method=atta.MeanTTA(views=["flip"]))
+    assert (str(classifier.policy), classifier.summary.policy, classifier.summary.passes) == ("flip", "flip", 2)
+    assert classifier.details(pixels(3)).passes.tolist() == [2, 2, 2]
+
+
+def test_the_mean_of_the_passes_counts_only_the_images_that_go_on(network):
+    record = collect(network, pixels(), policy=POLICY, draws="stratified", progress=False)
+    classifier = CalibratedClassifier(network, Doubtful(), POLICY, image_shape=(3, 8, 8))
+    classifier(pixels())
+    assert mean_passes(Doubtful(), record.predictions) == classifier.mean_passes
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"policy": "auto", "budget": 0}, "budget: expected passes enough for c-atta, 2 or more .*, got 0"),
+        ({"policy": 1, "method": "mean-tta"}, "budget: expected passes enough for mean-tta, 2 or more .*, got 1"),
+        ({"classes": "abc"}, "calibrate takes no classes; it takes class_names and what collect takes"),
+        ({"policy": "spin"}, "expected a name that is known, got 'spin'"),
+        ({"policy": Policy(())}, "c-atta needs the logits of views, got predictions without any"),
+        ({"method": "v-ata"}, "unknown method 'v-ata'. Did you mean"),
+        ({"draws": "random"}, "draws: a classifier shows every image in the same, stratified views"),
+        ({"class_names": ["a"], "method": "vanilla"}, "expected 3 class names, one a class, got 1"),
+        ({"labels": None}, "labels: expected a class number for every image, .* got none"),
+        ({"labels": torch.arange(60)}, "labels must lie in 0 … 2"),
+        ({"images": pixels(9), "labels": torch.zeros(9).long()}, "expected at least 10 labelled images for 5 folds"),
+        ({"images": pixels().numpy()}, "expected channels='first' or channels='last' beside a NumPy array"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused(labels, settings, message):
+    given = {"images": pixels(), "labels": labels} | settings
+    with pytest.raises(InputError, match=message):
+        calibrate(linear(), given.pop("images"), given.pop("labels"), **given)
+
+
+def test_the_model_is_kept_as_it_is(labels):
+    model = small_cnn(3).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    classifier = calibrate(atta.Normalized(model, [0.5] * 3, [0.25] * 3), pixels(), labels, method="mean-tta")
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not model.training
+    assert np.allclose(
+        classifier.details(pixels(4)).base, model(pixels(4) / 255 * 4 - 2).softmax(1).detach(), atol=1e-5
+    )
+
+
+def test_a_network_of_float64_is_calibrated_in_float64(labels):
+    classifier = calibrate(nn.Sequential(linear().double()), pixels(), labels, method="temperature")
+    assert classifier(pixels(4)).dtype == classifier.calibrator.temperature.dtype == torch.float64

@@ -1,0 +1,174 @@
+"""A classifier as one graph: it answers as the classifier does, keeps the class, or is not left behind."""
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from atta.deploy import export as exporting
+from atta.images.views import Policy, from_kornia
+from atta.networks.adapters import NumpyModel
+from atta.networks.resnet import ResNet, _BasicBlock, small_cnn
+from atta.types import InputError
+from scenarios import SHAPE, blend, linear, pixels, vit
+
+GREY = (1, 6, 6)
+
+
+def tying():
+    """A multi-layer perceptron on grey images, two of whose classes are nearly the same."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 4)).eval()
+    with torch.no_grad():
+        network[3].weight *= 8
+        network[3].bias.zero_()
+        network[3].weight[1] = network[3].weight[0] * (1 + 1e-6)
+    return network
+
+
+def any_size():
+    torch.manual_seed(0)
+    return small_cnn(3).eval()
+
+
+def residual():
+    torch.manual_seed(0)
+    return ResNet(_BasicBlock, (1, 1, 1, 1), 3).eval()
+
+
+# One of each kind of network and of input; exporting to ONNX takes seconds.
+CASES = {
+    "grey.onnx": (tying, "flip + 2 crop", GREY, 4, "float32"),
+    "any-size.pt2": (any_size, "2 native-crop + brightness", SHAPE, 3, "uint8"),
+    "resnet.pt2": (residual, "flip", SHAPE, 3, "uint8"),
+    "vit.onnx": (vit, "flip", SHAPE, 3, "float32"),
+}
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Each case, exported when it is first asked for."""
+    root, done = tmp_path_factory.mktemp("exported"), {}
+
+    def export(name):
+        if name not in done:
+            build, policy, shape, classes, given = CASES[name]
+            classifier = blend(build(), policy, shape=shape, classes=classes)
+            with torch.autocast("cpu", torch.bfloat16):  # which must not reach the graph
+                done[name] = classifier, classifier.export(root / name, pixels=given)
+        return done[name]
+
+    return export
+
+
+def run(path, images):
+    if path.suffix == ".onnx":
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        assert [node.name for node in session.get_inputs()] == ["images"]
+        return dict(zip(("probs", "base"), session.run(["probs", "base"], {"images": images.numpy()}), strict=True))
+    with torch.no_grad():
+        probs, base = torch.export.load(path).module()(images)
+    return {"probs": probs.numpy(), "base": base.numpy()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_graph_answers_batches_of_any_size_as_the_classifier_does(exported, name):
+    classifier, written = exported(name)
+    for n in (1, 3, 64):
+        images = pixels(n, classifier.image_shape, seed=n)
+        given = images if CASES[name][4] == "uint8" else images / 255
+        found, expected = run(written.path, given), classifier.details(images)
+        assert found["probs"].shape == (n, CASES[name][3])
+        assert np.allclose(found["base"], expected.base, atol=1e-5, rtol=0)
+        assert np.allclose(found["probs"], expected.probs, atol=1e-5, rtol=0)
+
+
+def test_the_class_is_kept_over_ten_thousand_images_in_onnx_runtime(exported):
+    _, written = exported("grey.onnx")
+    found = run(written.path, torch.rand(10_000, *GREY, generator=torch.Generator().manual_seed(1)))
+    first, second = torch.from_numpy(found["base"]).topk(2).values.unbind(1)
+    assert (first == second).any()
+    assert ((first - second) < 1e-6).sum() > 100
+    assert (found["probs"] != found["base"]).any(1).sum() > 1000
+    assert np.array_equal(found["probs"].argmax(1), found["base"].argmax(1))
+
+
+def test_it_says_what_was_written(exported):
+    _, written = exported("resnet.pt2")
+    assert written.size == written.path.stat().st_size
+    assert written.difference <= exporting.TOLERANCE
+    assert "torch.export" in str(written)
+    _, written = exported("grey.onnx")
+    assert f"ONNX, opset {written.opset}" in str(written)
+    assert {path.suffix for path in written.path.parent.iterdir()} <= {".onnx", ".pt2"}  # nothing beside them
+
+
+# ---- what is refused
+
+
+class Two(nn.Module):
+    """Something else in a graph than in Python."""
+
+    def __init__(self, forward):
+        super().__init__()
+        self.inner, self.how = linear(), forward
+
+    def forward(self, images):
+        return self.how(self.inner(images))
+
+
+def differs(logits):
+    return logits * 2 if torch.compiler.is_compiling() else logits
+
+
+def branches(logits):
+    return logits if bool(logits.sum() > 0) else -logits
+
+
+def nan(logits):
+    return logits / 0 * 0 if torch.compiler.is_compiling() else logits
+
+
+@pytest.mark.parametrize(
+    ("model", "policy", "name", "settings", "message"),
+    [
+        (linear(), "flip", "x.pt", {}, r"expected a file that ends in .pt2 \(torch.export\) or .onnx, got 'x.pt'"),
+        (linear(), "flip", "x.onnx", {"pixels": "int64"}, "pixels: expected 'float32' or 'uint8', got 'int64'"),
+        (linear().half(), "flip", "x.onnx", {}, r"expected a classifier in float32, got torch.float16"),
+        (linear().double(), "flip", "x.onnx", {}, r"expected a classifier in float32, got torch.float64"),
+        (NumpyModel(lambda images: images[:, :3, 0, 0]), "flip", "x.pt2", {}, "expected a torch model"),
+        (Two(differs), "flip", "x.pt2", {}, "the exported graph differs from the model by .*nothing was written"),
+        (Two(nan), "flip", "x.pt2", {}, "the exported graph differs from the model by nan"),
+        (Two(branches), "flip", "x.pt2", {}, "the model cannot be exported: torch.export says"),
+        (
+            linear(),
+            Policy(((from_kornia("shuffle", lambda images: images + torch.rand(())), 1),)),
+            "x.pt2",
+            {},
+            "the model cannot be exported: torch.export says",
+        ),
+    ],
+)
+def test_what_cannot_be_a_graph_is_refused_and_nothing_is_left_behind(model, policy, name, settings, message, tmp_path):
+    (tmp_path / name).write_text("earlier")
+    with pytest.raises(InputError, match=message):
+        blend(model, policy).export(tmp_path / name, **settings)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name).read_text() == "earlier"
+
+
+def test_weights_beyond_what_one_onnx_file_holds_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(exporting, "ONE_FILE", 1000)
+    with pytest.raises(InputError, match="expected weights below 2 GB, which is what one ONNX file holds"):
+        blend(linear()).export(tmp_path / "x.onnx")
+
+
+def test_the_trial_images_are_noise_black_white_and_a_ramp():
+    images = exporting.sample(8, SHAPE, torch.float32)
+    assert images[0].max() == 0
+    assert images[1].min() == 1
+    assert (images[2, 0, 0].diff() > 0).all()
+    assert torch.equal(images, exporting.sample(8, SHAPE, torch.uint8) / 255)

@@ -1,0 +1,380 @@
+"""The paper's experiments from start to end, on made-up data in the layouts it is published in."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from atta import Predictions, Record
+from atta.cli.app import commands
+from atta.experiments import fits
+from atta.experiments.experiment import Experiment
+from atta.metrics.resampling import Resamples
+from atta.paper import records as recording
+from atta.paper.page import against, chosen, own_table, results_page
+from atta.paper.published import published
+from atta.paper.reproduce import Making, Places, Reproduction, experiments_folder, find_experiments, needed, reproduce
+from atta.results.rows import Results
+from atta.types import InputError
+from layouts_made import classic
+from scenarios import made_up
+
+pytestmark = pytest.mark.xdist_group("reproduce")  # one worker makes what all of them look at
+
+FILES = sorted(experiments_folder().glob("*.toml"))
+MAKING = Making(model="small_cnn", steps=2, image_size=16, validation=5, device="cpu", progress=False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_data_of_this_machine() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("ATTA_DATA", raising=False)
+        yield
+
+
+def quick(experiment: Experiment) -> Experiment:
+    """The same experiment on a handful of images, with a few steps of Adam where there were a thousand."""
+    methods: dict[str, dict[str, Any]] = {label: dict(own) for label, own in experiment.methods.items()}
+    for label, own in methods.items():
+        match own.get("method", label):
+            case "m-atta" | "v-atta":
+                own |= {"optimizer": "adam", "epochs": 2}
+            case "shrunk-m-atta":
+                own |= {"strengths": [1.0], "folds": 2}
+        if label == "dirichlet":
+            own["grid"] = [[1.0, 1.0]]
+    if experiment.name.startswith("past-the-paper"):
+        methods = {label: own for label, own in methods.items() if label in ("vanilla", "m-atta", "c-atta, 3 nudges")}
+    few = {"policies": ("aug1", "aug8")} if experiment.choose else {}
+    sizes = tuple(range(2, 2 + len(experiment.validation))) if len(experiment.validation) > 1 else (5,)
+    return replace(experiment, methods=methods, splits=2, validation=sizes, **few)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("data")
+    classic(root)
+    return root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_resamples() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("atta.experiments.experiment.Resamples", partial(Resamples, count=20))
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Places, list[str]]:
+    """Everything the paper has, from images to numbers."""
+    said: list[str] = []
+    places = Places(output=tmp_path_factory.mktemp("out"), data=data)
+    return reproduce([quick(e) for e in find_experiments()], places, MAKING, say=said.append), places, said
+
+
+# ---- the files
+
+
+def test_there_is_a_file_for_every_table_and_figure() -> None:
+    of = [experiment.paper for experiment in map(Experiment.read, FILES) if experiment.paper]
+    assert set(of) == {*(f"Table {i}" for i in range(2, 6)), "Supplement, Table 1", "Figure 2", "Figure 3", "Figure 4"}
+    assert len(of) == 3 + 3 + 3 + 2 + 2 + 2
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_states_its_command_its_runtime_and_what_was_published(path: Path) -> None:
+    experiment, text = Experiment.read(path), path.read_text(encoding="utf-8")
+    assert f"#   atta run experiments/{path.name}\n" in text
+    assert re.search(r"^# Runtime: .*minute", text, flags=re.MULTILINE)
+    assert "# Published" in text
+    assert experiment.splits >= 10
+    if experiment.published:
+        for method, numbers in published(experiment.published).items():
+            line = next(line for line in text.splitlines() if line.startswith(f"#   {method} "))
+            assert [float(cell) for cell in line.split()[2:]] == list(numbers.values())
+
+
+def test_the_papers_recipe_is_that_of_the_methods_own_preset() -> None:
+    from atta import MATTA, VATTA
+
+    for experiment in filter(lambda experiment: experiment.paper, map(Experiment.read, FILES)):
+        assert experiment.method("m-atta") == MATTA.paper()
+        assert experiment.method("v-atta") == VATTA.paper()
+
+
+def test_experiments_are_found_by_name_beginning_or_pattern() -> None:
+    assert [e.name for e in find_experiments(["shift-cifar10"])] == ["shift-cifar10"]
+    assert [e.name for e in find_experiments(["shift"])] == ["shift-cifar10", "shift-aid"]
+    assert {e.dataset for e in find_experiments(["*-cifar100"])} == {"cifar100"}
+    assert len(find_experiments()) == len(FILES)
+    with pytest.raises(InputError, match="there is no experiment 'shft'; there are: in-distribution-aid, "):
+        find_experiments(["shft"])
+
+
+# ---- from images to the page
+
+
+def test_everything_runs_from_data_alone(whole: tuple[Reproduction, Places, list[str]]) -> None:
+    done, places, said = whole
+    assert not done.skipped
+    assert [e.name for e in done.experiments] == [e.name for e in find_experiments()]
+    assert set(done.files) == set(recording.RECORDINGS)
+    assert sum(line.startswith("training") for line in said) == 3
+    assert sum(line.startswith("recording") for line in said) == 8
+    assert Results.load(places.output / "results.json") == done.results
+    for experiment in done.experiments:
+        saved = Results.load(places.output / f"{experiment.name}.json")
+        assert saved.rows == done.results.where(experiment=experiment.name).rows
+        assert {row.method for row in saved} == set(experiment.methods)
+
+
+def test_a_second_run_makes_nothing_and_gives_the_same_numbers(
+    whole: tuple[Reproduction, Places, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, places, _ = whole
+    before = (places.output / "results.json").read_bytes()
+    monkeypatch.setattr(recording, "make", lambda *_, **__: pytest.fail("made again"))
+    monkeypatch.setattr(fits.Fits, "_keep", lambda *_: pytest.fail("fitted again"))
+    reproduce(done.experiments, places, MAKING, say=lambda line: pytest.fail(line))
+    assert (places.output / "results.json").read_bytes() == before
+
+
+def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_numbers(
+    whole: tuple[Reproduction, Places, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, places, _ = whole
+    again = Places(output=tmp_path, records=places.made)
+    some = [e for e in done.experiments if e.name in ("in-distribution-cifar10", "shift-cifar10")]
+    keep, count = fits.Fits._keep, 0
+
+    def stop(*arguments: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > 40:
+            raise KeyboardInterrupt
+        keep(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fits.Fits, "_keep", stop)
+        with pytest.raises(KeyboardInterrupt):
+            reproduce(some, again)
+    assert len(list((tmp_path / "fits").rglob("*.safetensors"))) == 40
+    rows = reproduce(some, again).results.rows
+    assert rows == tuple(row for row in done.results if row.experiment in {e.name for e in some})
+
+
+def test_the_page_says_on_what_it_ran_and_what_differs(whole: tuple[Reproduction, Places, list[str]]) -> None:
+    done, *_ = whole
+    page = results_page(done, {"processor": "an abacus", "commit": "abc"}, command="atta reproduce")
+    for text in ("an abacus", "abc", "`atta reproduce`", "seed", "sha256", "[past-the-paper.md](past-the-paper.md)"):
+        assert text in page
+    for difference in ("Network", "Crop", "Clip", "Start of the optimiser", "Adaptive-TTA", "reconstructed"):
+        assert difference in page.partition("## Differences")[2]
+    for experiment in done.experiments:
+        assert f"`atta run experiments/{experiment.name}.toml`" in page
+    assert page.count("does not hold") + page.count("holds") >= 3 * 5
+    lines = [line for line in page.splitlines() if line.startswith("|")]
+    assert len(lines) > 100
+
+
+def test_the_difference_is_ours_less_the_published(whole: tuple[Reproduction, Places, list[str]]) -> None:
+    done, *_ = whole
+    experiment = next(e for e in done.experiments if e.name == "in-distribution-cifar10")
+    table = against(done.results, experiment)
+    assert table is not None
+    row = next(cells for cells in table.cells if cells[0] == "temperature")
+    where = {"experiment": experiment.name, "method": "temperature", "metric": "brier"}
+    mean = done.results.summary(**where)
+    first = done.results.summary(**where, split=0)
+    assert mean is not None
+    assert first is not None
+    assert row[1:4] == ("0.0390", f"{mean.mean:.4f}", f"{mean.mean - 0.039:+.4f}")
+    alone = against(done.results, experiment, first=True)
+    assert alone is not None
+    assert next(cells for cells in alone.cells if cells[0] == "temperature")[2] == f"{first.mean:.4f}"
+
+
+def test_policies_are_held_against_policies(whole: tuple[Reproduction, Places, list[str]]) -> None:
+    done, *_ = whole
+    experiment = next(e for e in done.experiments if e.name == "policies-test-aid")
+    table = against(done.results, experiment)
+    assert table is not None
+    assert [cells[0] for cells in table.cells] == [f"aug{i}" for i in range(1, 9)]
+    assert table.cells[4][1] == "0.0259"
+
+
+def test_figures_have_tables_of_our_own_only(whole: tuple[Reproduction, Places, list[str]]) -> None:
+    done, *_ = whole
+    for experiment in done.experiments:
+        if experiment.paper.startswith("Figure"):
+            assert against(done.results, experiment) is None
+            assert own_table(done.results, experiment).cells
+
+
+def test_how_often_each_rule_chose_which_policy_is_told(whole: tuple[Reproduction, Places, list[str]]) -> None:
+    done, *_ = whole
+    experiment = next(e for e in done.experiments if e.choose)
+    table = chosen(done.results, experiment)
+    assert table is not None
+    assert {cells[1] for cells in table.cells} == {"paper", "cross-validated"}
+    for cells in table.cells:
+        assert sum(int(n) for n in re.findall(r"(\d+)x", cells[2])) == 2
+
+
+# ---- what is missing or broken
+
+
+def test_what_cannot_be_had_is_skipped_with_a_line(tmp_path: Path) -> None:
+    record = made_up(40, 10)
+    record.save(tmp_path / "records" / "cifar10.safetensors")
+    Record(record.predictions).save(tmp_path / "records" / "cifar10_ood.safetensors")
+    said: list[str] = []
+    some = [quick(e) for e in find_experiments(["ood-cifar10", "shift-cifar10", "in-distribution-aid"])]
+    some = [replace(e, methods={"vanilla": {}, "temperature": {}}, policies=("flip",)) for e in some]
+    done = reproduce(some, Places(output=tmp_path / "out", records=tmp_path / "records"), say=said.append)
+    assert [e.name for e in done.experiments] == ["ood-cifar10"]
+    assert len(said) == 2
+    assert said[0].startswith("skipped shift-cifar10: no ")
+    assert "cifar10_shift.safetensors" in said[0]
+
+
+def test_bundled_records_serve_where_no_folder_is_named(tmp_path: Path) -> None:
+    plain = Places(output=tmp_path)
+    assert {name for name in recording.RECORDINGS if plain.find(name)} == {
+        *("cifar10", "cifar10_nudged", "cifar10_shift", "cifar10_ood")
+    }
+    assert not any(Places(output=tmp_path, records=tmp_path).find(name) for name in recording.RECORDINGS)
+    assert not any(Places(output=tmp_path, data=tmp_path).find(name) for name in recording.RECORDINGS)
+
+
+def test_the_records_an_experiment_needs_are_known() -> None:
+    assert needed(find_experiments(["*-aid"])) == ["aid", "aid_shift", "aid_ood"]
+
+
+def atta(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(commands, list(arguments))
+    assert result.exit_code == code or (code == 2 and isinstance(result.exception, InputError)), result.output
+    return result.output + (str(result.exception) if code else "")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made_up(60, 10).save(tmp_path / "cifar10.safetensors")
+    (tmp_path / "mine.toml").write_text(
+        'dataset = "shop"\nfit = "cifar10"\nvalidation = 20\nsplits = 2\n[methods.vanilla]\n[methods.temperature]\n'
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("style", "text"), [("table", "mine"), ("markdown", "| method |"), ("csv", "method,"), ("latex", "toprule")]
+)
+def test_run_prints_the_table_of_a_file(folder: Path, style: str, text: str) -> None:
+    arguments = [
+        "run",
+        str(folder / "mine.toml"),
+        "--records",
+        str(folder),
+        "--format",
+        style,
+        "-o",
+        str(folder / "r.json"),
+    ]
+    assert text in atta(*arguments)
+    assert Results.load(folder / "r.json").names("method") == ["vanilla", "temperature"]
+
+
+def test_run_says_what_is_wrong_in_one_sentence(folder: Path) -> None:
+    file, records = str(folder / "mine.toml"), str(folder)
+    assert "there is no record cifar10" in atta("run", file, "--records", str(folder / "none"), code=2)
+    assert "--format takes table, markdown" in atta("run", file, "--records", records, "--format", "word", code=2)
+    (folder / "cifar10.safetensors").write_bytes((folder / "cifar10.safetensors").read_bytes()[:500])
+    assert "is not a whole safetensors file" in atta("run", file, "--records", records, code=2)
+
+
+def test_reproduce_prints_ours_beside_the_published_and_the_claims(tmp_path: Path) -> None:
+    records = tmp_path / "records"
+    record = made_up(60, 10)
+    views = {
+        kind: view[:, :1].repeat(1, 5, 1) if kind != "flip" else view for kind, view in record.predictions.views.items()
+    }
+    Record(Predictions(record.predictions.logits, views), record.labels).save(records / "cifar10.safetensors")
+    output = atta(
+        *(
+            "reproduce",
+            "--only",
+            "policies-validation-cifar10",
+            "--only",
+            "policies-test-cifar10",
+            "--records",
+            str(records),
+        ),
+        *("-o", str(tmp_path / "out"), "--splits", "1", "--validation", "20", "--page", str(tmp_path / "page.md")),
+    )
+    assert "0.0399" in output
+    assert "M-ATTA over-fits" in output
+    assert (tmp_path / "page.md").read_text().startswith("# Results")
+    assert (tmp_path / "out" / "results.json").is_file()
+
+
+def test_reproduce_without_anything_to_run_is_an_error(tmp_path: Path) -> None:
+    message = "nothing could be run"
+    arguments = ["reproduce", "--only", "shift-aid", "--records", str(tmp_path), "-o", str(tmp_path / "out")]
+    assert message in atta(*arguments, code=2)
+
+
+def test_a_record_made_with_other_settings_is_refused(whole: tuple[Reproduction, Places, list[str]]) -> None:
+    done, places, _ = whole
+    with pytest.raises(InputError, match=r"cifar10.safetensors was made with steps 2 and not 4; choose another folder"):
+        reproduce(done.experiments[:1], places, replace(MAKING, steps=4))
+    with pytest.raises(InputError, match="was made with model small_cnn and not resnet50"):
+        reproduce(done.experiments[:1], places, replace(MAKING, model="resnet50"))
+
+
+def test_no_new_network_stands_in_for_that_of_a_record(data: Path, tmp_path: Path) -> None:
+    made_up(40, 10).save(tmp_path / "cifar10.safetensors")
+    said: list[str] = []
+    done = reproduce(
+        [quick(e) for e in find_experiments(["shift-cifar10"])],
+        Places(output=tmp_path / "out", records=tmp_path, data=data),
+        MAKING,
+        say=said.append,
+    )
+    assert not done.experiments
+    assert "the network of cifar10.safetensors is not at hand" in said[0]
+
+
+def test_records_that_do_not_fit_skip_one_experiment_and_not_the_others(tmp_path: Path) -> None:
+    made_up(40, 10).save(tmp_path / "cifar10.safetensors")
+    made_up(40, 5).save(tmp_path / "cifar10_shift.safetensors")
+    some = [quick(e) for e in find_experiments(["shift-cifar10", "space"])]
+    some = [replace(e, methods={"vanilla": {}}) for e in some]
+    done = reproduce(some, Places(output=tmp_path / "out", records=tmp_path))
+    assert [e.name for e in done.experiments] == ["space-cifar10"]
+    assert "cifar10_shift has 5 classes" in done.skipped["shift-cifar10"]
+    assert results_page(done, {}, command="x")
+
+
+def test_a_label_may_hold_what_tables_put_between_names(folder: Path) -> None:
+    file = folder / "odd.toml"
+    file.write_text((folder / "mine.toml").read_text() + '[methods."a · b | c"]\nmethod = "vanilla"\n')
+    assert "a · b" in atta("run", str(file), "--records", str(folder))
+
+
+def test_what_cannot_be_written_is_one_sentence(folder: Path) -> None:
+    arguments = ("run", str(folder / "mine.toml"), "--records", str(folder))
+    assert "cannot be written" in atta(*arguments, "-o", str(folder / "mine.toml" / "x.json"), code=2)
+
+
+def test_a_methods_own_policies_stand_beside_the_others(folder: Path) -> None:
+    file = folder / "own.toml"
+    own = '[methods.v-atta]\noptimizer = "adam"\nepochs = 2\npolicies = ["flip", "flip + 2 crop"]\n'
+    file.write_text((folder / "mine.toml").read_text() + own)
+    output = atta("run", str(file), "--records", str(folder), "--format", "markdown")
+    for line in ("| temperature |", "| v-atta · flip |", "| v-atta · flip + 2 crop |"):
+        assert line in output

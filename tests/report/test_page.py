@@ -1,0 +1,507 @@
+"""The page: what it says is what the results hold, and nothing that a file says becomes markup."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+
+from atta import Predictions, Record, find_method
+from atta.experiments.experiment import Experiment, compare, run
+from atta.report.page import _points, inlined, report, write_report
+from atta.report.sections import sections_of
+from atta.results.rows import Results, Row
+from atta.types import InputError
+from scenarios import made_up
+
+pytestmark = pytest.mark.xdist_group("report")  # one worker makes what all of them look at
+
+ATTACK = "<script>alert(1)</script><!--"
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+QUICK = ("vanilla", "temperature", "isotonic", "mean-tta", "adaptive-tta")
+URI = "data:image/png;base64,iVBORw0KGgo="
+
+
+class Page(HTMLParser):
+    """Elements of a page with their attributes and texts; a tag that closes what is not open is an error."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.html, self.open = html, list[dict[str, Any]]()
+        self.elements = list[dict[str, Any]]()
+        self.feed(html)
+        assert not self.open, f"never closed: {[element['tag'] for element in self.open]}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        element = {**{name: value or "" for name, value in attrs}, "tag": tag, "text": ""}
+        self.elements.append(element)
+        if tag not in VOID:
+            self.open.append(element)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop()["tag"] == tag
+
+    def handle_data(self, data: str) -> None:
+        for element in self.open:
+            element["text"] += data
+
+    def all(self, tag: str, **attributes: str) -> list[dict[str, Any]]:
+        wanted = {name.replace("_", "-"): value for name, value in attributes.items()}
+        return [e for e in self.elements if e["tag"] == tag and wanted.items() <= e.items()]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.all("script", id="data")[0]["text"])
+        return found
+
+    @property
+    def verdict(self) -> str:
+        (text,) = [e["text"] for e in self.all("div") if e.get("class") == "verdict"]
+        return " ".join(text.split())
+
+    @property
+    def words(self) -> str:
+        """All that a reader sees, without scripts and styles."""
+        hidden = "".join(e["text"] for name in ("script", "style") for e in self.all(name))
+        return " ".join(self.all("html")[0]["text"].replace(hidden, "").split())
+
+
+def compared(
+    names: Sequence[str] = QUICK, *, splits: int = 3, records: dict[str, Record] | None = None, **more: Any
+) -> Results:
+    records = records or {"made up": made_up(400)}
+    return compare(records, [find_method(name) for name in names], validation=100, splits=splits, **more)
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return compared()
+
+
+@pytest.fixture(scope="module")
+def page(results: Results) -> Page:
+    return Page(report(results, title="A title"))
+
+
+def invented(values: dict[str, Sequence[float]], metric: str = "nll", **more: Any) -> Results:
+    """One metric of methods over splits, as if they all kept the class."""
+    rows = [
+        Row(dataset="d", method=method, split=split, metric=name, value=value)
+        for method, numbers in values.items()
+        for split, number in enumerate(numbers)
+        for name, value in ((metric, number), ("class_changes", 0.0))
+    ]
+    return Results(tuple(rows), **more)
+
+
+# ---- the page as a page
+
+
+def test_it_is_one_well_formed_page_with_landmarks_and_headings_in_order(page: Page) -> None:
+    assert page.html.startswith('<!doctype html>\n<html lang="en">')
+    assert [len(page.all(tag)) for tag in ("h1", "main", "header", "footer", "title")] == [1, 1, 1, 1, 1]
+    assert page.all("h1")[0]["text"] == page.all("title")[0]["text"] == "A title"
+    levels = [int(e["tag"][1]) for e in page.elements if re.fullmatch(r"h[1-6]", e["tag"])]
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+    ids = [e["id"] for e in page.elements if "id" in e]
+    assert len(ids) == len(set(ids))
+
+
+def test_it_asks_for_nothing_from_anywhere(page: Page) -> None:
+    for element in page.elements:
+        assert not any(name in element for name in ("srcset", "action", "ping", "background"))
+        assert element.get("src", "data:").startswith("data:")
+        assert element.get("href", "#").startswith("#")
+    (policy,) = page.all("meta", http_equiv="Content-Security-Policy")
+    assert policy["content"].startswith("default-src 'none'")
+    assert not re.search(r"url\(|@import", page.all("style")[0]["text"])
+
+
+def test_every_control_has_a_name_and_every_table_its_heads(page: Page) -> None:
+    assert all(button["text"].strip() for button in page.all("button"))
+    assert all("scope" in head for head in page.all("th"))
+    assert len(page.all("label")) == len(page.all("select"))
+    assert page.all("p", aria_live="polite")
+    assert all(e["aria-label"] for e in page.elements if e.get("role") == "region")
+
+
+def test_the_same_results_make_the_same_page_and_a_file_holds_it(results: Results, tmp_path: Path) -> None:
+    path = write_report(results, tmp_path / "new" / "report.html", title="A title")
+    assert path.read_text(encoding="utf-8") == report(results, title="A title")
+    assert path.stat().st_size < 1_200_000
+
+
+def test_results_that_were_saved_make_the_page_of_those_that_were_not(results: Results, tmp_path: Path) -> None:
+    assert report(Results.load(results.save(tmp_path / "results.json"))) == report(results)
+
+
+def test_no_results_are_refused() -> None:
+    with pytest.raises(InputError, match="no rows"):
+        report(Results(()))
+
+
+# ---- the numbers
+
+
+def cells(page: Page) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Of the comparison table: method, metric and the cell's element."""
+    start = next(i for i, e in enumerate(page.elements) if "comparison" in e.get("class", ""))
+    method = ""
+    for element in page.elements[start:]:
+        if element["tag"] == "th" and element.get("scope") == "row":
+            method = element["data-value"]
+        elif element["tag"] == "td" and "data-metric" in element:
+            yield method, element["data-metric"], element
+        elif element["tag"] == "p":
+            return
+
+
+def test_every_number_of_the_table_is_that_of_the_results(results: Results, page: Page) -> None:
+    seen = 0
+    for method, metric, cell in cells(page):
+        found = results.summary(method=method, metric=metric)
+        assert found is not None
+        assert float(cell["data-value"]) == found.mean
+        assert cell["text"].split()[0].rstrip("★") == f"{found.mean:.{0 if metric == 'class_changes' else 4}f}"
+        seen += 1
+    assert seen == len(QUICK) * 7
+
+
+def test_differences_are_judged_by_the_paired_bootstrap_where_it_is_there(results: Results, page: Page) -> None:
+    table = {(method, metric): " ".join(cell["text"].split()) for method, metric, cell in cells(page)}
+    found = {(i.method, i.metric): i for i in results.intervals if i.against == "vanilla"}
+    said = set()
+    for method in QUICK[1:]:
+        for metric in ("brier", "ece", "smooth_ece", "mc_brier", "nll"):
+            one = found[method, metric]
+            word = "no clear difference" if one.low <= 0 <= one.high else "better" if one.high < 0 else "worse"
+            assert f"± {(one.high - one.low) / 2:.4f} {word}" in table[method, metric]
+            said.add(word)
+    assert len(said) > 1
+
+
+def test_without_intervals_differences_are_paired_over_splits_with_students(results: Results) -> None:
+    page = Page(report(Results(results.rows)))
+    table = {(method, metric): cell["text"] for method, metric, cell in cells(page)}
+    for method in QUICK[1:]:
+        for metric in ("brier", "ece", "mc_brier", "nll"):
+            here, base = (
+                [row.value for row in results.where(method=name, metric=metric)] for name in (method, "vanilla")
+            )
+            steps = [a - b for a, b in zip(here, base, strict=True)]
+            half = stats.t.ppf(0.975, 2) * stdev(steps) / math.sqrt(3)
+            text = f"{fmean(steps):+.4f} ± {half:.4f}".replace("-", "−")
+            assert text in " ".join(table[method, metric].split())
+            word = "no clear difference" if abs(fmean(steps)) <= half else "better" if fmean(steps) < 0 else "worse"
+            assert word in table[method, metric]
+
+
+def test_the_difference_of_any_two_is_there_for_the_switch(results: Results, page: Page) -> None:
+    section = page.data["sections"]["s1"]
+    nll = section["metrics"].index("nll")
+    for i, one in enumerate(QUICK):
+        for j, other in enumerate(QUICK[:i]):
+            mean, _, _ = section["differences"][f"{i} {j}"][nll]
+            here, base = (fmean(row.value for row in results.where(method=m, metric="nll")) for m in (one, other))
+            assert mean == pytest.approx(here - base, abs=1e-12)
+
+
+def test_the_charts_hold_the_numbers_of_the_details(results: Results, page: Page) -> None:
+    for i, detail in enumerate(results.details):
+        _, datasets = page.data["charts"][f"s1/reliability/{i}"]
+        columns, rows = datasets["data-0"]["columns"], datasets["data-0"]["rows"]
+        accuracy = [row[columns.index("accuracy")] for row in rows]
+        assert accuracy == [value for value in detail["bins"]["accuracy"] if value is not None]
+    changed = page.data["sections"]["s1"]["changed"]["1"]
+    assert [dict(zip(changed["columns"], row, strict=True)) for row in changed["rows"]] == results.details[1]["changed"]
+
+
+def test_only_a_method_that_keeps_the_class_is_best(page: Page) -> None:
+    best = {method for method, _, cell in cells(page) if "best" in cell["class"].split()}
+    assert best
+    assert "mean-tta" not in best
+
+
+# ---- the verdict
+
+
+def test_the_verdict_is_made_of_the_numbers(results: Results, page: Page) -> None:
+    vanilla = results.details[0]
+    assert (
+        f"The model says {100 * vanilla['confidence']:.1f} % and is right {100 * vanilla['accuracy']:.1f} % of the time"
+        in page.verdict
+    )
+    keeping = [name for name in QUICK if name != "mean-tta"]
+    best = min(keeping, key=lambda name: results.summary(method=name, metric="nll").mean)  # type: ignore[union-attr]
+    assert f"With {best} it says" in page.verdict
+    assert f"{best} has the lowest NLL" in page.verdict
+    assert "The predicted class is unchanged on all 300 images of every split." in page.verdict
+    exact = {e["value"] for e in page.all("data")}
+    assert {repr(vanilla["confidence"]), repr(vanilla["accuracy"])} <= exact
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"vanilla": [0.20, 0.21, 0.22], "a": [0.10, 0.11, 0.12]}, "the NLL falls from 0.2100 to 0.1100 (−48 %)"),
+        ({"vanilla": [0.20, 0.21, 0.22], "a": [0.30, 0.31, 0.33]}, "has no lower NLL: the model is best left as it is"),
+        ({"vanilla": [0.2, 0.3, 0.2], "a": [0.3, 0.1, 0.2]}, "within its 95 % interval (−0.0333 ± 0.3795)"),
+        ({"vanilla": [0.2], "a": [0.1]}, "One split: differences this small may be noise."),
+        ({"vanilla": [0.2, 0.2]}, "Only vanilla was run; its NLL is 0.2000."),
+        ({"b": [0.2, 0.3], "a": [0.1, 0.2]}, "The model as it is (vanilla) was not run"),
+        ({"vanilla": [0.3, 0.3], "b": [0.2, 0.2], "a": [0.1, 0.1]}, "next is b, clearly behind (+0.1000 ± 0.0000)"),
+        ({"vanilla": [0.3, 0.3], "b": [0.1, 0.3], "a": [0.2, 0.1]}, "next is b, not clearly behind"),
+    ],
+)
+def test_the_verdict_claims_no_more_than_the_numbers_do(values: dict[str, list[float]], said: str) -> None:
+    assert said in Page(report(invented(values))).verdict
+
+
+def test_one_split_is_judged_by_its_images_and_never_without_intervals() -> None:
+    results = compared(("vanilla", "mean-tta"), splits=1)
+    page = Page(report(results))
+    assert "noise" not in page.verdict
+    text = {metric: " ".join(cell["text"].split()) for m, metric, cell in cells(page) if m == "mean-tta"}
+    bounds = {(i.metric, i.against): (i.low, i.high) for i in results.intervals if i.method == "mean-tta"}
+    for metric in ("brier", "ece", "smooth_ece", "mc_brier", "nll"):
+        (low, high), (least, most) = bounds[metric, ""], bounds[metric, "vanilla"]
+        word = "no clear difference" if least <= 0 <= most else "better" if most < 0 else "worse"
+        assert f"± {(high - low) / 2:.4f} " in text[metric], "the spread of the number itself"
+        assert f"± {(most - least) / 2:.4f} {word}" in text[metric], "and of its difference"
+    assert any("better" in cell or "worse" in cell for cell in text.values())
+    page = Page(report(Results(results.rows, {}, results.details)))
+    assert "One split of 300 images: differences this small may be noise." in page.verdict
+    assert not any(word in cell["text"] for _, _, cell in cells(page) for word in ("better", "worse", "clear", "±"))
+
+
+def test_images_that_were_fitted_on_recommend_nothing() -> None:
+    results = invented({"vanilla": [0.3, 0.3], "a": [0.1, 0.1]}, about={"experiments": {"": {"test": "fitted"}}})
+    page = Page(report(results))
+    assert "fitted on: of others this says nothing" in page.verdict
+    assert "recommended" not in page.words
+
+
+def test_a_method_that_changes_classes_is_not_recommended() -> None:
+    results = invented({"vanilla": [0.3, 0.3], "a": [0.1, 0.1]})
+    changing = [
+        replace(row, value=7.0) if (row.method, row.metric) == ("a", "class_changes") else row for row in results
+    ]
+    page = Page(report(Results(tuple(changing))))
+    assert "only vanilla is known to keep the predicted class" in page.verdict
+    assert "recommended" not in page.words
+
+
+# ---- what is not there
+
+
+def test_without_details_the_diagrams_vanish_and_the_table_stays(results: Results) -> None:
+    page = Page(report(Results(results.rows)))
+    assert len(list(cells(page))) == len(QUICK) * 7
+    assert [e["text"] for e in page.all("h3")] == ["Verdict", "Comparison"]
+    assert not page.all("section", id="about")
+    assert {e["data-chart"] for e in page.all("figure")} == {"s1/ranking"}
+
+
+def test_without_labels_nothing_is_said_of_right_and_wrong() -> None:
+    known = made_up(300)
+    foreign = Record(made_up(200, seed=3).predictions)
+    experiment = Experiment(
+        name="foreign",
+        dataset="known → foreign",
+        fit="known",
+        test="foreign",
+        methods={"vanilla": {}, "temperature": {}},
+        validation=(100,),
+        splits=2,
+        metrics=("entropy", "shannon_entropy", "ood_auroc", "class_changes"),
+    )
+    page = Page(report(run(experiment, {"known": known, "foreign": foreign})))
+    assert page.verdict.startswith("Verdict These images have no labels")
+    assert "highest entropy" in page.verdict
+    charts = {e["data-chart"].split("/")[1] for e in page.all("figure")}
+    assert charts == {"entropy", "histogram"}
+
+
+def test_one_method_alone_makes_a_tidy_page() -> None:
+    page = Page(report(compared(("temperature",))))
+    assert page.verdict.startswith("Verdict Only temperature was run")
+    assert not page.all("select", data_baseline="s1")
+    assert "★" not in page.words
+
+
+def test_thirty_methods_fit_on_a_page() -> None:
+    record = made_up(300)
+    labels = {f"method {i}": {"method": "temperature" if i % 3 else "adaptive-tta"} for i in range(29)}
+    experiment = Experiment(
+        name="e", dataset="d", fit="r", methods={"vanilla": {}, **labels}, validation=(100,), splits=2
+    )
+    html = report(run(experiment, {"r": record}))
+    page = Page(html)
+    assert len(html.encode()) < 1_600_000
+    assert len(page.all("tr", data_contender="29")) == 1
+    diagrams = {f"s1/reliability/{i}" for i in range(30)}
+    assert diagrams <= page.data["charts"].keys(), "any two of the thirty can be looked at"
+
+
+def test_a_thousand_classes_fit_on_a_page() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(1200, 1000, generator=generator) * 4
+    views = {"flip": logits[:, None] + torch.randn(1200, 1, 1000, generator=generator)}
+    labels = torch.where(torch.rand(1200, generator=generator) < 0.7, logits.argmax(1), torch.zeros(1200).long())
+    record = Record(Predictions(logits, views), labels, {"classes": json.dumps([f"class {i}" for i in range(1000)])})
+    methods = {"vanilla": {}, "m-atta": {"epochs": 2}, "adaptive-tta": {}}
+    experiment = Experiment(name="e", dataset="d", fit="r", methods=methods, validation=(200,), splits=1)
+    html = report(run(experiment, {"r": record}))
+    assert len(html.encode()) < 2_000_000
+    assert Page(html).data["sections"]["s1"]["classes"][999] == "class 999"
+
+
+def test_a_number_that_is_none_is_shown_as_such() -> None:
+    html = report(invented({"vanilla": [0.2, 0.3], "a": [math.nan, 0.1], "b": [0.1, 0.1]}))
+    page = Page(html)
+    assert "b has the lowest NLL" in page.verdict
+    assert {m: c["data-value"] for m, metric, c in cells(page) if metric == "nll"}["a"] == "nan"
+
+
+# ---- several
+
+
+def test_each_dataset_has_its_section_and_the_contents_name_it() -> None:
+    page = Page(
+        report(compared(("vanilla", "temperature"), splits=2, records={"one": made_up(300), "two": made_up(350)}))
+    )
+    assert [e["text"].strip() for e in page.all("h2")] == ["one", "two", "What was run"]
+    assert {e["href"] for e in page.all("a")} >= {"#s1", "#s2", "#about"}
+    assert {key.split("/")[0] for key in page.data["charts"]} == {"s1", "s2"}
+
+
+def test_policies_rules_and_sizes_are_told_apart_by_name() -> None:
+    experiment = Experiment(
+        name="e",
+        dataset="d",
+        fit="r",
+        methods={"vanilla": {}, "adaptive-tta": {"policies": ["flip", "flip + crop"]}},
+        validation=(100, 150),
+        splits=2,
+    )
+    page = Page(report(run(experiment, {"r": made_up(300)})))
+    assert {method for method, *_ in cells(page)} == {
+        f"{name} · {size} images"
+        for name in ("vanilla", "adaptive-tta · flip", "adaptive-tta · flip + crop")
+        for size in (100, 150)
+    }
+    assert page.all("figure", data_chart="s1/sizes")
+    assert "adaptive-tta · flip + crop · 150 images" in page.verdict, "the verdict is about the most images"
+    differences = page.data["sections"]["s1"]["differences"]
+    assert differences["4 0"] == [None] * 5, "those of other sizes were tested on other images"
+    assert differences["4 3"][0] is not None
+
+
+def test_seeds_are_averaged_before_splits_are_paired() -> None:
+    rows = [
+        Row(dataset="d", method=method, split=split, seed=seed, metric=metric, value=value)
+        for method, seed, values in (("vanilla", 0, (0.5, 0.6)), ("a", 0, (0.1, 0.2)), ("a", 1, (0.3, 0.4)))
+        for split, number in enumerate(values)
+        for metric, value in (("nll", number), ("class_changes", 0.0))
+    ]
+    mean, interval, better = Page(report(Results(tuple(rows)))).data["sections"]["s1"]["differences"]["1 0"][0]
+    assert (mean, better) == (pytest.approx(-0.3), 1)
+    assert interval == pytest.approx(0, abs=1e-12)
+
+
+def test_the_papers_experiments_bring_its_claims_and_published_numbers(results: Results) -> None:
+    about = {"title": "In distribution", "paper": "Table 3", "published": "in_distribution.cifar10"}
+    experiment = {"name": "e", "dataset": "cifar10", "fit": "r", "methods": {"vanilla": {}}, **about}
+    methods = ("vanilla", "temperature", "isotonic", "histogram", "dirichlet", "adaptive-tta", "m-atta", "v-atta")
+    rows = [
+        Row(experiment="e", dataset="cifar10", method=method, split=split, metric=metric, value=0.5 + 0.1 * split)
+        for method in methods
+        for split in range(2)
+        for metric in ("brier", "ece", "mc_brier", "nll")
+    ]
+    page = Page(report(Results(tuple(rows), {"experiments": {"e": experiment}})))
+    assert "never worse than vanilla" in page.words
+    assert {e["text"].strip() for e in page.all("h2")} >= {
+        "In distribution",
+        "The paper’s conclusions",
+        "Published and ours",
+    }
+    assert "0.0358" in page.words, "v-atta's Brier score in the paper's Table 3"
+    assert "+0.5142" in page.words, "0.55 less that"
+    assert not Page(report(results)).all("section", id="published")
+
+
+def test_runs_that_were_added_keep_their_settings() -> None:
+    one, two = (compared(("vanilla", "temperature"), splits=n, records={f"d{n}": made_up(300)}) for n in (1, 2))
+    page = Page(report(one + two))
+    assert "experiments" in page.words
+    assert [e["text"].strip() for e in page.all("h2")][:2] == ["d1", "d2"]
+
+
+# ---- what files say
+
+
+def test_nothing_that_a_file_says_becomes_markup() -> None:
+    record = made_up(300)
+    record = Record(record.predictions, record.labels, {"classes": json.dumps([ATTACK] * 5), "model": ATTACK})
+    experiment = Experiment(
+        name=ATTACK,
+        title=ATTACK,
+        dataset=ATTACK,
+        fit="r",
+        methods={"vanilla": {}, ATTACK: {"method": "adaptive-tta"}},
+        validation=(100,),
+        splits=2,
+    )
+    results = run(experiment, {"r": record})
+    pictures = {(ATTACK, image["row"]): {ATTACK: URI} for image in results.details[0]["changed"]}
+    html = report(results, title=ATTACK, pictures=pictures)
+    plain = report(results, title="x")
+    assert ATTACK not in html
+    assert "<!--" not in html
+    assert len(Page(html).all("script")) == len(Page(plain).all("script")) == 3
+    assert Page(html).all("h1")[0]["text"] == ATTACK, "shown as it is written"
+    assert Page(html).data["sections"]["s1"]["classes"] == [ATTACK] * 5
+
+
+def test_inlined_json_is_json_that_cannot_end_its_script() -> None:
+    nasty = {"a": "</script><!-- ]]> & \u2028", "b": [math.nan, math.inf, 1.5]}
+    text = inlined(nasty)
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"a": nasty["a"], "b": [None, None, 1.5]}
+
+
+def test_pictures_are_data_uris_of_images_that_are_shown(results: Results) -> None:
+    row = results.details[0]["changed"][0]["row"]
+    page = Page(report(results, pictures={("made up", row): {"image": URI}, ("made up", 10**6): {"image": URI}}))
+    assert page.data["pictures"] == {f"made up/{row}": {"image": URI}}
+    with pytest.raises(InputError, match="expected a data URI of an image"):
+        report(results, pictures={("made up", row): {"image": "https://example.org/a.png"}})
+
+
+@pytest.mark.parametrize(
+    "about", [{}, {"experiments": "none"}, {"experiments": {"": 3}}, {"runs": 7}, {"deep": {"er": [1, {"a": None}]}}]
+)
+def test_whatever_is_known_of_the_run_the_page_is_written(about: dict[str, Any]) -> None:
+    assert Page(report(invented({"vanilla": [0.2], "a": [0.1]}, about=about))).verdict
+
+
+def test_what_each_pass_buys_goes_into_the_chart_of_the_cost_and_not_into_a_section_of_its_own() -> None:
+    methods = [find_method("vanilla"), find_method("v-atta", optimizer="adam", epochs=3)]
+    results = compare({"shop": made_up(200)}, methods, validation=100, cost=True)
+    (section,) = sections_of(results)
+    assert section.name == "shop"
+    points = _points(section)
+    fewer = results.where(experiment="shop: cost", metric="brier")
+    assert [point["value"] for point in points[: len(fewer)]] == [row.value for row in fewer]
+    assert [point["passes"] for point in points] == [2, 5, 8, 9, 1, 9]
