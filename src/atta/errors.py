@@ -23,10 +23,10 @@ def suggest(name: object, known: Iterable[str]) -> str:
 def require(extra: str, what: str) -> Iterator[None]:
     """Import optional libraries inside: one that is absent, or does not load, is answered with what to install.
 
-    >>> with require("report", "a report"):
+    >>> with require("report", "a report"):  # doctest: +ELLIPSIS
     ...     import no_such_library
     Traceback (most recent call last):
-    atta.errors.InputError: a report needs more than was installed: pip install 'atta[report]' (No module named 'no_such_library')
+    atta.errors.InputError: a report needs more than was installed: pip install 'atta[report]' (No module named ...)
     """
     try:
         yield
