@@ -7,10 +7,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import atta
+from atta.calibrators.crossval import held_out
 from atta.collection.collect import collect
 from atta.deploy.calibrate import candidates, mean_passes, record_policies
 from atta.deploy.classifier import CalibratedClassifier
-from atta.experiments.search import held_out
 from atta.images.sets import ImageSet
 from atta.images.views import POLICIES, Policy, View
 from atta.networks.resnet import small_cnn

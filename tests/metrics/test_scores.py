@@ -17,7 +17,8 @@ from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibratio
 
 import reference
 from atta.metrics import scores as metrics
-from atta.metrics.scores import DIRECTION, METRICS, Bins, Sums, bin_index, bins, class_changes, evaluate, ood_auroc
+from atta.metrics.scores import METRICS, Bins, Sums, bin_index, bins, class_changes, evaluate, ood_auroc
+from atta.results.words import DIRECTION
 from atta.types import InputError
 
 RANKED = {"adaptive_ece", "aurc", "smooth_ece"}  # which Sums knows by cells only

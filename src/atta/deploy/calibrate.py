@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from atta.calibrators import Calibrator, Method, TemperatureScaling, find_method
+from atta.calibrators.crossval import Candidate, held_out, rank
 from atta.collection.collect import collect
 from atta.deploy.classifier import CalibratedClassifier, Summary
-from atta.experiments.details import reliability_bins
-from atta.experiments.search import Candidate, held_out, rank
 from atta.images.sources import Channels, StreamSource, as_source
 from atta.images.views import POLICIES, Policy
+from atta.metrics.diagrams import reliability_bins
 from atta.metrics.scores import class_changes, evaluate
 from atta.networks.borrowing import device_of
 from atta.predictions import Predictions, Record

@@ -9,7 +9,6 @@ changed     the images whose confidence changed the most
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,12 +18,12 @@ from torch import Tensor
 from atta.calibrators import Calibrator
 from atta.calibrators.views import AverageBlend, ViewBlend
 from atta.functional import largest_share
-from atta.metrics.scores import bin_index, bins, class_changes
+from atta.metrics.diagrams import known_means, reliability_bins
+from atta.metrics.scores import bin_index, class_changes
 from atta.predictions import Record
 from atta.types import Probs
 
-BINS, FINE, SHARES, CHANGED = 15, 50, 20, 12
-Z = 1.959963984540054  # of 95 %
+FINE, SHARES, CHANGED = 50, 20, 12
 
 
 def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> dict[str, Any]:
@@ -51,31 +50,6 @@ def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> 
     }
 
 
-def reliability_bins(confidence: Tensor, correct: Tensor, *, count: int = BINS) -> dict[str, list[float | None]]:
-    """What a reliability diagram draws: the bins of the ECE, and the 95 % interval of the accuracy in each."""
-    found = bins(confidence, correct, count=count)
-    low, high = zip(
-        *(wilson(n, a) for n, a in zip(found.counts.tolist(), found.accuracy.tolist(), strict=True)), strict=True
-    )
-    return {
-        "edges": found.edges.tolist(),
-        "counts": [int(count) for count in found.counts],
-        "confidence": _known(found.confidence),
-        "accuracy": _known(found.accuracy),
-        "low": list(low),
-        "high": list(high),
-    }
-
-
-def wilson(count: float, part: float) -> tuple[float | None, float | None]:
-    """The 95 % interval of a proportion that also holds for few images, and for none or all of them right."""
-    if not count:
-        return None, None
-    centre, scale = part + Z * Z / (2 * count), 1 + Z * Z / count
-    half = Z * math.sqrt(part * (1 - part) / count + Z * Z / (4 * count * count))
-    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
-
-
 def _counts(values: Tensor, cells: int) -> list[int]:
     edges = torch.arange(cells + 1, dtype=torch.float64) / cells
     return torch.bincount(bin_index(values, edges), minlength=cells).tolist()
@@ -92,7 +66,7 @@ def _per_class(
     return {
         "names": [str(name) for name in names] if len(names) == classes else [str(i) for i in range(classes)],
         "counts": [int(count) for count in counts],
-        **{name: _known(values) for name, values in sums.items()},
+        **{name: known_means(values) for name, values in sums.items()},
     }
 
 
@@ -126,8 +100,3 @@ def _changed(before: Tensor, after: Tensor, winner: Tensor, labels: Tensor | Non
         }
         for row in rows
     ]
-
-
-def _known(values: Tensor) -> list[float | None]:
-    """The mean of nothing is nothing."""
-    return [None if math.isnan(value) else value for value in values.tolist()]

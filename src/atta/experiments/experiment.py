@@ -36,12 +36,9 @@ from atta.metrics.scores import METRICS, class_changes, evaluate, ood_auroc
 from atta.paper.published import published
 from atta.predictions import Record
 from atta.results.rows import Interval, Results, Row
+from atta.results.words import CLASS_CHANGES, COST, COVERAGE, FITTED, OOD_AUROC, PASSES, REST, SET_SIZE
 from atta.types import InputError
 
-CLASS_CHANGES = "class_changes"
-OOD_AUROC = "ood_auroc"
-PASSES = "passes"
-COVERAGE, SET_SIZE = "coverage", "set_size"
 MEASURES = (*METRICS, CLASS_CHANGES, OOD_AUROC, PASSES, COVERAGE, SET_SIZE)
 """All that can be measured: METRICS, how many predicted classes changed, how well entropy tells foreign images, how often the
 network runs for an image on average, and how often conformal sets hold the label and how large they are."""
@@ -49,9 +46,6 @@ SETS = Conformal(coverage=0.98)
 """The conformal sets that are measured: larger than one class even for a network that is right 19 times in 20."""
 JUDGED = ("accuracy", "brier", "ece", "smooth_ece", "mc_brier", "nll", "entropy", "shannon_entropy")
 """The metrics that tables and verdicts judge by: results have their intervals. `atta.bootstrap` gives those of all."""
-REST, FITTED = "rest", "fitted"
-COST = ": cost"
-"""Ends the name of the experiment that says what each pass buys, after the name of the one it belongs to."""
 Settings: TypeAlias = Mapping[str, Any]
 
 

@@ -21,76 +21,21 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from atta.calibrators import Method, find_method
-from atta.calibrators.fitting import folds as deal
+from atta.calibrators.crossval import FOLDS, GAIN, Candidate, held_out, judge, losses, rank
 from atta.images.views import POLICIES, Policy, View
 from atta.metrics.scores import evaluate
 from atta.predictions import Predictions, Record, Rows, as_labels
 from atta.results.rows import Results, Row
 from atta.types import InputError, Labels, Probs
 
-FOLDS = 5
 BUDGET = 4  # passes an image, if nobody says otherwise
 TESTED = ("brier", "nll")
 ROUNDING = (
     0.01  # of the largest logit: more than batches or half precision move it, less than other images or networks do
 )
-GAIN = 1e-6  # nats an image: less is rounding, no gain
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """How a policy did on held-out images: its mean NLL, and how far that is above the best, with its standard error."""
-
-    policy: str
-    passes: int
-    nll: float
-    above: float
-    error: float
-
-    @property
-    def close(self) -> bool:
-        """Whether it is within one standard error of the best, or no further from it than fits are exact."""
-        return self.above <= max(self.error, GAIN)
-
-
-def held_out(method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0) -> Probs:
-    """Answer each image with a calibrator that was fitted without it, and without the rest of its fold."""
-    images = len(predictions)
-    if images < 2 * count:
-        raise InputError(f"expected at least {2 * count} labelled images for {count} folds, got {images}")
-    parts = deal(images, count, seed=seed)
-    rest = [torch.cat([other for other in parts if other is not part]) for part in parts]
-    fitted = method.fit_many([(predictions[rows], labels[rows]) for rows in rest])
-    order = torch.cat(parts)
-    probs = torch.cat([calibrator(predictions[part]) for calibrator, part in zip(fitted, parts, strict=True)])
-    return probs[order.argsort().to(probs.device)]
-
-
-def losses(probs: Probs, labels: Labels) -> Float[Tensor, " n"]:
-    """The NLL of each image."""
-    own = probs.double().gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-    return -own.clamp(min=torch.finfo(torch.float32).tiny).log()
-
-
-def rank(answers: Mapping[str, tuple[int, Probs]], labels: Labels) -> list[Candidate]:
-    """Judge policies by their passes and held-out probabilities; the choice comes first, then the others by their loss."""
-    if not answers:
-        raise InputError("expected at least one policy to choose from, got none")
-    found = {name: losses(probs, labels) for name, (_, probs) in answers.items()}
-    best = min(found.values(), key=lambda loss: loss.mean().item())
-    judged = [_judge(name, answers[name][0], loss, best) for name, loss in found.items()]
-    chosen = min((one for one in judged if one.close), key=lambda one: (one.passes, one.nll))
-    return [chosen, *sorted((one for one in judged if one is not chosen), key=lambda one: one.nll)]
-
-
-def _judge(name: str, passes: int, loss: Float[Tensor, " n"], best: Float[Tensor, " n"]) -> Candidate:
-    above = loss - best
-    error = above.std().item() / len(above) ** 0.5
-    return Candidate(policy=name, passes=passes, nll=loss.mean().item(), above=above.mean().item(), error=error)
 
 
 # ------------------------------------------------------------------------------------------------- records as one
@@ -333,7 +278,7 @@ def explore(
         taken = greedy(pool, budget=budget, method=method, folds=folds, seed=seed)
         best = min(candidates, key=lambda one: one.nll).policy
         passes, probs = _answer(method, pool.pick(taken), pool.labels, folds, seed)
-        beside = _judge(described(taken), passes, *(losses(found, pool.labels) for found in (probs, answers[best][1])))
+        beside = judge(described(taken), passes, *(losses(found, pool.labels) for found in (probs, answers[best][1])))
         looks = {**looks, beside.policy: taken}
     tested = {} if test is None else {name: _test(method, pool, test, passes) for name, passes in looks.items()}
     return Findings(candidates=candidates, missing=missing, free=beside, tested=tested)

@@ -31,13 +31,12 @@ import torch
 from torch import Tensor
 
 from atta.errors import InputError
-from atta.experiments.details import reliability_bins, wilson
-from atta.experiments.experiment import CLASS_CHANGES, COST, OOD_AUROC
 from atta.files import whole_file
 from atta.images.views import Policy
-from atta.metrics.scores import DIRECTION, Array, LabelArray, evaluate
-from atta.paper.claims import RULE
+from atta.metrics.diagrams import reliability_bins, wilson
+from atta.metrics.scores import Array, LabelArray, evaluate
 from atta.results.rows import Interval, Results, Row, contender
+from atta.results.words import CLASS_CHANGES, COST, DIRECTION, OOD_AUROC, RULE
 
 MISSING = "the figures need altair: pip install 'atta[report]'"
 

@@ -375,8 +375,6 @@ METRICS: dict[str, Metric] = {
         *(brier_reliability, brier_resolution, brier_uncertainty, aurc, smooth_ece),
     )
 }
-DIRECTION: dict[str, Better] = {name: metric.better for name, metric in METRICS.items()}
-"""Which way is better, so that a table knows what to embolden; None where neither is."""
 
 
 # --- One pass, and sums that can be merged ----------------------------------------------------------------------------

@@ -14,13 +14,12 @@ from typing import TypeAlias, TypeVar
 
 from atta.paper.published import paper
 from atta.results.rows import Results, Row, Table
+from atta.results.words import RULE
 
 BASELINES = ("vanilla", "temperature", "isotonic", "histogram", "dirichlet", "adaptive-tta")
 OURS = ("m-atta", "v-atta")
 PROPER = ("brier", "mc_brier", "nll")
 FOUR = ("brier", "ece", "mc_brier", "nll")
-RULE = "paper"
-"""The choice of the policy that the claims are about: the paper's own."""
 Found: TypeAlias = tuple[bool, str]
 Key = TypeVar("Key")
 

@@ -10,29 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from atta.experiments.experiment import Experiment
-from atta.metrics.scores import DIRECTION
-from atta.paper.claims import RULE, claims_table
+from atta.paper.claims import claims_table
 from atta.paper.published import published
 from atta.paper.reproduce import Reproduction
 from atta.results.rows import NOTHING, Interval, Results, Row, Summary, Table, contender, judged
+from atta.results.words import BASELINE, BETTER, DIGITS, NAMES, RULE, SENSE
 from atta.types import InputError
 
-ENTROPIES = {"entropy": "higher", "shannon_entropy": "higher", "ood_auroc": "higher"}
-BETTER: Mapping[str, str | None] = {**DIRECTION, **ENTROPIES, "accuracy": None}
-SENSE: Mapping[str, str | None] = {**BETTER, "accuracy": "higher"}
-BASELINE = "vanilla"
-"""What differences are taken to, where it was run."""
 WORDS = {1: "better", 0: "unclear", -1: "worse", None: ""}
-DIGITS = {"class_changes": 0, "passes": 2, "coverage": 3, "set_size": 3}
-NAMES = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "aid": "AID",
-    "cifar10*": "CIFAR-10*",
-    "ucmerced": "UC-Merced",
-    "cifar10 → aid": "CIFAR-10 → AID",
-    "aid → cifar10": "AID → CIFAR-10",
-}
 
 DIFFERENCES = """\
 - **Network.** The paper says ResNet-50 and its accuracy (94.21 % on CIFAR-10), not how it was trained. Ours has a 3x3 stem

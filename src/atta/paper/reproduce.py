@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from atta.experiments.experiment import FITTED, REST, Experiment, joined, planned, run
+from atta.experiments.experiment import Experiment, joined, planned, run
 from atta.experiments.fits import Fits
 from atta.paper import records as recording
 from atta.predictions import BUNDLED, Record
 from atta.results.rows import Results
+from atta.results.words import FITTED, REST
 from atta.types import InputError
 
 BUNDLED_AS = {

@@ -24,9 +24,10 @@ from atta.experiments.experiment import Experiment
 from atta.figures import charts as figures
 from atta.files import whole_file
 from atta.paper.claims import claims_table
-from atta.paper.page import DIGITS, NAMES, SENSE, against
+from atta.paper.page import against
 from atta.report.sections import CRITERIA, WORDS, Contender, Section, packed, sections_of, under
 from atta.results.rows import Results, Table
+from atta.results.words import DIGITS, NAMES, SENSE
 
 try:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined

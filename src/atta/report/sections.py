@@ -14,10 +14,8 @@ from functools import cached_property
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from atta.experiments.experiment import CLASS_CHANGES, COST, FITTED
-from atta.paper.claims import RULE
-from atta.paper.page import BASELINE, BETTER, DIGITS, NAMES, SENSE
 from atta.results.rows import Interval, Results, Row, Summary, Table, judged
+from atta.results.words import BASELINE, BETTER, CLASS_CHANGES, COST, DIGITS, FITTED, NAMES, RULE, SENSE
 
 LABELLED = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy")
 UNLABELLED = ("entropy", "shannon_entropy", "ood_auroc")

@@ -12,8 +12,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from atta.experiments.experiment import CLASS_CHANGES
 from atta.report.sections import Contender, Difference, Section
+from atta.results.words import CLASS_CHANGES
 
 CALLED = {
     "brier": "Brier score",
