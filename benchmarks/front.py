@@ -29,7 +29,8 @@ from atta.cli.terminal import resumable, say
 from atta.experiments.fits import Rows
 from atta.experiments.provenance import machine
 from atta.files import whole_file
-from atta.images.views import POLICIES, Policy, stratified_numbers
+from atta.images.draws import stratified_numbers
+from atta.images.views import POLICIES, Policy
 from atta.metrics.resampling import Resamples, intervals
 from atta.metrics.scores import door, per_image
 from atta.predictions import read_tensors, write_tensors

@@ -8,14 +8,12 @@
 | one file a split         | `test.safetensors`, as `ImageSet.save` writes it                                          |
 | Hugging Face             | `test-*.parquet`, also under `data/`                                                      |
 | CIFAR's own              | `cifar-10-batches-py/test_batch`, `cifar-100-python/test`                                 |
-| Fashion-MNIST's own      | `t10k-images-idx3-ubyte`, also with `.gz`                                                 |
 | folders of images        | `test/<class>/*.png`; or `<class>/*.png`, which is one split, `train`                     |
 
 Where `folder/cifar10` holds nothing but one folder, as archives and the hub's repositories do, that one is looked into
 as well: `aid/AID/<class>`, `ucmerced/UCMerced_LandUse/Images/<class>`, `cifar10/plain_text/test-*.parquet`.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Sequence
@@ -27,18 +25,17 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from atta.errors import InputError, require, suggest
+from atta.images.draws import draw_numbers
 from atta.images.layouts import LAYOUTS, Columns, Reader, hub, listed, subfolders
 from atta.images.sets import Bytes, ImageSet, resize
 from atta.images.transforms import gaussian_blur, gaussian_noise
-from atta.images.views import draw_numbers
-from atta.types import InputError
 
 __all__ = [
     "NAMES",
     "ImageSet",
     "arrange",
     "load",
-    "paper_split",
     "present",
     "resize",
     "shifted",
@@ -92,9 +89,9 @@ def load(
     if read is not None:
         return _finish(read(), name, image_size)
     if known is None and all(folder.name != name for folder in folders):
-        near = difflib.get_close_matches(name, _KNOWN, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"expected one of {', '.join(_KNOWN)} or a folder of that name in `data`, got {name!r}{hint}")
+        known_names = ", ".join(NAMES)
+        hint = suggest(name, NAMES)
+        raise InputError(f"expected one of {known_names} or a folder of that name in `data`, got {name!r}.{hint}")
     if folders or known is None or known.hub is None:
         there = sorted(path.name for folder in folders for path in folder.iterdir())
         raise InputError(f"expected the split {split!r} of {name} in {folders[0]}, found {listed(there)}")
@@ -166,10 +163,8 @@ def _finish(images: ImageSet, name: str, size: int | None) -> ImageSet:
 
 
 def _digits(split: str) -> ImageSet:
-    try:
+    with require("sklearn", "the dataset digits"):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise InputError("the digits come with scikit-learn: pip install 'atta[sklearn]'") from error
     if split not in ("train", "test"):
         raise InputError(f"expected the split train or test of digits, got {split!r}")
     digits = load_digits()
@@ -210,14 +205,6 @@ def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Int[Tens
         raise InputError(f"expected sizes that add up to at most {n} images, got {tuple(sizes)}")
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     return tuple(torch.split(order[: sum(sizes)], list(sizes)))
-
-
-def paper_split(n: int, validation: int = 1000, seed: int = 0) -> tuple[Int[Tensor, "_"], Int[Tensor, "_"]]:
-    """Divide a test set into the images to calibrate on and those to test on: 1000 and 9000 for CIFAR."""
-    if not 0 < validation < n:
-        raise InputError(f"expected some of the {n} images for validation and some for testing, got {validation}")
-    first, rest = split_indices(n, (validation, n - validation), seed)
-    return first, rest
 
 
 def shifted(images: Bytes, indices: Int[Tensor, "_"], seed: int = 0) -> Bytes:
