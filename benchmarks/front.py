@@ -250,7 +250,7 @@ The records, the same for each network. The views of `nudge` were not run again:
 that make the same moves, pixel for pixel."""
 
 FRONT = """\
-Policies are those of `atta.views.POLICIES`, with stratified draws; *random* marks random ones. All are held against
+Policies are those of `atta.POLICIES`, with stratified draws; *random* marks random ones. All are held against
 `v-atta · aug8`, the paper's method with its largest policy, 17 passes, fitted to convergence. `selective-v-atta` and
 `sequential-v-atta` carry their budget, and blend by C-ATTA. Means over the networks; differences in 10⁻⁴; class changes, the
 images whose class differs from the network's in any split, on all networks together."""
@@ -282,7 +282,7 @@ M-ATTA and V-ATTA, in 10⁻⁴, for their mean and for each. The better one is k
 size, metric and column, which is more than anybody could know beforehand."""
 
 SETS = """\
-Conformal sets that are promised to hold the true class in {coverage} % of the cases (`atta.conformal`), the threshold found
+Conformal sets that are promised to hold the true class in {coverage} % of the cases (`atta.Conformal`), the threshold found
 on one half of the tested images and checked on the other; coverage and mean size, means over networks and splits."""
 
 JUDGED = """\
