@@ -43,7 +43,7 @@ def carry_class(mapped: Probs, base: Probs, floor: Tensor) -> Probs:
     return guard_class(((1 - confidence) * part).scatter(-1, first, confidence), base)
 
 
-class _Map(Calibrator):
+class _ProbabilityMap(Calibrator):
     """A map of single probabilities, one for all classes (1, b) or one a class (k, b)."""
 
     def __init__(self, *, normalize: bool, **learned: Tensor) -> None:
@@ -68,7 +68,7 @@ class _Map(Calibrator):
         return carry_class(mapped, base, self.floor.to(base)) if self.normalize else mapped
 
 
-class Steps(_Map):
+class Steps(_ProbabilityMap):
     """A value a bin: p in (edges_i, edges_{i+1}] becomes values_i."""
 
     def __init__(self, edges: Tensor, values: Tensor, floor: Tensor, *, normalize: bool) -> None:
@@ -84,7 +84,7 @@ class Steps(_Map):
         return columns.gather(1, index.T).T
 
 
-class Polyline(_Map):
+class Polyline(_ProbabilityMap):
     """Straight lines through the knots (x, y), constant beyond the first and the last."""
 
     def __init__(self, knots: Tensor, values: Tensor, floor: Tensor, *, normalize: bool) -> None:
@@ -105,7 +105,7 @@ class Polyline(_Map):
         return torch.lerp(y0, y1, along).T
 
 
-class _Mapping(Method):
+class _MapMethod(Method):
     """With `normalize` the class is carried along. Otherwise another one can lead: a monotone map makes ties, bins more."""
 
     normalize: bool
@@ -122,7 +122,7 @@ class _Mapping(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Isotonic(_Mapping):
+class Isotonic(_MapMethod):
     """Isotonic regression of "is this the true class" on the probability: the best monotone map."""
 
     pooled: bool = True
@@ -157,7 +157,7 @@ def _isotonic_knots(probs: Tensor, hits: Tensor) -> tuple[np.ndarray, np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
-class Histogram(_Mapping):
+class Histogram(_MapMethod):
     """Histogram binning: each probability becomes the accuracy of its bin."""
 
     bins: int = 15

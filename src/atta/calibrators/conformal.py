@@ -55,7 +55,11 @@ class Conformal:
 
     @property
     def least(self) -> int:
-        """The fewest images that the promise can be made with: the n for which ⌈(n + 1) · coverage⌉ is at most n."""
+        """The fewest images that the promise can be made with: the n for which ⌈(n + 1) · coverage⌉ is at most n.
+
+        >>> Conformal(coverage=0.95).least
+        19
+        """
         return math.ceil(round(self.coverage / (1 - self.coverage), 9))
 
     def fit(self, probs: Any, labels: Any) -> "ConformalSets":

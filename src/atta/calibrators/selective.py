@@ -239,6 +239,10 @@ def allocate(losses: Float[Tensor, "s levels"], costs: Sequence[int], budget: in
     """Return levels l_1 ≥ l_2 ≥ … with Σ_s costs_s · l_s within the budget and the least Σ_s losses[s, l_s].
 
     From the last stage to the first: `least[l, b]` is what the stages from s on can do with levels up to l and b to spend.
+
+    >>> losses = torch.tensor([[0.0, -3.0, -4.0], [0.0, -2.0, -3.0]])    # of two stages, at the levels 0, 1 and 2
+    >>> allocate(losses, costs=[1, 1], budget=2)
+    [1, 1]
     """
     least = losses.new_zeros(losses.shape[1], budget + 1)
     choices = []

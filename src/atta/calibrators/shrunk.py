@@ -41,7 +41,7 @@ CAUTION = 2  # standard errors: with one, a split of 250 images was given too li
 EASE = 1e-4  # of the curvature, added to it: views that say the same leave it singular
 
 
-class Images(NamedTuple):
+class Samples(NamedTuple):
     """What is fitted to."""
 
     base: Probs
@@ -49,11 +49,11 @@ class Images(NamedTuple):
     labels: Labels
     first: First  # the classes to keep
 
-    def rows(self, rows: Tensor) -> Images:
+    def rows(self, rows: Tensor) -> Samples:
         """Return some of the images."""
-        return Images(*(part[rows] for part in self))
+        return Samples(*(part[rows] for part in self))
 
-    def to(self, dtype: torch.dtype) -> Images:
+    def to(self, dtype: torch.dtype) -> Samples:
         """Return the same in another precision."""
         return self._replace(base=self.base.to(dtype), views=self.views.to(dtype))
 
@@ -117,7 +117,7 @@ class ShrunkMATTA(ViewMethod):
         flat = self.v_atta.learn(predictions, labels)
         views = mean_views(predictions.views, kinds).double()
         base = base_probs(predictions.logits.double())
-        images = Images(base, views, labels, leader(base))
+        images = Samples(base, views, labels, leader(base))
         start = Point(flat.weights.double(), torch.zeros_like(views[0]), flat.limit.double())
         strength = self._choose(images, start)
         if strength == math.inf:
@@ -128,7 +128,7 @@ class ShrunkMATTA(ViewMethod):
         found = self._fit(strength, images, start, tolerance=1e-7, iterations=500)
         return ViewBlend(found.weights, found.limit, kinds=kinds, step=self.step, space=self.space)
 
-    def _choose(self, images: Images, start: Point) -> float:
+    def _choose(self, images: Samples, start: Point) -> float:
         """Return the largest λ that does as well on held-out images as the best one, up to noise."""
         n = len(images.labels)
         if n < 2:
@@ -151,7 +151,7 @@ class ShrunkMATTA(ViewMethod):
                 break
         return max(strength for strength in losses if not _clearly_worse(losses[strength], losses[best]))
 
-    def _losses(self, images: Images, point: Point) -> Float[Tensor, " n"]:
+    def _losses(self, images: Samples, point: Point) -> Float[Tensor, " n"]:
         """Return the NLL of each image; only labels are mixed, since the share keeps the class or, in a tie, is nearly 0."""
         base, views, labels, first = images
         fused = fuse(views, point.weights.to(base), space=self.space)
@@ -161,7 +161,7 @@ class ShrunkMATTA(ViewMethod):
         return -picked.clamp(min=torch.finfo(base.dtype).tiny).log().double()
 
     def _fit(
-        self, strength: float, images: Images, start: Point, *, tolerance: float = 1e-6, iterations: int = 40
+        self, strength: float, images: Samples, start: Point, *, tolerance: float = 1e-6, iterations: int = 40
     ) -> Point:
         """Go to the minimum from `start`: L-BFGS, in coordinates in which the curvature is about 1."""
         n, _, k = images.views.shape
@@ -188,7 +188,7 @@ class ShrunkMATTA(ViewMethod):
 
 
 def _coordinates(
-    images: Images, fused: Probs, strength: float
+    images: Samples, fused: Probs, strength: float
 ) -> tuple[Float[Tensor, "columns m"], Float[Tensor, "columns m m"]]:
     """Return sizes s and factors L of the curvature for the k columns of D and, last, for v; the coordinates are Lᵀ (s ⊙ D).
 

@@ -87,17 +87,18 @@ def load(
     columns = columns or (known.columns if known else None)
     read = _locate(folders, name, split, columns)
     if read is not None:
-        return _finish(read(), name, image_size)
+        return _checked_and_resized(read(), name, image_size)
     if known is None and all(folder.name != name for folder in folders):
-        known_names = ", ".join(NAMES)
         hint = suggest(name, NAMES)
-        raise InputError(f"expected one of {known_names} or a folder of that name in `data`, got {name!r}.{hint}")
+        raise InputError(f"expected one of {', '.join(NAMES)} or a folder of that name in `data`, got {name!r}.{hint}")
     if folders or known is None or known.hub is None:
         there = sorted(path.name for folder in folders for path in folder.iterdir())
         raise InputError(f"expected the split {split!r} of {name} in {folders[0]}, found {listed(there)}")
     if known.train_part is not None and split in ("train", "test"):
-        return _finish(_cut(hub(known.hub, name, "train", columns), known.train_part, split), name, image_size)
-    return _finish(hub(known.hub, name, split, columns), name, image_size)
+        found = _train_or_test(hub(known.hub, name, "train", columns), known.train_part, split)
+    else:
+        found = hub(known.hub, name, split, columns)
+    return _checked_and_resized(found, name, image_size)
 
 
 def present(name: str, split: str, data: str | Path | None = None) -> bool:
@@ -112,14 +113,14 @@ def _locate(folders: Sequence[Path], name: str, split: str, columns: Columns | N
     if known is not None and known.train_part is not None and split in ("train", "test"):
         whole, part = _find(folders, name, "train", columns), known.train_part
         if whole is not None and _find(folders, name, "test", columns) is None:
-            return lambda: _cut(whole(), part, split)
+            return lambda: _train_or_test(whole(), part, split)
     if found is None and known is not None and known.one_split and split == "train":
         others = [other for name_there in _SPLITS if (other := _find(folders, name, name_there, columns))]
         return others[0] if len(others) == 1 else None
     return partial(_digits, split) if found is None and name == "digits" else found
 
 
-def _cut(whole: ImageSet, train_part: float, split: str) -> ImageSet:
+def _train_or_test(whole: ImageSet, train_part: float, split: str) -> ImageSet:
     n = len(whole)
     train, test = split_indices(n, (round(train_part * n), n - round(train_part * n)))
     return whole.subset(train if split == "train" else test)
@@ -153,7 +154,7 @@ def _nested(folder: Path, name: str) -> list[Path]:
     return [folder, *_nested(inner[0], name)]
 
 
-def _finish(images: ImageSet, name: str, size: int | None) -> ImageSet:
+def _checked_and_resized(images: ImageSet, name: str, size: int | None) -> ImageSet:
     if name in _KNOWN and images.labels is not None and len(images.classes) != _KNOWN[name].classes:
         raise InputError(
             f"expected the {_KNOWN[name].classes} classes of {name}, found {len(images.classes)}: "
@@ -200,7 +201,11 @@ def arrange(
 
 
 def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Int[Tensor, "_"], ...]:
-    """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000)."""
+    """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000).
+
+    >>> [len(part) for part in split_indices(10, (7, 1, 2))]
+    [7, 1, 2]
+    """
     if min(sizes, default=0) < 0 or sum(sizes) > n:
         raise InputError(f"expected sizes that add up to at most {n} images, got {tuple(sizes)}")
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
