@@ -29,7 +29,8 @@ from atta.cli.terminal import resumable, say
 from atta.experiments.fits import Rows
 from atta.experiments.provenance import machine
 from atta.files import whole_file
-from atta.images.views import POLICIES, Policy, stratified_numbers
+from atta.images.draws import stratified_numbers
+from atta.images.views import POLICIES, Policy
 from atta.metrics.resampling import Resamples, intervals
 from atta.metrics.scores import door, per_image
 from atta.predictions import read_tensors, write_tensors
@@ -249,7 +250,7 @@ The records, the same for each network. The views of `nudge` were not run again:
 that make the same moves, pixel for pixel."""
 
 FRONT = """\
-Policies are those of `atta.views.POLICIES`, with stratified draws; *random* marks random ones. All are held against
+Policies are those of `atta.POLICIES`, with stratified draws; *random* marks random ones. All are held against
 `v-atta · aug8`, the paper's method with its largest policy, 17 passes, fitted to convergence. `selective-v-atta` and
 `sequential-v-atta` carry their budget, and blend by C-ATTA. Means over the networks; differences in 10⁻⁴; class changes, the
 images whose class differs from the network's in any split, on all networks together."""
@@ -281,7 +282,7 @@ M-ATTA and V-ATTA, in 10⁻⁴, for their mean and for each. The better one is k
 size, metric and column, which is more than anybody could know beforehand."""
 
 SETS = """\
-Conformal sets that are promised to hold the true class in {coverage} % of the cases (`atta.conformal`), the threshold found
+Conformal sets that are promised to hold the true class in {coverage} % of the cases (`atta.Conformal`), the threshold found
 on one half of the tested images and checked on the other; coverage and mean size, means over networks and splits."""
 
 JUDGED = """\

@@ -1,12 +1,14 @@
-"""Small made-up datasets in the layouts they are published in: CIFAR-10, CIFAR-100, AID and UC-Merced."""
+"""Small made-up datasets, written in the layouts that datasets are published in."""
 
 import io
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import datasets as hf
 import numpy as np
+import torch
 from PIL import Image
 
 AID = """
@@ -70,15 +72,19 @@ def classic(root: Path) -> None:
 # ---- as the Hugging Face hub has them
 
 
-def table(path: Path, image: str, images: np.ndarray, columns: dict[str, tuple[list[int], list[str]]]) -> None:
+def encoded(image: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(image).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def table(path: Path, image: str, images: Any, columns: dict[str, tuple[list[int], Sequence[str] | None]]) -> None:
+    """One parquet file of images, arrays or the bytes of files, and of labels, with the names of their classes or without."""
     path.parent.mkdir(parents=True, exist_ok=True)
     features: dict[str, Any] = {image: hf.Image()}
-    features |= {name: hf.ClassLabel(names=classes) for name, (_, classes) in columns.items()}
-    cells = []
-    for one in images:
-        buffer = io.BytesIO()
-        Image.fromarray(one).save(buffer, "PNG")
-        cells.append({"bytes": buffer.getvalue(), "path": None})
+    for name, (_, classes) in columns.items():
+        features[name] = hf.ClassLabel(names=list(classes)) if classes else hf.Value("int64")
+    cells = [{"bytes": one if isinstance(one, bytes) else encoded(one), "path": None} for one in images]
     content = {image: cells} | {name: values for name, (values, _) in columns.items()}
     hf.Dataset.from_dict(content, features=hf.Features(features)).to_parquet(str(path))
 
@@ -95,3 +101,33 @@ def hub(root: Path) -> None:
         n = 2 * len(classes)
         column = {"label": ([i % len(classes) for i in range(n)], classes)}
         table(root / name / "data" / file.format("train"), "image", pixels(n, side, n), column)
+
+
+# ---- six insects
+
+PIXELS = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), dtype=np.uint8)
+LABELS = [0, 1, 2, 0, 1, 2]
+INSECTS = ("ant", "bee", "cat")
+EXPECTED = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
+
+
+def write_parquet(path: Path, columns=("img", "label"), names=INSECTS, pixels=PIXELS, labels=LABELS) -> None:
+    image, label = columns
+    table(path, image, pixels, {} if label is None else {label: (labels, names)})
+
+
+def write_images(folder: Path, classes=INSECTS, suffix="png") -> None:
+    for i, image in enumerate(PIXELS):
+        path = folder / classes[LABELS[i]] / f"{i}.{suffix}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+
+
+def write_cifar10(folder: Path) -> torch.Tensor:
+    """Twelve images of noise in CIFAR-10's own files, two in each."""
+    noise = np.random.default_rng(1).integers(0, 256, (12, 3072), dtype=np.uint8)
+    for i, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
+        content = {b"data": noise[2 * i : 2 * i + 2], b"labels": [i, 9], b"batch_label": b"made up"}
+        pickled(folder / name, content)
+    pickled(folder / "batches.meta", {b"label_names": [b"class %d" % i for i in range(10)]})
+    return torch.from_numpy(noise).reshape(12, 3, 32, 32)

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 
 import atta
 from atta import Predictions, Record
@@ -32,6 +32,47 @@ def made_up(
 
     views = {"flip": look(1), "crop": look(3), "brightness": look(2), "contrast": look(2)}
     return Record(Predictions(look(1)[:, 0], views), truth, {"dataset": "made up"})
+
+
+KINDS = {"flip": 1, "crop": 3, "brightness": 2}
+
+
+def toy(
+    n: int = 60,
+    k: int = 4,
+    seed: int = 0,
+    *,
+    confidence: float = 3.0,
+    signal: float = 2.0,
+    dtype=torch.float32,
+    kinds=KINDS,
+) -> tuple[Predictions, Tensor]:
+    """An over-confident network: views that know as much as the image, and each something else."""
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(k, (n,), generator=g)
+    truth = signal * torch.nn.functional.one_hot(labels, k) + torch.randn(n, k, generator=g, dtype=torch.float64)
+    views = {
+        kind: confidence * (truth[:, None] + (1 + i / 2) * torch.randn(n, r, k, generator=g, dtype=torch.float64))
+        for i, (kind, r) in enumerate(kinds.items())
+    }
+    return Predictions((confidence * truth).to(dtype), {kind: view.to(dtype) for kind, view in views.items()}), labels
+
+
+def check_same(together: list[Calibrator], alone: list[Calibrator]) -> None:
+    """Two lists of calibrators are the same, bit for bit."""
+    assert len(together) == len(alone)
+    for one, other in zip(together, alone, strict=True):
+        assert type(one) is type(other)
+        assert (one.classes, one.kinds, one.options, one.method) == (
+            other.classes,
+            other.kinds,
+            other.options,
+            other.method,
+        )
+        assert one.state_dict().keys() == other.state_dict().keys()
+        for key, value in one.state_dict().items():
+            assert value.dtype == other.state_dict()[key].dtype
+            assert torch.equal(value, other.state_dict()[key])
 
 
 @cache

@@ -47,6 +47,10 @@ def fuse(view_logits: ViewLogits, weights: ViewWeights, *, space: Space = "logit
 
     The paper prints the softmax before the sum, which does not add up to one; its authors' code takes it after. Measured,
     the sum in logit space is the better one (docs/results.md), hence the default.
+
+    >>> two_views = torch.tensor([[[2.0, 0.0], [0.0, 1.0]]])
+    >>> fuse(two_views, weights=torch.ones(2, 1))       # softmax(2, 1)
+    tensor([[0.7311, 0.2689]])
     """
     if space == "probabilities":
         return (weights * view_logits).softmax(dim=-1).mean(dim=-2)
@@ -70,6 +74,12 @@ def largest_share(
 
     `step=None` is the closed form. A number is the paper's grid: limit, limit - step, ... down to the first share that keeps
     the class, or 0 if no positive one does. `first` is `leader(base)`, for those who have it already.
+
+    >>> base, fused = torch.tensor([[0.6, 0.4]]), torch.tensor([[0.2, 0.8]])
+    >>> largest_share(base, fused, limit=1.0)           # 0.2 / (0.2 + 0.6): from there on the rival is ahead
+    tensor([0.2500])
+    >>> largest_share(base, fused, limit=0.1)
+    tensor([0.1000])
     """
     first = leader(base) if first is None else first
     # Floors instead of masks: the class itself and rivals that do not gain come out at 1, and no 0/0 can leave NaN in the

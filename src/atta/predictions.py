@@ -39,6 +39,9 @@ class Predictions:
 
     NumPy arrays and torch tensors are both welcome; all of it is brought to one dtype, at least float32, and checked here,
     once. Probabilities are not logits, and nothing guesses: take their logarithm first if that is what you have.
+
+    >>> Predictions(torch.zeros(2, 3), {"flip": torch.zeros(2, 1, 3), "crop": torch.zeros(2, 5, 3)})
+    Predictions(2 images, 3 classes; 1 flip, 5 crop)
     """
 
     logits: Logits

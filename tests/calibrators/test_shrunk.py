@@ -14,7 +14,7 @@ import reference
 from atta import VATTA, Predictions, ShrunkMATTA
 from atta.calibrators import shrunk
 from atta.calibrators.fitting import nll
-from atta.calibrators.shrunk import Images, Point
+from atta.calibrators.shrunk import Point, Samples
 from atta.functional import leader
 
 seeds = st.integers(0, 2**32 - 1)
@@ -37,12 +37,12 @@ def made(
     return Predictions(scale * truth, views), labels
 
 
-def images_of(predictions: Predictions, labels: Tensor) -> Images:
+def images_of(predictions: Predictions, labels: Tensor) -> Samples:
     base = predictions.logits.softmax(-1)
-    return Images(base, predictions.view_logits(predictions.kinds), labels, leader(base))
+    return Samples(base, predictions.view_logits(predictions.kinds), labels, leader(base))
 
 
-def start(images: Images) -> Point:
+def start(images: Samples) -> Point:
     """The same weight for every view and class, and a sum of the views as large as one of them that is not over-confident."""
     _, m, k = images.views.shape
     weight = 1 / (m * images.views.square().mean().sqrt())
@@ -135,7 +135,7 @@ def test_the_strength_is_the_largest_within_two_standard_errors_of_the_best(seed
     # A valley: what comes after the first clear rise is not looked at.
     depth = {strength: abs(i - rng.integers(0, count + 1)) + noise * rng.random(n) for i, strength in enumerate(tried)}
     number = torch.arange(n)
-    images = Images(torch.zeros(n, 2), number[:, None, None].expand(n, 1, 2).double(), number, number[:, None])
+    images = Samples(torch.zeros(n, 2), number[:, None, None].expand(n, 1, 2).double(), number, number[:, None])
 
     class Made(ShrunkMATTA):
         def _fit(self, strength, images, start):

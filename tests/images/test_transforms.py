@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from atta.errors import InputError
+from atta.images.draws import stratified_numbers
 from atta.images.transforms import (
     COMPASS,
     antitranspose,
@@ -46,7 +47,6 @@ from atta.images.transforms import (
     zoom_in,
     zoom_out,
 )
-from atta.images.views import stratified_numbers
 
 SHAPES = [(1, 8, 8), (3, 8, 13), (3, 20, 20), (1, 17, 9)]
 

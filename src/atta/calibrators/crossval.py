@@ -16,9 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atta.calibrators.base import Method
-from atta.calibrators.fitting import folds as deal
+from atta.calibrators.fitting import folds
+from atta.errors import InputError
 from atta.predictions import Predictions
-from atta.types import InputError, Labels, Probs
+from atta.types import Labels, Probs
 
 FOLDS = 5
 GAIN = 1e-6  # nats an image: less is rounding, no gain
@@ -45,7 +46,7 @@ def held_out(method: Method, predictions: Predictions, labels: Labels, *, count:
     images = len(predictions)
     if images < 2 * count:
         raise InputError(f"expected at least {2 * count} labelled images for {count} folds, got {images}")
-    parts = deal(images, count, seed=seed)
+    parts = folds(images, count, seed=seed)
     rest = [torch.cat([other for other in parts if other is not part]) for part in parts]
     fitted = method.fit_many([(predictions[rows], labels[rows]) for rows in rest])
     order = torch.cat(parts)

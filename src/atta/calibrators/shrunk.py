@@ -27,12 +27,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atta.calibrators.base import Method, base_probs, choose_kinds
+from atta.calibrators.atta import LIMIT, PRIOR, SPACES, VATTA, ViewBlend
+from atta.calibrators.base import ViewMethod, base_probs, check_choice, check_step
 from atta.calibrators.fitting import folds, minimize
-from atta.calibrators.views import LIMIT, PRIOR, VATTA, Kinds, ViewBlend
+from atta.errors import InputError
 from atta.functional import First, Space, fuse, largest_share, leader, mix
 from atta.predictions import Predictions, mean_views
-from atta.types import InputError, Labels, Probs, Scalar, ViewLogits, ViewWeights
+from atta.types import Labels, Probs, Scalar, ViewLogits, ViewWeights
 
 STIFF = 1e6  # stands for λ = ∞ in the folds: nothing moves by more than a few thousandths of a logit
 SILENT = 1e-3  # the size that logits have at least: a weight on nothing must not be infinite
@@ -40,7 +41,7 @@ CAUTION = 2  # standard errors: with one, a split of 250 images was given too li
 EASE = 1e-4  # of the curvature, added to it: views that say the same leave it singular
 
 
-class Images(NamedTuple):
+class Samples(NamedTuple):
     """What is fitted to."""
 
     base: Probs
@@ -48,11 +49,11 @@ class Images(NamedTuple):
     labels: Labels
     first: First  # the classes to keep
 
-    def rows(self, rows: Tensor) -> Images:
+    def rows(self, rows: Tensor) -> Samples:
         """Return some of the images."""
-        return Images(*(part[rows] for part in self))
+        return Samples(*(part[rows] for part in self))
 
-    def to(self, dtype: torch.dtype) -> Images:
+    def to(self, dtype: torch.dtype) -> Samples:
         """Return the same in another precision."""
         return self._replace(base=self.base.to(dtype), views=self.views.to(dtype))
 
@@ -71,17 +72,15 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShrunkMATTA(Method):
+class ShrunkMATTA(ViewMethod):
     """M-ATTA with its weights drawn together over the classes; how much is chosen by cross-validation, V-ATTA included.
 
-    `views`      kinds to use; by default every kind that is there
     `strengths`  the λ to choose from, besides ∞, which is V-ATTA
     `folds`      of the cross-validation; dealt by `seed`
     `step`       None: the share in closed form; 0.01: the paper's grid
     `space`      where the views are summed
     """
 
-    views: Kinds = None
     strengths: Sequence[float] = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0)
     folds: int = 5
     step: float | None = None
@@ -92,7 +91,9 @@ class ShrunkMATTA(Method):
     summary: ClassVar[str] = "m-atta drawn towards v-atta, how far by cross-validation"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", self.v_atta.views)
+        super().__post_init__()
+        check_choice("space", self.space, SPACES)
+        check_step(self.step)
         if self.folds < 2:
             raise InputError(f"folds must be at least 2, got {self.folds}")
         try:
@@ -107,16 +108,16 @@ class ShrunkMATTA(Method):
 
     @property
     def v_atta(self) -> VATTA:
-        """The method at λ = ∞; it also checks the settings that the two share."""
+        """The method at λ = ∞."""
         return VATTA(views=self.views, step=self.step, space=self.space)
 
     def learn(self, predictions: Predictions, labels: Labels) -> ViewBlend:
         """Choose λ on the folds, then go down to it on all images. At λ = ∞ this is V-ATTA's own answer."""
-        kinds = choose_kinds(predictions, self.views, self.name)
+        kinds = self.kinds_of(predictions)
         flat = self.v_atta.learn(predictions, labels)
         views = mean_views(predictions.views, kinds).double()
         base = base_probs(predictions.logits.double())
-        images = Images(base, views, labels, leader(base))
+        images = Samples(base, views, labels, leader(base))
         start = Point(flat.weights.double(), torch.zeros_like(views[0]), flat.limit.double())
         strength = self._choose(images, start)
         if strength == math.inf:
@@ -127,7 +128,7 @@ class ShrunkMATTA(Method):
         found = self._fit(strength, images, start, tolerance=1e-7, iterations=500)
         return ViewBlend(found.weights, found.limit, kinds=kinds, step=self.step, space=self.space)
 
-    def _choose(self, images: Images, start: Point) -> float:
+    def _choose(self, images: Samples, start: Point) -> float:
         """Return the largest λ that does as well on held-out images as the best one, up to noise."""
         n = len(images.labels)
         if n < 2:
@@ -150,7 +151,7 @@ class ShrunkMATTA(Method):
                 break
         return max(strength for strength in losses if not _clearly_worse(losses[strength], losses[best]))
 
-    def _losses(self, images: Images, point: Point) -> Float[Tensor, " n"]:
+    def _losses(self, images: Samples, point: Point) -> Float[Tensor, " n"]:
         """Return the NLL of each image; only labels are mixed, since the share keeps the class or, in a tie, is nearly 0."""
         base, views, labels, first = images
         fused = fuse(views, point.weights.to(base), space=self.space)
@@ -160,7 +161,7 @@ class ShrunkMATTA(Method):
         return -picked.clamp(min=torch.finfo(base.dtype).tiny).log().double()
 
     def _fit(
-        self, strength: float, images: Images, start: Point, *, tolerance: float = 1e-6, iterations: int = 40
+        self, strength: float, images: Samples, start: Point, *, tolerance: float = 1e-6, iterations: int = 40
     ) -> Point:
         """Go to the minimum from `start`: L-BFGS, in coordinates in which the curvature is about 1."""
         n, _, k = images.views.shape
@@ -187,7 +188,7 @@ class ShrunkMATTA(Method):
 
 
 def _coordinates(
-    images: Images, fused: Probs, strength: float
+    images: Samples, fused: Probs, strength: float
 ) -> tuple[Float[Tensor, "columns m"], Float[Tensor, "columns m m"]]:
     """Return sizes s and factors L of the curvature for the k columns of D and, last, for v; the coordinates are Lᵀ (s ⊙ D).
 

@@ -26,16 +26,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from atta.calibrators import Calibrator, restore
-from atta.calibrators.views import AverageBlend, ViewBlend
+from atta.calibrators import AverageBlend, Calibrator, ViewBlend, restore
 from atta.collection.collect import collect
 from atta.collection.runner import Shown, groups
 from atta.deploy import archive as archives
 from atta.deploy import export as exporting
 from atta.deploy.hub import OnHub
 from atta.functional import largest_share
+from atta.images.draws import stratified_numbers
 from atta.images.sources import Channels, Source, as_source
-from atta.images.views import Policy, View, stratified_numbers
+from atta.images.views import Policy, View
 from atta.networks import description as architectures
 from atta.networks.adapters import as_logits, check_weights
 from atta.networks.borrowing import device_of, dtype_of

@@ -1,1 +1,13 @@
-"""images."""
+"""Images: where they come from, and the views that they are shown in.
+
+Whatever holds images becomes an `ImageSet` or a `Source`, and a policy says in which views each of them is shown, by numbers
+that are a function of the image's index.
+
+transforms   what a view does to pixels: pure functions of images and given numbers
+draws        those numbers, random or stratified
+views        View, Policy; VIEWS and POLICIES by name
+sets         ImageSet: labelled images that decode when asked for. The one place where Pillow is used
+layouts      how datasets lie on disk, a function each. The one place where the library `datasets` is used
+datasets     datasets by name: `load("cifar10", "test")`
+sources      arrays, sets, torch datasets, loaders, tables and folders, all read alike
+"""

@@ -8,14 +8,12 @@
 | one file a split         | `test.safetensors`, as `ImageSet.save` writes it                                          |
 | Hugging Face             | `test-*.parquet`, also under `data/`                                                      |
 | CIFAR's own              | `cifar-10-batches-py/test_batch`, `cifar-100-python/test`                                 |
-| Fashion-MNIST's own      | `t10k-images-idx3-ubyte`, also with `.gz`                                                 |
 | folders of images        | `test/<class>/*.png`; or `<class>/*.png`, which is one split, `train`                     |
 
 Where `folder/cifar10` holds nothing but one folder, as archives and the hub's repositories do, that one is looked into
 as well: `aid/AID/<class>`, `ucmerced/UCMerced_LandUse/Images/<class>`, `cifar10/plain_text/test-*.parquet`.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Sequence
@@ -27,18 +25,17 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from atta.errors import InputError, require, suggest
+from atta.images.draws import draw_numbers
 from atta.images.layouts import LAYOUTS, Columns, Reader, hub, listed, subfolders
 from atta.images.sets import Bytes, ImageSet, resize
 from atta.images.transforms import gaussian_blur, gaussian_noise
-from atta.images.views import draw_numbers
-from atta.types import InputError
 
 __all__ = [
     "NAMES",
     "ImageSet",
     "arrange",
     "load",
-    "paper_split",
     "present",
     "resize",
     "shifted",
@@ -90,17 +87,18 @@ def load(
     columns = columns or (known.columns if known else None)
     read = _locate(folders, name, split, columns)
     if read is not None:
-        return _finish(read(), name, image_size)
+        return _checked_and_resized(read(), name, image_size)
     if known is None and all(folder.name != name for folder in folders):
-        near = difflib.get_close_matches(name, _KNOWN, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"expected one of {', '.join(_KNOWN)} or a folder of that name in `data`, got {name!r}{hint}")
+        hint = suggest(name, NAMES)
+        raise InputError(f"expected one of {', '.join(NAMES)} or a folder of that name in `data`, got {name!r}.{hint}")
     if folders or known is None or known.hub is None:
         there = sorted(path.name for folder in folders for path in folder.iterdir())
         raise InputError(f"expected the split {split!r} of {name} in {folders[0]}, found {listed(there)}")
     if known.train_part is not None and split in ("train", "test"):
-        return _finish(_cut(hub(known.hub, name, "train", columns), known.train_part, split), name, image_size)
-    return _finish(hub(known.hub, name, split, columns), name, image_size)
+        found = _train_or_test(hub(known.hub, name, "train", columns), known.train_part, split)
+    else:
+        found = hub(known.hub, name, split, columns)
+    return _checked_and_resized(found, name, image_size)
 
 
 def present(name: str, split: str, data: str | Path | None = None) -> bool:
@@ -115,14 +113,14 @@ def _locate(folders: Sequence[Path], name: str, split: str, columns: Columns | N
     if known is not None and known.train_part is not None and split in ("train", "test"):
         whole, part = _find(folders, name, "train", columns), known.train_part
         if whole is not None and _find(folders, name, "test", columns) is None:
-            return lambda: _cut(whole(), part, split)
+            return lambda: _train_or_test(whole(), part, split)
     if found is None and known is not None and known.one_split and split == "train":
         others = [other for name_there in _SPLITS if (other := _find(folders, name, name_there, columns))]
         return others[0] if len(others) == 1 else None
     return partial(_digits, split) if found is None and name == "digits" else found
 
 
-def _cut(whole: ImageSet, train_part: float, split: str) -> ImageSet:
+def _train_or_test(whole: ImageSet, train_part: float, split: str) -> ImageSet:
     n = len(whole)
     train, test = split_indices(n, (round(train_part * n), n - round(train_part * n)))
     return whole.subset(train if split == "train" else test)
@@ -156,7 +154,7 @@ def _nested(folder: Path, name: str) -> list[Path]:
     return [folder, *_nested(inner[0], name)]
 
 
-def _finish(images: ImageSet, name: str, size: int | None) -> ImageSet:
+def _checked_and_resized(images: ImageSet, name: str, size: int | None) -> ImageSet:
     if name in _KNOWN and images.labels is not None and len(images.classes) != _KNOWN[name].classes:
         raise InputError(
             f"expected the {_KNOWN[name].classes} classes of {name}, found {len(images.classes)}: "
@@ -166,10 +164,8 @@ def _finish(images: ImageSet, name: str, size: int | None) -> ImageSet:
 
 
 def _digits(split: str) -> ImageSet:
-    try:
+    with require("sklearn", "the dataset digits"):
         from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise InputError("the digits come with scikit-learn: pip install 'atta[sklearn]'") from error
     if split not in ("train", "test"):
         raise InputError(f"expected the split train or test of digits, got {split!r}")
     digits = load_digits()
@@ -205,19 +201,15 @@ def arrange(
 
 
 def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Int[Tensor, "_"], ...]:
-    """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000)."""
+    """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000).
+
+    >>> [len(part) for part in split_indices(10, (7, 1, 2))]
+    [7, 1, 2]
+    """
     if min(sizes, default=0) < 0 or sum(sizes) > n:
         raise InputError(f"expected sizes that add up to at most {n} images, got {tuple(sizes)}")
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     return tuple(torch.split(order[: sum(sizes)], list(sizes)))
-
-
-def paper_split(n: int, validation: int = 1000, seed: int = 0) -> tuple[Int[Tensor, "_"], Int[Tensor, "_"]]:
-    """Divide a test set into the images to calibrate on and those to test on: 1000 and 9000 for CIFAR."""
-    if not 0 < validation < n:
-        raise InputError(f"expected some of the {n} images for validation and some for testing, got {validation}")
-    first, rest = split_indices(n, (validation, n - validation), seed)
-    return first, rest
 
 
 def shifted(images: Bytes, indices: Int[Tensor, "_"], seed: int = 0) -> Bytes:

@@ -4,11 +4,8 @@ Looking for a layout costs a glance at names; what takes time and memory is done
 `datasets` is imported here and nowhere else, when a parquet file or the hub is read.
 """
 
-import gzip
 import pickle
-import struct
 import sys
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,10 +14,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from atta.errors import InputError, require
 from atta.images.sets import EncodedImages, ImageSet
-from atta.types import InputError
 
 Columns: TypeAlias = tuple[str, str | None]
 """The names of the image column and of the label column, if there is one."""
@@ -28,7 +24,6 @@ Reader: TypeAlias = Callable[[], ImageSet]
 """What reads a split that was found."""
 
 IMAGES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
-_FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
 def saved(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
@@ -186,35 +181,6 @@ def _unpickled(path: Path, *keys: bytes) -> dict[bytes, Any]:
     return content
 
 
-def idx(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
-    """Fashion-MNIST's own files, packed or not."""
-    stem = {"train": "train", "test": "t10k"}.get(split)
-    files = []
-    for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"):
-        there = [path for end in ("", ".gz") if (path := folder / f"{stem}-{kind}{end}").is_file()]
-        files += there[:1]
-    if name != "fashion-mnist" or len(files) != 2:
-        return None
-    return partial(_read_fashion, name, *files)
-
-
-def _read_fashion(name: str, images: Path, labels: Path) -> ImageSet:
-    return ImageSet(name, _read_idx(images, 3)[:, None], _read_idx(labels, 1), _FASHION)
-
-
-def _read_idx(path: Path, axes: int) -> Tensor:
-    try:
-        content = path.read_bytes()
-        content = gzip.decompress(content) if path.suffix == ".gz" else content
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"expected an idx file at {path}, but it cannot be read: {error}") from error
-    start = 4 + 4 * axes
-    shape = struct.unpack(f">{axes}I", content[4:start]) if len(content) >= start else ()
-    if content[:4] != bytes([0, 0, 8, axes]) or len(content) - start != int(np.prod(shape)):
-        raise InputError(f"expected {axes} axes of bytes in the idx file {path}, found something else or a part of it")
-    return torch.frombuffer(bytearray(content[start:]), dtype=torch.uint8).reshape(shape)
-
-
 def image_folder(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
     """`<split>/<class>/*.png`, or `<class>/*.png`, which is one split, `train`."""
     place = folder / split
@@ -279,10 +245,8 @@ def _image_files(folder: Path) -> Iterator[Path]:
 
 
 def _library() -> Any:
-    try:
+    with require("data", "a table of images"):
         import datasets
-    except ImportError as error:
-        raise InputError("this dataset needs the library datasets: pip install 'atta[data]'") from error
     return datasets
 
 
@@ -303,5 +267,5 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "") or "nothing"
 
 
-LAYOUTS = (saved, parquet, cifar, idx, image_folder)
+LAYOUTS = (saved, parquet, cifar, image_folder)
 """In the order they are looked for."""

@@ -4,7 +4,6 @@ An `ImageSet` is what every dataset becomes, whatever it lay on disk as. It work
 all of it at once as bytes, which is how the networks here are fed.
 """
 
-import importlib.util
 import io
 import json
 from collections.abc import Callable, Sequence
@@ -21,8 +20,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
+from atta.errors import InputError, require
 from atta.files import whole_file
-from atta.types import InputError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -47,8 +46,7 @@ class EncodedImages:
     ) -> None:
         self.rows, self.read, self.where, self.size = rows, read, where, size
         self._formats: tuple[str, ...] | None = None
-        if importlib.util.find_spec("PIL") is None:
-            raise InputError("decoding images needs Pillow: pip install 'atta[data]'")
+        _require_pillow()
 
     def __len__(self) -> int:
         return self.rows.shape[0]
@@ -213,13 +211,17 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         )
 
 
+def _require_pillow() -> None:
+    with require("data", "decoding images"):
+        import PIL  # noqa: F401
+
+
 def mode_of(channels: int) -> str:
     """What Pillow calls images of so many channels, where it is there and can decode into them."""
     modes = {1: "L", 3: "RGB"}
     if channels not in modes:
         raise InputError(f"expected 1 channel (grey) or 3 (RGB) to decode images into, got {channels}")
-    if importlib.util.find_spec("PIL") is None:
-        raise InputError("decoding images needs Pillow: pip install 'atta[data]'")
+    _require_pillow()
     return modes[channels]
 
 

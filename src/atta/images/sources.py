@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from atta.errors import InputError
 from atta.images.layouts import folder_of_images, from_table, is_table
 from atta.images.sets import ImageSet
-from atta.types import InputError
 
 Channels: TypeAlias = Literal["first", "last"] | None
 Range: TypeAlias = tuple[int, int]

@@ -12,6 +12,7 @@
 | shift           | moved by 1/32 to 1/8 of the side, the border reflected    | 2: one of 8 directions, how far  |
 | diagonal_shift  | the same, in one of the 4 diagonal directions             | 2                                |
 | flip_shift      | shifted, then flipped; flip_diagonal_shift likewise       | 2                                |
+| nudge           | moved by 1/16 of the side, every other one flipped        | 2: one of 8 directions, flip     |
 | vflip           | top and bottom change places                              | none                             |
 | rot90, 180, 270 | turned, counter-clockwise                                 | none                             |
 | transpose       | mirrored at a diagonal; antitranspose at the other one    | none                             |
@@ -166,9 +167,14 @@ def shift(images: Images, u: Float[Tensor, "n 2"], *, directions: Sequence[tuple
     for axis, way in zip((2, 3), chosen.unbind(1), strict=True):
         side = images.shape[axis]
         least, most = max(1, round(side / 32)), max(1, round(side / 8))
-        moved = way * (least + _pick(u[:, 1], most - least + 1))
-        images = _take(images, axis, _reflected(torch.arange(side, device=images.device) - moved[:, None], side))
+        images = _moved(images, axis, way * (least + _pick(u[:, 1], most - least + 1)))
     return images
+
+
+def _moved(images: Images, axis: int, pixels: Int[Tensor, "n"]) -> Images:
+    """Move each image by whole pixels along an axis, its reflection coming in over the border."""
+    side = images.shape[axis]
+    return _take(images, axis, _reflected(torch.arange(side, device=images.device) - pixels[:, None], side))
 
 
 def flip_shift(images: Images, u: Float[Tensor, "n 2"]) -> Images:
@@ -187,12 +193,9 @@ def nudge(images: Images, u: Float[Tensor, "n 2"]) -> Images:
     one nudge goes down, two right and left, three up and right, down, and left, four along the diagonals: they point away from
     each other, and half of them are mirrored. Larger moves and moves without a mirror image say less that is new and right.
     """
-    for axis, way in zip(
-        (2, 3), torch.tensor(CLOCKWISE, device=images.device)[_pick(u[:, 0], 8)].unbind(1), strict=True
-    ):
-        side = images.shape[axis]
-        moved = way * max(1, round(side / 16))
-        images = _take(images, axis, _reflected(torch.arange(side, device=images.device) - moved[:, None], side))
+    chosen = torch.tensor(CLOCKWISE, device=images.device)[_pick(u[:, 0], 8)]
+    for axis, way in zip((2, 3), chosen.unbind(1), strict=True):
+        images = _moved(images, axis, way * max(1, round(images.shape[axis] / 16)))
     return torch.where(u[:, 1].reshape(-1, 1, 1, 1) >= 0.5, flip(images), images)
 
 

@@ -1,0 +1,173 @@
+"""Methods by name and settings, and calibrators from files: what is wrong with either is said in a sentence."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import atta
+from atta import METHODS, InputError, calibrators
+from atta.calibrators import (
+    VATTA,
+    Histogram,
+    base,
+    find_method,
+    load,
+)
+from scenarios import toy
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("vatta", "v-atta"), ("V-ATTA", None), ("temprature", "temperature"), ("xyzzy", None)]
+)
+def test_an_unknown_method_is_answered_with_the_nearest_name(name, near):
+    hint = re.escape(f" Did you mean '{near}'?") if near else ""
+    with pytest.raises(InputError, match=rf"^unknown method '{name}'\.{hint}.*Known: vanilla, "):
+        find_method(name)
+
+
+def test_an_unknown_setting_is_answered_with_the_nearest_name():
+    with pytest.raises(
+        InputError, match=r"v-atta has no setting 'optimiser'\. Did you mean 'optimizer'\? It has: views,"
+    ):
+        find_method("v-atta", optimiser="adam")
+    with pytest.raises(InputError, match=r"vanilla has no setting 'bins'\. It has: none"):
+        find_method("vanilla", bins=3)
+
+
+def test_methods_are_found_by_name_with_settings():
+    assert find_method("v-atta", views=["flip", "crop"]) == VATTA(views=("flip", "crop"))
+    assert find_method("histogram", bins=10) == Histogram(bins=10)
+    assert all(find_method(name) == method() for name, method in METHODS.items())
+
+
+BAD = {
+    "VATTA(optimizer='sgd')": "optimizer must be one of lbfgs, adam, got 'sgd'",
+    "MATTA(space='odds')": "space must be one of logits, probabilities, got 'odds'",
+    "VATTA(start='1/n')": "start must be one of 1/m, 1/k, got '1/n'",
+    "VATTA(start=float('nan'))": "start must be '1/m', '1/k' or a finite number, got nan",
+    "MATTA(epochs=0)": "epochs must be positive, got 0",
+    "MATTA(batch=-1)": "batch must be positive, got -1",
+    "MATTA(lr=0.0)": "lr must be positive, got 0.0",
+    "MATTA(decay=-1.0)": "decay must not be negative, got -1.0",
+    "VATTA(step=0)": "step must lie in (0, 1] or be None for the closed form, got 0",
+    "VATTA(step=1.5)": "step must lie in (0, 1] or be None for the closed form, got 1.5",
+    "VATTA(views='flip')": "views must be a list of kinds, such as ['flip'], got the text 'flip'",
+    "MeanTTA(views='flip')": "views must be a list of kinds, such as ['flip'], got the text 'flip'",
+    "AdaptiveTTA(objective='accuracy')": "objective must be one of brier, nll, ece, got 'accuracy'",
+    "AdaptiveTTA(step=-0.1)": "step must lie in (0, 1] or be None for the closed form, got -0.1",
+    "Histogram(bins=0)": "bins must be at least 1, got 0",
+    "Dirichlet(grid='fine')": "grid must be 'coarse', 'authors' or pairs of (λ, μ), got 'fine'",
+    "Dirichlet(grid=[])": "grid must hold pairs (λ, μ), finite and neither negative, got []",
+    "Dirichlet(grid=[(1.0, -1.0)])": "grid must hold pairs (λ, μ), finite and neither negative, got [(1.0, -1.0)]",
+    "Dirichlet(grid=[1.0, 2.0])": "grid must hold pairs (λ, μ), finite and neither negative, got [1.0, 2.0]",
+    "Dirichlet(folds=1)": "folds must be at least 2, got 1",
+    "SelectiveVATTA(blend='m-atta')": "blend must be one of c-atta, v-atta, got 'm-atta'",
+    "SelectiveVATTA(passes=0.5)": "passes must be how many an image may take on average, at least 1, got 0.5",
+    "SequentialVATTA(passes='few')": "passes must be how many an image may take on average, at least 1, got 'few'",
+    "ShrunkMATTA(strengths=[])": "strengths must be numbers, positive and finite (∞ is always tried), got []",
+    "ShrunkMATTA(strengths=[0.0])": "strengths must be numbers, positive and finite (∞ is always tried), got [0.0]",
+    "ShrunkMATTA(strengths=5.0)": "strengths must be numbers, positive and finite (∞ is always tried), got 5.0",
+    "ShrunkMATTA(folds=1)": "folds must be at least 2, got 1",
+    "ShrunkMATTA(views='flip')": "views must be a list of kinds, such as ['flip'], got the text 'flip'",
+    "ShrunkMATTA(step=2)": "step must lie in (0, 1] or be None for the closed form, got 2",
+    "VATTA().fit(torch.zeros(3, 4), [0, 1, 2])": "v-atta fits atta.Predictions, got Tensor",
+    "MATTA().fit_many([(torch.zeros(3, 4), [0, 1, 2])])": "m-atta fits atta.Predictions, got Tensor",
+    "Vanilla().fit(Predictions(torch.eye(3)), [0, 1, 2])(torch.eye(3))": (
+        "a calibrator takes atta.Predictions (of logits, or a record's .predictions), got Tensor"
+    ),
+}
+
+
+def test_what_is_wrong_is_said_in_a_sentence():
+    """What a user reads, whose annotations nobody checks: another Python, without the hook of these tests."""
+    script = """
+import json, sys, torch
+from atta.calibrators import *
+from atta import InputError, Predictions
+answers = {}
+for expression in json.load(sys.stdin):
+    try:
+        eval(expression)
+    except Exception as error:
+        answers[expression] = f"{type(error).__name__}: {error}"
+json.dump(answers, sys.stdout)
+"""
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(command, input=json.dumps(list(BAD)), capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {expression: f"InputError: {sentence}" for expression, sentence in BAD.items()}
+
+
+def edit(source: Path, target: Path, *, tensors: dict | None = None, about: dict | None = None, **header: str) -> Path:
+    """Write a calibrator's file anew with some of it changed."""
+    with source.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        metadata = json.loads(file.read(size))["__metadata__"]
+    metadata["about"] = json.dumps(json.loads(metadata["about"]) | (about or {}))
+    content = {name: value for name, value in (load_file(source) | (tensors or {})).items() if value is not None}
+    save_file(content, target, metadata | header)
+    return target
+
+
+DAMAGE = {
+    "newer format": ({"format_version": "2"}, r"has format version 2, this atta reads up to 1: install a newer one"),
+    "foreign format": ({"format": "other"}, r"is not a calibrator: expected format 'atta.calibrator', got 'other'"),
+    "not JSON": ({"about_text": "{"}, r"is damaged"),
+    "tensor missing": ({"tensors": {"limit": None}}, r"is damaged.*limit"),
+    "tensor too many": ({"tensors": {"extra": torch.zeros(1)}}, r"is damaged.*extra"),
+    "weights of other kinds": ({"tensors": {"weights": torch.zeros(2, 1)}}, r"is damaged"),
+    "weights of other classes": ({"tensors": {"weights": torch.zeros(3, 5)}}, r"is damaged"),
+    "weights that are not numbers": (
+        {"tensors": {"weights": torch.full((3, 1), math.nan)}},
+        r"is damaged.*its numbers must be finite",
+    ),
+    "unknown calibrator": ({"about": {"calibrator": "Oracle"}}, r"is damaged: KeyError 'Oracle'"),
+    "unknown method": ({"about": {"method": "oracle"}}, r"is damaged.*unknown method 'oracle'"),
+    "unknown setting": ({"about": {"settings": {"power": 3}}}, r"is damaged.*no setting 'power'"),
+    "no classes": ({"about": {"classes": 0}}, r"is damaged"),
+    "classes that are no number": ({"about": {"classes": "many"}}, r"is damaged"),
+    "options that are none": ({"about": {"options": None}}, r"is damaged"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_an_edited_file_is_refused_with_a_sentence(damage, tmp_path):
+    change, sentence = DAMAGE[damage]
+    change = dict(change)
+    text = change.pop("about_text", None)
+    good = VATTA().fit(*toy(20)).save(tmp_path / "good.safetensors")
+    bad = edit(good, tmp_path / "bad.safetensors", **change)
+    if text is not None:
+        save_file(load_file(good), bad, {"format": base.FORMAT, "format_version": "1", "about": text})
+    with pytest.raises(InputError, match=r"bad\.safetensors " + sentence):
+        load(bad)
+
+
+def test_truncated_foreign_and_missing_files_are_refused_with_a_sentence(tmp_path):
+    good = VATTA().fit(*toy(20)).save(tmp_path / "good.safetensors")
+    short, record, text = (tmp_path / name for name in ("short.safetensors", "record.safetensors", "text.safetensors"))
+    short.write_bytes(good.read_bytes()[:-3])
+    atta.Record(toy(3)[0]).save(record)
+    text.write_text("not tensors")
+    for path, sentence in (
+        (short, "is not a whole safetensors file"),
+        (text, "is not a whole safetensors file"),
+        (record, "is not a calibrator: expected format 'atta.calibrator', got None"),
+        (tmp_path / "none", "there is no file"),
+        (tmp_path, "expected a file, got the folder"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            load(path)
+
+
+def test_nothing_in_the_calibrators_can_run_code_from_a_file():
+    files = [Path(atta.__file__).parent / "predictions.py", *Path(calibrators.__file__).parent.glob("*.py")]
+    assert len(files) >= 5
+    for path in files:
+        assert not re.search(r"pickle|torch\.(load|save)\b|\beval\(|\bexec\(", path.read_text()), path

@@ -1,0 +1,107 @@
+"""Vanilla, temperature and Dirichlet against slow versions of themselves."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import optimize
+
+import reference
+from atta import Predictions
+from atta.calibrators import (
+    Dirichlet,
+    TemperatureScaling,
+    Vanilla,
+)
+from atta.calibrators.fitting import folds
+from scenarios import toy
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def test_vanilla_is_the_softmax_bit_for_bit():
+    test, _ = toy(200, seed=1)
+    assert torch.equal(Vanilla().fit(*toy())(test), test.logits.softmax(-1))
+
+
+@given(seeds, st.sampled_from([0.05, 0.5, 3.0, 40.0, 1e4]), st.sampled_from([torch.float32, torch.float64]))
+@settings(max_examples=25, deadline=None)
+def test_the_temperature_is_at_the_minimum_that_golden_section_finds(seed, confidence, dtype):
+    predictions, labels = toy(80, seed=seed, confidence=confidence, signal=1.0, dtype=dtype)
+    slow = confidence * reference.temperature(predictions.logits.double().numpy() / confidence, labels.tolist())
+    found = TemperatureScaling().fit(predictions, labels).temperature
+    assert found.dtype == dtype
+    assert found.item() == pytest.approx(slow, rel=1e-4)
+
+
+def test_where_every_image_is_right_the_temperature_stays_finite_and_positive():
+    logits = torch.tensor([[3.0, 0.0], [0.0, 2.0], [5.0, -1.0]])
+    found = TemperatureScaling().fit(Predictions(logits), [0, 1, 0]).temperature
+    confidence = (logits / found).softmax(dim=-1).amax(dim=-1).mean()
+    assert 0.5 < confidence < 1, "three right answers out of three do not make the next one certain"
+    wrong = TemperatureScaling().fit(Predictions(logits), [1, 0, 1])
+    assert 0 < wrong.temperature.item() < math.inf
+    assert (wrong(Predictions(logits)) - 0.5).abs().max() < 1e-3
+
+
+def odir(log_probs: np.ndarray, labels: list[int], lam: float, mu: float) -> np.ndarray:
+    """Fit (W | b) with scipy's BFGS on finite differences of the written-out loss."""
+    k = log_probs.shape[1]
+
+    def loss(flat: np.ndarray) -> float:
+        return reference.odir_loss(flat[: k * k].reshape(k, k), flat[k * k :], log_probs, labels, lam, mu)
+
+    return optimize.minimize(loss, np.r_[np.eye(k).ravel(), np.zeros(k)], method="BFGS", options={"gtol": 1e-6}).x
+
+
+@pytest.mark.parametrize(("lam", "mu"), [(1e-2, 1e-2), (1.0, 1e-1)])
+def test_dirichlet_is_at_the_minimum_of_its_written_out_loss(lam, mu):
+    predictions, labels = toy(30, k=3, dtype=torch.float64, confidence=1.5)
+    log_probs = predictions.logits.log_softmax(-1).numpy()
+    slow = odir(log_probs, labels.tolist(), lam, mu)
+    found = Dirichlet(grid=[(lam, mu)]).fit(predictions, labels)
+    ours = np.r_[found.weight.numpy().ravel(), found.bias.numpy()]
+    np.testing.assert_allclose(ours, slow, atol=2e-3)
+    probs = np.stack([reference.softmax(found.weight.numpy() @ x + found.bias.numpy()) for x in log_probs])
+    np.testing.assert_allclose(found(predictions).numpy(), probs, atol=1e-9)
+
+
+def test_dirichlet_chooses_the_pair_that_a_fit_a_fold_and_a_pair_chooses():
+    predictions, labels = toy(30, k=3, dtype=torch.float64, confidence=1.5)
+    log_probs, grid = predictions.logits.log_softmax(-1), [(0.1, 0.1), (1.0, 1.0), (10.0, 10.0)]
+    slow = {}
+    for pair in grid:
+        total = 0.0
+        for held_out in folds(30, 3, seed=2):
+            kept = [i for i in range(30) if i not in held_out.tolist()]
+            part = Dirichlet(grid=[pair]).fit(predictions[kept], labels[kept])
+            probs = [
+                reference.softmax(part.weight.numpy() @ x + part.bias.numpy()) for x in log_probs[held_out].numpy()
+            ]
+            total += reference.nll(probs, labels[held_out].tolist()) * len(held_out)
+        slow[pair] = total
+    best = min(slow, key=slow.__getitem__)
+    chosen = Dirichlet(grid=grid, folds=3, seed=2).fit(predictions, labels)
+    expected = Dirichlet(grid=[best]).fit(predictions, labels)
+    torch.testing.assert_close(chosen.weight, expected.weight, atol=1e-5, rtol=1e-3)
+    torch.testing.assert_close(chosen.bias, expected.bias, atol=1e-5, rtol=1e-3)
+
+
+def test_the_authors_grid_is_theirs():
+    authors = Dirichlet(grid="authors")
+    assert len(set(authors.pairs(10))) == 432
+    assert len(set(authors.pairs(100))) == 243
+    assert {mu for _, mu in authors.pairs(10)} == {10.0**i for i in range(-5, 7)}
+    assert {lam for lam, _ in authors.pairs(100)} == {c * 10.0**i for i in range(-2, 7) for c in (1, 0.25, 0.5)}
+    assert len(Dirichlet().pairs(10)) == 15
+
+
+def test_a_stiff_dirichlet_is_the_softmax():
+    predictions, labels = toy(dtype=torch.float64)
+    stiff = Dirichlet(grid=[(1e8, 1e8)]).fit(predictions, labels)
+    off_diagonal = stiff.weight - torch.diag(stiff.weight.diagonal())
+    assert off_diagonal.abs().max() < 1e-6
+    assert stiff.bias.abs().max() < 1e-6
