@@ -2,6 +2,7 @@
 
 import copy
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ import atta
 from atta import Predictions, Record
 from atta.calibrators import Calibrator, ViewBlend
 from atta.deploy.classifier import CalibratedClassifier
+from atta.experiments.experiment import Experiment
 from atta.networks.adapters import MODELS
 
 POLICY = "flip + 2 crop"
@@ -32,6 +34,25 @@ def made_up(
 
     views = {"flip": look(1), "crop": look(3), "brightness": look(2), "contrast": look(2)}
     return Record(Predictions(look(1)[:, 0], views), truth, {"dataset": "made up"})
+
+
+QUICK: dict[str, Any] = {"optimizer": "adam", "start": "1/k", "epochs": 3}  # settings of m-atta and v-atta
+POLICIES = ("flip + crop", "flip + 2 crop + brightness", "brightness + contrast")
+
+
+def small_experiment(**changes: Any) -> Experiment:
+    """Four methods on 100 rows of the record "a", each with the policy that two rules choose for it."""
+    content: dict[str, Any] = {
+        "name": "small",
+        "dataset": "shop",
+        "fit": "a",
+        "methods": {"vanilla": {}, "temperature": {}, "v-atta": QUICK, "quick": {"method": "m-atta", **QUICK}},
+        "policies": POLICIES,
+        "choose": ("paper", "cross-validated"),
+        "validation": 100,
+        "splits": 2,
+    }
+    return Experiment.of(content | changes)
 
 
 @cache

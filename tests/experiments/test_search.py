@@ -1,4 +1,4 @@
-"""Which policy: held-out answers against a slow loop, the one-standard-error rule, and searches of records."""
+"""Which policy: records as one, and searches of them."""
 
 from itertools import combinations
 
@@ -9,80 +9,9 @@ from hypothesis import strategies as st
 
 import atta
 from atta import POLICIES, VIEWS, Predictions, Record
-from atta.calibrators.fitting import folds
-from atta.experiments.search import Pass, Pool, described, explore, greedy, held_out, losses, rank, search
+from atta.calibrators.crossval import held_out, losses, rank
+from atta.experiments.search import Pass, Pool, Search, described, search
 from atta.types import InputError
-
-
-@pytest.mark.parametrize("method", ["mean-tta-temperature", "temperature", "isotonic"])
-def test_each_image_is_answered_by_a_fit_that_did_not_see_its_fold(record, method):
-    method = atta.find_method(method)
-    predictions, labels = record.predictions[:100], record.labels[:100]
-    found = held_out(method, predictions, labels, count=3)
-    for part in folds(100, 3):
-        rest = [row for row in range(100) if row not in part.tolist()]
-        expected = method.fit(predictions[rest], labels[rest])(predictions[part])
-        assert torch.allclose(found[part], expected, atol=1e-6)
-
-
-def test_too_few_images_to_hold_any_out_are_refused(record):
-    with pytest.raises(InputError, match="expected at least 10 labelled images for 5 folds, got 9"):
-        held_out(atta.Vanilla(), record.predictions[:9], record.labels[:9])
-
-
-def answer(losses_of):
-    """Probabilities of two classes whose NLL for class 0 is as given."""
-    own = torch.as_tensor(losses_of, dtype=torch.float64).neg().exp()
-    return torch.stack([own, 1 - own], dim=1)
-
-
-LABELS = torch.zeros(100, dtype=torch.int64)
-NOISE = torch.linspace(-0.05, 0.05, 100, dtype=torch.float64)  # mean 0, deviation 0.029, standard error 0.0029
-
-
-def test_fewer_passes_win_within_one_standard_error_of_the_best():
-    best = torch.full((100,), 0.3, dtype=torch.float64)
-    close, far = best + NOISE + 0.0025, best + NOISE + 0.0035
-    ranked = rank({"best": (9, answer(best)), "far": (2, answer(far)), "close": (5, answer(close))}, LABELS)
-    assert [one.policy for one in ranked] == ["close", "best", "far"]
-    assert [one.close for one in ranked] == [True, True, False]
-    assert ranked[0].above == pytest.approx(0.0025)
-    assert ranked[0].error == pytest.approx(NOISE.std().item() / 10)
-    assert (ranked[1].above, ranked[1].error) == (0, 0)
-
-
-def test_of_equal_passes_the_better_wins():
-    best = torch.full((100,), 0.3, dtype=torch.float64)
-    ranked = rank({"near": (5, answer(best + NOISE + 0.002)), "nearer": (5, answer(best + NOISE + 0.001))}, LABELS)
-    assert ranked[0].policy == "nearer"
-
-
-@settings(max_examples=50, deadline=None)
-@given(table=st.lists(st.tuples(st.integers(1, 20), st.floats(0.1, 0.2), st.integers(0, 9999)), min_size=1, max_size=6))
-def test_no_candidate_within_one_standard_error_has_fewer_passes_than_the_choice(table):
-    answers = {}
-    for i, (passes, mean, seed) in enumerate(table):
-        noise = torch.rand(100, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) / 10
-        answers[str(i)] = (passes, answer(mean + noise))
-    chosen, *others = rank(answers, LABELS)
-    assert sorted([chosen.policy, *(one.policy for one in others)]) == sorted(answers)
-    assert chosen.close
-    assert min(one.nll for one in (chosen, *others)) == min(
-        losses(p, LABELS).mean().item() for _, p in answers.values()
-    )
-    for one in others:
-        assert not one.close or (one.passes, one.nll) >= (chosen.passes, chosen.nll)
-    assert [one.nll for one in others] == sorted(one.nll for one in others)
-
-
-def test_a_probability_of_zero_has_a_finite_loss():
-    assert losses(torch.tensor([[0.0, 1.0]]), torch.tensor([0])).isfinite().all()
-
-
-def test_nothing_to_choose_from_is_refused():
-    with pytest.raises(InputError, match="expected at least one policy"):
-        rank({}, LABELS)
-
 
 # ------------------------------------------------------------------------------------------------- records as one
 
@@ -157,7 +86,11 @@ FLIP = recorded({"flip": 1})
         ([FLIP, Record(FLIP.predictions, (FLIP.labels + 1) % 3)], {}, "got different labels for the same logits"),
         (Record(FLIP.predictions), {}, "expected a record with labels, got 1 without"),
         (FLIP, {"budget": 1}, "budget: expected 2 or more passes, the image itself and a view, got 1"),
-        (FLIP, {"method": "temperature"}, "expected a method that looks at views, such as c-atta, got temperature"),
+        (
+            FLIP,
+            {"method": atta.TemperatureScaling()},
+            "expected a method that looks at views, such as c-atta, got temperature",
+        ),
         (
             recorded({"nudge": 2}, draws="stratified"),
             {"budget": 2},
@@ -172,7 +105,7 @@ def test_what_cannot_be_searched_is_refused(records, how, message):
 
 def test_greedy_without_views_is_refused():
     with pytest.raises(InputError, match="expected records with views, got none"):
-        greedy(recorded({}))
+        Search().greedy(Pool.of(recorded({})))
 
 
 # -------------------------------------------------------------------------------------------------------- searches
@@ -229,7 +162,7 @@ def test_greedy_is_the_best_of_all_pairs_where_views_add_up():
     every = [Pass(0, "flip", 0), Pass(0, "crop", 0), Pass(0, "crop", 1), Pass(0, "vflip", 0)]
     scores = {frozenset(some): loss_of(record, some) for size in (1, 2) for some in combinations(every, size)}
     singles = {some: score for some, score in scores.items() if len(some) == 1}
-    found = greedy(record, budget=3, folds=3)
+    found = Search(budget=3, folds=3).greedy(Pool.of(record))
     assert frozenset(found[:1]) == min(singles, key=lambda some: singles[some])
     assert frozenset(found) == min(scores, key=lambda some: scores[some])
 
@@ -237,7 +170,8 @@ def test_greedy_is_the_best_of_all_pairs_where_views_add_up():
 @pytest.mark.parametrize("seed", range(2))
 def test_each_greedy_step_is_the_best_there_is_and_the_last_one_helps(seed):
     record = seen(60, seed=seed, flip=[2.0], crop=[2.0, 2.0], vflip=[2.0])
-    found, every = greedy(record, budget=3, folds=3), Pool.of(record).passes()
+    pool = Pool.of(record)
+    found, every = Search(budget=3, folds=3).greedy(pool), pool.passes()
     path = [loss_of(record, found[:size]) for size in range(1, len(found) + 1)]
     assert path == sorted(path, reverse=True)
     for size, score in enumerate(path):
@@ -245,12 +179,12 @@ def test_each_greedy_step_is_the_best_there_is_and_the_last_one_helps(seed):
         assert score == pytest.approx(min(others), abs=1e-9)
     if len(found) < 2:
         assert min(loss_of(record, [*found, one]) for one in every if one not in found) > path[-1] - 1e-6
-    assert greedy(record, budget=2, folds=3) == found[:1]
+    assert Search(budget=2, folds=3).greedy(pool) == found[:1]
 
 
 def test_a_search_with_test_images_fits_on_all_of_its_own():
     whole = Pool.of(seen(flip=[1.0], vflip=[1.5], crop=[1.5, 1.0]))
-    found = explore(whole[:100], budget=3, folds=3, free=True, test=whole[100:])
+    found = Search(budget=3, folds=3).explore(whole[:100], free=True, test=whole[100:])
     assert found.free is not None
     assert {*found.tested} == {"flip-2", "vflip-2", found.free.policy}
     record = whole.records[0]

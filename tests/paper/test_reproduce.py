@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,20 @@ from atta import Predictions, Record
 from atta.cli.app import commands
 from atta.experiments import fits
 from atta.experiments.experiment import Experiment
-from atta.metrics.resampling import Resamples
-from atta.paper import records as recording
-from atta.paper.page import against, chosen, own_table, results_page
+from atta.experiments.tables import chosen, own_table
+from atta.paper.page import against, results_page
 from atta.paper.published import published
-from atta.paper.reproduce import Making, Places, Reproduction, experiments_folder, find_experiments, needed, reproduce
+from atta.paper.records import RECORDINGS, Making
+from atta.paper.reproduce import Places, Reproduction, experiments_folder, find_experiments, needed, reproduce
 from atta.results.rows import Results
 from atta.types import InputError
 from layouts_made import classic
 from scenarios import made_up
 
-pytestmark = pytest.mark.xdist_group("reproduce")  # one worker makes what all of them look at
+pytestmark = [
+    pytest.mark.xdist_group("reproduce"),  # one worker makes what all of them look at
+    pytest.mark.usefixtures("few_resamples"),
+]
 
 FILES = sorted(experiments_folder().glob("*.toml"))
 MAKING = Making(model="small_cnn", steps=2, image_size=16, validation=5, device="cpu", progress=False)
@@ -34,6 +36,14 @@ MAKING = Making(model="small_cnn", steps=2, image_size=16, validation=5, device=
 def no_data_of_this_machine() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("ATTA_DATA", raising=False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_process() -> Iterator[None]:
+    """Commands fit in this process; that others give the same bits is tested with the workers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("atta.experiments.provenance.cores", lambda: 1)
         yield
 
 
@@ -62,15 +72,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_resamples() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("atta.experiments.experiment.Resamples", partial(Resamples, count=20))
-        yield
-
-
 @pytest.fixture(scope="module")
-def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Places, list[str]]:
+def whole(
+    few_resamples: None, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Reproduction, Places, list[str]]:
     """Everything the paper has, from images to numbers."""
     said: list[str] = []
     places = Places(output=tmp_path_factory.mktemp("out"), data=data)
@@ -112,7 +117,7 @@ def test_experiments_are_found_by_name_beginning_or_pattern() -> None:
     assert [e.name for e in find_experiments(["shift"])] == ["shift-cifar10", "shift-aid"]
     assert {e.dataset for e in find_experiments(["*-cifar100"])} == {"cifar100"}
     assert len(find_experiments()) == len(FILES)
-    with pytest.raises(InputError, match="there is no experiment 'shft'; there are: in-distribution-aid, "):
+    with pytest.raises(InputError, match=r"there is no experiment 'shft'. Did you mean 'shift-aid'\? There are: in-d"):
         find_experiments(["shft"])
 
 
@@ -123,7 +128,7 @@ def test_everything_runs_from_data_alone(whole: tuple[Reproduction, Places, list
     done, places, said = whole
     assert not done.skipped
     assert [e.name for e in done.experiments] == [e.name for e in find_experiments()]
-    assert set(done.files) == set(recording.RECORDINGS)
+    assert set(done.files) == set(RECORDINGS)
     assert sum(line.startswith("training") for line in said) == 3
     assert sum(line.startswith("recording") for line in said) == 8
     assert Results.load(places.output / "results.json") == done.results
@@ -138,7 +143,7 @@ def test_a_second_run_makes_nothing_and_gives_the_same_numbers(
 ) -> None:
     done, places, _ = whole
     before = (places.output / "results.json").read_bytes()
-    monkeypatch.setattr(recording, "make", lambda *_, **__: pytest.fail("made again"))
+    monkeypatch.setattr("atta.paper.reproduce.make", lambda *_, **__: pytest.fail("made again"))
     monkeypatch.setattr(fits.Fits, "_keep", lambda *_: pytest.fail("fitted again"))
     reproduce(done.experiments, places, MAKING, say=lambda line: pytest.fail(line))
     assert (places.output / "results.json").read_bytes() == before
@@ -245,11 +250,11 @@ def test_what_cannot_be_had_is_skipped_with_a_line(tmp_path: Path) -> None:
 
 def test_bundled_records_serve_where_no_folder_is_named(tmp_path: Path) -> None:
     plain = Places(output=tmp_path)
-    assert {name for name in recording.RECORDINGS if plain.find(name)} == {
+    assert {name for name in RECORDINGS if plain.find(name)} == {
         *("cifar10", "cifar10_nudged", "cifar10_shift", "cifar10_ood")
     }
-    assert not any(Places(output=tmp_path, records=tmp_path).find(name) for name in recording.RECORDINGS)
-    assert not any(Places(output=tmp_path, data=tmp_path).find(name) for name in recording.RECORDINGS)
+    assert not any(Places(output=tmp_path, records=tmp_path).find(name) for name in RECORDINGS)
+    assert not any(Places(output=tmp_path, data=tmp_path).find(name) for name in RECORDINGS)
 
 
 def test_the_records_an_experiment_needs_are_known() -> None:

@@ -1,0 +1,81 @@
+"""Held-out answers against a slow loop, and the one-standard-error rule."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import atta
+from atta.calibrators.crossval import held_out, losses, rank
+from atta.calibrators.fitting import folds
+from atta.types import InputError
+
+
+@pytest.mark.parametrize("method", ["mean-tta-temperature", "temperature", "isotonic"])
+def test_each_image_is_answered_by_a_fit_that_did_not_see_its_fold(record, method):
+    method = atta.find_method(method)
+    predictions, labels = record.predictions[:100], record.labels[:100]
+    found = held_out(method, predictions, labels, count=3)
+    for part in folds(100, 3):
+        rest = [row for row in range(100) if row not in part.tolist()]
+        expected = method.fit(predictions[rest], labels[rest])(predictions[part])
+        assert torch.allclose(found[part], expected, atol=1e-6)
+
+
+def test_too_few_images_to_hold_any_out_are_refused(record):
+    with pytest.raises(InputError, match="expected at least 10 labelled images for 5 folds, got 9"):
+        held_out(atta.Vanilla(), record.predictions[:9], record.labels[:9])
+
+
+def answer(losses_of):
+    """Probabilities of two classes whose NLL for class 0 is as given."""
+    own = torch.as_tensor(losses_of, dtype=torch.float64).neg().exp()
+    return torch.stack([own, 1 - own], dim=1)
+
+
+LABELS = torch.zeros(100, dtype=torch.int64)
+NOISE = torch.linspace(-0.05, 0.05, 100, dtype=torch.float64)  # mean 0, deviation 0.029, standard error 0.0029
+
+
+def test_fewer_passes_win_within_one_standard_error_of_the_best():
+    best = torch.full((100,), 0.3, dtype=torch.float64)
+    close, far = best + NOISE + 0.0025, best + NOISE + 0.0035
+    ranked = rank({"best": (9, answer(best)), "far": (2, answer(far)), "close": (5, answer(close))}, LABELS)
+    assert [one.policy for one in ranked] == ["close", "best", "far"]
+    assert [one.close for one in ranked] == [True, True, False]
+    assert ranked[0].above == pytest.approx(0.0025)
+    assert ranked[0].error == pytest.approx(NOISE.std().item() / 10)
+    assert (ranked[1].above, ranked[1].error) == (0, 0)
+
+
+def test_of_equal_passes_the_better_wins():
+    best = torch.full((100,), 0.3, dtype=torch.float64)
+    ranked = rank({"near": (5, answer(best + NOISE + 0.002)), "nearer": (5, answer(best + NOISE + 0.001))}, LABELS)
+    assert ranked[0].policy == "nearer"
+
+
+@settings(max_examples=50, deadline=None)
+@given(table=st.lists(st.tuples(st.integers(1, 20), st.floats(0.1, 0.2), st.integers(0, 9999)), min_size=1, max_size=6))
+def test_no_candidate_within_one_standard_error_has_fewer_passes_than_the_choice(table):
+    answers = {}
+    for i, (passes, mean, seed) in enumerate(table):
+        noise = torch.rand(100, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) / 10
+        answers[str(i)] = (passes, answer(mean + noise))
+    chosen, *others = rank(answers, LABELS)
+    assert sorted([chosen.policy, *(one.policy for one in others)]) == sorted(answers)
+    assert chosen.close
+    assert min(one.nll for one in (chosen, *others)) == min(
+        losses(p, LABELS).mean().item() for _, p in answers.values()
+    )
+    for one in others:
+        assert not one.close or (one.passes, one.nll) >= (chosen.passes, chosen.nll)
+    assert [one.nll for one in others] == sorted(one.nll for one in others)
+
+
+def test_a_probability_of_zero_has_a_finite_loss():
+    assert losses(torch.tensor([[0.0, 1.0]]), torch.tensor([0])).isfinite().all()
+
+
+def test_nothing_to_choose_from_is_refused():
+    with pytest.raises(InputError, match="expected at least one policy"):
+        rank({}, LABELS)
