@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import transformers
 from torch import nn
+from typer.testing import CliRunner, Result
 
 import atta
 from atta import Predictions, Record
@@ -166,3 +167,13 @@ REBUILT = {
     "vit, eager attention": lambda: vit(attn_implementation="eager"),
     "convnext, normalised": lambda: atta.Normalized(convnext(), [0.5] * 3, [0.5] * 3),
 }
+
+
+def command(*arguments: str, ok: bool = True) -> Result:
+    """What a command of the command line did, in this process."""
+    from atta.cli.app import commands
+
+    result = CliRunner().invoke(commands, list(arguments))
+    if ok:
+        assert result.exit_code == 0, (result.output, result.exception)
+    return result

@@ -76,10 +76,11 @@ def _tested(experiment: Experiment, fits: Fits, found: Sequence[Trial]) -> Resul
                 "choice": rule,
                 "seed": trial.seed,
             }
-            measured = [Row(**what, metric=metric, value=value) for metric, value in bench.numbers(fit).items()]
+            numbers = bench.numbers(fit)
+            measured = [Row(**what, metric=metric, value=value) for metric, value in numbers.items()]
             rows += measured
             if measured:
-                sure.add(measured[0], bench.numbers(fit), bench.resampled(fit))
+                sure.add(measured[0], numbers, bench.resampled(fit))
             if trial.rows.split == 0 and trial.seed == experiment.seeded(trial.label)[0]:
                 looked.append({**what, **bench.details(fit)})
     return Results(tuple(rows), _about(experiment, fits), tuple(looked), tuple(sure.found()))
@@ -141,14 +142,14 @@ class Bench:
         """What resamples of the test images make of the metrics that are judged by, the same for every fit and split."""
         key = self.fits.key(fit)
         if key not in self._resampled:
-            test, calibrator = self._test(fit), self.fits[fit]
+            test, calibrator, numbers = self._test(fit), self.fits[fit], self.numbers(fit)
             seen = self.fits.seen(fit, test.images)
             self._resampled[key] = replicates(
                 calibrator(seen.predictions),
                 seen.labels,
                 Resamples(len(test.record)),
                 test.rows,
-                metrics=[name for name in JUDGED if name in self.numbers(fit)],
+                metrics=[name for name in JUDGED if name in numbers],
                 simplex=calibrator.method.on_simplex,
             )
         return self._resampled[key]
