@@ -19,6 +19,7 @@ from atta.results.words import NAMES
 
 if TYPE_CHECKING:
     from atta.experiments.experiment import Experiment
+    from atta.paper.reproduce import Reproduction
 
 
 def run(
@@ -80,9 +81,7 @@ def reproduce(
     that come with the package are used. What cannot be had is skipped with a line. Stopped, the same command goes on.
     """
     from atta.experiments.provenance import cores, machine
-    from atta.experiments.tables import own_table
-    from atta.paper.claims import claims_table
-    from atta.paper.page import against, results_page
+    from atta.paper.page import results_page
     from atta.paper.records import VALIDATION, Making
     from atta.paper.reproduce import Places, find_experiments
     from atta.paper.reproduce import reproduce as run_all
@@ -99,17 +98,7 @@ def reproduce(
     with resumable(output):
         places = Places(output=output, records=records, data=data)
         done = run_all(chosen, places, making, say=say, bar=bar, workers=cores())
-    for experiment in done.experiments:
-        show(own_table(done.results, experiment))
-        for first in (False, True):
-            table = against(done.results, experiment, first=first)
-            if table is not None:
-                show(table)
-    if not done.experiments:
-        raise InputError("nothing could be run: see the lines above")
-    checked = claims_table(done.results, names=lambda name: NAMES.get(name, name))
-    if checked.cells:
-        show(checked)
+    show_reproduction(done)
     out.print(f"numbers: {output / 'results.json'}")
     if page is not None:
         with whole_file(page) as part:
@@ -174,3 +163,21 @@ def run_experiment(chosen: Experiment, records: Path | None = None) -> Results:
     loaded = load_records(find_records([chosen], Places(output=Path(), records=records, own=False)))
     with TemporaryDirectory() as folder, bar(chosen.name, planned(chosen, loaded)) as advance:
         return run_all(chosen, loaded, fits=Fits(loaded, Path(folder), cores()), done=advance)
+
+
+def show_reproduction(done: Reproduction) -> None:
+    """Print the table of each experiment, ours beside the published, and the paper's conclusions."""
+    from atta.experiments.tables import own_table
+    from atta.paper.claims import claims_table
+    from atta.paper.page import against
+
+    if not done.experiments:
+        raise InputError("nothing could be run: see the lines above")
+    for experiment in done.experiments:
+        show(own_table(done.results, experiment))
+        for table in (against(done.results, experiment, first=first) for first in (False, True)):
+            if table is not None:
+                show(table)
+    checked = claims_table(done.results, names=lambda name: NAMES.get(name, name))
+    if checked.cells:
+        show(checked)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from atta.cli.arguments import read_images, read_rows
+from atta.cli.arguments import read_rows
 
 if TYPE_CHECKING:
     from atta.images.sets import ImageSet
@@ -80,10 +80,17 @@ class Source:
 
     def read(self, dataset: str, rows: str | None) -> ImageSet:
         """Load a dataset by name, or a folder of images by its path; shuffled, and then cut to the rows."""
-        from atta.images.datasets import arrange
+        from atta.images.datasets import arrange, load
+        from atta.images.layouts import folder_of_images
 
-        images = read_images(dataset, self.split, data=self.data, image_size=self.image_size, columns=self.columns)
-        return arrange(images, shuffle=self.shuffle, rows=None if rows is None else read_rows(rows))
+        part = None if rows is None else read_rows(rows)
+        if self.data is None and Path(dataset).is_dir():
+            images = folder_of_images(Path(dataset))
+            return arrange(images, shuffle=self.shuffle, rows=part, image_size=self.image_size)
+        image, _, label = (self.columns or "").partition(",")
+        columns = (image, label or None) if self.columns else None
+        images = load(dataset, self.split, data=self.data, image_size=self.image_size, columns=columns)
+        return arrange(images, shuffle=self.shuffle, rows=part)
 
 
 ANY = Source()  # what a signature has as the default of the group; typer goes by those of its fields
