@@ -39,7 +39,7 @@ def test_what_goes_wrong_in_another_process_is_said_in_this_one(record: Record, 
     assert record.labels is not None
     wrong = Task(VATTA(views=["zoom"]), [(record.predictions, record.labels)], [tmp_path / "a.safetensors"])
     with pytest.raises(InputError, match="expected predictions with the views zoom, got: flip, crop"):
-        list(run([wrong], 2))
+        list(run([wrong], 1))
 
 
 def test_threads_are_given_back() -> None:
@@ -74,7 +74,7 @@ def test_a_process_that_is_killed_is_one_sentence(record: Record, tmp_path: Path
     with pytest.raises(
         InputError, match="a process that fitted was ended, perhaps for want of memory; the same call goes on"
     ):
-        list(run([endless(record, tmp_path, killed=True)], 2))
+        list(run([endless(record, tmp_path, killed=True)], 1))
 
 
 def test_a_run_that_is_stopped_ends_its_processes(record: Record, tmp_path: Path) -> None:
@@ -86,6 +86,6 @@ def test_a_run_that_is_stopped_ends_its_processes(record: Record, tmp_path: Path
 
     before = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        list(run(tasks(), 2))
+        list(run(tasks(), 1))
     assert time.monotonic() - before < 60
     assert not active_children()
