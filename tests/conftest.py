@@ -4,18 +4,17 @@ import os
 
 os.environ["COLUMNS"] = "160"  # tables as wide as on a screen, whatever started the tests
 
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import settings
 
 from atta import Record
+from atta.metrics.resampling import Resamples
 from scenarios import made_up
-
-if TYPE_CHECKING:
-    pass
 
 torch.set_num_threads(1)  # two workers on two cores
 
@@ -26,6 +25,14 @@ settings.load_profile("brief")
 @pytest.fixture
 def record() -> Record:
     return made_up()
+
+
+@pytest.fixture(scope="module")
+def few_resamples() -> Iterator[None]:
+    """Twenty resamples where experiments take two thousand, for tests that are not about intervals."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("atta.experiments.run.Resamples", partial(Resamples, count=20))
+        yield
 
 
 @pytest.fixture(scope="session")

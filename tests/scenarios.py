@@ -2,16 +2,19 @@
 
 import copy
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
+from typer.testing import CliRunner, Result
 
 import atta
 from atta import Predictions, Record
 from atta.calibrators import Calibrator, ViewBlend
 from atta.deploy.classifier import CalibratedClassifier
+from atta.experiments.experiment import Experiment
 from atta.networks.adapters import MODELS
 
 POLICY = "flip + 2 crop"
@@ -73,6 +76,25 @@ def check_same(together: list[Calibrator], alone: list[Calibrator]) -> None:
         for key, value in one.state_dict().items():
             assert value.dtype == other.state_dict()[key].dtype
             assert torch.equal(value, other.state_dict()[key])
+
+
+QUICK: dict[str, Any] = {"optimizer": "adam", "start": "1/k", "epochs": 3}  # settings of m-atta and v-atta
+POLICIES = ("flip + crop", "flip + 2 crop + brightness", "brightness + contrast")
+
+
+def small_experiment(**changes: Any) -> Experiment:
+    """Four methods on 100 rows of the record "a", each with the policy that two rules choose for it."""
+    content: dict[str, Any] = {
+        "name": "small",
+        "dataset": "shop",
+        "fit": "a",
+        "methods": {"vanilla": {}, "temperature": {}, "v-atta": QUICK, "quick": {"method": "m-atta", **QUICK}},
+        "policies": POLICIES,
+        "choose": ("paper", "cross-validated"),
+        "validation": 100,
+        "splits": 2,
+    }
+    return Experiment.of(content | changes)
 
 
 @cache
@@ -186,3 +208,13 @@ REBUILT = {
     "vit, eager attention": lambda: vit(attn_implementation="eager"),
     "convnext, normalised": lambda: atta.Normalized(convnext(), [0.5] * 3, [0.5] * 3),
 }
+
+
+def command(*arguments: str, ok: bool = True) -> Result:
+    """What a command of the command line did, in this process."""
+    from atta.cli.app import commands
+
+    result = CliRunner().invoke(commands, list(arguments))
+    if ok:
+        assert result.exit_code == 0, (result.output, result.exception)
+    return result

@@ -11,7 +11,7 @@ from PIL import Image
 
 import atta
 from atta.cli.demo import EXPERIMENT, digits, thumbnails
-from atta.experiments.experiment import compare
+from atta.experiments.compare import compare
 from atta.paper.reproduce import Places, find_experiments, find_records
 from atta.predictions import BUNDLED
 

@@ -1,4 +1,4 @@
-"""Which policy: searches of records."""
+"""Which policy: records as one, and searches of them."""
 
 from itertools import combinations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import atta
 from atta import POLICIES, VIEWS, Predictions, Record
 from atta.calibrators.crossval import held_out, losses, rank
-from atta.experiments.search import Pass, Pool, described, explore, greedy, search
+from atta.experiments.search import Pass, Pool, Search, described, search
 from atta.types import InputError
 
 # ------------------------------------------------------------------------------------------------- records as one
@@ -86,7 +86,11 @@ FLIP = recorded({"flip": 1})
         ([FLIP, Record(FLIP.predictions, (FLIP.labels + 1) % 3)], {}, "got different labels for the same logits"),
         (Record(FLIP.predictions), {}, "expected a record with labels, got 1 without"),
         (FLIP, {"budget": 1}, "budget: expected 2 or more passes, the image itself and a view, got 1"),
-        (FLIP, {"method": "temperature"}, "expected a method that looks at views, such as c-atta, got temperature"),
+        (
+            FLIP,
+            {"method": atta.TemperatureScaling()},
+            "expected a method that looks at views, such as c-atta, got temperature",
+        ),
         (
             recorded({"nudge": 2}, draws="stratified"),
             {"budget": 2},
@@ -101,7 +105,7 @@ def test_what_cannot_be_searched_is_refused(records, how, message):
 
 def test_greedy_without_views_is_refused():
     with pytest.raises(InputError, match="expected records with views, got none"):
-        greedy(recorded({}))
+        Search().greedy(Pool.of(recorded({})))
 
 
 # -------------------------------------------------------------------------------------------------------- searches
@@ -158,7 +162,7 @@ def test_greedy_is_the_best_of_all_pairs_where_views_add_up():
     every = [Pass(0, "flip", 0), Pass(0, "crop", 0), Pass(0, "crop", 1), Pass(0, "vflip", 0)]
     scores = {frozenset(some): loss_of(record, some) for size in (1, 2) for some in combinations(every, size)}
     singles = {some: score for some, score in scores.items() if len(some) == 1}
-    found = greedy(record, budget=3, folds=3)
+    found = Search(budget=3, folds=3).greedy(Pool.of(record))
     assert frozenset(found[:1]) == min(singles, key=lambda some: singles[some])
     assert frozenset(found) == min(scores, key=lambda some: scores[some])
 
@@ -166,7 +170,8 @@ def test_greedy_is_the_best_of_all_pairs_where_views_add_up():
 @pytest.mark.parametrize("seed", range(2))
 def test_each_greedy_step_is_the_best_there_is_and_the_last_one_helps(seed):
     record = seen(60, seed=seed, flip=[2.0], crop=[2.0, 2.0], vflip=[2.0])
-    found, every = greedy(record, budget=3, folds=3), Pool.of(record).passes()
+    pool = Pool.of(record)
+    found, every = Search(budget=3, folds=3).greedy(pool), pool.passes()
     path = [loss_of(record, found[:size]) for size in range(1, len(found) + 1)]
     assert path == sorted(path, reverse=True)
     for size, score in enumerate(path):
@@ -174,12 +179,12 @@ def test_each_greedy_step_is_the_best_there_is_and_the_last_one_helps(seed):
         assert score == pytest.approx(min(others), abs=1e-9)
     if len(found) < 2:
         assert min(loss_of(record, [*found, one]) for one in every if one not in found) > path[-1] - 1e-6
-    assert greedy(record, budget=2, folds=3) == found[:1]
+    assert Search(budget=2, folds=3).greedy(pool) == found[:1]
 
 
 def test_a_search_with_test_images_fits_on_all_of_its_own():
     whole = Pool.of(seen(flip=[1.0], vflip=[1.5], crop=[1.5, 1.0]))
-    found = explore(whole[:100], budget=3, folds=3, free=True, test=whole[100:])
+    found = Search(budget=3, folds=3).explore(whole[:100], free=True, test=whole[100:])
     assert found.free is not None
     assert {*found.tested} == {"flip-2", "vflip-2", found.free.policy}
     record = whole.records[0]

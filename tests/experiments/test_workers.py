@@ -1,20 +1,27 @@
-"""Fits in other processes: the same bits, and errors that come back."""
+"""Fits in other processes: the same bits, errors that come back, and an end when nobody waits for them."""
 
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
 import torch
 
-from atta import MATTA, VATTA, InputError, Record, TemperatureScaling
+from atta import MATTA, VATTA, Calibrator, InputError, Predictions, Record, TemperatureScaling
 from atta.experiments.fits import Fit, Fits, Rows
 from atta.experiments.workers import Task, one_thread, run
+from atta.types import Labels
 
 
 def test_fits_in_other_processes_have_the_same_bits(record: Record, tmp_path: Path) -> None:
-    methods = (MATTA(epochs=3), VATTA(), TemperatureScaling())
+    methods = (MATTA(epochs=3), TemperatureScaling())
     wanted = [
         Fit("a", Rows(300, 100, split), method, "flip + 2 crop" if method.needs_views else "")
-        for split in range(3)
+        for split in range(2)
         for method in methods
     ]
     here, there = Fits({"a": record}), Fits({"a": record}, tmp_path, workers=2)
@@ -32,7 +39,7 @@ def test_what_goes_wrong_in_another_process_is_said_in_this_one(record: Record, 
     assert record.labels is not None
     wrong = Task(VATTA(views=["zoom"]), [(record.predictions, record.labels)], [tmp_path / "a.safetensors"])
     with pytest.raises(InputError, match="expected predictions with the views zoom, got: flip, crop"):
-        list(run([wrong], 2))
+        list(run([wrong], 1))
 
 
 def test_threads_are_given_back() -> None:
@@ -40,3 +47,45 @@ def test_threads_are_given_back() -> None:
     with one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endless(TemperatureScaling):
+    """A fit that would not end in time; the process says that it began, and ends itself if it is to."""
+
+    begun: str
+    killed: bool = False
+
+    def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
+        Path(self.begun).touch()
+        if self.killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
+        raise AssertionError("nobody waited")
+
+
+def endless(record: Record, tmp_path: Path, *, killed: bool = False) -> Task:
+    assert record.labels is not None
+    method = Endless(begun=str(tmp_path / "begun"), killed=killed)
+    return Task(method, [(record.predictions, record.labels)], [tmp_path / "a.safetensors"])
+
+
+def test_a_process_that_is_killed_is_one_sentence(record: Record, tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match="a process that fitted was ended, perhaps for want of memory; the same call goes on"
+    ):
+        list(run([endless(record, tmp_path, killed=True)], 1))
+
+
+def test_a_run_that_is_stopped_ends_its_processes(record: Record, tmp_path: Path) -> None:
+    def tasks() -> Iterator[Task]:
+        yield endless(record, tmp_path)
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.05)
+        raise KeyboardInterrupt
+
+    before = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        list(run(tasks(), 1))
+    assert time.monotonic() - before < 60
+    assert not active_children()

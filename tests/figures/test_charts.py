@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 import atta
 from atta import METRICS, VATTA, InputError, TemperatureScaling, Vanilla
 from atta.cli.app import commands
+from atta.experiments.compare import compare
 from atta.experiments.details import details as look
-from atta.experiments.experiment import compare
 from atta.figures import charts as figures
 from atta.results.rows import Results, Row
 from scenarios import made_up

@@ -117,6 +117,6 @@ def test_the_published_numbers_are_the_papers() -> None:
 
 def test_a_table_the_paper_does_not_have_is_said() -> None:
     with pytest.raises(
-        InputError, match=r"the paper has no table 'in_distribution'; it has: policy_validation_brier.cifar10, "
+        InputError, match=r"the paper has no table 'in_distribution'. Did you mean 'in_distribution.aid'\?"
     ):
         published("in_distribution")

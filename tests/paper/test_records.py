@@ -1,6 +1,7 @@
 """Every record of the paper's experiments is made from data as it is published, and goes on where it was stopped."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from typer.testing import CliRunner
 
 from atta.cli.app import commands
 from atta.collection import runner, shards
-from atta.images.datasets import UCMERCED_IN_AID, load, split_indices
+from atta.images.datasets import load, split_indices
 from atta.networks import training
-from atta.paper import records as recording
-from atta.paper.records import NETWORKS, RECORDINGS, make, obstacle
+from atta.paper.records import NETWORKS, RECORDINGS, Making, make, obstacle
+from atta.paper.shifts import UCMERCED_IN_AID
 from atta.predictions import Record
 from atta.types import InputError
 from layouts_made import AID, CIFAR10, classic, flat, hub, labels, pickled, pixels, table
@@ -38,16 +39,11 @@ CLASSES = {"cifar10": 10, "cifar100": 100, "aid": 30}
 # ---- all of them, made once
 
 
+MAKING = Making(model="small_cnn", steps=2, image_size=16, validation=5, device="cpu", progress=False)
+
+
 def settings(root: Path, out: Path) -> dict[str, Any]:
-    out = {"data": root, "records": out / "records", "networks": out / "networks"}
-    return out | {
-        "model": "small_cnn",
-        "steps": 2,
-        "image_size": 16,
-        "validation": 5,
-        "device": "cpu",
-        "progress": False,
-    }
+    return {"data": root, "records": out / "records", "networks": out / "networks", "making": MAKING}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -173,11 +169,11 @@ def test_a_second_call_does_nothing(made, monkeypatch):
         raise AssertionError("work was done again")
 
     for work in ("train", "collect", "load", "load_trained"):
-        monkeypatch.setattr(recording, work, refuse)
+        monkeypatch.setattr(f"atta.paper.records.{work}", refuse)
     for name in RECORDINGS:
         path = made[0]["records"] / f"{name}.safetensors"
         before = path.stat()
-        assert make(name, say=refuse, **made[0] | {"seed": 5}) == path
+        assert make(name, say=refuse, **made[0] | {"making": replace(MAKING, seed=5)}) == path
         assert path.stat() == before
 
 
@@ -246,7 +242,7 @@ def trained(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
 )
 def test_a_network_that_was_trained_otherwise_is_refused_in_one_sentence(trained, tmp_path, other, sentence):
     with pytest.raises(InputError, match=r"^expected .*model.safetensors to belong to this run, but " + sentence):
-        make("cifar10", say=print, **trained | other | {"records": tmp_path})
+        make("cifar10", say=print, **trained | {"making": replace(MAKING, **other), "records": tmp_path})
 
 
 def test_a_checkpoint_of_another_training_is_refused_too(root, tmp_path, monkeypatch):
@@ -258,13 +254,13 @@ def test_a_checkpoint_of_another_training_is_refused_too(root, tmp_path, monkeyp
     with pytest.raises(
         InputError, match=r"checkpoint.pt to belong to this run, but its shape is \[3, 16, 16\] and not"
     ):
-        make("aid", **chosen | {"image_size": 20})
+        make("aid", **chosen | {"making": replace(MAKING, image_size=20)})
 
 
 def test_the_size_of_the_images_is_a_setting_where_they_are_resized(trained, tmp_path):
     assert [NETWORKS[name].changed(None, 96).image_size for name in NETWORKS] == [None, None, 96]
     assert [NETWORKS[name].changed(7, None).image_size for name in NETWORKS] == [None, None, 224]
-    make("cifar10", **trained | {"records": tmp_path, "image_size": 96})
+    make("cifar10", **trained | {"records": tmp_path, "making": replace(MAKING, image_size=96)})
     assert Record.load(tmp_path / "cifar10.safetensors").origin["image_shape"] == "3 x 32 x 32"
 
 
@@ -304,7 +300,7 @@ def test_an_obstacle_is_one_sentence(tmp_path, monkeypatch):
     )
     with pytest.raises(InputError, match=r"^cifar100: no train split of cifar100 and no test split"):
         make("cifar100", **settings(tmp_path, tmp_path))
-    with pytest.raises(InputError, match=r"got 'cifar10_shft'; did you mean cifar10_shift\?"):
+    with pytest.raises(InputError, match=r"got 'cifar10_shft'. Did you mean 'cifar10_shift'\?"):
         obstacle("cifar10_shft", tmp_path)
     table(tmp_path / "cifar100" / "train-00000-of-00001.parquet", "img", pixels(1, 32, 0), {})
     monkeypatch.setenv("ATTA_DATA", str(tmp_path))
@@ -317,5 +313,5 @@ def test_too_few_images_to_leave_some_out_are_named_before_the_training(root, tm
         "found 18$"
     )
     with pytest.raises(InputError, match=expected):
-        make("cifar10_ood", **settings(root, tmp_path) | {"validation": 18})
+        make("cifar10_ood", **settings(root, tmp_path) | {"making": replace(MAKING, validation=18)})
     assert list(tmp_path.iterdir()) == []

@@ -1,30 +1,31 @@
 """The paper's experiments from start to end, on made-up data in the layouts it is published in."""
 
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from atta import Predictions, Record
-from atta.cli.app import commands
+from atta import Record
 from atta.experiments import fits
 from atta.experiments.experiment import Experiment
-from atta.metrics.resampling import Resamples
-from atta.paper import records as recording
-from atta.paper.page import against, chosen, own_table, results_page
+from atta.experiments.tables import chosen, own_table
+from atta.paper.page import against, results_page
 from atta.paper.published import published
-from atta.paper.reproduce import Making, Places, Reproduction, experiments_folder, find_experiments, needed, reproduce
+from atta.paper.records import RECORDINGS, Making
+from atta.paper.reproduce import Places, Reproduction, experiments_folder, find_experiments, needed, reproduce
 from atta.results.rows import Results
 from atta.types import InputError
 from layouts_made import classic
-from scenarios import made_up
+from scenarios import command, made_up
 
-pytestmark = pytest.mark.xdist_group("reproduce")  # one worker makes what all of them look at
+pytestmark = [
+    pytest.mark.xdist_group("reproduce"),  # one worker makes what all of them look at
+    pytest.mark.usefixtures("few_resamples"),
+]
 
 FILES = sorted(experiments_folder().glob("*.toml"))
 MAKING = Making(model="small_cnn", steps=2, image_size=16, validation=5, device="cpu", progress=False)
@@ -47,7 +48,7 @@ def quick(experiment: Experiment) -> Experiment:
             case "shrunk-m-atta":
                 own |= {"strengths": [1.0], "folds": 2}
         if label == "dirichlet":
-            own["grid"] = [[1.0, 1.0]]
+            own["method"] = "temperature"  # a fit of 100 x 100 weights takes seconds
     if experiment.name.startswith("past-the-paper"):
         methods = {label: own for label, own in methods.items() if label in ("vanilla", "m-atta", "c-atta, 3 nudges")}
     few = {"policies": ("aug1", "aug8")} if experiment.choose else {}
@@ -62,15 +63,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_resamples() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("atta.experiments.experiment.Resamples", partial(Resamples, count=20))
-        yield
-
-
 @pytest.fixture(scope="module")
-def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Places, list[str]]:
+def whole(
+    few_resamples: None, data: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Reproduction, Places, list[str]]:
     """Everything the paper has, from images to numbers."""
     said: list[str] = []
     places = Places(output=tmp_path_factory.mktemp("out"), data=data)
@@ -112,8 +108,31 @@ def test_experiments_are_found_by_name_beginning_or_pattern() -> None:
     assert [e.name for e in find_experiments(["shift"])] == ["shift-cifar10", "shift-aid"]
     assert {e.dataset for e in find_experiments(["*-cifar100"])} == {"cifar100"}
     assert len(find_experiments()) == len(FILES)
-    with pytest.raises(InputError, match="there is no experiment 'shft'; there are: in-distribution-aid, "):
+    with pytest.raises(InputError, match=r"there is no experiment 'shft'. Did you mean 'shift-aid'\? There are: in-d"):
         find_experiments(["shft"])
+
+
+def test_the_experiments_lie_beside_the_source_or_inside_the_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(__file__).parents[2]
+    assert experiments_folder().samefile(root / "experiments")
+    build = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    inside = tmp_path / build["targets"]["wheel"]["force-include"]["experiments"]
+    inside.mkdir(parents=True)
+    monkeypatch.setattr("atta.paper.reproduce.__file__", str(tmp_path / "atta" / "paper" / "reproduce.py"))
+    assert experiments_folder() == inside
+
+
+def test_a_table_that_the_paper_does_not_have_is_named_when_the_file_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('published = "in_distribution.cifr10"\ndataset = "shop"\nfit = "cifar10"\n[methods.vanilla]\n')
+    sentence = (
+        "mine.toml: published: the paper has no table 'in_distribution.cifr10'. Did you mean 'in_distribution.cif"
+    )
+    assert sentence in str(command("run", str(file), ok=False).exception)
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        find_experiments(folder=tmp_path)
 
 
 # ---- from images to the page
@@ -123,7 +142,7 @@ def test_everything_runs_from_data_alone(whole: tuple[Reproduction, Places, list
     done, places, said = whole
     assert not done.skipped
     assert [e.name for e in done.experiments] == [e.name for e in find_experiments()]
-    assert set(done.files) == set(recording.RECORDINGS)
+    assert set(done.files) == set(RECORDINGS)
     assert sum(line.startswith("training") for line in said) == 3
     assert sum(line.startswith("recording") for line in said) == 8
     assert Results.load(places.output / "results.json") == done.results
@@ -137,11 +156,14 @@ def test_a_second_run_makes_nothing_and_gives_the_same_numbers(
     whole: tuple[Reproduction, Places, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done, places, _ = whole
-    before = (places.output / "results.json").read_bytes()
-    monkeypatch.setattr(recording, "make", lambda *_, **__: pytest.fail("made again"))
+    names = ("policies-validation-cifar10", "shift-cifar10", "ood-aid", "past-the-paper-cifar10")
+    files = [places.output / f"{name}.json" for name in ("results", *names)]
+    before, *each = [path.read_bytes() for path in files]
+    monkeypatch.setattr("atta.paper.reproduce.make", lambda *_, **__: pytest.fail("made again"))
     monkeypatch.setattr(fits.Fits, "_keep", lambda *_: pytest.fail("fitted again"))
-    reproduce(done.experiments, places, MAKING, say=lambda line: pytest.fail(line))
-    assert (places.output / "results.json").read_bytes() == before
+    reproduce([e for e in done.experiments if e.name in names], places, MAKING, say=lambda line: pytest.fail(line))
+    assert [path.read_bytes() for path in files[1:]] == each
+    files[0].write_bytes(before)  # of all experiments, for the tests after this one
 
 
 def test_a_run_that_was_stopped_goes_on_and_ends_with_the_same_numbers(
@@ -245,87 +267,15 @@ def test_what_cannot_be_had_is_skipped_with_a_line(tmp_path: Path) -> None:
 
 def test_bundled_records_serve_where_no_folder_is_named(tmp_path: Path) -> None:
     plain = Places(output=tmp_path)
-    assert {name for name in recording.RECORDINGS if plain.find(name)} == {
+    assert {name for name in RECORDINGS if plain.find(name)} == {
         *("cifar10", "cifar10_nudged", "cifar10_shift", "cifar10_ood")
     }
-    assert not any(Places(output=tmp_path, records=tmp_path).find(name) for name in recording.RECORDINGS)
-    assert not any(Places(output=tmp_path, data=tmp_path).find(name) for name in recording.RECORDINGS)
+    assert not any(Places(output=tmp_path, records=tmp_path).find(name) for name in RECORDINGS)
+    assert not any(Places(output=tmp_path, data=tmp_path).find(name) for name in RECORDINGS)
 
 
 def test_the_records_an_experiment_needs_are_known() -> None:
     assert needed(find_experiments(["*-aid"])) == ["aid", "aid_shift", "aid_ood"]
-
-
-def atta(*arguments: str, code: int = 0) -> str:
-    result = CliRunner().invoke(commands, list(arguments))
-    assert result.exit_code == code or (code == 2 and isinstance(result.exception, InputError)), result.output
-    return result.output + (str(result.exception) if code else "")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made_up(60, 10).save(tmp_path / "cifar10.safetensors")
-    (tmp_path / "mine.toml").write_text(
-        'dataset = "shop"\nfit = "cifar10"\nvalidation = 20\nsplits = 2\n[methods.vanilla]\n[methods.temperature]\n'
-    )
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("style", "text"), [("table", "mine"), ("markdown", "| method |"), ("csv", "method,"), ("latex", "toprule")]
-)
-def test_run_prints_the_table_of_a_file(folder: Path, style: str, text: str) -> None:
-    arguments = [
-        "run",
-        str(folder / "mine.toml"),
-        "--records",
-        str(folder),
-        "--format",
-        style,
-        "-o",
-        str(folder / "r.json"),
-    ]
-    assert text in atta(*arguments)
-    assert Results.load(folder / "r.json").names("method") == ["vanilla", "temperature"]
-
-
-def test_run_says_what_is_wrong_in_one_sentence(folder: Path) -> None:
-    file, records = str(folder / "mine.toml"), str(folder)
-    assert "there is no record cifar10" in atta("run", file, "--records", str(folder / "none"), code=2)
-    assert "--format takes table, markdown" in atta("run", file, "--records", records, "--format", "word", code=2)
-    (folder / "cifar10.safetensors").write_bytes((folder / "cifar10.safetensors").read_bytes()[:500])
-    assert "is not a whole safetensors file" in atta("run", file, "--records", records, code=2)
-
-
-def test_reproduce_prints_ours_beside_the_published_and_the_claims(tmp_path: Path) -> None:
-    records = tmp_path / "records"
-    record = made_up(60, 10)
-    views = {
-        kind: view[:, :1].repeat(1, 5, 1) if kind != "flip" else view for kind, view in record.predictions.views.items()
-    }
-    Record(Predictions(record.predictions.logits, views), record.labels).save(records / "cifar10.safetensors")
-    output = atta(
-        *(
-            "reproduce",
-            "--only",
-            "policies-validation-cifar10",
-            "--only",
-            "policies-test-cifar10",
-            "--records",
-            str(records),
-        ),
-        *("-o", str(tmp_path / "out"), "--splits", "1", "--validation", "20", "--page", str(tmp_path / "page.md")),
-    )
-    assert "0.0399" in output
-    assert "M-ATTA over-fits" in output
-    assert (tmp_path / "page.md").read_text().startswith("# Results")
-    assert (tmp_path / "out" / "results.json").is_file()
-
-
-def test_reproduce_without_anything_to_run_is_an_error(tmp_path: Path) -> None:
-    message = "nothing could be run"
-    arguments = ["reproduce", "--only", "shift-aid", "--records", str(tmp_path), "-o", str(tmp_path / "out")]
-    assert message in atta(*arguments, code=2)
 
 
 def test_a_record_made_with_other_settings_is_refused(whole: tuple[Reproduction, Places, list[str]]) -> None:
@@ -358,23 +308,3 @@ def test_records_that_do_not_fit_skip_one_experiment_and_not_the_others(tmp_path
     assert [e.name for e in done.experiments] == ["space-cifar10"]
     assert "cifar10_shift has 5 classes" in done.skipped["shift-cifar10"]
     assert results_page(done, {}, command="x")
-
-
-def test_a_label_may_hold_what_tables_put_between_names(folder: Path) -> None:
-    file = folder / "odd.toml"
-    file.write_text((folder / "mine.toml").read_text() + '[methods."a · b | c"]\nmethod = "vanilla"\n')
-    assert "a · b" in atta("run", str(file), "--records", str(folder))
-
-
-def test_what_cannot_be_written_is_one_sentence(folder: Path) -> None:
-    arguments = ("run", str(folder / "mine.toml"), "--records", str(folder))
-    assert "cannot be written" in atta(*arguments, "-o", str(folder / "mine.toml" / "x.json"), code=2)
-
-
-def test_a_methods_own_policies_stand_beside_the_others(folder: Path) -> None:
-    file = folder / "own.toml"
-    own = '[methods.v-atta]\noptimizer = "adam"\nepochs = 2\npolicies = ["flip", "flip + 2 crop"]\n'
-    file.write_text((folder / "mine.toml").read_text() + own)
-    output = atta("run", str(file), "--records", str(folder), "--format", "markdown")
-    for line in ("| temperature |", "| v-atta · flip |", "| v-atta · flip + 2 crop |"):
-        assert line in output

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from atta import find_method
-from atta.experiments.experiment import compare
+from atta.experiments.compare import compare
 from atta.report.page import write_report
 from atta.results.rows import Results
 from scenarios import made_up

@@ -16,7 +16,9 @@ import torch
 from scipy import stats
 
 from atta import Predictions, Record, find_method
-from atta.experiments.experiment import Experiment, compare, run
+from atta.experiments.compare import compare
+from atta.experiments.experiment import Experiment
+from atta.experiments.run import run
 from atta.report.page import _points, inlined, report, write_report
 from atta.report.sections import sections_of
 from atta.results.rows import Results, Row

@@ -1,1 +1,15 @@
-"""cli."""
+"""The command line, `atta`: each command reads what was typed, calls one function of another room, and prints one table.
+
+Nothing is computed here, and nothing imports this room. A command imports what it needs when it runs.
+
+app           the commands in their order; a mistake is one sentence
+records       methods, compare, fit, evaluate, search: from records, without the network
+networks      train, collect: with the network
+deploy        calibrate, export, predict
+experiments   run, reproduce, demo
+pages         report, figure
+options       options that commands share, and groups of them
+arguments     what was typed, read
+terminal      what a person sees: tables, bars
+demo          the chain that `atta demo` shows
+"""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from atta.errors import InputError
 
 if TYPE_CHECKING:
-    from atta.images.sets import ImageSet
     from atta.predictions import Record
 
 
@@ -48,20 +47,6 @@ def read_model(text: str) -> tuple[Any, dict[str, str]]:
     except (ImportError, AttributeError) as error:
         raise InputError(f"{text} cannot be imported: {error}") from None
     return found if isinstance(found, nn.Module) else found(), {"model": text}
-
-
-def read_images(
-    dataset: str, split: str, *, data: Path | None, image_size: int | None, columns: str | None
-) -> ImageSet:
-    """Load a dataset by name, or a folder of images by its path."""
-    from atta.images.datasets import load
-    from atta.images.layouts import folder_of_images
-
-    if data is None and Path(dataset).is_dir():
-        images = folder_of_images(Path(dataset))
-        return images if image_size is None else images.resized(image_size)
-    image, _, label = (columns or "").partition(",")
-    return load(dataset, split, data=data, image_size=image_size, columns=(image, label or None) if columns else None)
 
 
 def read_output(path: Path) -> None:

@@ -4,13 +4,15 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from atta import progress
+from atta.errors import InputError
 from atta.results.rows import Table
 
 out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)  # a pipe must not cut numbers off
@@ -34,6 +36,19 @@ def show(table: Table) -> None:
     out.print()
 
 
+def formatted(style: str) -> Callable[[Table], None]:
+    """Return what prints a table in that style."""
+    styles: dict[str, Callable[[Table], None]] = {
+        "table": show,
+        "markdown": lambda table: print("\n\n".join(filter(None, (table.markdown(), table.legend))), end="\n\n"),
+        "csv": lambda table: print(table.csv(), end=""),
+        "latex": lambda table: print(table.latex()),
+    }
+    if style not in styles:
+        raise InputError(f"--format takes {', '.join(styles)}, got {style!r}")
+    return styles[style]
+
+
 def say(line: str) -> None:
     """Say one line, however long, beside the answers."""
     err.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -41,11 +56,10 @@ def say(line: str) -> None:
 
 @contextmanager
 def bar(title: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar that goes away when done; the body calls what it is given after each step."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        task = progress.add_task(title, total=total)
-        yield lambda what: progress.update(task, advance=1, description=what)
+    """Show a bar that goes away when done, to a person; the body calls what it is given after each step, with its name."""
+    steps = count(1)
+    with progress.bar(title, total, shown=err.is_terminal, transient=True) as tell:
+        yield lambda what: tell(next(steps), what)
 
 
 @contextmanager

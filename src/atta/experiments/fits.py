@@ -20,12 +20,12 @@ from jaxtyping import Int
 from torch import Tensor
 
 from atta import __version__
-from atta.calibrators import Calibrator, Method, load
+from atta.calibrators import METHODS, Calibrator, Method, load
 from atta.calibrators.fitting import folds
+from atta.errors import InputError
 from atta.experiments import workers
 from atta.images.views import Policy
 from atta.predictions import Predictions, Record
-from atta.types import InputError
 
 RECORDED = "recorded"
 """The policy that takes a record's views as they are."""
@@ -178,7 +178,7 @@ class Fits:
             "torch": torch.__version__,
             "record": self.fingerprint(fit.record),
             "rows": asdict(fit.rows),
-            "method": [fit.method.name, asdict(fit.method)],
+            "method": [fit.method.name, asdict(fit.method), *_own_class(fit.method)],
             "views": list(self.views(fit).items()),
         }
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
@@ -205,6 +205,17 @@ class Fits:
 
     def _path(self, key: str) -> Path | None:
         return None if self.folder is None else _file(self.folder, key)
+
+
+def written(repeats: Mapping[str, int]) -> str:
+    """Write how often each kind of view is taken as a policy is written: flip + 2 crop."""
+    return " + ".join(kind if count == 1 else f"{count} {kind}" for kind, count in repeats.items())
+
+
+def _own_class(method: Method) -> list[str]:
+    """Tells a method of one's own from the one of atta whose name and settings it may share."""
+    own = type(method)
+    return [] if METHODS.get(method.name) is own else [f"{own.__module__}.{own.__qualname__}"]
 
 
 def _file(folder: Path, key: str) -> Path:

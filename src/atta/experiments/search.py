@@ -1,14 +1,9 @@
 """Which policy of views to take, told from validation images alone.
 
-Each candidate is judged by the NLL of images that its fit did not see: the images are dealt into folds, and each fold is
-answered by a calibrator fitted on the others (`held_out`). The best mean is not the choice yet. With a thousand images many
-policies lie within noise of each other, so that every candidate is compared with the best one image by image, and
-
-    choice = the candidate with the fewest passes whose mean loss exceeds the best one's by at most one standard error
-             of the difference; of several with as few passes, the best                          (one-standard-error rule)
-
-The candidates are few and named: those of `POLICIES` that a `Pool` of records holds, several records of the same images as one.
-A free search over hundreds of views finds what fits the noise of the validation images. `greedy` is that search, to see so:
+Each candidate is judged by the NLL of images that its fit did not see, and chosen by the one-standard-error rule
+(`atta.calibrators.crossval`). The candidates are few and named: those of `POLICIES` that a `Pool` of records holds, several
+records of the same images as one. A free search over hundreds of views finds what fits the noise of the validation images.
+`greedy` is that search, to see so:
 
     passes = {};  while the budget lasts and it helps:  passes ∪= the pass that lowers the held-out loss most
 
@@ -23,13 +18,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from atta.calibrators import Method, find_method
+from atta.calibrators import CATTA, Method
 from atta.calibrators.crossval import FOLDS, GAIN, Candidate, held_out, judge, losses, rank
+from atta.errors import InputError
+from atta.experiments.fits import written
 from atta.images.views import POLICIES, Policy, View
 from atta.metrics.scores import evaluate
 from atta.predictions import Predictions, Record, Rows, as_labels
 from atta.results.rows import Results, Row
-from atta.types import InputError, Labels, Probs
+from atta.results.words import PASSES
+from atta.types import Labels, Probs
 
 BUDGET = 4  # passes an image, if nobody says otherwise
 TESTED = ("brier", "nll")
@@ -57,10 +55,8 @@ class Pool:
     labels: Labels
 
     @classmethod
-    def of(cls, records: "Record | Sequence[Record] | Pool", labels: Any = None) -> "Pool":
+    def of(cls, records: Record | Sequence[Record], labels: Any = None) -> "Pool":
         """Check that the records agree about the images; `labels` are needed where no record has them."""
-        if isinstance(records, Pool):
-            return records
         records = (records,) if isinstance(records, Record) else tuple(records)
         if not records:
             raise InputError("expected at least one record to search, got none")
@@ -105,7 +101,6 @@ class Pool:
 
     def within(self, budget: int) -> tuple[dict[str, list[Pass]], list[str]]:
         """The policies of the library within a budget: the passes of those that are held, and the names of the others."""
-        _check_budget(budget)
         looked = {name: self.find(policy) for name, policy in POLICIES.items() if policy.passes <= budget}
         held = {name: passes for name, passes in looked.items() if passes is not None}
         if not held:
@@ -157,8 +152,7 @@ def _stratified(record: Record) -> bool:
 
 
 def _listed(record: Record) -> str:
-    views = record.predictions.views.items()
-    return " + ".join(f"{view.shape[1]} {kind}" for kind, view in views) or "none"
+    return written({kind: view.shape[1] for kind, view in record.predictions.views.items()}) or "none"
 
 
 # -------------------------------------------------------------------------------------------------------- searches
@@ -190,123 +184,90 @@ class Findings:
         """All numbers as rows; the chosen policy and the greedy one are marked by their `choice`."""
         found = []
         for one in self.rows:
-            choice = "one-standard-error" if one is self.choice else "greedy" if one is self.free else ""
+            what: dict[str, Any] = {
+                "dataset": dataset,
+                "validation": images,
+                "method": method,
+                "policy": one.policy,
+                "choice": "one-standard-error" if one is self.choice else "greedy" if one is self.free else "",
+            }
             judged = {
-                "passes": float(one.passes),
+                PASSES: float(one.passes),
                 "cv_nll": one.nll,
                 "cv_nll_above": one.above,
                 "cv_nll_error": one.error,
             }
-            found += [
-                Row(
-                    dataset=dataset,
-                    validation=images,
-                    method=method,
-                    policy=one.policy,
-                    choice=choice,
-                    metric=metric,
-                    value=value,
-                )
-                for metric, value in {**judged, **self.tested.get(one.policy, {})}.items()
-            ]
+            numbers = {**judged, **self.tested.get(one.policy, {})}
+            found += [Row(**what, metric=metric, value=value) for metric, value in numbers.items()]
         return Results(tuple(found))
 
 
-def search(
-    records: Record | Sequence[Record] | Pool,
-    labels: Any = None,
-    *,
-    budget: int = BUDGET,
-    method: str | Method = "c-atta",
-    folds: int = FOLDS,
-    seed: int = 0,
-) -> list[Candidate]:
-    """Judge the policies of the library within `budget` passes an image that the records hold; the choice comes first."""
-    return explore(records, labels, budget=budget, method=method, folds=folds, seed=seed).candidates
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How policies are judged: the most passes an image may take, the method that is fitted, and how images are held out."""
+
+    budget: int = BUDGET
+    method: Method = field(default_factory=CATTA)
+    folds: int = FOLDS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.method.needs_views:  # any such method gives every policy the same answer
+            raise InputError(f"expected a method that looks at views, such as c-atta, got {self.method.name}")
+        if self.budget < 2:
+            raise InputError(f"budget: expected 2 or more passes, the image itself and a view, got {self.budget}")
+
+    def explore(self, pool: Pool, *, free: bool = False, test: Pool | None = None) -> Findings:
+        """Judge the library and, if `free`, a greedy choice; fit each on all images and measure it on `test`, if given."""
+        looks, missing = pool.within(self.budget)
+        answers = {name: self._answer(pool, passes) for name, passes in looks.items()}
+        candidates = rank(answers, pool.labels)
+        beside = None
+        if free:
+            taken = self.greedy(pool)
+            best = min(candidates, key=lambda one: one.nll).policy
+            passes, probs = self._answer(pool, taken)
+            loss, least = (losses(found, pool.labels) for found in (probs, answers[best][1]))
+            beside = judge(described(taken), passes, loss, least)
+            looks = {**looks, beside.policy: taken}
+        tested = {} if test is None else {name: self._test(pool, test, passes) for name, passes in looks.items()}
+        return Findings(candidates=candidates, missing=missing, free=beside, tested=tested)
+
+    def greedy(self, pool: Pool) -> list[Pass]:
+        """Add the pass that lowers the held-out loss most until the budget is spent or none lowers it; over-fits.
+
+        The passes of one kind are its repeats. A first one is always taken.
+        """
+        taken, left, least = list[Pass](), pool.passes(), float("inf")
+        while left and len(taken) < self.budget - 1:
+            found = {}
+            for one in left:
+                _, probs = self._answer(pool, [*taken, one])
+                found[one] = losses(probs, pool.labels).mean().item()
+            best = min(found, key=lambda one: found[one])
+            if found[best] > least - GAIN:
+                break
+            least = found[best]
+            taken.append(best)
+            left.remove(best)
+        if not taken:
+            raise InputError("expected records with views, got none")
+        return taken
+
+    def _answer(self, pool: Pool, passes: Sequence[Pass]) -> tuple[int, Probs]:
+        seen = pool.pick(passes)
+        return seen.passes, held_out(self.method, seen, pool.labels, count=self.folds, seed=self.seed)
+
+    def _test(self, pool: Pool, test: Pool, passes: Sequence[Pass]) -> dict[str, float]:
+        probs = self.method.fit(pool.pick(passes), pool.labels)(test.pick(passes))
+        return evaluate(probs, test.labels, metrics=TESTED, simplex=self.method.on_simplex)
 
 
-def greedy(
-    records: Record | Sequence[Record] | Pool,
-    labels: Any = None,
-    *,
-    budget: int = BUDGET,
-    method: str | Method = "c-atta",
-    folds: int = FOLDS,
-    seed: int = 0,
-) -> list[Pass]:
-    """Add the pass that lowers the held-out loss most until the budget is spent or none lowers it; over-fits.
-
-    The passes of one kind are its repeats. A first one is always taken.
-    """
-    pool, method = Pool.of(records, labels), _looking(method)
-    _check_budget(budget)
-    taken, left, least = list[Pass](), pool.passes(), float("inf")
-    while left and len(taken) < budget - 1:
-        found = {}
-        for one in left:
-            probs = held_out(method, pool.pick([*taken, one]), pool.labels, count=folds, seed=seed)
-            found[one] = losses(probs, pool.labels).mean().item()
-        best = min(found, key=lambda one: found[one])
-        if found[best] > least - GAIN:
-            break
-        least = found[best]
-        taken.append(best)
-        left.remove(best)
-    if not taken:
-        raise InputError("expected records with views, got none")
-    return taken
-
-
-def explore(
-    records: Record | Sequence[Record] | Pool,
-    labels: Any = None,
-    *,
-    budget: int = BUDGET,
-    method: str | Method = "c-atta",
-    folds: int = FOLDS,
-    seed: int = 0,
-    free: bool = False,
-    test: Pool | None = None,
-) -> Findings:
-    """Search the library and, if `free`, all passes greedily; fit each on all images and measure it on `test`, if given."""
-    pool, method = Pool.of(records, labels), _looking(method)
-    looks, missing = pool.within(budget)
-    answers = {name: _answer(method, pool.pick(passes), pool.labels, folds, seed) for name, passes in looks.items()}
-    candidates = rank(answers, pool.labels)
-    beside = None
-    if free:
-        taken = greedy(pool, budget=budget, method=method, folds=folds, seed=seed)
-        best = min(candidates, key=lambda one: one.nll).policy
-        passes, probs = _answer(method, pool.pick(taken), pool.labels, folds, seed)
-        beside = judge(described(taken), passes, *(losses(found, pool.labels) for found in (probs, answers[best][1])))
-        looks = {**looks, beside.policy: taken}
-    tested = {} if test is None else {name: _test(method, pool, test, passes) for name, passes in looks.items()}
-    return Findings(candidates=candidates, missing=missing, free=beside, tested=tested)
+def search(records: Record | Sequence[Record], labels: Any = None, **how: Any) -> list[Candidate]:
+    """Judge the policies of the library that the records hold, as a `Search` with these settings; the choice comes first."""
+    return Search(**how).explore(Pool.of(records, labels)).candidates
 
 
 def described(passes: Iterable[Pass]) -> str:
     """Write passes as a policy is written, without saying which repeats they are: flip + 2 shift."""
-    counts = Counter(one.kind for one in passes)
-    return " + ".join(kind if count == 1 else f"{count} {kind}" for kind, count in counts.items())
-
-
-def _answer(method: Method, predictions: Predictions, labels: Labels, count: int, seed: int) -> tuple[int, Probs]:
-    return predictions.passes, held_out(method, predictions, labels, count=count, seed=seed)
-
-
-def _test(method: Method, pool: Pool, test: Pool, passes: Sequence[Pass]) -> dict[str, float]:
-    probs = method.fit(pool.pick(passes), pool.labels)(test.pick(passes))
-    return evaluate(probs, test.labels, metrics=TESTED, simplex=method.on_simplex)
-
-
-def _looking(method: str | Method) -> Method:
-    """A method that looks at views: any other gives every policy the same answer."""
-    found = find_method(method) if isinstance(method, str) else method
-    if not found.needs_views:
-        raise InputError(f"expected a method that looks at views, such as c-atta, got {found.name}")
-    return found
-
-
-def _check_budget(budget: int) -> None:
-    if budget < 2:
-        raise InputError(f"budget: expected 2 or more passes, the image itself and a view, got {budget}")
+    return written(Counter(one.kind for one in passes))

@@ -12,9 +12,10 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeAlias
 
@@ -23,8 +24,8 @@ import torch
 from torch import Tensor
 
 from atta.calibrators import Calibrator, Method
+from atta.errors import InputError
 from atta.predictions import Predictions
-from atta.types import InputError
 
 Sets: TypeAlias = Sequence[tuple[Predictions, Tensor]]
 Arrays: TypeAlias = tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]
@@ -42,7 +43,9 @@ class Task:
 def run(tasks: Iterable[Task], workers: int) -> Iterator[Task]:
     """Work through tasks in that many processes; each comes back, without its sets, once its files are written."""
     # A fresh interpreter each: a fork would inherit the locks of torch's threads.
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin) as pool:
+    spawn = get_context("spawn")
+    lifeline, held = spawn.Pipe(duplex=False)
+    with lifeline, held, ProcessPoolExecutor(workers, spawn, initializer=_begin, initargs=(lifeline,)) as pool:
         doing: dict[Future[None], Task] = {}
         try:
             for task in tasks:
@@ -56,11 +59,10 @@ def run(tasks: Iterable[Task], workers: int) -> Iterator[Task]:
             raise InputError(
                 "a process that fitted was ended, perhaps for want of memory; the same call goes on"
             ) from None
-        except BaseException:
-            # Files are written whole or not at all, so nothing is lost by not waiting for what is being fitted.
-            for process in list(pool._processes.values()):
-                process.terminate()
-            raise
+        finally:
+            # What is stopped half-way is not waited for: files are written whole or not at all, so nothing is lost.
+            if doing:
+                held.close()
 
 
 @contextmanager
@@ -87,17 +89,17 @@ def _finished(doing: dict[Future[None], Task]) -> Iterator[Task]:
         yield doing.pop(future)
 
 
-def _begin() -> None:
+def _begin(lifeline: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever stops the run stops the process that started it
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     torch.set_num_threads(1)
 
 
-def _end_with_the_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _end_with(lifeline: Connection) -> None:
+    """End this process when the other end is let go: by a run that was stopped, or by the end of its process."""
+    with suppress(OSError):
+        lifeline.poll(None)  # nothing is ever sent
+    os._exit(1)
 
 
 def _packed(predictions: Predictions, labels: Tensor) -> Arrays:

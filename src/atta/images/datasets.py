@@ -15,7 +15,6 @@ as well: `aid/AID/<class>`, `ucmerced/UCMerced_LandUse/Images/<class>`, `cifar10
 """
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,10 +25,8 @@ from jaxtyping import Int
 from torch import Tensor
 
 from atta.errors import InputError, require, suggest
-from atta.images.draws import draw_numbers
 from atta.images.layouts import LAYOUTS, Columns, Reader, hub, listed, subfolders
-from atta.images.sets import Bytes, ImageSet, resize
-from atta.images.transforms import gaussian_blur, gaussian_noise
+from atta.images.sets import ImageSet, resize
 
 __all__ = [
     "NAMES",
@@ -38,9 +35,7 @@ __all__ = [
     "load",
     "present",
     "resize",
-    "shifted",
     "split_indices",
-    "ucmerced_as_aid",
 ]
 
 
@@ -176,7 +171,7 @@ def _digits(split: str) -> ImageSet:
     return whole.subset(train if split == "train" else test)
 
 
-# ---- the paper's splits, shift and pairs
+# ---- the paper's splits
 
 
 def arrange(
@@ -185,19 +180,13 @@ def arrange(
     shuffle: int | None = None,
     rows: slice | None = None,
     image_size: int | None = None,
-    shift: int | None = None,
 ) -> ImageSet:
-    """Shuffle, cut, resize and make worse, in this order; each image keeps its own index, and with it its draws."""
+    """Shuffle, cut and resize, in this order; each image keeps its own index, and with it its draws."""
     if shuffle is not None:
         images = images.subset(split_indices(len(images), (len(images),), shuffle)[0])
     if rows is not None:
         images = images.subset(torch.arange(len(images))[rows])
-    if image_size is not None:
-        images = images.resized(image_size)
-    if shift is not None:
-        worse = shifted(images.tensors(), images.indices, shift)
-        images = ImageSet(f"{images.name}*", worse, images.labels, images.classes, images.indices)
-    return images
+    return images if image_size is None else images.resized(image_size)
 
 
 def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Int[Tensor, "_"], ...]:
@@ -210,56 +199,3 @@ def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Int[Tens
         raise InputError(f"expected sizes that add up to at most {n} images, got {tuple(sizes)}")
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     return tuple(torch.split(order[: sum(sizes)], list(sizes)))
-
-
-def shifted(images: Bytes, indices: Int[Tensor, "_"], seed: int = 0) -> Bytes:
-    """CIFAR-10*: noise of variance U(10, 50) for each image and channel, then blur of size 1 to 5, as bytes again.
-
-    What happens to an image depends on the seed and its index alone.
-    """
-    if indices.shape != images.shape[:1]:
-        raise InputError(f"expected an index for each of the {images.shape[0]} images, got {tuple(indices.shape)}")
-    pieces = []
-    # In pieces: an image needs a number a pixel, and as floats.
-    for some, rows in zip(torch.split(images, 1000), torch.split(indices, 1000), strict=True):
-        noise = draw_numbers("shift-noise", some.shape[1] + some[0].numel(), rows, repeat=0, repeats=1, seed=seed)
-        blur = draw_numbers("shift-blur", 1, rows, repeat=0, repeats=1, seed=seed)
-        noisy = gaussian_noise(some.float() / 255, noise.to(some.device))
-        pieces.append((gaussian_blur(noisy, blur.to(some.device)) * 255).round().byte())
-    return torch.cat(pieces) if pieces else images
-
-
-UCMERCED_IN_AID = {
-    "agricultural": "Farmland",
-    "baseballdiamond": "BaseballField",
-    "beach": "Beach",
-    "denseresidential": "DenseResidential",
-    "forest": "Forest",
-    "mediumresidential": "MediumResidential",
-    "parkinglot": "Parking",
-    "river": "River",
-    "sparseresidential": "SparseResidential",
-    "storagetanks": "StorageTanks",
-}
-"""The ten classes that the two sets of aerial images share."""
-
-
-def ucmerced_as_aid(ucmerced: ImageSet, aid_classes: Sequence[str]) -> ImageSet:
-    """The images of the ten classes that AID has too, with AID's labels; case, spaces and dashes do not matter."""
-    if ucmerced.labels is None:
-        raise InputError(f"expected labels with {ucmerced.name}, found none")
-    theirs = {_plain(label): i for i, label in enumerate(ucmerced.classes)}
-    ours = {_plain(label): i for i, label in enumerate(aid_classes)}
-    target = torch.full((len(ucmerced.classes),), -1)
-    for their_name, our_name in UCMERCED_IN_AID.items():
-        for label, classes, named in ((their_name, theirs, ucmerced.classes), (_plain(our_name), ours, aid_classes)):
-            if label not in classes:
-                raise InputError(f"expected a class {label} among those of UC-Merced and AID, found {listed(named)}")
-        target[theirs[their_name]] = ours[_plain(our_name)]
-    shared = ucmerced.subset((target[ucmerced.labels] >= 0).nonzero()[:, 0])
-    assert shared.labels is not None
-    return ImageSet(ucmerced.name, shared.images, target[shared.labels], aid_classes, shared.indices)
-
-
-def _plain(label: str) -> str:
-    return re.sub(r"[\W_]", "", label).lower()

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from atta.errors import InputError
+from atta.errors import InputError, suggest
 
 PublishedTable: TypeAlias = Mapping[str, Mapping[str, float]]
 FILE = Path(__file__).parent / "published.json"
@@ -29,5 +29,5 @@ def published(place: str) -> PublishedTable:
     """A table by its place, such as "in_distribution.cifar10" or "shift_cifar10"."""
     tables: Mapping[str, PublishedTable] = paper()["tables"]
     if place not in tables:
-        raise InputError(f"the paper has no table {place!r}; it has: {', '.join(tables)}")
+        raise InputError(f"the paper has no table {place!r}.{suggest(place, tables)} It has: {', '.join(tables)}")
     return tables[place]

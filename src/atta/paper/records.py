@@ -16,23 +16,25 @@ calibrate on, and seen through the largest policy, which holds the views of the 
 used. What was stopped goes on: a training from its checkpoint, a recording from its shards.
 """
 
-import difflib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from atta.collection.collect import collect
 from atta.collection.shards import beside
-from atta.images.datasets import arrange, load, present, ucmerced_as_aid
+from atta.errors import InputError, suggest
+from atta.images.datasets import arrange, load, present
 from atta.images.sets import ImageSet
 from atta.images.views import POLICIES, Policy
 from atta.networks.training import Recipe, about, check_trained, load_trained, train
+from atta.paper.shifts import shifted, ucmerced_as_aid
 from atta.predictions import Record
-from atta.types import InputError
 
 POLICY = "aug8"
 VALIDATION = 1000
@@ -117,6 +119,32 @@ RECORDINGS: dict[str, Recording] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Making:
+    """How missing records are made."""
+
+    model: str = "resnet50"
+    steps: int | None = None
+    """The length of the training, instead of the recipe's."""
+    image_size: int | None = None
+    """The side of AID's images; those of CIFAR stay as they are."""
+    seed: int = 0
+    """The training's."""
+    validation: int = VALIDATION
+    """The images of a dataset that are to calibrate on, which are no test images elsewhere either."""
+    device: str | None = None
+    progress: bool = True
+
+    def plan(self, dataset: str) -> Network:
+        """How the network of a dataset is trained."""
+        return NETWORKS[dataset].changed(self.steps, self.image_size)
+
+    @property
+    def at(self) -> torch.device:
+        """Where the network runs."""
+        return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 def obstacle(name: str, data: str | Path | None = None, networks: Path | None = None) -> str | None:
     """One line that says why the record cannot be made from what lies in the folder of data, or None if it can.
 
@@ -141,25 +169,18 @@ def obstacle(name: str, data: str | Path | None = None, networks: Path | None = 
 def make(
     name: str,
     *,
-    data: str | Path | None = None,
     records: Path,
     networks: Path,
-    model: str = "resnet50",
-    steps: int | None = None,
-    image_size: int | None = None,
-    seed: int = 0,
-    validation: int = VALIDATION,
-    device: str | torch.device | None = None,
-    progress: bool = True,
+    data: str | Path | None = None,
+    making: Making | None = None,
     say: Callable[[str], None] = print,
 ) -> Path:
     """Write `records/<name>.safetensors`, training `networks/<dataset>` first if it is not there; return its path.
 
-    A record that is there is left alone. A finished network must be the one that would be trained now. `steps` changes
-    the length of the training; `image_size` the side of AID's images, while those of CIFAR stay as they are; `seed` is
-    the training's. `say` is told what begins, before it takes long.
+    A record that is there is left alone. A finished network must be the one that would be trained now. `say` is told what
+    begins, before it takes long.
     """
-    recording, path = _recording(name), records / f"{name}.safetensors"
+    making, recording, path = making or Making(), _recording(name), records / f"{name}.safetensors"
     if path.is_file():
         return path
     if problem := obstacle(name, data, networks):
@@ -167,44 +188,13 @@ def make(
     sample = _sample(recording, data)
     assert sample is not None
     images = load(sample.dataset, sample.split, data=data)  # what is wrong with them is said before hours of training
-    if sample.after_validation and len(images) <= validation:
+    if sample.after_validation and len(images) <= making.validation:
         raise InputError(
-            f"{name}: expected more than {validation} images in the {sample.split} split of {sample.dataset}, of which "
-            f"that many are for validation, found {len(images)}"
+            f"{name}: expected more than {making.validation} images in the {sample.split} split of {sample.dataset}, of "
+            f"which that many are for validation, found {len(images)}"
         )
-    at = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    plan, trained_on = NETWORKS[recording.network].changed(steps, image_size), recording.network
-    file = _file(networks, trained_on)
-    if not file.is_file():
-        train_set = load(trained_on, "train", data=data, image_size=plan.image_size)
-        n, epochs = len(train_set), plan.recipe.epochs(len(train_set))
-        say(f"training {model} on {n:,} images of {trained_on}: {epochs:,} epoch{'s' if epochs > 1 else ''}")
-        train(
-            model,
-            train_set.decoded(),
-            recipe=plan.recipe,
-            seed=seed,
-            output=file.parent,
-            device=at,
-            progress=progress,
-        )
-    # From the file even if it was trained just now: in another memory format it would have other last bits.
-    network, metadata = load_trained(file)
-    check_trained(
-        metadata,
-        file,
-        model=model,
-        dataset=trained_on,
-        recipe=plan.recipe,
-        seed=seed,
-        image_size=plan.image_size,
-    )
-    images = sample.labels(images, metadata["classes"])
-    arrangement = {"shuffle": SEED, "shift": sample.shift}
-    rows = slice(validation, None) if sample.after_validation else None
-    images = arrange(images, rows=rows, image_size=metadata["shape"][-1], **arrangement)
-    origin = {**about(metadata), "split": sample.split} | ({"rows": f"{validation}:"} if rows else {})
-    origin |= {key: str(value) for key, value in arrangement.items() if value is not None}
+    network, metadata = _network(recording.network, networks, data, making, say)
+    images, origin = _arranged(images, sample, metadata, making)
     say(f"recording {len(images):,} images x {Policy.parse(recording.policy).passes} passes: {name}")
     with beside(path) as shards:
         record = collect(
@@ -213,27 +203,71 @@ def make(
             policy=recording.policy,
             seed=SEED,
             draws=recording.draws,
-            device=at,
+            device=making.at,
             shards=shards,
-            progress=progress,
+            progress=making.progress,
             origin=origin,
         )
         return record.save(path)
 
 
-def check_made(
-    name: str, path: Path, *, model: str, steps: int | None, image_size: int | None, validation: int = VALIDATION
-) -> None:
+def _network(
+    dataset: str, networks: Path, data: str | Path | None, making: Making, say: Callable[[str], None]
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The network of a dataset and what is known of it, trained now if it was not before."""
+    plan, file = making.plan(dataset), _file(networks, dataset)
+    if not file.is_file():
+        images = load(dataset, "train", data=data, image_size=plan.image_size)
+        epochs = plan.recipe.epochs(len(images))
+        say(f"training {making.model} on {len(images):,} images of {dataset}: {epochs:,} epoch{'s' * (epochs > 1)}")
+        train(
+            making.model,
+            images.decoded(),
+            recipe=plan.recipe,
+            seed=making.seed,
+            output=file.parent,
+            device=making.at,
+            progress=making.progress,
+        )
+    # From the file even if it was trained just now: in another memory format it would have other last bits.
+    network, metadata = load_trained(file)
+    check_trained(
+        metadata,
+        file,
+        model=making.model,
+        dataset=dataset,
+        recipe=plan.recipe,
+        seed=making.seed,
+        image_size=plan.image_size,
+    )
+    return network, metadata
+
+
+def _arranged(
+    images: ImageSet, sample: Sample, metadata: Mapping[str, Any], making: Making
+) -> tuple[ImageSet, dict[str, str]]:
+    """The images as the network is to see them, and the origin of their record."""
+    rows = slice(making.validation, None) if sample.after_validation else None
+    images = sample.labels(images, metadata["classes"])
+    images = arrange(images, shuffle=SEED, rows=rows, image_size=metadata["shape"][-1])
+    origin = {**about(metadata), "split": sample.split, "shuffle": str(SEED)}
+    if rows is not None:
+        origin["rows"] = f"{making.validation}:"
+    if sample.shift is not None:
+        images, origin["shift"] = shifted(images, sample.shift), str(sample.shift)
+    return images, origin
+
+
+def check_made(name: str, path: Path, making: Making) -> None:
     """Refuse a record that `make` made with other settings than it would now; what is not known of it is not asked."""
-    recording, origin = _recording(name), Record.load(path).origin
-    plan = NETWORKS[recording.network].changed(steps, image_size)
+    plan, origin = making.plan(_recording(name).network), Record.load(path).origin
     recipe = json.loads(origin.get("recipe", "{}"))
     side = (origin.get("image_shape") or "").rpartition(" ")[2]
     told = {
-        "model": (origin.get("model"), model),
+        "model": (origin.get("model"), making.model),
         "steps": (recipe.get("steps"), plan.recipe.steps),
         "image size": (side or None, str(plan.image_size) if plan.image_size else side),
-        "rows": (origin.get("rows"), f"{validation}:"),
+        "rows": (origin.get("rows"), f"{making.validation}:"),
     }
     for what, (found, wanted) in told.items():
         if found is not None and found != wanted:
@@ -253,6 +287,5 @@ def _sample(recording: Recording, data: str | Path | None) -> Sample | None:
 def _recording(name: str) -> Recording:
     if name in RECORDINGS:
         return RECORDINGS[name]
-    near = difflib.get_close_matches(name, RECORDINGS, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise InputError(f"expected one of the records {', '.join(RECORDINGS)}, got {name!r}{hint}")
+    known = ", ".join(RECORDINGS)
+    raise InputError(f"expected one of the records {known}, got {name!r}.{suggest(name, RECORDINGS)}")

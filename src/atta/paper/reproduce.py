@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from atta.experiments.experiment import Experiment, joined, planned, run
+from atta.errors import InputError, suggest
+from atta.experiments.experiment import Experiment
 from atta.experiments.fits import Fits
-from atta.paper import records as recording
+from atta.experiments.run import joined, run
+from atta.experiments.trials import planned
+from atta.paper.published import published
+from atta.paper.records import RECORDINGS, Making, check_made, make, obstacle
 from atta.predictions import BUNDLED, Record
 from atta.results.rows import Results
 from atta.results.words import FITTED, REST
-from atta.types import InputError
 
 BUNDLED_AS = {
     "cifar10": "cifar10-resnet50",
@@ -56,19 +60,6 @@ class Places:
         return BUNDLED / f"{BUNDLED_AS[name]}.safetensors" if self.bundled and name in BUNDLED_AS else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Making:
-    """How missing records are made."""
-
-    model: str = "resnet50"
-    steps: int | None = None
-    image_size: int | None = None
-    validation: int | None = None
-    """The images of a dataset that are to calibrate on, which are no test images elsewhere either."""
-    device: str | None = None
-    progress: bool = True
-
-
 @dataclass
 class Reproduction:
     """What came out: the numbers, what was skipped and why, and which files the records came from."""
@@ -92,9 +83,21 @@ def find_experiments(only: Sequence[str] = (), folder: Path | None = None) -> li
     for text in only or ("*",):
         matches = [name for name in found if fnmatch.fnmatch(name, text) or name.startswith(f"{text}-")]
         if not matches:
-            raise InputError(f"there is no experiment {text!r}; there are: {', '.join(found) or 'none'}")
+            known = ", ".join(found) or "none"
+            raise InputError(f"there is no experiment {text!r}.{suggest(text, found)} There are: {known}")
         chosen |= {name: found[name] for name in matches}
-    return sorted((Experiment.read(path) for path in chosen.values()), key=_in_the_papers_order)
+    return sorted(map(read_experiment, chosen.values()), key=_in_the_papers_order)
+
+
+def read_experiment(path: Path) -> Experiment:
+    """Read the TOML file of an experiment; that the paper has the table it names is made sure before anything is run."""
+    experiment = Experiment.read(path)
+    try:
+        if experiment.published:
+            published(experiment.published)
+    except InputError as error:
+        raise InputError(f"{path}: published: {error}") from None
+    return experiment
 
 
 _ORDER = (
@@ -132,13 +135,17 @@ def load_records(files: Mapping[str, Path]) -> dict[str, Record]:
     return {name: Record.load(path) for name, path in files.items()}
 
 
+def _no_bar(title: str, total: int) -> AbstractContextManager[Callable[[str], None]]:
+    return nullcontext(lambda what: None)
+
+
 def reproduce(
     experiments: Sequence[Experiment],
     places: Places,
     making: Making | None = None,
     *,
     say: Callable[[str], None] = lambda line: None,
-    bar: Callable[[str, int], object] | None = None,
+    bar: Callable[[str, int], AbstractContextManager[Callable[[str], None]]] = _no_bar,
     workers: int = 0,
 ) -> Reproduction:
     """Run experiments on records that are found or made, one after the other; each fit is made once and kept in the output.
@@ -162,7 +169,8 @@ def reproduce(
             done.skipped[experiment.name] = "; ".join(missing[name] for name in lacking)
             say(f"skipped {experiment.name}: {done.skipped[experiment.name]}")
             continue
-        results = _run(experiment, records, fits, bar, total)
+        with bar(experiment.name, total) as advance:
+            results = run(experiment, records, fits=fits, done=advance)
         results.save(places.output / f"{experiment.name}.json")
         parts.append(results)
         done.experiments.append(experiment)
@@ -172,60 +180,26 @@ def reproduce(
     return done
 
 
-def _run(
-    experiment: Experiment,
-    records: Mapping[str, Record],
-    fits: Fits,
-    bar: Callable[[str, int], object] | None,
-    total: int,
-) -> Results:
-    if bar is None:
-        return run(experiment, records, fits=fits)
-    with bar(experiment.name, total) as advance:  # type: ignore[attr-defined]
-        return run(experiment, records, fits=fits, done=lambda what: advance(f"{experiment.name}: {what}"))
-
-
 def _gather(
     names: Sequence[str], places: Places, making: Making, say: Callable[[str], None]
 ) -> tuple[dict[str, Path], dict[str, str]]:
     """Find or make each record; return their files, and for each that cannot be had, why."""
     files: dict[str, Path] = {}
     missing: dict[str, str] = {}
-    networks, validation = places.output / "networks", making.validation or recording.VALIDATION
+    networks = places.output / "networks"
     for name in names:
         path = places.find(name)
-        own = recording.RECORDINGS[name].network if name in recording.RECORDINGS else name
-        if path is None and own != name and own in files and not (networks / own / "model.safetensors").is_file():
-            missing[name] = (
-                f"no {name}.safetensors in {places.made}, and the network of {own}.safetensors is not at hand"
-            )
+        if path is not None:
+            if path.parent == places.output / "records":
+                check_made(name, path, making)
+            files[name] = path
             continue
-        if path is not None and path.parent == places.output / "records":
-            recording.check_made(
-                name,
-                path,
-                model=making.model,
-                steps=making.steps,
-                image_size=making.image_size,
-                validation=validation,
-            )
-        if path is None:
-            obstacle = recording.obstacle(name, places.data, networks)
-            if obstacle is not None:
-                missing[name] = f"no {name}.safetensors in {places.made}, nor data to make it from ({obstacle})"
-                continue
-            path = recording.make(
-                name,
-                data=places.data,
-                records=places.made,
-                networks=networks,
-                model=making.model,
-                steps=making.steps,
-                image_size=making.image_size,
-                validation=validation,
-                device=making.device,
-                progress=making.progress,
-                say=say,
-            )
-        files[name] = path
+        absent = f"no {name}.safetensors in {places.made}"
+        own = RECORDINGS[name].network if name in RECORDINGS else name
+        if own != name and own in files and not (networks / own / "model.safetensors").is_file():
+            missing[name] = f"{absent}, and the network of {own}.safetensors is not at hand"
+        elif why := obstacle(name, places.data, networks):
+            missing[name] = f"{absent}, nor data to make it from ({why})"
+        else:
+            files[name] = make(name, records=places.made, networks=networks, data=places.data, making=making, say=say)
     return files, missing

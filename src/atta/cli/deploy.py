@@ -1,0 +1,115 @@
+"""Commands about a calibrated classifier: make one, export it, let it predict files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from atta.cli.arguments import fastest, read_model, read_output, read_settings
+from atta.cli.options import ANY, BatchSize, Device, ModelArgument, OwnModel, Rows, Set, Source, grouped
+from atta.cli.terminal import err, out, resumable, say, waiting
+
+
+@grouped
+def calibrate(
+    model: ModelArgument,
+    dataset: Annotated[str, typer.Argument(help="A dataset by name, or a folder of images with one for each class.")],
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="PATH", help="Where to write it: a folder, or FILE.safetensors."),
+    ],
+    policy: Annotated[str, typer.Option(help='auto, the name of a policy, or one as text: "flip + 2 shift".')] = "auto",
+    budget: Annotated[int, typer.Option(help="The most passes an image that `auto` may take.")] = 4,
+    method: Annotated[str, typer.Option(help="One of `atta methods`.")] = "c-atta",
+    settings: Set = None,
+    source: Source = ANY,
+    rows: Rows = None,
+    device: Device = None,
+    batch_size: BatchSize = None,
+    autocast: Annotated[bool, typer.Option(help="Record the views in bfloat16.")] = False,
+) -> None:
+    """Make a calibrated classifier of a network and labelled images that it was not trained on, and write it.
+
+    What is printed is cross-validated: each image is judged by a fit that did not see it.
+    """
+    from atta.calibrators import find_method
+    from atta.deploy.calibrate import calibrate as run
+
+    read_output(output)
+    chosen = find_method(method, **read_settings(settings))
+    with waiting(f"reading {dataset}"):
+        images = source.read(dataset, rows)
+        network, _ = read_model(model)
+    classifier = run(
+        network,
+        images,
+        policy=policy,
+        budget=budget,
+        method=chosen,
+        device=device or fastest(),
+        batch_size=batch_size,
+        autocast=autocast,
+        progress=err.is_terminal,
+    )
+    out.print(str(classifier.summary), markup=False, highlight=False, soft_wrap=True)
+    say(f"classifier: {classifier.save(output)}")
+
+
+def export(
+    classifier: Annotated[Path, typer.Argument(metavar="CLASSIFIER", help="What `atta calibrate` wrote.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to: .onnx or .pt2.")],
+    pixels: Annotated[str, typer.Option(help="What the graph takes: float32 in [0, 1], or uint8.")] = "float32",
+    opset: Annotated[int | None, typer.Option(help="The version of ONNX's operators; torch's by default.")] = None,
+    model: OwnModel = None,
+) -> None:
+    """Write a classifier as one graph, views and calibration included, and hold it against the classifier."""
+    from atta.deploy.classifier import CalibratedClassifier
+
+    loaded = CalibratedClassifier.load(classifier, None if model is None else read_model(model)[0])
+    with waiting("exporting"):
+        written = loaded.export(output, pixels=pixels, opset=opset)
+    out.print(str(written), markup=False, highlight=False, soft_wrap=True)
+
+
+def predict(
+    classifier: Annotated[Path, typer.Argument(metavar="MODEL", help="What `atta calibrate` or `atta export` wrote.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Files, and folders to walk through.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to: .csv, .jsonl or .parquet.")],
+    probs: Annotated[bool, typer.Option("--probs", help="Also the probability of each class.")] = False,
+    model: OwnModel = None,
+    device: Device = None,
+    batch_size: BatchSize = None,
+) -> None:
+    """Predict files of images: class, calibrated confidence, entropy in nats, and the network's own confidence.
+
+    Images are resized and made grey or RGB as the classifier expects. Files that cannot be read have no row and are named at
+    the end, with exit code 1. Stopped, the same command goes on.
+    """
+    from atta.deploy import predict as predicting
+    from atta.deploy.graphs import SUFFIXES
+
+    predicting.check_format(output)
+    files = predicting.find_images(images)
+    with waiting(f"reading {classifier}"):
+        network = None if model is None else read_model(model)[0]
+        where = device if classifier.suffix in SUFFIXES else device or fastest()
+        predictor = predicting.open_predictor(classifier, network, device=where)
+    with resumable(predicting.beside(output)):
+        done = predicting.predict(
+            predictor,
+            files,
+            output,
+            made_by=predicting.identity(classifier),
+            probs=probs,
+            batch_size=batch_size,
+            progress=err.is_terminal,
+        )
+    if done.resized:
+        say(f"resized to {' x '.join(map(str, predictor.shape[1:]))}: {done.resized} of {done.images} images")
+    out.print(str(done), markup=False, highlight=False, soft_wrap=True)
+    for reason in done.unreadable.values():
+        say(f"left out: {reason}")
+    if done.unreadable:
+        raise typer.Exit(1)

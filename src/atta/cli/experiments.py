@@ -1,0 +1,183 @@
+"""Commands that run experiments: one from its file, all of the paper's, and the demo."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from atta.cli.options import Device, ImageSize, Intervals, RecordsFolder, Report, Splits, Validation
+from atta.cli.pages import write_page
+from atta.cli.records import comparison_table
+from atta.cli.terminal import bar, err, formatted, out, resumable, say, show
+from atta.errors import InputError
+from atta.files import whole_file
+from atta.results.rows import Results
+from atta.results.words import NAMES
+
+if TYPE_CHECKING:
+    from atta.experiments.experiment import Experiment
+    from atta.paper.reproduce import Reproduction
+
+
+def run(
+    experiment: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment, as those in experiments/.")],
+    records: RecordsFolder = None,
+    splits: Splits = None,
+    validation: Validation = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the numbers to this file.")
+    ] = None,
+    report_file: Report = None,
+    style: Annotated[str, typer.Option("--format", help="table, markdown, csv or latex.")] = "table",
+    intervals: Intervals = False,
+) -> None:
+    """Run one experiment from its TOML file, on records by name, and print its table.
+
+    ✓ and ✗ are surely better or worse than vanilla: the interval of the difference, by the bootstrap over the test
+    images, excludes 0.
+    """
+    from atta.experiments.tables import interval_table, own_table
+    from atta.paper.reproduce import read_experiment
+
+    write = formatted(style)
+    chosen = read_experiment(experiment).changed(splits=splits, validation=validation)
+    results = run_experiment(chosen, records)
+    if output is not None:
+        say(f"numbers: {results.save(output)}")
+    write(own_table(results, chosen))
+    if intervals:
+        write(interval_table(results, title=f"{chosen.title or chosen.name}: how sure"))
+    write_page(results, report_file, title=chosen.title)
+
+
+def reproduce(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only these: shift-cifar10, shift, '*-cifar10'; may be repeated."),
+    ] = None,
+    records: RecordsFolder = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Make missing records from the datasets here; also $ATTA_DATA."),
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where numbers, fits and networks go.")
+    ] = Path("atta-reproduce"),
+    splits: Splits = None,
+    validation: Validation = None,
+    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write all of it as a Markdown page.")] = None,
+    report_file: Report = None,
+    model: Annotated[str, typer.Option(help="The network to train where a record is missing.")] = "resnet50",
+    steps: Annotated[int | None, typer.Option(help="Updates of its training, instead of the recipe's.")] = None,
+    image_size: ImageSize = None,
+    device: Device = None,
+) -> None:
+    """Reproduce the paper: every table and figure from records, beside the published numbers, and its conclusions checked.
+
+    Records are found in --records, or made from --data by training the network and recording its views; without either, those
+    that come with the package are used. What cannot be had is skipped with a line. Stopped, the same command goes on.
+    """
+    from atta.experiments.provenance import cores, machine
+    from atta.paper.page import results_page
+    from atta.paper.records import VALIDATION, Making
+    from atta.paper.reproduce import Places, find_experiments
+    from atta.paper.reproduce import reproduce as run_all
+
+    chosen = [e.changed(splits=splits, validation=validation) for e in find_experiments(only or [])]
+    making = Making(
+        model=model,
+        steps=steps,
+        image_size=image_size,
+        validation=validation or VALIDATION,
+        device=device,
+        progress=err.is_terminal,
+    )
+    with resumable(output):
+        places = Places(output=output, records=records, data=data)
+        done = run_all(chosen, places, making, say=say, bar=bar, workers=cores())
+    show_reproduction(done)
+    out.print(f"numbers: {output / 'results.json'}")
+    if page is not None:
+        with whole_file(page) as part:
+            part.write_text(results_page(done, machine(), command=" ".join(["atta", *sys.argv[1:]])), encoding="utf-8")
+        out.print(f"page: {page}")
+    write_page(done.results, report_file, title="The paper, reproduced")
+
+
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where everything is written.")
+    ] = Path("atta-demo"),
+) -> None:
+    """Show the whole chain: train a small network, record its views, compare every method; then a ResNet-50 on CIFAR-10."""
+    from atta.calibrators import METHODS
+    from atta.cli.demo import EXPERIMENT, digits, thumbnails
+    from atta.experiments.compare import compare as compare_records
+    from atta.experiments.tables import own_table
+    from atta.paper.reproduce import find_experiments
+
+    out.rule("1 · End to end on scikit-learn's digits", align="left")
+    record, paths, images = digits(output, say=out.print)
+    everything = [method() for method in METHODS.values()]
+    with bar("comparing", 3 * len(everything)) as advance:
+        results = compare_records({"digits": record}, everything, validation=300, splits=3, cost=True, done=advance)
+    show(comparison_table(results, "digits"))
+    out.print(
+        "Eight by eight pixels and a handful of mistakes: the chain is the point here, the numbers are mostly noise.\n"
+    )
+    paths["numbers"] = results.save(output / "digits.json")
+    pictures = thumbnails(results, "digits", images, 300)
+
+    out.rule("2 · A ResNet-50 on CIFAR-10, from a record that comes with the package", align="left")
+    out.print(
+        f"The paper's methods with all of its views, 17 passes an image, and ours with few (experiments/{EXPERIMENT}.toml): "
+        "1000 images to fit on, 9000 to test on. The network itself is not needed."
+    )
+    (chosen,) = find_experiments([EXPERIMENT])
+    chosen = chosen.changed(splits=3)
+    cifar = run_experiment(chosen)
+    show(own_table(cifar, chosen))
+    paths["CIFAR-10 numbers"] = cifar.save(output / f"{EXPERIMENT}.json")
+    out.print(
+        "In bold: the best of the methods that keep every predicted class. class_changes counts the others' changes."
+    )
+    for what, path in paths.items():
+        out.print(f"{what}: {path}")
+    write_page(cifar, output / "report.html", title="A ResNet-50 on CIFAR-10")
+    write_page(results, output / "digits.html", title="A small network on digits", pictures=pictures)
+
+
+def run_experiment(chosen: Experiment, records: Path | None = None) -> Results:
+    """Run an experiment on records in a folder, or on those that come with the package, with a bar."""
+    from tempfile import TemporaryDirectory
+
+    from atta.experiments.fits import Fits
+    from atta.experiments.provenance import cores
+    from atta.experiments.run import run as run_all
+    from atta.experiments.trials import planned
+    from atta.paper.reproduce import Places, find_records, load_records
+
+    loaded = load_records(find_records([chosen], Places(output=Path(), records=records, own=False)))
+    with TemporaryDirectory() as folder, bar(chosen.name, planned(chosen, loaded)) as advance:
+        return run_all(chosen, loaded, fits=Fits(loaded, Path(folder), cores()), done=advance)
+
+
+def show_reproduction(done: Reproduction) -> None:
+    """Print the table of each experiment, ours beside the published, and the paper's conclusions."""
+    from atta.experiments.tables import own_table
+    from atta.paper.claims import claims_table
+    from atta.paper.page import against
+
+    if not done.experiments:
+        raise InputError("nothing could be run: see the lines above")
+    for experiment in done.experiments:
+        show(own_table(done.results, experiment))
+        for table in (against(done.results, experiment, first=first) for first in (False, True)):
+            if table is not None:
+                show(table)
+    checked = claims_table(done.results, names=lambda name: NAMES.get(name, name))
+    if checked.cells:
+        show(checked)

@@ -1,0 +1,116 @@
+"""Commands that run a network: train one, and collect what it says of images and their views."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from atta.cli.arguments import fastest, read_model, read_settings
+from atta.cli.options import ANY, BatchSize, Data, Device, ImageSize, ModelArgument, Rows, Seed, Source, grouped
+from atta.cli.terminal import out, resumable, waiting
+
+if TYPE_CHECKING:
+    from atta.networks.training import Epoch
+
+
+def train(
+    dataset: Annotated[
+        str, typer.Argument(help="cifar10, cifar100, aid, digits, ... or the name of a folder under --data.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the model and checkpoints go.")
+    ],
+    data: Data = None,
+    model: Annotated[str, typer.Option(help="resnet50, resnet18 or small_cnn.")] = "resnet50",
+    image_size: ImageSize = None,
+    steps: Annotated[int | None, typer.Option(help="Updates in all, instead of the recipe's.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the recipe; may be repeated.")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = None,
+    compile: Annotated[bool, typer.Option(help="Compile the network first.")] = False,
+    resume: Annotated[bool, typer.Option(help="Go on from a checkpoint in the folder.")] = True,
+) -> None:
+    """Train a network by the one recipe of all experiments; stopped, it goes on from its checkpoint."""
+    from atta.images.datasets import load
+    from atta.networks.training import Recipe
+    from atta.networks.training import train as run
+
+    recipe = Recipe.of(**read_settings(settings), **({} if steps is None else {"steps": steps}))
+
+    with waiting(f"reading {dataset}"):
+        train_set = load(dataset, "train", data=data, image_size=image_size).decoded()
+        test_set = load(dataset, "test", data=data, image_size=image_size).decoded()
+    with resumable(output):
+        result = run(
+            model,
+            train_set,
+            test_set=test_set,
+            recipe=recipe,
+            seed=seed,
+            output=output,
+            resume=resume,
+            device=device,
+            compile=compile,
+            progress=out.is_terminal,
+            on_epoch=None if out.is_terminal else _print_epoch,
+        )
+    out.print(f"{model} on {dataset}: test accuracy {result.accuracy:.2%}: {result.path}")
+
+
+def _print_epoch(epoch: Epoch) -> None:
+    print(f"epoch {epoch.epoch}/{epoch.of} loss {epoch.loss:.4f}", flush=True)
+
+
+@grouped
+def collect(
+    model: ModelArgument,
+    dataset: Annotated[str, typer.Argument(help="A dataset by name, or a folder of images.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the record.")],
+    policy: Annotated[str, typer.Option(help='A policy by name, or as text: "flip + 5 crop".')] = "aug8",
+    source: Source = ANY,
+    shift: Annotated[
+        int | None, typer.Option(metavar="SEED", help="Add the noise and blur of CIFAR-10* first.")
+    ] = None,
+    rows: Rows = None,
+    seed: Seed = 0,
+    draws: Annotated[str, typer.Option(help="random, as in the paper, or stratified.")] = "random",
+    device: Device = None,
+    batch_size: BatchSize = None,
+    autocast: Annotated[bool, typer.Option(help="Run the network in bfloat16.")] = False,
+    channels_last: Annotated[bool, typer.Option(help="Lay the images out channels last.")] = False,
+    compile: Annotated[bool, typer.Option(help="Compile the network first.")] = False,
+    half: Annotated[bool, typer.Option(help="Store the logits in float16.")] = False,
+) -> None:
+    """Run a network over images and their views, and write the record. Stopped, it goes on where it was."""
+    from atta.collection.collect import collect as run
+    from atta.collection.shards import beside
+
+    with waiting(f"reading {dataset}"):
+        images = source.read(dataset, rows)
+        if shift is not None:
+            from atta.paper.shifts import shifted
+
+            images = shifted(images, shift)
+        network, about = read_model(model)
+    arranged = {"shuffle": source.shuffle, "rows": rows, "shift": shift}
+    with beside(output) as shards, resumable(shards):
+        record = run(
+            network,
+            images,
+            policy=policy,
+            seed=seed,
+            draws=draws,
+            device=device or fastest(),
+            batch_size=batch_size,
+            autocast=autocast,
+            channels_last=channels_last,
+            compile=compile,
+            shards=shards,
+            origin={**about, "split": source.split, **{k: str(v) for k, v in arranged.items() if v is not None}},
+        )
+        path = record.save(output, half=half)
+    out.print(f"{record.predictions}: {path}")

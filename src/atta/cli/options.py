@@ -1,0 +1,121 @@
+"""The options that several commands share, with their help, and groups of them.
+
+typer reads one option from each parameter of a command. A `group` is a dataclass whose fields are such parameters: `grouped`
+shows typer the fields in the place of the group, and gives the command the group.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from atta.cli.arguments import read_rows
+
+if TYPE_CHECKING:
+    from atta.images.sets import ImageSet
+
+RecordArgument = Annotated[
+    str, typer.Argument(metavar="RECORD", help="A record file, or the name of a bundled record.")
+]
+ModelArgument = Annotated[
+    str, typer.Argument(help="What `atta train` wrote, an .onnx file, or package.module:name in Python.")
+]
+Rows = Annotated[
+    str | None, typer.Option(metavar="FROM:TO", help="Use only these rows of the record, such as 0:1000 or 1000:")
+]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated.")
+]
+Report = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Also write an HTML page that opens anywhere.")
+]
+Intervals = Annotated[
+    bool,
+    typer.Option(
+        "--intervals", help="Also print how sure each number is, and each difference to vanilla on the same images."
+    ),
+]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file.")]
+RecordsFolder = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Where records lie: cifar10.safetensors, cifar10_shift.safetensors, ..."),
+]
+Validation = Annotated[
+    int | None,
+    typer.Option(help="Images to fit on, instead of what the experiment says; several sizes are scaled alike."),
+]
+Splits = Annotated[
+    int | None, typer.Option(help="How often to draw validation images, instead of what the experiment says.")
+]
+Data = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="Where datasets lie; by default $ATTA_DATA, then the hub.")
+]
+ImageSize = Annotated[int | None, typer.Option(metavar="PIXELS", help="Resize the images to this side.")]
+OwnModel = Annotated[
+    str | None,
+    typer.Option(metavar="MODULE:NAME", help="The network, where the file cannot build it: package.module:name."),
+]
+BatchSize = Annotated[int | None, typer.Option(help="Images at a time; found by itself if not given.")]
+Seed = Annotated[int, typer.Option(help="The seed of everything random.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; the fastest there is by default.")]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where images come from, and in which order."""
+
+    split: Annotated[str, typer.Option(help="The split of the dataset.")] = "test"
+    data: Data = None
+    image_size: ImageSize = None
+    columns: Annotated[str | None, typer.Option(metavar="IMAGE,LABEL", help="The columns of a table.")] = None
+    shuffle: Annotated[int | None, typer.Option(metavar="SEED", help="Put the images into a random order first.")] = (
+        None
+    )
+
+    def read(self, dataset: str, rows: str | None) -> ImageSet:
+        """Load a dataset by name, or a folder of images by its path; shuffled, and then cut to the rows."""
+        from atta.images.datasets import arrange, load
+        from atta.images.layouts import folder_of_images
+
+        part = None if rows is None else read_rows(rows)
+        if self.data is None and Path(dataset).is_dir():
+            images = folder_of_images(Path(dataset))
+            return arrange(images, shuffle=self.shuffle, rows=part, image_size=self.image_size)
+        image, _, label = (self.columns or "").partition(",")
+        columns = (image, label or None) if self.columns else None
+        images = load(dataset, self.split, data=self.data, image_size=self.image_size, columns=columns)
+        return arrange(images, shuffle=self.shuffle, rows=part)
+
+
+ANY = Source()  # what a signature has as the default of the group; typer goes by those of its fields
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take dataclasses of options: typer is shown their fields, each in the place of its group."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    shown: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            shown.append(parameter.replace(annotation=hints[name]))
+            continue
+        inside = get_type_hints(groups[name], include_extras=True)
+        shown += [
+            parameter.replace(name=f.name, annotation=inside[f.name], default=f.default) for f in fields(groups[name])
+        ]
+
+    @wraps(command)
+    def called(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{f.name: given.pop(f.name) for f in fields(group)})
+        command(**given)
+
+    called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return called

@@ -1,0 +1,67 @@
+"""Commands that draw results: the report and single figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from atta.cli.terminal import out, say
+from atta.results.rows import Results
+
+
+def report(
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="What compare --json, run -o or reproduce wrote.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
+    title: Annotated[str, typer.Option(help="What stands above it.")] = "",
+) -> None:
+    """Turn results into one HTML page that opens offline, for people who were not there."""
+    write_page(Results.load(results), output, title=title)
+
+
+def figure(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="reliability, confidence, weights, shares, per-class, ranking, entropy, sizes or cost.",
+        ),
+    ],
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A file of numbers, as the commands write them.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to: .svg, .png, .pdf, .json or .html.")
+    ],
+    method: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this method; may be repeated.")] = None,
+    dataset: Annotated[str | None, typer.Option(metavar="NAME", help="Only this dataset.")] = None,
+    experiment: Annotated[str | None, typer.Option(metavar="NAME", help="Only this experiment.")] = None,
+    validation: Annotated[int | None, typer.Option(metavar="IMAGES", help="Only fits on so many images.")] = None,
+    metric: Annotated[str, typer.Option(help="Instead of the usual metric of the figure.")] = "",
+    dark: Annotated[bool, typer.Option("--dark", help="For a dark background.")] = False,
+) -> None:
+    """Draw a figure from results."""
+    from atta.figures.charts import figure as draw
+    from atta.figures.charts import picture
+
+    found = Results.load(results)
+    chart = draw(
+        name,
+        found,
+        metric=metric,
+        dark=dark,
+        method=method,
+        dataset=dataset,
+        experiment=experiment,
+        validation=validation,
+    )
+    out.print(f"figure: {picture(chart, output)}")
+
+
+def write_page(results: Results, path: Path | None, *, title: str = "", pictures: Any = None) -> None:
+    """Write the report, if one is asked for, and say where it is."""
+    if path is None:
+        return
+    from atta.report.page import write_report
+
+    say(f"report: {write_report(results, path, title=title, pictures=pictures)}")

@@ -1,0 +1,103 @@
+"""Methods side by side on records: an experiment without a file.
+
+compare({"mine": record}, [Vanilla(), VATTA(), VATTA.paper()])  ──►  Results, a method a label
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields, replace
+from typing import Any
+
+from atta.calibrators import VATTA, Method
+from atta.errors import InputError
+from atta.experiments.experiment import Experiment
+from atta.experiments.fits import Fits, written
+from atta.experiments.run import joined, run
+from atta.images.views import VIEWS
+from atta.metrics.scores import METRICS
+from atta.predictions import Record
+from atta.results.rows import Results
+from atta.results.words import CLASS_CHANGES, COST, COVERAGE, PASSES, REST, SET_SIZE
+
+FITTED_ON = "the record to fit on"
+
+
+def compare(
+    records: Mapping[str, Record],
+    methods: Sequence[Method],
+    *,
+    validation: int = 1000,
+    splits: int = 1,
+    fit_on: Record | None = None,
+    cost: bool = False,
+    done: Callable[[str], None] = lambda what: None,
+) -> Results:
+    """Fit every method on validation rows of each record and evaluate it on the others, with all the views there are.
+
+    Methods are any objects of `Method`, one's own as well; `labelled` says what rows call them. With `fit_on`, they are fitted
+    on all of that record and tested on all of the others, once. With `cost`, V-ATTA is also run with fewer and fewer of the
+    views, as an experiment of its own: what each pass of the network buys.
+    """
+    if splits < 1:
+        raise InputError(f"expected at least 1 split, got {splits}")
+    known = dict(records) if fit_on is None else {**records, FITTED_ON: fit_on}
+    fits = Fits(known)
+    results = []
+    for name in records:
+        experiment = Experiment(
+            name=name,
+            dataset=name,
+            fit=name if fit_on is None else FITTED_ON,
+            test=REST if fit_on is None else name,
+            methods=labelled(methods),
+            validation=(validation if fit_on is None else 0,),
+            splits=splits if fit_on is None else 1,
+            metrics=(*METRICS, CLASS_CHANGES, PASSES, COVERAGE, SET_SIZE),
+        )
+        results.append(run(experiment, known, fits=fits, done=done))
+        fewer = nested(known[experiment.fit].predictions.views)
+        if cost and len(fewer) > 1:
+            v_atta = labelled([VATTA()])
+            less = replace(experiment, name=name + COST, methods=v_atta, policies=fewer, metrics=("brier", "nll"))
+            results.append(run(less, known, fits=fits))
+    return joined(results)
+
+
+def labelled(methods: Sequence[Method]) -> dict[str, Method]:
+    """Give each method a label of its own: its name and, where several have that name, what is not as usual about it.
+
+    >>> list(labelled([VATTA(), VATTA(step=0.01)]))
+    ['v-atta', 'v-atta (step=0.01)']
+    """
+    for i, method in enumerate(methods):
+        if method in methods[:i]:
+            raise InputError(f"expected each method once, got {method!r} twice")
+    names = Counter(method.name for method in methods)
+    found: dict[str, Method] = {}
+    for method in methods:
+        label = method.name if names[method.name] == 1 else f"{method.name}{_unusual(method)}"
+        if label in found:  # a class of one's own, under a name and with settings that another has
+            label = f"{label} ({type(method).__name__})"
+        numbered = (f"{label} #{n}" for n in range(2, len(methods) + 1))
+        found[next(one for one in (label, *numbered) if one not in found)] = method
+    return found
+
+
+def _unusual(method: Method) -> str:
+    """The settings that are not the method's own defaults, as a label ends: " (optimizer=adam, step=0.01)"."""
+    usual = {f.name: f.default_factory() if f.default_factory is not MISSING else f.default for f in fields(method)}
+    changed = {name: getattr(method, name) for name in usual if getattr(method, name) != usual[name]}
+    return f" ({', '.join(f'{name}={value}' for name, value in changed.items())})" if changed else ""
+
+
+def nested(views: Mapping[str, Any]) -> tuple[str, ...]:
+    """Policies from one view to all there are, each a part of the next; none where a kind of view is not atta's own."""
+    most = {kind: view.shape[1] for kind, view in views.items()}
+    if not most or not most.keys() <= VIEWS.keys():
+        return ()
+    rounds = (
+        {kind: min(repeats, count) for kind, count in most.items()} for repeats in range(1, max(most.values()) + 1)
+    )
+    return tuple(dict.fromkeys(map(written, ({next(iter(most)): 1}, *rounds))))

@@ -1,0 +1,185 @@
+"""One runner for all experiments: fits every method on every draw, chooses its policy, tests it, and keeps the numbers.
+
+record ──► validation rows ──► method.fit, for each policy ──► choice of the policy ──► calibrator
+                                                                                            │
+       ──► the other rows, the fitted ones, or another record ──► evaluate ──► rows         ◄
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from atta import __version__
+from atta.experiments.choice import choose
+from atta.experiments.details import details
+from atta.experiments.experiment import Experiment, described
+from atta.experiments.fits import RECORDED, Fit, Fits, written
+from atta.experiments.intervals import JUDGED, Intervals
+from atta.experiments.measure import measure
+from atta.experiments.trials import Trial, fits_of, trials
+from atta.experiments.workers import one_thread
+from atta.metrics.resampling import CONFIDENCE, RESAMPLES, Resamples, replicates
+from atta.predictions import Record
+from atta.results.rows import Results, Row
+from atta.results.words import FITTED, REST
+
+
+def run(
+    experiment: Experiment,
+    records: Mapping[str, Record],
+    *,
+    fits: Fits | None = None,
+    done: Callable[[str], None] = lambda what: None,
+) -> Results:
+    """Run an experiment on records, by name; `done` is told of each of the fits that are `planned`.
+
+    `fits` remembers calibrators from one experiment to the next. The numbers do not depend on what it remembers.
+    """
+    fits = Fits(records) if fits is None else fits
+    found = list(trials(experiment, records))
+    fits.make(fits_of(experiment, found), done)
+    with one_thread():  # the last digit of a sum depends on how many add it up
+        return _tested(experiment, fits, found)
+
+
+def joined(parts: Sequence[Results]) -> Results:
+    """The results of several experiments of one run as one: what is known of each stays under its name."""
+    about: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.about.items():
+            about[name] = {**about.get(name, {}), **value} if isinstance(value, Mapping) else value
+    rows, details, sure = (
+        tuple(one for part in parts for one in getattr(part, name)) for name in ("rows", "details", "intervals")
+    )
+    return Results(rows, about, details, sure)
+
+
+def _tested(experiment: Experiment, fits: Fits, found: Sequence[Trial]) -> Results:
+    bench, sure = Bench(experiment, fits), Intervals()
+    rows: list[Row] = []
+    looked: list[dict[str, Any]] = []
+    for trial in found:
+        for rule, fit in _chosen(experiment, fits, trial):
+            what: dict[str, Any] = {
+                "experiment": experiment.name,
+                "dataset": experiment.dataset,
+                "validation": trial.rows.validation,
+                "split": trial.rows.split,
+                "method": trial.label,
+                "policy": bench.named(fit),
+                "choice": rule,
+                "seed": trial.seed,
+            }
+            numbers = bench.numbers(fit)
+            measured = [Row(**what, metric=metric, value=value) for metric, value in numbers.items()]
+            rows += measured
+            if measured:
+                sure.add(measured[0], numbers, bench.resampled(fit))
+            if trial.rows.split == 0 and trial.seed == experiment.seeded(trial.label)[0]:
+                looked.append({**what, **bench.details(fit)})
+    return Results(tuple(rows), _about(experiment, fits), tuple(looked), tuple(sure.found()))
+
+
+def _chosen(experiment: Experiment, fits: Fits, trial: Trial) -> Iterator[tuple[str, Fit]]:
+    """The fit that each rule chooses, or every one where there is no rule or nothing to choose."""
+    if experiment.choose and len(trial.candidates) > 1:
+        yield from ((rule, choose(fits, trial.candidates, rule)) for rule in experiment.choose)
+    else:
+        yield from (("", fit) for fit in trial.candidates)
+
+
+def _about(experiment: Experiment, fits: Fits) -> dict[str, Any]:
+    """What is known about the run: versions, the experiment, its records and its methods."""
+    used = [name for name in (experiment.fit, experiment.test) if name not in (REST, FITTED)]
+    return {
+        "atta": __version__,
+        "torch": torch.__version__,
+        "experiments": {experiment.name: experiment.about()},
+        "records": {name: {"sha256": fits.fingerprint(name), **fits.records[name].origin} for name in used},
+        "methods": {experiment.name: {label: described(experiment.method(label)) for label in experiment.methods}},
+        "bootstrap": {"resamples": RESAMPLES, "confidence": CONFIDENCE},
+    }
+
+
+class Tested(NamedTuple):
+    """The images to test on: `rows` of a record, or all of it; and those of known classes that were not fitted on."""
+
+    record: Record
+    rows: Tensor | None
+    reference: Record
+
+    @property
+    def images(self) -> Record:
+        """The images themselves."""
+        return self.record if self.rows is None else self.record[self.rows]
+
+
+@dataclass
+class Bench:
+    """Tests calibrators, each once."""
+
+    experiment: Experiment
+    fits: Fits
+    _seen: dict[str, dict[str, float]] = field(default_factory=dict)
+    _resampled: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+
+    def numbers(self, fit: Fit) -> dict[str, float]:
+        """Every metric of the experiment."""
+        key = self.fits.key(fit)
+        if key not in self._seen:
+            test = self._test(fit)
+            measured = measure(self.fits[fit], self.fits.seen(fit, test.images), self.fits.seen(fit, test.reference))
+            self._seen[key] = {name: measured[name] for name in self.experiment.metrics if name in measured}
+        return self._seen[key]
+
+    def resampled(self, fit: Fit) -> dict[str, Tensor]:
+        """What resamples of the test images make of the metrics that are judged by, the same for every fit and split."""
+        key = self.fits.key(fit)
+        if key not in self._resampled:
+            test, calibrator, numbers = self._test(fit), self.fits[fit], self.numbers(fit)
+            seen = self.fits.seen(fit, test.images)
+            self._resampled[key] = replicates(
+                calibrator(seen.predictions),
+                seen.labels,
+                Resamples(len(test.record)),
+                test.rows,
+                metrics=[name for name in JUDGED if name in numbers],
+                simplex=calibrator.method.on_simplex,
+            )
+        return self._resampled[key]
+
+    def details(self, fit: Fit) -> dict[str, Any]:
+        """What a report shows of the calibrator."""
+        seen = self.fits.seen(fit, self._test(fit).images)
+        return details(self.fits[fit], seen, class_names(self.fits.records[self.experiment.fit]))
+
+    def named(self, fit: Fit) -> str:
+        """What the tables call the policy of a fit."""
+        return written(self.fits.views(fit)) if fit.policy == RECORDED else fit.policy
+
+    def _test(self, fit: Fit) -> Tested:
+        """What to test on; the reference is all of the fitted record, if all was fitted on."""
+        record = self.fits.records[self.experiment.fit]
+        fitted, rest = fit.rows.drawn()
+        reference = record[rest] if len(rest) else record
+        if self.experiment.test in (REST, FITTED):
+            return Tested(record, rest if self.experiment.test == REST else fitted, reference)
+        other = self.fits.records[self.experiment.test]
+        first = len(record) - len(other)
+        rows = rest[rest >= first].sort().values - first if self.experiment.aligned else None
+        return Tested(other, rows, reference)
+
+
+def class_names(record: Record) -> list[str]:
+    """The names of the classes, where the record's origin has them; it is text for people, and may say anything."""
+    try:
+        names = json.loads(record.origin.get("classes", ""))
+    except ValueError:
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []

@@ -1,0 +1,94 @@
+"""Commands about a calibrated classifier, as a user types them."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import atta
+from atta.types import InputError
+from scenarios import command as run
+from scenarios import made_classifier
+
+NETWORK = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
+with torch.no_grad():
+    network[1].weight[0] = 0.3
+    network[1].weight[1] = 0
+    network[1].bias[:] = torch.tensor([0.0, 28.8])
+"""
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Light and dark photographs in a folder each, and a network of one's own that mostly tells them apart."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_network", raising=False)
+    (tmp_path / "own_network.py").write_text(NETWORK)
+    generator = torch.Generator().manual_seed(0)
+    for name, low in (("dark", 0), ("light", 16)):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(15):
+            pixels = torch.randint(low, 240 + low, (8, 8, 3), generator=generator, dtype=torch.uint8)
+            image.fromarray(pixels.numpy()).save(tmp_path / "photos" / name / f"{i:02}.png")
+    return tmp_path / "photos"
+
+
+def test_a_network_is_calibrated_exported_and_predicts_files(photos: Path, tmp_path: Path) -> None:
+    own, chosen = ["own_network:network"], ["--method", "mean-tta-temperature", "--set", "views=vflip,flip"]
+    done = run("calibrate", *own, "photos", "-o", "classifier", "--policy", "flip + vflip", *chosen)
+    classifier = atta.CalibratedClassifier.load("classifier", model=nn.Sequential(nn.Flatten(), nn.Linear(192, 2)))
+    assert classifier.class_names == ("dark", "light")
+    assert classifier.calibrator.method == atta.MeanTTATemperature(views=["vflip", "flip"])
+    assert str(classifier.summary) in done.stdout
+
+    written = run("export", "classifier", "-o", "graph.pt2", "--model", *own).stdout
+    size = (tmp_path / "graph.pt2").stat().st_size
+    assert f"{size / 1e6:.1f} MB" in written
+    assert "of eager" in written
+
+    (photos / "broken.png").write_bytes(b"x")
+    tables = {}
+    for name, model in (("classifier", ["--model", *own]), ("graph.pt2", [])):
+        result = run("predict", name, "photos", "-o", f"{name}.jsonl", "--probs", *model, ok=False)
+        assert result.exit_code == 1
+        assert "broken.png, but it cannot be decoded" in result.stderr.replace("\n", "")
+        assert "30 images · mean confidence" in result.stdout
+        tables[name] = [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+    for one, other in zip(tables["classifier"], tables["graph.pt2"], strict=True):
+        assert one["class"] == ("dark", "light")[other["class"]]
+        assert one["confidence"] == pytest.approx(other["confidence"], abs=1e-5)
+        assert one["p_dark"] == pytest.approx(other["p_0"], abs=1e-5)
+
+
+def test_predict_says_how_many_images_it_resized(photos: Path) -> None:
+    made_classifier(summary=False).save("small.safetensors")
+    image = pytest.importorskip("PIL.Image")
+    image.new("L", (11, 5)).save(photos / "dark" / "00.png")
+    result = run("predict", "small.safetensors", str(photos / "dark"), "-o", "out.csv")
+    assert "resized to 8 x 8: 1 of 15 images" in result.stderr
+    assert "4 passes an image" in result.stdout
+
+
+def test_where_to_write_is_checked_before_the_network_runs(tmp_path: Path) -> None:
+    for arguments, sentence in (
+        (["calibrate", "x:y", "digits", "-o", "graph.onnx"], "`atta export` makes graphs of those"),
+        (
+            ["calibrate", "x:y", "digits", "-o", str(Path(__file__))],
+            "expected a folder or FILE.safetensors, got the file",
+        ),
+        (["predict", "nowhere", "photos", "-o", "out.txt"], "ends in .csv, .jsonl, .parquet"),
+        (["export", str(tmp_path), "-o", "x.onnx"], "is not a classifier"),
+    ):
+        error = run(*arguments, ok=False).exception
+        assert isinstance(error, InputError)
+        assert sentence in str(error)
