@@ -196,12 +196,11 @@ def test_moves_and_copies_as_modules_do(name):
 
 
 @EVERY
-def test_the_same_fit_twice_is_the_same_and_leaves_what_it_was_given_untouched(name):
-    predictions, labels = toy()
-    again = SETTINGS[name].fit(predictions, labels.numpy().astype(np.int32))
-    again(predictions)
-    for key, value in fitted(name).state_dict().items():
-        assert torch.equal(value, again.state_dict()[key])
+def test_a_fit_is_the_same_alone_again_and_among_others_and_leaves_what_it_was_given_untouched(name):
+    (predictions, labels), others = toy(), toy(20, k=3)
+    many = SETTINGS[name].fit_many([(predictions, labels.numpy().astype(np.int32)), others])
+    check_same(many, [fitted(name), SETTINGS[name].fit(*others)])
+    many[0](predictions)
     untouched, _ = toy()
     assert torch.equal(predictions.logits, untouched.logits)
     assert all(torch.equal(predictions.views[kind], untouched.views[kind]) for kind in KINDS)
@@ -297,13 +296,6 @@ def test_an_image_costs_the_views_that_it_asks_for_and_others_do_not_show(name):
 @EVERY
 def test_the_stages_are_the_kinds_of_view_each_once(name):
     assert tuple(kind for stage in fitted(name).stages for kind in stage) == fitted(name).kinds
-
-
-@EVERY
-def test_fitting_many_is_fitting_each_bit_for_bit(name):
-    some, others = toy(20), toy(20, k=3)
-    one, other = (SETTINGS[name].fit(*these) for these in (some, others))
-    check_same(SETTINGS[name].fit_many([some, others, some]), [one, other, one])
 
 
 def test_fitting_none_gives_none():

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import torch
 from jaxtyping import Int, UInt8
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from atta.errors import InputError, require
-from atta.files import whole_file
+from atta.predictions import read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -183,23 +181,15 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
 
     def save(self, path: str | Path) -> None:
         """Write the decoded images, the labels and the names of the classes as one safetensors file."""
-        tensors = {"images": self.tensors().contiguous(), "indices": self.indices}
+        tensors = {"images": self.tensors(), "indices": self.indices}
         if self.labels is not None:
             tensors["labels"] = self.labels
-        with whole_file(path) as part:
-            save_file(tensors, part, metadata={"name": self.name, "classes": json.dumps(self.classes)})
+        write_tensors(path, tensors, {"name": self.name, "classes": json.dumps(self.classes)})
 
     @staticmethod
     def load_file(path: str | Path) -> "ImageSet":
         """Read what `save` wrote."""
-        if not Path(path).is_file():
-            raise InputError(f"expected a saved set of images, found no file at {path}")
-        try:
-            with safe_open(path, framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-                metadata = file.metadata() or {}
-        except SafetensorError as error:
-            raise InputError(f"expected a saved set of images at {path}, but it cannot be read: {error}") from error
+        tensors, metadata = read_tensors(path)
         if "images" not in tensors or not {"name", "classes"} <= metadata.keys():
             raise InputError(f"expected images, a name and classes in {path}, found {', '.join([*tensors, *metadata])}")
         return ImageSet(
