@@ -12,7 +12,9 @@ import atta
 from atta import Predictions, Record
 from atta.calibrators import Calibrator, ViewBlend
 from atta.deploy.classifier import CalibratedClassifier
-from atta.networks.adapters import MODELS
+from atta.images.sets import ImageSet
+from atta.networks.recipe import Recipe
+from atta.networks.resnet import MODELS
 
 POLICY = "flip + 2 crop"
 SHAPE = (3, 8, 8)
@@ -112,6 +114,17 @@ class Counting(nn.Module):
         return self.inner(images)
 
 
+class ChannelMeans(nn.Module):
+    """Logits that are easy to predict: the mean of each channel, given as `wrap` says."""
+
+    def __init__(self, wrap=lambda logits: logits):
+        super().__init__()
+        self.wrap = wrap
+
+    def forward(self, images):
+        return self.wrap(images.mean(dim=(2, 3)))
+
+
 class Own(nn.Module):
     """A network whose code no file can hold."""
 
@@ -145,3 +158,32 @@ REBUILT = {
     "vit, eager attention": lambda: vit(attn_implementation="eager"),
     "convnext, normalised": lambda: atta.Normalized(convnext(), [0.5] * 3, [0.5] * 3),
 }
+
+
+# ---- training
+
+QUICK = Recipe(steps=12, batch_size=16, peak_lr=0.05)
+
+
+def stripes(n=64, side=8, seed=0):
+    """Two classes that a small network tells apart: dark and light images, with noise."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % 2
+    noise = torch.randint(0, 90, (n, 3, side, side), generator=generator)
+    return ImageSet("stripes", (noise + 120 * labels[:, None, None, None]).byte(), labels, ("dark", "light"))
+
+
+class StopsAt(nn.Module):
+    """A network with dropout whose user presses Ctrl-C in the n-th step; it begins with the same weights every time."""
+
+    def __init__(self, stop_at=None):
+        super().__init__()
+        torch.manual_seed(3)
+        layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(144, 2)
+        self.body, self.stop_at, self.calls = nn.Sequential(*layers), stop_at, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == self.stop_at:
+            raise KeyboardInterrupt
+        return self.body(x)

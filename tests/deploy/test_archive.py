@@ -13,7 +13,8 @@ from torch import nn
 import atta
 from atta.deploy import archive as archives
 from atta.deploy.classifier import CalibratedClassifier, Summary
-from atta.networks.adapters import MODELS, NumpyModel, OnnxModel
+from atta.networks.adapters import NumpyModel, OnnxModel
+from atta.networks.resnet import MODELS
 from atta.types import InputError
 from scenarios import POLICY, REBUILT, SHAPE, Own, blend, linear, pixels
 

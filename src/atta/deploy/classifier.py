@@ -37,8 +37,9 @@ from atta.functional import largest_share
 from atta.images.sources import Channels, Source, as_source
 from atta.images.views import Policy, View, stratified_numbers
 from atta.networks import description as architectures
-from atta.networks.adapters import as_logits, check_weights
+from atta.networks.adapters import as_logits
 from atta.networks.borrowing import device_of, dtype_of
+from atta.networks.weights import check_weights
 from atta.predictions import Predictions
 from atta.progress import counted
 from atta.types import InputError

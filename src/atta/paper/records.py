@@ -30,7 +30,9 @@ from atta.collection.shards import beside
 from atta.images.datasets import arrange, load, present, ucmerced_as_aid
 from atta.images.sets import ImageSet
 from atta.images.views import POLICIES, Policy
-from atta.networks.training import Recipe, about, check_trained, load_trained, train
+from atta.networks.recipe import Recipe
+from atta.networks.trained import about, check_trained, load_trained
+from atta.networks.training import train
 from atta.predictions import Record
 from atta.types import InputError
 
