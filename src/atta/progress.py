@@ -1,4 +1,4 @@
-"""A line on the error stream that says how far long work is."""
+"""A line on the error stream that says how far long work is. The only bar there is."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,23 +6,30 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def counted(title: str, total: int | None, *, shown: bool, done: int = 0) -> Iterator[Callable[..., None]]:
-    """Show how many of `total` are through; without `shown`, nothing. Give the function to tell it.
-
-    It is told how many, and what to say beside it, which is how many images a second if nothing is said.
-    """
+def bar(
+    title: str, total: int | None, *, shown: bool, done: int = 0, transient: bool = False
+) -> Iterator[Callable[[int, str], None]]:
+    """Give the function to tell how much of `total` is done, and a few words; without `shown`, nothing is seen."""
     if not shown:
-        yield lambda completed, state="": None
+        yield lambda completed, state: None
         return
-    from rich.console import Console
+    from rich.console import Console  # here: what shows nothing need not wait for it
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[state]}"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task, begun = bar.add_task(title, total=total, completed=done, state=""), time.monotonic()
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=transient) as line:
+        task = line.add_task(title, total=total, completed=done, state="")
+        yield lambda completed, state: line.update(task, completed=completed, state=state)
 
-        def tell(completed: int, state: str = "") -> None:
+
+@contextmanager
+def counted(title: str, total: int | None, *, shown: bool, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """Show how many of `total` images are through, and how fast; without `shown`, nothing. Give the function to tell it."""
+    with bar(title, total, shown=shown, done=done) as tell:
+        begun = time.monotonic()
+
+        def count(completed: int) -> None:
             speed = (completed - done) / max(time.monotonic() - begun, 1e-9)
-            bar.update(task, completed=completed, state=state or f"{speed:,.1f} images/s")
+            tell(completed, f"{speed:,.1f} images/s")
 
-        yield tell
+        yield count

@@ -205,7 +205,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, call: int
 
 
 def test_a_training_and_a_recording_that_were_stopped_end_with_the_same_bits(root, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "_usual_rows", lambda device, held: 4)
+    monkeypatch.setitem(runner.ROWS, "cpu", 4)
     monkeypatch.setattr(shards, "SECONDS", 0.0)
     whole, parts = settings(root, tmp_path / "whole"), settings(root, tmp_path / "parts")
     path = make("cifar10_shift", say=lambda line: None, **whole)

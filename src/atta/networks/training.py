@@ -24,7 +24,7 @@ from atta.networks.borrowing import device_of
 from atta.networks.recipe import Recipe
 from atta.networks.resnet import MODELS
 from atta.networks.trained import RunFolder
-from atta.progress import counted
+from atta.progress import bar
 from atta.types import Labels
 
 CHECKPOINT_SECONDS = 30.0
@@ -115,7 +115,7 @@ def _all_epochs(
     history = [Epoch(**row) for row in folder.resume(network, optimizer)] if folder is not None and resume else []
     forward = torch.compile(normalized) if compile else normalized
     saved = -math.inf
-    with counted("training", run.epochs, shown=progress, done=len(history)) as tell:
+    with bar("training", run.epochs, shown=progress, done=len(history)) as tell:
         for epoch in range(len(history), run.epochs):
             done = run.epoch(forward, optimizer, epoch)
             if not math.isfinite(done.loss):
