@@ -1,4 +1,4 @@
-"""Deployment: a network, its views and its calibrator as one thing, from the first labelled images to a file that runs anywhere.
+"""Deployment: a network, its views and its calibrator as one thing, from labelled images to a file that runs anywhere.
 
 Nothing here loads experiments, training, charts or datasets.
 
