@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from atta.cli.app import commands
 from atta.collection import runner, shards
 from atta.images.datasets import UCMERCED_IN_AID, load, split_indices
+from atta.networks import trained as trained_module
 from atta.networks import training
 from atta.paper import records as recording
 from atta.paper.records import NETWORKS, RECORDINGS, make, obstacle
@@ -123,7 +124,7 @@ def test_uc_merced_has_the_labels_of_aid(made):
 def test_the_strange_images_are_those_after_the_validation_images(made):
     chosen, _ = made
     for name, dataset, side in (("cifar10_ood", "aid", 32), ("aid_ood", "cifar10", 16)):
-        network, _ = training.load_trained(chosen["networks"] / RECORDINGS[name].network / "model.safetensors")
+        network, _ = trained_module.load_trained(chosen["networks"] / RECORDINGS[name].network / "model.safetensors")
         images = load(dataset, "test", data=chosen["data"], image_size=side)
         some = images.subset(split_indices(len(images), (len(images),), 0)[0][5:]).tensors()
         with torch.no_grad():

@@ -89,20 +89,11 @@ def collect(
     labels = _as_numbers(labels, source)
     at = torch.device(execution.get("device") or device_of(network))
     size = batch_size(execution.get("batch_size"), at)
-    half = execution.get("autocast") or None
-    half = torch.bfloat16 if half is True else half
-    fast = execution.get("channels_last", False)
+    half, fast = _half(execution), execution.get("channels_last", False)
     kept, rows = None, size
     if shards is not None:
-        run = {
-            "model": fingerprint(network),
-            "policy": str(policy),
-            "seed": seed,
-            "draws": draws,
-            "images": source.count,
-        }
-        run |= {"device": at.type, "batch_size": execution.get("batch_size"), "channels_last": fast}
-        kept = Shards(Path(shards), {**run, "autocast": str(half), "compile": execution.get("compile", False)})
+        run = {"policy": str(policy), "seed": seed, "draws": draws, "images": source.count, "device": at.type}
+        kept = Shards(Path(shards), {"model": fingerprint(network), **run, **_switches(execution)})
         size, rows = kept.begin(size)
     # One context for all passes: it keeps the weights it has cast, and casting them takes as long as a small batch.
     mixed = torch.autocast(at.type, half) if half else nullcontext()
@@ -126,6 +117,17 @@ def refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) ->
     for name in given:
         if name not in known:
             raise InputError(f"{function} takes no {name!r}.{suggest(name, known)} It takes: {', '.join(known)}")
+
+
+def _half(execution: Execution) -> torch.dtype | None:
+    asked = execution.get("autocast") or None
+    return torch.bfloat16 if asked is True else asked
+
+
+def _switches(execution: Execution) -> dict[str, Any]:
+    """What of it changes bits: shards of other switches are not gone on from."""
+    switches = {name: execution.get(name, False) for name in ("channels_last", "compile")}
+    return {"batch_size": execution.get("batch_size"), "autocast": str(_half(execution)), **switches}
 
 
 def _as_numbers(labels: object, source: Source) -> Tensor | None:

@@ -25,24 +25,16 @@ try:
 except ImportError as error:
     missing = error
 
+    def _refuse(*args: Any, **kwargs: Any) -> Any:
+        """Say what to install."""
+        with require("hub", "sharing classifiers on the hub"):
+            raise missing
+
     class ModelHubMixin:  # type: ignore[no-redef]
         """Stands for huggingface_hub's where that is not installed, and says so."""
 
-        def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
-            """Say what to install."""
-            with require("hub", "sharing classifiers on the hub"):
-                raise missing
-
-        @classmethod
-        def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-            """Say what to install."""
-            with require("hub", "sharing classifiers on the hub"):
-                raise missing
-
-        def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
-            """Say what to install."""
-            with require("hub", "sharing classifiers on the hub"):
-                raise missing
+        save_pretrained = push_to_hub = _refuse
+        from_pretrained = classmethod(_refuse)
 
 
 class OnHub(Archived, ModelHubMixin):
