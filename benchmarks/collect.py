@@ -6,18 +6,14 @@
 
 Each way is run in turns, and medians are compared, so that a machine that slows down slows all of them. `bare` is the
 network on tensors that are ready, as often as `collect` runs it. ttach, where it is installed, runs as many views: a
-flip and eight brightnesses, the same for every image, averaged as it does. The bound on memory is asked for in a process
-of its own, and the peak is what that process took beside what it had before.
+flip and eight brightnesses, the same for every image, averaged as it does.
 """
 
 import argparse
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable
 from itertools import chain
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +23,6 @@ from atta.networks.resnet import resnet50
 
 POLICY = "flip + 5 crop + 5 brightness + 4 contrast"
 PASSES = 16
-MIB = 2**20
 
 
 class Block(nn.Module):
@@ -137,27 +132,6 @@ def compare(name: str, device: torch.device, size: int, target: float, fast: boo
     ]
 
 
-def peak(name: str, device: torch.device, bound: int) -> int:
-    """The bytes that collecting under a bound takes beside what the process held before; run in a process of its own."""
-    model, images = NETWORKS[name]().eval().to(device), pixels(256 if name == "ResNet-20" else 64, 32)
-    atta.collect(model, images[:1], policy="flip", batch_size=1, memory=bound, progress=False)  # imports, kernels
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        atta.collect(model, images, policy="flip", memory=bound, batch_size=4096, progress=False)
-        return torch.cuda.max_memory_allocated(device) - before
-    Path("/proc/self/clear_refs").write_text("5")  # The highest mark begins anew.
-    before = resident("VmRSS")
-    atta.collect(model, images, policy="flip", memory=bound, batch_size=4096, progress=False)
-    return resident("VmHWM") - before
-
-
-def resident(field: str) -> int:
-    """VmRSS: the bytes this process holds; VmHWM: the most it has held since the mark was set anew."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
-
-
 def table(header: list[str], rows: Iterable[list[str]]) -> None:
     """Print each row as soon as it is measured."""
     widths = [max(len(header[0]), 31), *(len(name) for name in header[1:])]
@@ -170,12 +144,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--quick", action="store_true", help="a quarter of the images")
-    parser.add_argument("--peak", nargs=2, metavar=("NETWORK", "BYTES"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     device = torch.device(asked.device)
-    if asked.peak:
-        print(peak(asked.peak[0], device, int(asked.peak[1])))
-        return
     gpu = device.type == "cuda"
     sizes = (
         {"ResNet-20": 4096, "ResNet-50": 4096, "ResNet-50, 3x3 stem": 1024}
@@ -187,16 +157,6 @@ def main() -> None:
         compare(name, device, size, target, fast, repeats) for fast in (False, True) for name, size in sizes.items()
     )
     table(["network", "images x passes", "batch", "collect /s", "bare /s", "collect : bare", "collect : ttach"], rows)
-
-    bounds = []
-    for name, mebibytes in (("ResNet-20", 64), ("ResNet-50, 3x3 stem", 256)):
-        command = [sys.executable, "-m", "benchmarks.collect", "--device", asked.device]
-        done = subprocess.run(
-            [*command, "--peak", name, str(mebibytes * MIB)], check=True, capture_output=True, text=True
-        )
-        taken = int(done.stdout) / MIB
-        bounds.append([name, f"{mebibytes} MiB", f"{taken:.0f} MiB", f"{taken / mebibytes:.2f}"])
-    table(["network", "bound asked for", "peak    ", "peak : bound"], bounds)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device(asked.device)
     torch.manual_seed(0)
-    from atta.deploy.classifier import ROWS
+    from atta.collection.runner import ROWS
 
     if device.type == "cuda":
         networks = {"ResNet-50, 3x3 stem": (resnet50(10), (32, 256, 1024))}

@@ -8,14 +8,18 @@ import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
 from typer.testing import CliRunner, Result
 
 import atta
 from atta import Predictions, Record
 from atta.calibrators import Calibrator, ViewBlend
+from atta.collection.collect import collect
 from atta.deploy.classifier import CalibratedClassifier
 from atta.experiments.experiment import Experiment
-from atta.networks.adapters import MODELS
+from atta.images.sets import ImageSet
+from atta.networks.recipe import Recipe
+from atta.networks.resnet import MODELS
 
 POLICY = "flip + 2 crop"
 SHAPE = (3, 8, 8)
@@ -100,7 +104,7 @@ def small_experiment(**changes: Any) -> Experiment:
 @cache
 def _fitted() -> "CalibratedClassifier":
     from atta import VATTA, CalibratedClassifier
-    from atta.deploy.calibrate import summarise
+    from atta.deploy.summary import summarise
     from atta.networks.resnet import small_cnn
 
     record = made_up(60)
@@ -108,7 +112,7 @@ def _fitted() -> "CalibratedClassifier":
     calibrator = VATTA().fit(record.predictions, record.require_labels())
     torch.manual_seed(0)
     classifier = CalibratedClassifier(small_cnn(5), calibrator, "flip + 2 brightness", image_shape=(3, 8, 8))
-    classifier.summary = summarise(classifier, record, calibrator(record.predictions), [])
+    classifier.summary = summarise(calibrator, classifier.policy, record, calibrator(record.predictions))
     return classifier
 
 
@@ -131,6 +135,35 @@ def linear(classes=3, shape=SHAPE, scale=8.0):
     with torch.no_grad():
         network[1].weight *= scale
     return network.eval()
+
+
+def mostly_right(network, n=60):
+    """Labels of `pixels` by which a network of three classes is right on three images of four."""
+    own = network(pixels(n) / 255).argmax(1)
+    return torch.where(torch.arange(n) % 4 > 0, own, (own + 1) % 3)
+
+
+class Items(Dataset):
+    """Images, or images and labels, one by one."""
+
+    def __init__(self, images, labels=None):
+        self.images, self.labels = images, labels
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, i):
+        return self.images[i] if self.labels is None else (self.images[i], self.labels[i])
+
+
+class Stream(IterableDataset):
+    """Images and labels in an order of their own, without a length."""
+
+    def __init__(self, images):
+        self.images = images
+
+    def __iter__(self):
+        return iter([(image, i % 3) for i, image in enumerate(self.images)])
 
 
 def blend(model, policy=POLICY, *, shape=SHAPE, classes=3, limit=0.8):
@@ -175,6 +208,55 @@ class Counting(nn.Module):
         return self.inner(images)
 
 
+class Sums(nn.Module):
+    """Says exactly what it was shown: whole numbers, so that no order of summation changes a bit.
+
+    Pixels become multiples of 2⁻²⁴, weighted by their place; the sums are exact in float64.
+    """
+
+    def forward(self, images):
+        whole = (images.double() * 2**24).round().flatten(1)
+        weights = torch.arange(whole.shape[1], dtype=torch.float64) % 7 + 1
+        return torch.stack([whole.sum(1), (whole * weights).sum(1), whole.amax(1)], dim=1)
+
+
+class Scripted(nn.Module):
+    """Answers as a function of the images and of how often it was asked says."""
+
+    def __init__(self, answer):
+        super().__init__()
+        self.answer, self.calls = answer, 0
+
+    def forward(self, images):
+        self.calls += 1
+        return self.answer(images, self.calls)
+
+
+class Angry(nn.Module):
+    """Gives what it is given, and raises at the n-th call."""
+
+    def __init__(self, at, error=None):
+        super().__init__()
+        self.calls, self.at, self.error = 0, at, error or RuntimeError("no more")
+
+    def forward(self, answer):
+        self.calls += 1
+        if self.calls == self.at:
+            raise self.error
+        return answer
+
+
+class ChannelMeans(nn.Module):
+    """Logits that are easy to predict: the mean of each channel, given as `wrap` says."""
+
+    def __init__(self, wrap=lambda logits: logits):
+        super().__init__()
+        self.wrap = wrap
+
+    def forward(self, images):
+        return self.wrap(images.mean(dim=(2, 3)))
+
+
 class Own(nn.Module):
     """A network whose code no file can hold."""
 
@@ -187,13 +269,21 @@ class Own(nn.Module):
         return self.head(images.flatten(1)) + self.shift
 
 
+def small_network(classes=3, channels=3):
+    """Three convolutions, with the same weights every time."""
+    torch.manual_seed(0)
+    return MODELS["small_cnn"](classes, in_channels=channels)
+
+
 def vit(**settings):
+
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     config = transformers.ViTConfig(image_size=8, patch_size=4, num_labels=3, **small)
     return transformers.ViTForImageClassification._from_config(config, **settings).eval()
 
 
 def convnext():
+
     config = transformers.ConvNextConfig(
         hidden_sizes=[4, 4], depths=[1, 1], num_stages=2, patch_size=2, image_size=8, num_labels=3
     )
@@ -218,3 +308,61 @@ def command(*arguments: str, ok: bool = True) -> Result:
     if ok:
         assert result.exit_code == 0, (result.output, result.exception)
     return result
+
+
+# ---- collecting
+
+SEVEN = "flip + 2 crop + 2 brightness + contrast"
+LABELS = torch.arange(20) % 3
+
+
+def twenty(n=20, shape=SHAPE, seed=0):
+    """Few enough images to look at one by one."""
+    return pixels(n, shape, seed)
+
+
+def run(images, labels=None, model=None, **settings):
+    """Collect seven passes an image."""
+    return collect(model or Sums(), images, labels, **{"policy": SEVEN, "progress": False} | settings)
+
+
+def tensors(record):
+    return [record.predictions.logits, *record.predictions.views.values()]
+
+
+def same(a, b):
+    labels = (a.labels is None) == (b.labels is None) and (a.labels is None or torch.equal(a.labels, b.labels))
+    return labels and all(torch.equal(x, y) for x, y in zip(tensors(a), tensors(b), strict=True))
+
+
+def close(a, b):
+    return all(torch.allclose(x, y, atol=1e-5) for x, y in zip(tensors(a), tensors(b), strict=True))
+
+
+# ---- training
+
+BRIEF = Recipe(steps=12, batch_size=16, peak_lr=0.05)
+
+
+def stripes(n=64, side=8, seed=0):
+    """Two classes that a small network tells apart: dark and light images, with noise."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % 2
+    noise = torch.randint(0, 90, (n, 3, side, side), generator=generator)
+    return ImageSet("stripes", (noise + 120 * labels[:, None, None, None]).byte(), labels, ("dark", "light"))
+
+
+class StopsAt(nn.Module):
+    """A network with dropout whose user presses Ctrl-C in the n-th step; it begins with the same weights every time."""
+
+    def __init__(self, stop_at=None):
+        super().__init__()
+        torch.manual_seed(3)
+        layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(144, 2)
+        self.body, self.stop_at, self.calls = nn.Sequential(*layers), stop_at, 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls == self.stop_at:
+            raise KeyboardInterrupt
+        return self.body(x)

@@ -1,4 +1,4 @@
-"""The one exception that a user is meant to read, and the two hints that many messages end with."""
+"""The one exception that a user is meant to read, and what many messages end with."""
 
 import difflib
 from collections.abc import Iterable, Iterator
@@ -17,6 +17,11 @@ def suggest(name: object, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(str(name), list(known), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of some library says, in a line: they go on for pages."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 @contextmanager

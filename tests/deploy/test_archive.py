@@ -11,10 +11,12 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import atta
-from atta.deploy import archive as archives
-from atta.deploy.classifier import CalibratedClassifier, Summary
-from atta.networks.adapters import MODELS, NumpyModel, OnnxModel
-from atta.types import InputError
+from atta.deploy import archive
+from atta.deploy.classifier import CalibratedClassifier
+from atta.deploy.summary import Summary
+from atta.errors import InputError
+from atta.networks.adapters import NumpyModel, OnnxModel
+from atta.networks.resnet import MODELS
 from scenarios import POLICY, REBUILT, SHAPE, Own, blend, linear, pixels
 
 FORMS = ["folder", "file.safetensors"]
@@ -105,7 +107,7 @@ def test_a_function_and_an_onnx_file_are_given_again(tmp_path):
     path = classifier.save(tmp_path / "c")
     assert not (path / "model.safetensors").exists()
     assert torch.equal(CalibratedClassifier.load(path, model)(pixels(9)), classifier(pixels(9)))
-    with pytest.raises(InputError, match=r"expected model=.*, a atta.models.NumpyModel"):
+    with pytest.raises(InputError, match=r"expected model=.*, a atta.networks.adapters.NumpyModel"):
         CalibratedClassifier.load(path)
 
 
@@ -149,7 +151,7 @@ def test_saving_over_another_classifier_replaces_it(saved, form, tmp_path):
 
 def test_a_save_that_was_interrupted_is_refused(saved, tmp_path, monkeypatch):
     path = copied(saved, tmp_path, "folder")
-    write, calls = archives.write_tensors, []
+    write, calls = archive.write_tensors, []
 
     def stopped(*args):
         calls.append(args)
@@ -157,7 +159,7 @@ def test_a_save_that_was_interrupted_is_refused(saved, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return write(*args)
 
-    monkeypatch.setattr(archives, "write_tensors", stopped)
+    monkeypatch.setattr(archive, "write_tensors", stopped)
     with pytest.raises(KeyboardInterrupt):
         blend(Own(), limit=0.1).save(path)
     with pytest.raises(InputError, match="was changed after it was saved, or is not complete"):
@@ -182,7 +184,7 @@ def test_a_file_is_read_whatever_the_length_of_its_header(length, tmp_path):
         (Own(classes=4), "expected a model of 3 classes, as the calibrator has, got one of 4"),
         (Own(features=48), r"expected a model that takes images of \(3, 8, 8\), but this one fails"),
         (nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), "to fit the model: it lacks"),
-        (None, r"expected model=.*, a test_archives.Own to load the weights into"),
+        (None, r"expected model=.*, a scenarios.Own to load the weights into"),
         ("model.pt", "expected a module or the path of an .onnx file, got the path model.pt"),
     ],
 )
@@ -324,5 +326,5 @@ def test_an_onnx_model_is_asked_for(tmp_path):
         def forward(self, images):
             return images.flatten(1)[:, :3]
 
-    with pytest.raises(InputError, match=r"expected model=.*, a test_archives.*Session"):
+    with pytest.raises(InputError, match=r"expected model=.*, a .*test_archive.*Session"):
         CalibratedClassifier.load(blend(Session()).save(tmp_path / "c"))

@@ -7,35 +7,6 @@ import pytest
 from atta.deploy import card
 from scenarios import made_classifier
 
-yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
-ODD = ("cat", 'x: "y"', "#1", "ähm", "a, b")
-
-
-def front(text: str) -> dict[str, object]:
-    _, matter, _ = text.split("---\n", 2)
-    found: dict[str, object] = yaml.safe_load(matter)
-    return found
-
-
-def test_the_front_matter_is_yaml_with_every_metric_after_calibration() -> None:
-    about = made_classifier(names=ODD).about()
-    found = front(card.text(about, repo_id='me/odd: "name"', license="mit", datasets=["a", "b: c"]))
-    assert (found["library_name"], found["pipeline_tag"]) == ("atta", "image-classification")
-    assert (found["license"], found["datasets"]) == ("mit", ["a", "b: c"])
-    (index,) = found["model-index"]  # type: ignore[misc]
-    assert index["name"] == 'odd: "name"'
-    metrics = {metric["type"]: metric["value"] for metric in index["results"][0]["metrics"]}
-    assert metrics == pytest.approx(about["summary"]["after"], rel=1e-5)
-
-
-def test_the_front_matter_is_what_the_hub_reads() -> None:
-    hub = pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
-    about = made_classifier().about()
-    results = hub.ModelCard(card.text(about, repo_id="me/birds")).data.eval_results
-    assert {result.metric_type: result.metric_value for result in results} == pytest.approx(
-        about["summary"]["after"], rel=1e-5
-    )
-
 
 def test_every_number_before_and_after_is_in_the_table() -> None:
     about = made_classifier().about()
@@ -62,9 +33,7 @@ def test_without_a_picture_the_bins_stand_in_a_table_that_counts_every_image() -
 def test_a_classifier_without_a_summary_has_a_card_without_numbers() -> None:
     about = made_classifier(summary=False).about()
     assert not card.drawable(about)
-    text = card.text(about)
-    assert "model-index" not in front(text)
-    assert "Brier" not in text
+    assert "Brier" not in card.text(about)
 
 
 def test_the_promise_is_made_only_where_it_is_kept() -> None:

@@ -15,7 +15,7 @@ from torch import nn
 import atta
 from atta.deploy import hub
 from atta.images.views import VIEWS, View
-from scenarios import made_classifier, made_up
+from scenarios import Own, made_classifier, made_up
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
 NAMES = ("cat", "dog", 'Ärger: "x"', "a, b", "e")
@@ -87,6 +87,18 @@ def test_push_to_hub_uploads_the_whole_folder_with_a_card_that_loads_it(monkeypa
     assert card.data.license == "mit"
 
 
+def test_the_front_matter_says_every_metric_after_calibration_and_what_was_added() -> None:
+    classifier = made_classifier(names=NAMES)
+    data = classifier.generate_model_card(repo_id='me/odd: "name"', license="mit", datasets=["a", "b: c"]).data
+    assert (data.library_name, data.pipeline_tag) == ("atta", "image-classification")
+    assert (data.license, data.datasets, data.model_name) == ("mit", ["a", "b: c"], 'odd: "name"')
+    metrics = {result.metric_type: result.metric_value for result in data.eval_results}
+    assert metrics == pytest.approx(classifier.about()["summary"]["after"], rel=1e-5)
+    bare = made_classifier(summary=False).generate_model_card()
+    assert bare.data.eval_results is None
+    assert "Brier" not in str(bare)
+
+
 def test_a_repository_is_fetched_without_what_loading_does_not_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,25 +118,16 @@ def test_a_repository_is_fetched_without_what_loading_does_not_need(
     assert asked["allow_patterns"] == ["classifier.json", "*.safetensors"]
 
 
-class Own(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 5)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.linear(images.mean(dim=(2, 3)))
-
-
 def test_a_network_and_views_of_ones_own_are_handed_on(tmp_path: Path) -> None:
     record, views = made_up(60), {"quarter": View("quarter", lambda images: images.rot90(dims=(2, 3)))}
     assert not views.keys() & VIEWS.keys()
     predictions = atta.Predictions(record.predictions.logits, {"quarter": record.predictions.views["flip"]})
     policy = atta.Policy.parse("quarter", views=views)
     calibrator = atta.VATTA().fit(predictions, record.labels)
-    classifier = atta.CalibratedClassifier(Own(), calibrator, policy, image_shape=(3, 8, 8))
+    classifier = atta.CalibratedClassifier(Own(classes=5), calibrator, policy, image_shape=(3, 8, 8))
     classifier.save_pretrained(tmp_path)
     assert "model=network" in (tmp_path / "README.md").read_text(encoding="utf-8")
-    again = atta.CalibratedClassifier.from_pretrained(tmp_path, model=Own(), views=views)
+    again = atta.CalibratedClassifier.from_pretrained(tmp_path, model=Own(classes=5), views=views)
     assert torch.equal(again(IMAGES), classifier(IMAGES))
 
 

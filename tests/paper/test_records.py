@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from atta.cli.app import commands
 from atta.collection import runner, shards
 from atta.images.datasets import load, split_indices
+from atta.networks import trained as trained_module
 from atta.networks import training
 from atta.paper.records import NETWORKS, RECORDINGS, Making, make, obstacle
 from atta.paper.shifts import UCMERCED_IN_AID
@@ -119,7 +120,7 @@ def test_uc_merced_has_the_labels_of_aid(made):
 def test_the_strange_images_are_those_after_the_validation_images(made):
     chosen, _ = made
     for name, dataset, side in (("cifar10_ood", "aid", 32), ("aid_ood", "cifar10", 16)):
-        network, _ = training.load_trained(chosen["networks"] / RECORDINGS[name].network / "model.safetensors")
+        network, _ = trained_module.load_trained(chosen["networks"] / RECORDINGS[name].network / "model.safetensors")
         images = load(dataset, "test", data=chosen["data"], image_size=side)
         some = images.subset(split_indices(len(images), (len(images),), 0)[0][5:]).tensors()
         with torch.no_grad():
@@ -201,7 +202,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, owner: type, method: str, call: int
 
 
 def test_a_training_and_a_recording_that_were_stopped_end_with_the_same_bits(root, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "_usual_rows", lambda device, held: 4)
+    monkeypatch.setitem(runner.ROWS, "cpu", 4)
     monkeypatch.setattr(shards, "SECONDS", 0.0)
     whole, parts = settings(root, tmp_path / "whole"), settings(root, tmp_path / "parts")
     path = make("cifar10_shift", say=lambda line: None, **whole)

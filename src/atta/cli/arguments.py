@@ -34,7 +34,7 @@ def read_model(text: str) -> tuple[Any, dict[str, str]]:
     if text.endswith(".onnx"):
         return text, {"model": text}
     if Path(text).exists():
-        from atta.networks.training import about, load_trained
+        from atta.networks.trained import about, load_trained
 
         model, metadata = load_trained(Path(text) / "model.safetensors" if Path(text).is_dir() else Path(text))
         return model, about(metadata)

@@ -11,7 +11,8 @@ from atta.experiments.fits import Rows
 from atta.images.datasets import load
 from atta.images.sets import ImageSet, data_uri
 from atta.images.views import Policy
-from atta.networks.training import Recipe, train
+from atta.networks.recipe import Recipe
+from atta.networks.training import train
 from atta.predictions import Record
 from atta.results.rows import Results
 

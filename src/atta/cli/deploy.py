@@ -89,8 +89,9 @@ def predict(
     """
     from atta.deploy import predict as predicting
     from atta.deploy.graphs import SUFFIXES
+    from atta.deploy.tables import check_format
 
-    predicting.check_format(output)
+    check_format(output)
     files = predicting.find_images(images)
     with waiting(f"reading {classifier}"):
         network = None if model is None else read_model(model)[0]

@@ -36,7 +36,7 @@ def train(
 ) -> None:
     """Train a network by the one recipe of all experiments; stopped, it goes on from its checkpoint."""
     from atta.images.datasets import load
-    from atta.networks.training import Recipe
+    from atta.networks.recipe import Recipe
     from atta.networks.training import train as run
 
     recipe = Recipe.of(**read_settings(settings), **({} if steps is None else {"steps": steps}))

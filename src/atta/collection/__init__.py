@@ -1,1 +1,9 @@
-"""collection."""
+"""Collection: the network runs here, once, and what it answers to each image and each of its views is kept.
+
+Everything after it works from the record, without the network. Whoever else shows images to a network, the deployed
+classifier, does it by the same runner.
+
+collect   images and a policy → a `Record`: `collect`
+runner    one batch through all views: `run_views`, `as_pixels`, `read_batches`; batch after batch: `Runner`
+shards    finished work in a folder, from which a killed run goes on
+"""

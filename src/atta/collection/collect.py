@@ -5,32 +5,56 @@
             logits = model(view)                          [n k]
     Record(logits [n k], views {"crop": [n r k], ...}, labels, origin)
 
-The model is given pixels in [0, 1], n c h w; a model that wants them normalised is `models.Normalized`. A view is a
+The model is given pixels in [0, 1], n c h w; a model that wants them normalised is `atta.Normalized`. A view is a
 function of the seed, the image's place in its set, the kind of view and the repeat: neither the size of a batch nor the
 order, nor the number of workers changes it. The model is borrowed: nothing of it is different afterwards.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from itertools import count
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from atta.collection.runner import Batch, Runner
+from atta.collection.runner import Runner, batch_size, read_batches
 from atta.collection.shards import Shard, Shards, fingerprint, mark
+from atta.errors import InputError, suggest
 from atta.images.sources import Block, Channels, Source, as_source
 from atta.images.views import Policy
 from atta.networks.adapters import TorchModel, as_logits
 from atta.networks.borrowing import borrowed, device_of, dtype_of
 from atta.predictions import Predictions, Record, as_labels
 from atta.progress import counted
-from atta.types import InputError
+
+
+class Execution(TypedDict, total=False):
+    """How the network is run. None of it changes what is asked of it; most of it changes the last bits of the answers."""
+
+    device: str | torch.device | None
+    """The model's own unless it is named."""
+    batch_size: int | None
+    """The most images a forward pass is given; None takes what is usual on the device."""
+    channels_last: bool
+    """Run in the layout that some networks are faster in."""
+    autocast: bool | torch.dtype
+    """Run the network in bfloat16, or another dtype."""
+    compile: bool
+    """Run what torch.compile makes of the network."""
+    workers: int
+    """Threads that read and decode ahead."""
+
+
+class Collecting(Execution, total=False):
+    """What else is handed on to `collect` by those who choose policy and draws themselves."""
+
+    seed: int
+    shards: str | PathLike[str] | None
+    origin: Mapping[str, str] | None
 
 
 def collect(
@@ -42,71 +66,44 @@ def collect(
     seed: int = 0,
     draws: str = "random",
     channels: Channels = None,
-    device: str | torch.device | None = None,
-    batch_size: int | None = None,
-    memory: int | None = None,
-    channels_last: bool = False,
-    autocast: bool | torch.dtype = False,
-    compile: bool = False,
-    workers: int = 0,
     shards: str | PathLike[str] | None = None,
     progress: bool = True,
     origin: Mapping[str, str] | None = None,
+    **execution: Unpack[Execution],
 ) -> Record:
     """Run the model on every image and every view of it, once.
 
-    `model` is what `models.as_logits` takes. `images` are uint8 or floats in [0, 1], held by anything that the table in
-    `sources` names; `channels` says where an array has its channels. `labels` come from the images where those have
-    them. `device` is the model's own unless it is named.
+    `model` is what `as_logits` takes. `images` are uint8 or floats in [0, 1], held by anything that the table in
+    `atta.images.sources` names; `channels` says where an array has its channels. `labels` come from the images where those
+    have them.
 
-    `batch_size` is the most images a forward pass is given, found by what one image takes if it is None. `memory`
-    bounds, in bytes, what a batch takes beside the model and the record: pixels, views and activations; the batch size
-    is lowered until it is kept. Running out of a GPU's memory lowers it too.
-
-    `channels_last`, `autocast` (to bfloat16, or a dtype) and `compile` make networks faster; logits come back in float32
-    or wider. `workers` threads read and decode ahead.
+    `device` is the model's own unless it is named. `batch_size` is the most images a forward pass is given; running out of a
+    GPU's memory halves it. `channels_last`, `autocast` (to bfloat16, or a dtype) and `compile` make networks faster; logits
+    come back in float32 or wider. `workers` threads read and decode ahead.
 
     `shards` names a folder in which finished work is kept: the same call again goes on from it, also after a kill, and
     ends with the same bits. Delete the folder once the record is saved. `origin` adds to the record's own.
     """
-    policy = Policy.parse(policy)
-    source = as_source(images, channels)
-    labels = source.labels if labels is None else _as_numbers(labels)
-    if labels is not None and source.count is not None and labels.shape[:1] != (source.count,):
-        raise InputError(f"expected {source.count} labels, one an image, got {tuple(labels.shape)}")
-    for name, value in (("batch_size", batch_size), ("memory", memory)):
-        if value is not None and value < 1:
-            raise InputError(f"{name}: expected 1 or more, got {value}")
-    network = as_logits(model)
-    at = device_of(network) if device is None else torch.device(device)
-    half = torch.bfloat16 if autocast is True else autocast or None
-    kept = None
+    refuse_unknown("collect", execution, [*Execution.__annotations__])
+    policy, source, network = Policy.parse(policy), as_source(images, channels), as_logits(model)
+    labels = _as_numbers(labels, source)
+    at = torch.device(execution.get("device") or device_of(network))
+    size = batch_size(execution.get("batch_size"), at)
+    half, fast = _half(execution), execution.get("channels_last", False)
+    kept, rows = None, size
     if shards is not None:
-        run = {
-            "model": fingerprint(network),
-            "policy": str(policy),
-            "seed": seed,
-            "draws": draws,
-            "images": source.count,
-            "device": at.type,
-            "batch_size": batch_size,
-            "memory": memory,
-            "channels_last": channels_last,
-            "autocast": str(half),
-            "compile": compile,
-        }
-        kept = Shards(Path(shards), run)
+        run = {"policy": str(policy), "seed": seed, "draws": draws, "images": source.count, "device": at.type}
+        kept = Shards(Path(shards), {"model": fingerprint(network), **run, **_switches(execution)})
+        size, rows = kept.begin(size)
     # One context for all passes: it keeps the weights it has cast, and casting them takes as long as a small batch.
     mixed = torch.autocast(at.type, half) if half else nullcontext()
-    with torch.no_grad(), borrowed(network, at, channels_last), mixed:
-        runner = Runner(network, policy, seed, draws, at, dtype_of(network), channels_last)
-        runner.prepare(source, batch_size, memory, kept)
-        if compile:
-            runner.forward = torch.compile(network)
+    with torch.no_grad(), borrowed(network, at, fast), mixed:
+        forward = torch.compile(network) if execution.get("compile") else network
+        runner = Runner(forward, policy, seed, draws, at, dtype_of(network), fast, rows, kept)
         done = _Done(source, labels, policy, kept)
         with counted("collecting", source.count, shown=progress, done=done.resume()) as tell:
             try:
-                batches = _batches(source, done.stop, runner.batch, workers)
+                batches = read_batches(source, size, start=done.stop, workers=execution.get("workers", 0))
                 for batch, answers in runner.run(batches, source.places):
                     done.add(batch.start, batch.pixels, answers, batch.labels)
                     tell(done.stop)
@@ -115,22 +112,37 @@ def collect(
     return done.record(_origin(network, source, policy, seed, draws) | dict(origin or {}))
 
 
-def _as_numbers(labels: object) -> Tensor:
+def refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Name a keyword that a function does not take, and the one that was perhaps meant."""
+    for name in given:
+        if name not in known:
+            raise InputError(f"{function} takes no {name!r}.{suggest(name, known)} It takes: {', '.join(known)}")
+
+
+def _half(execution: Execution) -> torch.dtype | None:
+    asked = execution.get("autocast") or None
+    return torch.bfloat16 if asked is True else asked
+
+
+def _switches(execution: Execution) -> dict[str, Any]:
+    """What of it changes bits: shards of other switches are not gone on from."""
+    switches = {name: execution.get(name, False) for name in ("channels_last", "compile")}
+    return {"batch_size": execution.get("batch_size"), "autocast": str(_half(execution)), **switches}
+
+
+def _as_numbers(labels: object, source: Source) -> Tensor | None:
+    """The labels that were given, or those that the source brings along."""
+    if labels is None:
+        return source.labels
     try:
-        return torch.as_tensor(labels)
+        numbers = torch.as_tensor(labels)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"expected labels as whole numbers, one an image, got {type(labels).__name__} ({error})"
         ) from None
-
-
-def _batches(source: Source, start: int, size: int, workers: int) -> Iterator[Batch]:
-    stop = source.count
-    starts: Iterable[int] = count(start, size) if stop is None else range(start, stop, size)
-    ranges = ((first, first + size if stop is None else min(first + size, stop)) for first in starts)
-    for pixels, own in source.read(ranges, workers):
-        yield Batch(start, pixels, own)
-        start += pixels.shape[0]
+    if source.count is not None and numbers.shape[:1] != (source.count,):
+        raise InputError(f"expected {source.count} labels, one an image, got {tuple(numbers.shape)}")
+    return numbers
 
 
 # ---- what is done --------------------------------------------------------------------------------------------------

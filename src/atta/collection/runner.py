@@ -1,19 +1,104 @@
-"""A batch of images in, the logits of each image and of all its views out, in passes that fit into memory."""
+"""One batch of images through all of its views: the only place where the network runs.
 
-from collections.abc import Callable, Iterable, Iterator
+    images ─► pixels in [0, 1] ─► the images themselves and their views ─► several of them to a pass ─► logits, wide enough
+
+`run_views` and what it needs serve whoever shows images to a network: `collect`, and the classifier that answers at once.
+`Runner` is what `collect` adds: batch after batch without waiting for a GPU, in passes that fit into its memory.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
+from itertools import chain, count
 from typing import NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from atta.collection.memory import peak_memory, tensor_memory
 from atta.collection.shards import Shards
+from atta.errors import InputError, first_line
 from atta.images.sources import Source
 from atta.images.views import Policy
-from atta.types import InputError
+from atta.networks.borrowing import device_of, dtype_of
+from atta.predictions import Predictions
+
+ROWS = {"cuda": 256, "cpu": 32}
+"""Images to a pass, if nobody says otherwise: enough to keep the device busy, few enough for a CPU's caches."""
+ITSELF = "the image itself"
+Shown: TypeAlias = tuple[str, int, Tensor]
+"""The name of a view, the repeat, and the images shown in it."""
+Network: TypeAlias = Callable[[Tensor], Tensor]
+
+
+# ---- one batch -----------------------------------------------------------------------------------------------------
+
+
+def wider(dtype: torch.dtype) -> torch.dtype:
+    """Half precision would round classes into ties, and pixels into each other."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Step out of autocast: the network may run in half precision, what it is shown and what is made of it does not."""
+    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
+
+
+def as_pixels(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes, or floats in [0, 1] up to rounding, as the pixels that a network of this dtype and its views are given."""
+    wide = wider(dtype)
+    if images.dtype != torch.uint8:
+        return images.to(wide).clamp(0, 1)
+    # A tensor as divisor: by a Python number a GPU multiplies with the inverse, and the last bit would differ.
+    return images.to(wide) / torch.tensor(255.0, dtype=wide, device=images.device)
+
+
+def logits_of(network: Network, images: Tensor, dtype: torch.dtype) -> Tensor:
+    """Run the network in its own dtype; the logits are float32 or wider."""
+    logits = network(images.to(dtype))
+    return logits.to(wider(logits.dtype))
+
+
+def run_views(network: Network, shown: Iterable[Shown], most: int) -> Iterator[Shown]:
+    """Run the network on all that is shown, `most` views of one size to a pass: the logits of each view, n k."""
+    for group in _groups(shown, most):
+        images = torch.cat([view for *_, view in group]) if len(group) > 1 else group[0][2]
+        logits = network(images).reshape(len(group), group[0][2].shape[0], -1)
+        for (name, repeat, _), answer in zip(group, logits, strict=True):
+            yield name, repeat, answer
+
+
+@torch.no_grad()
+def check_takes(model: nn.Module, shape: Sequence[int], classes: int) -> None:
+    """Make sure that the model takes such images and knows as many classes."""
+    image = torch.zeros(1, *shape, dtype=dtype_of(model), device=device_of(model))
+    try:
+        logits = Predictions(model(image).float()).logits
+    except InputError:
+        raise
+    except Exception as error:  # whatever a network says of images it cannot take
+        raise InputError(
+            f"expected a model that takes images of {tuple(shape)}, but this one fails: {first_line(error)}"
+        ) from error
+    if logits.shape[1] != classes:
+        raise InputError(f"expected a model of {classes} classes, as the calibrator has, got one of {logits.shape[1]}")
+
+
+def _groups(shown: Iterable[Shown], most: int) -> Iterator[list[Shown]]:
+    """Up to `most` views in a row that have the same size; a full group does not wait for the next view to be made."""
+    group: list[Shown] = []
+    for view in shown:
+        if group and group[0][2].shape != view[2].shape:
+            yield group
+            group = []
+        group.append(view)
+        if len(group) == most:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+# ---- batch after batch ---------------------------------------------------------------------------------------------
 
 
 class Batch(NamedTuple):
@@ -22,6 +107,24 @@ class Batch(NamedTuple):
     start: int
     pixels: Tensor
     labels: Tensor | None
+
+
+def batch_size(asked: int | None, device: torch.device) -> int:
+    """What was asked for, or what is usual on such a device."""
+    size = ROWS.get(device.type, ROWS["cpu"]) if asked is None else asked
+    if size < 1:
+        raise InputError(f"batch_size: expected 1 or more, got {size}")
+    return size
+
+
+def read_batches(source: Source, size: int, *, start: int = 0, workers: int = 0) -> Iterator[Batch]:
+    """Read a source from `start` to its end, `size` images at a time."""
+    stop = source.count
+    starts: Iterable[int] = count(start, size) if stop is None else range(start, stop, size)
+    ranges = ((first, first + size if stop is None else min(first + size, stop)) for first in starts)
+    for pixels, labels in source.read(ranges, workers):
+        yield Batch(start, pixels, labels)
+        start += pixels.shape[0]
 
 
 class _Pending(NamedTuple):
@@ -47,55 +150,19 @@ class _Pending(NamedTuple):
         return logits
 
 
-Shown: TypeAlias = tuple[str, int, Tensor]
-"""The name of a view, the repeat, and the images shown in it."""
-
-
 @dataclass
 class Runner:
-    """Shows images to the network: `batch` images are read at a time, `rows` of anything go into one forward pass."""
+    """Shows batches to the network: `rows` of anything go into one forward pass, fewer once a GPU is full."""
 
-    forward: Callable[[Tensor], Tensor]
+    forward: Network
     policy: Policy
     seed: int
     draws: str
     device: torch.device
     dtype: torch.dtype
     channels_last: bool
-    batch: int = 1
-    rows: int = 1
+    rows: int
     kept: Shards | None = None
-
-    def prepare(self, source: Source, asked: int | None, memory: int | None, kept: Shards | None) -> None:
-        """Find the batch size, or take that of the run that is resumed."""
-        self.kept = kept
-        earlier = kept.batch() if kept else None
-        if earlier is not None:
-            self.batch, self.rows = earlier
-            return
-        first, _ = next(source.read([(0, 1)]), (None, None))
-        if first is None:
-            raise InputError(f"expected at least one image in {source.name}, found none")
-        most = asked or _usual_rows(self.device, tensor_memory(partial(self._logits, self._on_device(first))))
-        if memory is not None:
-            most = self._rows_within(memory, first, most)
-        self.batch = self.rows = most
-        if kept is not None:
-            kept.begin(self.batch, self.rows)
-
-    def _rows_within(self, memory: int, image: Tensor, most: int) -> int:
-        """The most images whose batch stays under the bound, but no more than `most`."""
-        self.rows = 1
-        while True:
-            images = image.expand(self.rows, -1, -1, -1)
-            needed = peak_memory(partial(self.answers, images, torch.arange(self.rows)), self.device)
-            if needed > memory:
-                raise InputError(f"memory: expected at least the {needed:,} bytes that one image takes, got {memory:,}")
-            fit = min(most, memory * self.rows // needed)
-            # Tensors grow with the images. A GPU's kernels also take room of their own, so it is asked again.
-            if self.device.type != "cuda" or fit < 2 * self.rows:
-                return fit
-            self.rows *= 2
 
     def run(self, batches: Iterable[Batch], places: Callable[[int, int], Tensor]) -> Iterator[tuple[Batch, Tensor]]:
         """Yield each batch with its answers, one batch late: a GPU works on the next one while this one is dealt with."""
@@ -116,26 +183,21 @@ class Runner:
             if batch is None:
                 return
 
-    def answers(self, pixels: Tensor, indices: Tensor) -> Tensor:
-        """The logits of every image (row 0) and of every view of it: n passes k, on the CPU."""
-        return self.begin(pixels, indices).finish()
-
-    def begin(self, pixels: Tensor, indices: Tensor) -> "_Pending":
+    def begin(self, pixels: Tensor, indices: Tensor) -> _Pending:
         """Set the network to work on a batch; on a GPU, without waiting for it."""
-        n = pixels.shape[0]
-        images = self._on_device(pixels)
+        # Bytes are uploaded as bytes, and become pixels there.
+        images = as_pixels(pixels.to(self.device).contiguous(), self.dtype)
         views = self.policy.render(images, indices, seed=self.seed, draws=self.draws)
-        shown = chain([("the image itself", 0, images)], _precisely(views, self.device))
-        # Few images leave room for several views in one pass.
+        shown = chain([(ITSELF, 0, images)], _precisely(views, self.device))
         names, answers = [], list[Tensor]()
-        for group in groups(shown, max(1, self.rows // n)):
-            names += [f"{name}, repeat {repeat}" if repeat else name for name, repeat, _ in group]
-            together = [view for *_, view in group]
-            answers += torch.split(self._logits(torch.cat(together) if len(together) > 1 else together[0]), n)
+        # Few images leave room for several views in one pass.
+        for name, repeat, logits in run_views(self._logits, shown, max(1, self.rows // pixels.shape[0])):
+            names.append(f"{name}, repeat {repeat}" if repeat else name)
+            answers.append(logits)
         classes = [answer.shape[1] for answer in answers]
         for name, k in zip(names, classes, strict=True):
             if k < 2 or k != classes[0]:
-                expected = "at least two classes" if k < 2 else f"{classes[0]} classes as for the image itself"
+                expected = "at least two classes" if k < 2 else f"{classes[0]} classes as for {ITSELF}"
                 raise InputError(f"expected the model to return {expected}, got {k} for {name}")
         logits = torch.stack(answers, dim=1)
         if self.device.type != "cuda":
@@ -145,15 +207,6 @@ class Runner:
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
         return _Pending(there, indices, names, event)
-
-    def _on_device(self, pixels: Tensor) -> Tensor:
-        """Upload bytes as bytes, and make pixels in [0, 1] of them there."""
-        images = pixels.to(self.device).contiguous()
-        wide = torch.float64 if self.dtype == torch.float64 else torch.float32
-        if images.dtype != torch.uint8:
-            return images.to(wide)
-        # A tensor as divisor: by a Python number a GPU multiplies with the inverse, and the last bit would differ.
-        return images.to(wide) / torch.tensor(255.0, dtype=wide, device=self.device)
 
     def _logits(self, images: Tensor) -> Tensor:
         while True:
@@ -166,55 +219,27 @@ class Runner:
             self.rows = max(1, min(self.rows, images.shape[0]) // 2)
             torch.cuda.empty_cache()
             if self.kept is not None:  # A resumed run shall cut its passes as this one does from now on.
-                self.kept.begin(self.batch, self.rows)
+                self.kept.keep_rows(self.rows)
 
     def _pass(self, images: Tensor) -> Tensor:
-        images = images.to(self.dtype)
         if self.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
+            images = images.to(self.dtype).contiguous(memory_format=torch.channels_last)
         try:
-            logits = self.forward(images)
+            return logits_of(self.forward, images, self.dtype)
         except (InputError, torch.cuda.OutOfMemoryError):
             raise
         except (RuntimeError, ValueError, TypeError) as error:  # whatever a network says of images it cannot take
             shape = " x ".join(map(str, images.shape[1:]))
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise InputError(f"the model failed on images of {shape} (channels x height x width): {reason}") from error
-        return logits if logits.dtype == torch.float64 else logits.float()
+            raise InputError(
+                f"the model failed on images of {shape} (channels x height x width): {first_line(error)}"
+            ) from error
 
 
 def _precisely(views: Iterator[Shown], device: torch.device) -> Iterator[Shown]:
-    """Make views outside of autocast: the network runs in half precision, what it is shown is the same."""
+    """Make views outside of autocast, which is on while they are looked at."""
     while True:
-        with torch.autocast(device.type, enabled=False):
+        with without_autocast(device):
             view = next(views, None)
         if view is None:
             return
         yield view
-
-
-def groups(shown: Iterable[Shown], most: int) -> Iterator[list[Shown]]:
-    """Up to `most` views in a row that have the same size; a full group does not wait for the next view to be made."""
-    group: list[Shown] = []
-    for view in shown:
-        if group and group[0][2].shape != view[2].shape:
-            yield group
-            group = []
-        group.append(view)
-        if len(group) == most:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
-def _usual_rows(device: torch.device, held: int) -> int:
-    """How many images keep the device busy, if a pass holds `held` bytes an image.
-
-    On a CPU activations that leave the caches cost more than larger batches gain: measured, 32 MiB a thread is best for
-    light and heavy networks alike. A GPU is full long before 4 GiB.
-    """
-    gpu = device.type == "cuda"
-    room, least, most = (2**32, 32, 4096) if gpu else (torch.get_num_threads() * 2**25, 8, 256)
-    fit = room // max(held, 1)
-    return max(least, min(most, 1 << max(fit.bit_length() - 1, 0)))

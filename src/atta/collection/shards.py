@@ -21,10 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from atta.errors import InputError
 from atta.files import whole_file
 from atta.networks.adapters import NumpyModel, OnnxModel
 from atta.predictions import read_tensors, write_tensors
-from atta.types import InputError
 
 SECONDS = 10.0
 """A shard is written when this long has passed since the last: the most work that a killed run has to repeat."""
@@ -48,14 +48,21 @@ class Shards:
     folder: Path
     run: Mapping[str, Any]
     written: float = field(default_factory=time.monotonic)
+    batch: int = 0
 
     @property
     def due(self) -> bool:
         """Whether it is time to write a shard."""
         return time.monotonic() - self.written >= SECONDS
 
-    def batch(self) -> tuple[int, int] | None:
-        """The batch sizes of the run that began here, or None if there is none; another run's folder is refused."""
+    def begin(self, size: int) -> tuple[int, int]:
+        """Begin a run of batches and passes of this size, or take the sizes of the one that is resumed."""
+        self.batch, rows = self._earlier() or (size, size)
+        self.keep_rows(rows)
+        return self.batch, rows
+
+    def _earlier(self) -> tuple[int, int] | None:
+        """The sizes of the run that began here, or None if there is none; another run's folder is refused."""
         path = self.folder / "run.json"
         if not path.is_file():
             there = [path.name for path in self.folder.iterdir() if path.name[0] != "."] if self.folder.is_dir() else []
@@ -90,11 +97,11 @@ class Shards:
             yield Shard(start, stops[start], tensors["answers"], tensors.get("labels"), text["mark"])
             start = stops[start]
 
-    def begin(self, batch: int, rows: int) -> None:
-        """Write what the run is made of."""
+    def keep_rows(self, rows: int) -> None:
+        """Write what the run is made of, and how many images a pass is given."""
         try:
             with whole_file(self.folder / "run.json") as part:
-                part.write_text(json.dumps({**self.run, "batch": batch, "rows": rows}, indent=1))
+                part.write_text(json.dumps({**self.run, "batch": self.batch, "rows": rows}, indent=1))
         except OSError as error:
             raise InputError(f"{self.folder / 'run.json'} could not be written ({error})") from error
 

@@ -1,1 +1,15 @@
-"""deploy."""
+"""Deployment: a network, its views and its calibrator as one thing, from labelled images to a file that runs anywhere.
+
+Nothing here loads experiments, training, charts or datasets.
+
+calibrate   a model and labelled images → a `CalibratedClassifier`: `calibrate`
+classifier  images in, calibrated probabilities out: `CalibratedClassifier`
+estimator   its scikit-learn side: many images, `predict_proba`, `fit`, `score`
+summary     what calibration did, by cross-validation: `Summary`
+archive     a classifier on disk: `save`, `load`
+graphs      a classifier as one graph, .pt2 or .onnx: `export`, `open_graph`
+hub         classifiers shared on the Hugging Face hub
+card        the page that goes with one
+predict     files of images in, a table of predictions out
+tables      such a table as CSV, JSON lines or Parquet
+"""

@@ -14,21 +14,109 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from atta.calibrators import Calibrator, restore
+from atta.collection.runner import check_takes
+from atta.deploy.summary import Summary
+from atta.errors import InputError
 from atta.files import whole_file
+from atta.images.views import Policy, View
+from atta.networks import description
+from atta.networks.borrowing import dtype_of
+from atta.networks.weights import check_weights, copied
 from atta.predictions import read_tensors, write_tensors
-from atta.types import InputError
 
 FORMAT = "atta.classifier"
 FORMAT_VERSION = 1
 ABOUT = "classifier.json"
 SUFFIX = ".safetensors"
 PICKLES = (b"PK\x03\x04", b"\x80")  # a zip, as torch.save writes; a bare pickle
+Classifier = TypeVar("Classifier", bound="Archived")
+
+
+class Archived(nn.Module):
+    """What a classifier is made of, and its way to disk and back."""
+
+    model: nn.Module
+    calibrator: Calibrator
+    policy: Policy
+    image_shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+    summary: Summary | None
+
+    def about(self) -> dict[str, Any]:
+        """Describe the classifier in plain words and numbers: what its file says of it."""
+        from atta import __version__  # the package imports this module first
+
+        about = {
+            "atta": __version__,
+            "torch": torch.__version__,
+            "method": self.calibrator.method.name,
+            "keeps_class": self.calibrator.keeps_class,
+            "policy": str(self.policy),
+            "draws": "stratified",
+            "image_shape": list(self.image_shape),
+            "classes": self.calibrator.classes,
+            "class_names": list(self.class_names),
+            "dtype": str(dtype_of(self.model)).removeprefix("torch."),
+            "model": description.describe(self.model),
+            "summary": None if self.summary is None else asdict(self.summary),
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(about))
+        return plain
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write a folder, or one file if the name ends in .safetensors: safetensors and JSON, no pickle."""
+        parts = {"calibrator": Part(self.calibrator.state_dict(), self.calibrator.header())}
+        if description.has_weights(self.model):
+            parts["model"] = Part(self.model.state_dict(), {})
+        return write(path, self.about(), parts)
+
+    @classmethod
+    def load(
+        cls: type[Classifier],
+        path: str | os.PathLike[str],
+        model: object = None,
+        *,
+        views: Mapping[str, View] | None = None,
+        device: str | torch.device | None = None,
+    ) -> Classifier:
+        """Read what `save` wrote.
+
+        `model` is the network, or one like it, wherever the file cannot say how to build it: the weights in the file are
+        loaded into it. `views` adds views of one's own that the policy names.
+        """
+        about, parts = read(path)
+        try:
+            shape = tuple(about["image_shape"])
+            network, dtype = description.build(about["model"], model), getattr(torch, about["dtype"])
+            calibrator = restore(*parts["calibrator"], path=path)
+            policy = Policy.parse(about["policy"], views=views) if about["policy"] else Policy(())
+            summary = None if about["summary"] is None else Summary(**about["summary"])
+            names = tuple(about["class_names"])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"{path} is damaged: {type(error).__name__} {error}") from None
+        if model is not None:
+            check_takes(network, shape, calibrator.classes)
+        if "model" in parts:
+            weights = parts["model"].tensors
+            check_weights(network, weights, path)
+            network.to(dtype)
+            for name, tensor in network.state_dict(keep_vars=True).items():  # a network may have several precisions
+                tensor.data = tensor.data.to(weights[name].dtype)
+            network.load_state_dict(weights)
+        if device is not None:
+            network, calibrator = network.to(device), calibrator.to(device)
+        return cls(network, calibrator, policy, image_shape=shape, class_names=names, summary=summary)
+
+
+# ---- the format ----------------------------------------------------------------------------------------------------
 
 
 class Part(NamedTuple):
@@ -41,10 +129,7 @@ class Part(NamedTuple):
 def write(path: str | os.PathLike[str], about: Mapping[str, Any], parts: Mapping[str, Part]) -> Path:
     """Write a folder, or one file if the name ends in .safetensors; each file appears whole or not at all."""
     path = Path(path)
-    parts = {
-        name: Part({key: _plain(value) for key, value in part.tensors.items()}, part.header)
-        for name, part in parts.items()
-    }
+    parts = {name: Part(copied(part.tensors), part.header) for name, part in parts.items()}
     sealed = {"format": FORMAT, "format_version": FORMAT_VERSION, **about}
     sealed["parts"] = {name: dict(part.header) for name, part in parts.items()}
     sealed["digest"] = _digest(sealed, parts)
@@ -126,8 +211,3 @@ def _digest(about: Mapping[str, Any], parts: Mapping[str, Part]) -> str:
             found.update(f"\n{name}.{key} {value.dtype} {tuple(value.shape)}\n".encode())
             found.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    """A copy on the CPU: safetensors refuses tensors that share memory, and tied weights do."""
-    return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)

@@ -1,35 +1,32 @@
 """From a model and labelled images to a calibrated classifier: record, choose the policy, fit, wrap.
 
 record      the network runs over the images and all views of the policies in question, once, with stratified draws
-choose      the policy with the fewest passes within one standard error of the best, by cross-validation (`search`)
+choose      the policy with the fewest passes within one standard error of the best, by cross-validation
 fit         the method, on all of the images
 wrap        CalibratedClassifier, with a summary that cross-validation wrote, not the fitted images
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from inspect import signature
-from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from atta.calibrators import Calibrator, Method, TemperatureScaling, find_method
-from atta.calibrators.crossval import Candidate, held_out, rank
-from atta.collection.collect import collect
-from atta.deploy.classifier import CalibratedClassifier, Summary
+from atta.calibrators import Method, TemperatureScaling, find_method
+from atta.calibrators.crossval import held_out, rank
+from atta.collection.collect import Collecting, collect, refuse_unknown
+from atta.collection.runner import as_pixels, read_batches
+from atta.deploy.classifier import CalibratedClassifier
+from atta.deploy.summary import summarise
+from atta.errors import InputError
 from atta.images.sources import Channels, StreamSource, as_source
 from atta.images.views import POLICIES, Policy
-from atta.metrics.diagrams import reliability_bins
-from atta.metrics.scores import class_changes, evaluate
-from atta.networks.borrowing import device_of
-from atta.predictions import Predictions, Record
-from atta.types import InputError, Labels, Probs
+from atta.predictions import Record
+from atta.types import Labels
 
 BUDGET = 4  # passes an image, if nobody says otherwise
-SHOWN = ("brier", "ece", "nll")
 CHUNK = 256  # images read at a time
 NO_VIEWS = "temperature"  # what is left of any method without views
 
@@ -45,7 +42,7 @@ def calibrate(
     class_names: Sequence[str] = (),
     channels: Channels = None,
     progress: bool = True,
-    **collecting: Any,
+    **collecting: Unpack[Collecting],
 ) -> CalibratedClassifier:
     """Turn a trained model and a few hundred labelled images that it was not trained on into a calibrated classifier.
 
@@ -62,10 +59,8 @@ def calibrate(
         raise InputError(
             "draws: a classifier shows every image in the same, stratified views; expected none to be named"
         )
-    if unknown := set(collecting) - set(signature(collect).parameters):
-        raise InputError(
-            f"calibrate takes no {', '.join(sorted(unknown))}; it takes class_names and what collect takes"
-        )
+    own = [name for name in signature(calibrate).parameters if name != "collecting"]
+    refuse_unknown("calibrate", collecting, [*own, *Collecting.__annotations__])
     policies = {NO_VIEWS: Policy(())}
     if method.needs_views:
         image = next(as_source(images, channels).read([(0, 1)]))[0]
@@ -87,7 +82,7 @@ def calibrate(
         image_shape=[int(side) for side in chosen.origin["image_shape"].split(" x ")],
         class_names=class_names or source.classes,
     )
-    classifier.summary = summarise(classifier, chosen, answers[name], judged)
+    classifier.summary = summarise(classifier.calibrator, classifier.policy, chosen, answers[name], judged)
     return classifier
 
 
@@ -130,7 +125,7 @@ def _refuse_probabilities(record: Record) -> None:
 
 def _suits(policy: Policy, image: Tensor) -> bool:
     """Whether each view of the policy takes such an image and leaves its size, which most networks depend on."""
-    pixels = image / 255 if image.dtype == torch.uint8 else image
+    pixels = as_pixels(image, torch.float32)
     try:
         return all(shown.shape == pixels.shape for *_, shown in policy.render(pixels, draws="stratified"))
     except InputError:
@@ -168,48 +163,10 @@ def _agree(one: Policy, other: Policy) -> bool:
     return all(one.repeats[kind] == other.repeats[kind] for kind in one.kinds if kind in other.repeats)
 
 
-def summarise(classifier: CalibratedClassifier, record: Record, answers: Probs, judged: Sequence[Candidate]) -> Summary:
-    """Judge the method by its answers to images that its fits did not see, beside the network as it is."""
-    method, predictions, labels = classifier.calibrator.method, record.predictions, record.require_labels()
-    probs = {"before": predictions.logits.softmax(dim=-1), "after": answers}
-    measured = {
-        when: evaluate(found, labels, metrics=SHOWN, simplex=method.on_simplex) for when, found in probs.items()
-    }
-    return Summary(
-        method=method.name,
-        policy=str(classifier.policy or ""),
-        passes=mean_passes(classifier.calibrator, predictions),
-        images=len(predictions),
-        classes=predictions.classes,
-        before=measured["before"],
-        after=measured["after"],
-        accuracy=evaluate(probs["before"], labels, metrics=("accuracy",))["accuracy"],
-        class_changes=class_changes(probs["after"], probs["before"]),
-        bins={when: _bins(found, labels) for when, found in probs.items()},
-        candidates=[asdict(one) for one in judged],
-    )
-
-
-def mean_passes(calibrator: Calibrator, predictions: Predictions) -> float:
-    """How often the network runs for an image, on average, if only those that go on are shown in the next views."""
-    used = predictions.select(calibrator.kinds).to(device_of(calibrator))
-    left, passes, seen = torch.arange(len(used), device=used.logits.device), len(used), list[str]()
-    for stage in calibrator.stages:
-        left = left[calibrator.goes_on(used.logits[left], {kind: used.views[kind][left] for kind in seen})]
-        passes += left.shape[0] * sum(used.views[kind].shape[1] for kind in stage)
-        seen += stage
-    return passes / len(used)
-
-
-def _bins(probs: Probs, labels: Labels) -> dict[str, Any]:
-    confidence, winner = probs.double().max(dim=-1)
-    return reliability_bins(confidence.clamp(0, 1), (winner == labels).double())
-
-
 def _read(source: StreamSource, labels: Any) -> tuple[Tensor, Any]:
     """All of it, in the order in which it comes once."""
-    blocks = list(source.read((start, start + CHUNK) for start in count(0, CHUNK)))
-    if not blocks:
+    batches = list(read_batches(source, CHUNK))
+    if not batches:
         raise InputError(f"expected at least one image in {source.name}, found none")
-    own = [part for _, part in blocks if part is not None]
-    return torch.cat([part for part, _ in blocks]), torch.cat(own) if labels is None and own else labels
+    own = [batch.labels for batch in batches if batch.labels is not None]
+    return torch.cat([batch.pixels for batch in batches]), torch.cat(own) if labels is None and own else labels

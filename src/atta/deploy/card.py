@@ -1,17 +1,14 @@
-"""The card of a shared classifier: Markdown under YAML, made of what its file says, with a reliability diagram.
+"""The card of a shared classifier: Markdown, made of what its file says, with a reliability diagram.
 
 All numbers are the summary's: cross-validated, on images that the network was not trained on and each fit did not see.
 Where charts cannot be drawn (`atta[report]`), the bins stand in a table.
 """
 
-import json
 from collections.abc import Mapping
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-from atta.figures.charts import picture, reliabilities
 
 PICTURE = "reliability.png"
 NAMES = {"brier": "Brier score", "ece": "ECE", "nll": "NLL"}
@@ -27,11 +24,10 @@ About = Mapping[str, Any]
 """What `CalibratedClassifier.about` says, which is what classifier.json holds."""
 
 
-def text(about: About, *, picture: bool = False, repo_id: str = "user/name", **metadata: Any) -> str:
-    """Write the card; `metadata`, such as license="mit", is added to its front matter."""
+def text(about: About, *, picture: bool = False, repo_id: str = "user/name") -> str:
+    """Write the card, without its front matter."""
     summary = about["summary"]
     parts = [
-        _front(about, repo_id, metadata),
         f"# {repo_id.rpartition('/')[2]}\n\n{_what(about)}",
         f"## Use it\n\n{_use(about, repo_id)}",
         *([] if summary is None else [f"## How well it knows\n\n{_measured(summary, picture)}"]),
@@ -47,36 +43,13 @@ def drawable(about: About) -> bool:
 
 def draw(about: About, folder: Path) -> Path:
     """Write the reliability diagrams before and after, on white: a page may be dark, and the ink is not."""
+    from atta.figures.charts import picture, reliabilities  # which a classifier need not wait for
+
     summary = about["summary"]
     titles = {"before": "before: the network", "after": f"after: {summary['method']}"}
     details = [{"method": title, "bins": summary["bins"][when]} for when, title in titles.items()]
     chart: Any = reliabilities([{**detail, **_totals(detail["bins"])} for detail in details], columns=2)
     return picture(chart.properties(background="white"), folder / PICTURE)
-
-
-def _front(about: About, repo_id: str, metadata: Mapping[str, Any]) -> str:
-    """The front matter. A JSON text is also YAML, so that names may hold anything."""
-    summary = about["summary"]
-    lines = [
-        "library_name: atta",
-        "pipeline_tag: image-classification",
-        "tags: [calibration, uncertainty, test-time-augmentation, image-classification, atta]",
-        *(f"{key}: {_json(value)}" for key, value in metadata.items()),
-    ]
-    if summary is not None:
-        lines += [
-            "model-index:",
-            f"- name: {_json(repo_id.rpartition('/')[2])}",
-            "  results:",
-            "  - task: {type: image-classification, name: Image classification}",
-            f"    dataset: {{type: validation, name: {_json(_images(summary))}}}",
-            "    metrics:",
-            *(
-                f"    - {{type: {name}, name: {_json(_called(name) + ', cross-validated')}, value: {value:.6g}}}"
-                for name, value in summary["after"].items()
-            ),
-        ]
-    return "\n".join(["---", *lines, "---"])
 
 
 def _what(about: About) -> str:
@@ -117,12 +90,13 @@ def _use(about: About, repo_id: str) -> str:
 
 def _measured(summary: Mapping[str, Any], picture: bool) -> str:
     rows = [
-        f"| {_called(name)} | {summary['before'][name]:.4f} | {after:.4f} |" for name, after in summary["after"].items()
+        f"| {metric_name(name)} | {summary['before'][name]:.4f} | {after:.4f} |"
+        for name, after in summary["after"].items()
     ]
     changes = summary["class_changes"]
     diagram = f"![Reliability diagrams before and after calibration]({PICTURE})" if picture else _bins(summary)
     lines = [
-        f"Cross-validated on {_images(summary)}, lower is better. Predicted classes that changed: {changes}.",
+        f"Cross-validated on {images_of(summary)}, lower is better. Predicted classes that changed: {changes}.",
         "",
         "| | before | after |",
         "|---|---|---|",
@@ -173,13 +147,11 @@ def _some(names: list[str]) -> str:
     return f" ({', '.join(names[:10])}{', …' if len(names) > 10 else ''})"
 
 
-def _images(summary: Mapping[str, Any]) -> str:
+def images_of(summary: Mapping[str, Any]) -> str:
+    """What the numbers of a summary were measured on."""
     return f"{summary['images']} labelled images"
 
 
-def _called(metric: str) -> str:
+def metric_name(metric: str) -> str:
+    """What a card calls a metric."""
     return NAMES.get(metric, metric)
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -13,73 +13,37 @@ views. A graph (`torch.export`, ONNX, `torch.compile`) cannot choose: it shows e
 """
 
 import copy
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
-from itertools import chain, count
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from atta.calibrators import AverageBlend, Calibrator, ViewBlend, restore
-from atta.collection.collect import collect
-from atta.collection.runner import Shown, groups
-from atta.deploy import archive as archives
-from atta.deploy import export as exporting
+from atta.calibrators import AverageBlend, Calibrator, ViewBlend
+from atta.collection.runner import (
+    ITSELF,
+    Shown,
+    as_pixels,
+    batch_size,
+    check_takes,
+    logits_of,
+    run_views,
+    without_autocast,
+)
+from atta.deploy import graphs
+from atta.deploy.estimator import Estimator
 from atta.deploy.hub import OnHub
+from atta.deploy.summary import Summary
+from atta.errors import InputError
 from atta.functional import largest_share
 from atta.images.draws import stratified_numbers
-from atta.images.sources import Channels, Source, as_source
+from atta.images.sources import check_range
 from atta.images.views import Policy, View
-from atta.networks import description as architectures
-from atta.networks.adapters import as_logits, check_weights
+from atta.networks.adapters import as_logits
 from atta.networks.borrowing import device_of, dtype_of
-from atta.predictions import Predictions
-from atta.progress import counted
-from atta.types import InputError
-
-ROWS = {"cuda": 256, "cpu": 32}  # images to a pass: enough to keep the device busy, few enough for a CPU's caches
-ROUNDING = 1e-5  # a resize in floats may leave [0, 1] by the last few bits
-
-
-@dataclass(frozen=True, kw_only=True)
-class Summary:
-    """What calibration did, judged by cross-validation: each image answered by a fit that did not see it."""
-
-    method: str
-    policy: str
-    passes: float
-    images: int
-    classes: int
-    before: Mapping[str, float]
-    after: Mapping[str, float]
-    accuracy: float
-    class_changes: int
-    bins: Mapping[str, Any]
-    candidates: Sequence[Mapping[str, Any]] = ()
-
-    def __str__(self) -> str:
-        change = "   ".join(
-            f"{name.upper() if name != 'brier' else 'Brier'} {self.before[name]:.4f} → {self.after[name]:.4f}"
-            for name in self.after
-        )
-        views = f" · {self.policy}" if self.policy else ""
-        passes = "1 pass" if self.passes == 1 else f"{self.passes:.3g} passes"
-        lines = [
-            f"{self.method}{views} · {passes} an image · {self.classes} classes",
-            f"cross-validated on {self.images} images, {self.accuracy:.1%} right: {change}",
-            f"class changes: {self.class_changes}",
-        ]
-        if len(self.candidates) > 1:
-            lines.append(f"chosen from {len(self.candidates)} policies by cross-validated NLL")
-        if self.after["nll"] >= self.before["nll"]:
-            lines.append("not better than the network as it is: take more images, other views, or method='temperature'")
-        return "\n".join(lines)
+from atta.networks.description import has_weights
 
 
 class Details(NamedTuple):
@@ -97,12 +61,14 @@ class Details(NamedTuple):
 
 
 class _Answer(NamedTuple):
+    """What the network says of a batch, and how many passes that took each image."""
+
     logits: Tensor
     views: dict[str, Tensor]
     passes: Tensor
 
 
-class CalibratedClassifier(nn.Module, OnHub):
+class CalibratedClassifier(Estimator, OnHub):
     """A network with its calibrator: `classifier(images)` gives calibrated probabilities.
 
     Images are bytes, or floats in [0, 1], of the one shape it was fitted on; the model is kept as it is, in evaluation mode.
@@ -141,20 +107,20 @@ class CalibratedClassifier(nn.Module, OnHub):
         """Answer a batch (n, c, h, w) with its calibrated probabilities (n, k)."""
         if torch.compiler.is_compiling():
             return self.graph(images)[0]
-        answer = self._answered(self._door(images))
+        answer = self._answer(self._validated(images))
         return _checked(self._calibrated(answer), answer.logits)
 
     def graph(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Answer with probabilities and base probabilities, all views in one pass, without a look at any value."""
-        pixels = self._pixels(images)
-        found = self._logits(pixels, self.calibrator.kinds, most=self.policy.passes)
-        answer = _Answer(found.pop("")[:, 0], found, pixels.new_empty(0))
+        pixels = as_pixels(images, dtype_of(self.model))
+        found = self._logits(pixels, (ITSELF, *self.calibrator.kinds), most=self.policy.passes)
+        answer = _Answer(found.pop(ITSELF)[:, 0], found, pixels.new_empty(0))
         return self._calibrated(answer), answer.logits.softmax(dim=-1)
 
     @torch.no_grad()
     def details(self, images: Any) -> Details:
         """Say what the answer to each image is made of."""
-        answer = self._answered(self._door(images))
+        answer = self._answer(self._validated(images))
         probs, base = _checked(self._calibrated(answer), answer.logits), answer.logits.softmax(dim=-1)
         fused = share = None
         if isinstance(self.calibrator, ViewBlend | AverageBlend):
@@ -170,160 +136,14 @@ class CalibratedClassifier(nn.Module, OnHub):
             return self.passes_run / self.images_seen
         return self.summary.passes if self.summary else float(self.policy.passes)
 
-    # ---- many images, and scikit-learn's habits --------------------------------------------------------------------
-
-    @property
-    def classes_(self) -> np.ndarray:
-        """The class numbers, as scikit-learn calls them; their names are `class_names`."""
-        return np.arange(self.calibrator.classes)
-
-    def predict(self, images: Any, **how: Any) -> np.ndarray:
-        """Give the class number of each image: the network's own. Takes what `predict_proba` takes."""
-        return np.asarray(self.classes_[self.predict_proba(images, **how).argmax(axis=1)])
-
-    def predict_proba(
-        self,
-        images: Any,
-        *,
-        channels: Channels = None,
-        batch_size: int | None = None,
-        workers: int = 0,
-        progress: bool = False,
-    ) -> np.ndarray:
-        """Answer an array, a Dataset, a DataLoader, a Hugging Face dataset or a folder of images: probabilities (n, k).
-
-        An array (n, h, w, c) needs no `channels` where the shape tells it apart.
-        """
-        source = self.source(images, channels)
-        done, probs = 0, list[Tensor]()
-        with counted("predicting", source.count, shown=progress) as tell:
-            for batch in self.batches(source, batch_size=batch_size, workers=workers):
-                probs.append(self(batch.to(device_of(self))).cpu())
-                done += batch.shape[0]
-                tell(done)
-        if not probs:
-            raise InputError(f"expected at least one image in {source.name}, found none")
-        return torch.cat(probs).numpy()
-
-    def fit(self, images: Any, labels: Any = None, **collecting: Any) -> "CalibratedClassifier":
-        """Fit the same method with the same views to other images, in place; all else is what `collect` takes."""
-        how = {"channels": self._channels(images), "progress": False, **collecting}
-        record = collect(self.model, images, labels, policy=self.policy, draws="stratified", **how)
-        fitted = self.calibrator.method.fit(record.predictions, record.require_labels())
-        self.calibrator, self.summary = fitted.to(device_of(self)), None
-        return self
-
-    def score(self, images: Any, labels: Any) -> float:
-        """The part of the images whose class is right, as scikit-learn's classifiers say it."""
-        return float((self.predict(images) == np.asarray(labels)).mean())
-
-    def source(self, images: Any, channels: Channels = None) -> Source:
-        """Make a source of whatever holds images, of the right shape."""
-        return as_source(images, channels or self._channels(images))
-
-    def batches(self, source: Source, *, batch_size: int | None = None, workers: int = 0) -> Iterator[Tensor]:
-        """Read the pixels batch by batch."""
-        size = ROWS.get(device_of(self).type, ROWS["cpu"]) if batch_size is None else batch_size
-        if size < 1:
-            raise InputError(f"batch_size: expected 1 or more, got {size}")
-        starts = count(0, size) if source.count is None else range(0, source.count, size)
-        ranges = (
-            (start, start + size if source.count is None else min(start + size, source.count)) for start in starts
-        )
-        return (pixels for pixels, _ in source.read(ranges, workers))
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return True
-
-    def __sklearn_clone__(self) -> "CalibratedClassifier":
-        return copy.deepcopy(self)
-
-    def __sklearn_tags__(self) -> Any:
-        """Tell scikit-learn that this is a classifier."""
-        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
-
-        return Tags(
-            estimator_type="classifier",
-            target_tags=TargetTags(required=True),
-            classifier_tags=ClassifierTags(),
-            input_tags=InputTags(two_d_array=False, three_d_array=True),
-        )
-
-    # ---- files -----------------------------------------------------------------------------------------------------
-
-    def about(self) -> dict[str, Any]:
-        """Describe the classifier in plain words and numbers: what its file says of it."""
-        from atta import __version__  # the package imports this module first
-
-        about = {
-            "atta": __version__,
-            "torch": torch.__version__,
-            "method": self.calibrator.method.name,
-            "keeps_class": self.calibrator.keeps_class,
-            "policy": str(self.policy),
-            "draws": "stratified",
-            "image_shape": list(self.image_shape),
-            "classes": self.calibrator.classes,
-            "class_names": list(self.class_names),
-            "dtype": str(dtype_of(self.model)).removeprefix("torch."),
-            "model": architectures.describe(self.model),
-            "summary": None if self.summary is None else asdict(self.summary),
-        }
-        plain: dict[str, Any] = json.loads(json.dumps(about))
-        return plain
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a folder, or one file if the name ends in .safetensors: safetensors and JSON, no pickle."""
-        parts = {"calibrator": archives.Part(self.calibrator.state_dict(), self.calibrator.header())}
-        if architectures.has_weights(self.model):
-            parts["model"] = archives.Part(self.model.state_dict(), {})
-        return archives.write(path, self.about(), parts)
-
-    @classmethod
-    def load(
-        cls,
-        path: str | os.PathLike[str],
-        model: object = None,
-        *,
-        views: Mapping[str, View] | None = None,
-        device: str | torch.device | None = None,
-    ) -> "CalibratedClassifier":
-        """Read what `save` wrote.
-
-        `model` is the network, or one like it, wherever the file cannot say how to build it: the weights in the file are
-        loaded into it. `views` adds views of one's own that the policy names.
-        """
-        about, parts = archives.read(path)
-        try:
-            shape = tuple(about["image_shape"])
-            network, dtype = architectures.build(about["model"], model), getattr(torch, about["dtype"])
-            calibrator = restore(*parts["calibrator"], path=path)
-            policy = Policy.parse(about["policy"], views=views) if about["policy"] else Policy(())
-            summary = None if about["summary"] is None else Summary(**about["summary"])
-            names = tuple(about["class_names"])
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path} is damaged: {type(error).__name__} {error}") from None
-        if model is not None:
-            _check_takes(network, shape, calibrator.classes)
-        if "model" in parts:
-            weights = parts["model"].tensors
-            check_weights(network, weights, path)
-            network.to(dtype)
-            for name, tensor in network.state_dict(keep_vars=True).items():  # a network may have several precisions
-                tensor.data = tensor.data.to(weights[name].dtype)
-            network.load_state_dict(weights)
-        if device is not None:
-            network, calibrator = network.to(device), calibrator.to(device)
-        return cls(network, calibrator, policy, image_shape=shape, class_names=names, summary=summary)
-
     def export(
         self,
         path: str | os.PathLike[str],
         *,
         pixels: str = "float32",
         opset: int | None = None,
-        tolerance: float = exporting.TOLERANCE,
-    ) -> exporting.Exported:
+        tolerance: float = graphs.TOLERANCE,
+    ) -> graphs.Exported:
         """Write preprocessing, views, network and calibrator as one graph: .pt2 (`torch.export`) or .onnx.
 
         Input `images` (n, c, h, w), n free, `pixels` "float32" in [0, 1] or "uint8"; outputs `probs` and `base`. The graph is
@@ -333,22 +153,14 @@ class CalibratedClassifier(nn.Module, OnHub):
             raise InputError(f"pixels: expected 'float32' or 'uint8', got {pixels!r}")
         if (dtype := dtype_of(self.model)) != torch.float32:
             raise InputError(f"expected a classifier in float32, got {dtype}: export classifier.float()")
-        if not architectures.has_weights(self.model):
+        if not has_weights(self.model):
             raise InputError("expected a torch model: a function or an ONNX file inside cannot become part of a graph")
         self._check_mode()
         here = self if device_of(self).type == "cpu" else copy.deepcopy(self).cpu()
         with torch.autocast("cpu", enabled=False):
-            return exporting.export(
-                _Graph(here),
-                self.image_shape,
-                path,
-                dtype=getattr(torch, pixels),
-                outputs=("probs", "base"),
-                opset=opset,
-                tolerance=tolerance,
+            return graphs.export(
+                _Graph(here), self.image_shape, path, dtype=getattr(torch, pixels), opset=opset, tolerance=tolerance
             )
-
-    # ---- inside ----------------------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> "CalibratedClassifier":
         """Stay in evaluation mode: what was fitted is fitted to the network as it is."""
@@ -370,13 +182,12 @@ class CalibratedClassifier(nn.Module, OnHub):
 
     def _try_out(self) -> None:
         """Answer one image: what does not fit together is found now, not at someone's first picture."""
-        _check_takes(self.model, self.image_shape, self.calibrator.classes)
+        check_takes(self.model, self.image_shape, self.calibrator.classes)
         self.details(torch.zeros(1, *self.image_shape, device=device_of(self)))
         self.images_seen = self.passes_run = 0
 
-    def _door(self, images: Any) -> Tensor:
+    def _validated(self, images: Any) -> Tensor:
         """Check what comes in, once, and make pixels of it."""
-        shape = " x ".join(map(str, self.image_shape))
         expected = f"expected images of shape (n, {', '.join(map(str, self.image_shape))}), as it was fitted on"
         if not isinstance(images, Tensor):
             raise InputError(f"{expected}, as a tensor, got {type(images).__name__}; predict_proba takes other things")
@@ -390,91 +201,69 @@ class CalibratedClassifier(nn.Module, OnHub):
             raise InputError(f"expected images on {device_of(self)}, where the model is, got {images.device}")
         self._check_mode()
         if images.is_floating_point() and images.shape[0]:
-            low, high = (float(value) for value in images.aminmax())
-            if low != low:
-                row = int(images.isnan().flatten(1).any(dim=1).nonzero()[0])
-                raise InputError(f"expected pixels in [0, 1], got nan in image {row} of the batch")
-            if not (low >= -ROUNDING and high <= 1 + ROUNDING):
-                rows = (~((images >= -ROUNDING) & (images <= 1 + ROUNDING))).flatten(1).any(dim=1).nonzero()
-                raise InputError(
-                    f"expected pixels in [0, 1] ({shape}), got {low:.4g} to {high:.4g}, first in image {int(rows[0])} "
-                    "of the batch; give bytes as uint8, and normalisation belongs into the model: atta.Normalized"
-                )
-        return self._pixels(images)
+            check_range(images, "image {} of the batch".format)
+        return as_pixels(images, dtype_of(self.model))
 
     def _check_mode(self) -> None:
         if any(module.training for module in self.model.modules()):
             raise InputError("expected the model in evaluation mode, it was put into training mode: classifier.eval()")
 
-    def _channels(self, images: Any) -> Channels:
-        """Where an array has its channels, as the shape that is expected tells."""
-        if not isinstance(images, Tensor | np.ndarray) or images.ndim != 4:
-            return None
-        first, last = tuple(images.shape[1:]), (images.shape[3], *images.shape[1:3])
-        return "last" if last == self.image_shape != first else "first"
-
-    def _pixels(self, images: Tensor) -> Tensor:
-        """Floats in [0, 1], wide enough for the views."""
-        wide = _wide(dtype_of(self.model))
-        if images.dtype != torch.uint8:
-            return images.to(wide).clamp(0, 1)
-        # A tensor as divisor: by a Python number a GPU multiplies with the inverse, and the last bit would differ.
-        return images.to(wide) / torch.tensor(255.0, dtype=wide, device=images.device)
-
-    def _answered(self, pixels: Tensor) -> _Answer:
+    def _answer(self, pixels: Tensor) -> _Answer:
         """Run the network on the images, and on the views that they need."""
-        n, repeats = pixels.shape[0], self.policy.repeats
+        n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
         if n == 0:  # many a network fails on no images
-            logits = torch.zeros(0, self.calibrator.classes, dtype=pixels.dtype, device=pixels.device)
+            logits = torch.zeros(0, self.calibrator.classes, dtype=pixels.dtype, device=device)
             views = {kind: logits.new_zeros(0, count, logits.shape[1]) for kind, count in repeats.items()}
-            return _Answer(logits, views, torch.zeros(0, dtype=torch.int64, device=pixels.device))
-        most = max(1, ROWS.get(pixels.device.type, ROWS["cpu"]) // max(n, 1))
-        if not self.calibrator.gated:
-            views = self._logits(pixels, self.calibrator.kinds, most=most)
-            logits = views.pop("")[:, 0]
-            passes = torch.full((n,), 1 + sum(repeats.values()), device=pixels.device)
-            self.passes_run += n * (1 + sum(repeats.values()))
+            return _Answer(logits, views, torch.zeros(0, dtype=torch.int64, device=device))
+        most = max(1, batch_size(None, device) // n)
+        if self.calibrator.gated:
+            answer = self._stage_by_stage(pixels, most)
+            self.passes_run += int(answer.passes.sum())
         else:
-            logits = self._logits(pixels, (), most=most)[""][:, 0]
-            views, passes = {}, torch.ones(n, dtype=torch.int64, device=pixels.device)
-            left = torch.arange(n, device=pixels.device)
-            for stage in self.calibrator.stages:
-                if left.shape[0]:
-                    seen = {kind: view[left] for kind, view in views.items()}
-                    with _precise(pixels.device):
-                        left = left[self.calibrator.goes_on(logits[left], seen)]
-                for kind in stage:
-                    views[kind] = logits.new_full((n, repeats[kind], logits.shape[1]), float("nan"))
-                if left.shape[0]:
-                    for kind, answers in self._logits(pixels[left], stage, most=most, itself=False).items():
-                        views[kind][left] = answers
-                passes[left] += sum(repeats[kind] for kind in stage)
-            self.passes_run += int(passes.sum())
+            views = self._logits(pixels, (ITSELF, *self.calibrator.kinds), most)
+            answer = _Answer(views.pop(ITSELF)[:, 0], views, torch.full((n,), self.policy.passes, device=device))
+            self.passes_run += n * self.policy.passes
         self.images_seen += n
+        return answer
+
+    def _stage_by_stage(self, pixels: Tensor, most: int) -> _Answer:
+        """Show the images in the views of each stage, but only those that the calibrator is not yet done with."""
+        n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
+        logits = self._logits(pixels, (ITSELF,), most)[ITSELF][:, 0]
+        views: dict[str, Tensor] = {}
+        passes, left = torch.ones(n, dtype=torch.int64, device=device), torch.arange(n, device=device)
+        for stage in self.calibrator.stages:
+            if left.shape[0]:
+                seen = {kind: view[left] for kind, view in views.items()}
+                with without_autocast(device):
+                    left = left[self.calibrator.goes_on(logits[left], seen)]
+            for kind in stage:
+                views[kind] = logits.new_full((n, repeats[kind], logits.shape[1]), float("nan"))
+            if left.shape[0]:
+                for kind, answers in self._logits(pixels[left], stage, most).items():
+                    views[kind][left] = answers
+            passes[left] += sum(repeats[kind] for kind in stage)
         return _Answer(logits, views, passes)
 
     def _calibrated(self, answer: _Answer) -> Tensor:
-        with _precise(answer.logits.device):
+        with without_autocast(answer.logits.device):
             return self.calibrator.calibrate(answer.logits, answer.views)
 
-    def _logits(self, pixels: Tensor, kinds: Sequence[str], *, most: int, itself: bool = True) -> dict[str, Tensor]:
-        """Run the network on the images and these kinds of view, `most` of them to a pass: kind → logits n r k."""
-        n = pixels.shape[0]
+    def _logits(self, pixels: Tensor, kinds: Sequence[str], most: int) -> dict[str, Tensor]:
+        """Run the network on these kinds of view, `most` of them to a pass: kind → logits n r k."""
+        network = partial(logits_of, self.model, dtype=dtype_of(self.model))
         answers: dict[str, list[Tensor]] = {}
-        images = [("", 0, pixels)] if itself else []
-        for group in groups(chain(images, self._shown(pixels, kinds)), most):
-            shown = torch.cat([view for *_, view in group]) if len(group) > 1 else group[0][2]
-            logits = self.model(shown.to(dtype_of(self.model)))
-            logits = logits.to(_wide(logits.dtype)).reshape(len(group), n, -1)
-            for (kind, *_), answer in zip(group, logits, strict=True):
-                answers.setdefault(kind, []).append(answer)
+        for kind, _, logits in run_views(network, self._shown(pixels, kinds), most):
+            answers.setdefault(kind, []).append(logits)
         return {kind: torch.stack(parts, dim=1) for kind, parts in answers.items()}
 
     def _shown(self, pixels: Tensor, kinds: Sequence[str]) -> Iterator[Shown]:
-        """Show the images in each repeat of each of these kinds."""
-        for view, numbers in self.numbers.of(kinds):
+        """Show the images in each repeat of each of these kinds; ITSELF is one of them."""
+        if ITSELF in kinds:
+            yield ITSELF, 0, pixels
+        for view, numbers in self.numbers.of([kind for kind in kinds if kind != ITSELF]):
             for repeat, u in enumerate(numbers):
-                with _precise(pixels.device):
+                with without_autocast(pixels.device):
                     given = () if u is None else (u.expand(pixels.shape[0], -1),)
                     shown = view.transform(pixels, *given)
                 yield view.name, repeat, shown
@@ -530,23 +319,6 @@ def _unwrapped(model: object) -> object:
     return model.module if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel) else model
 
 
-@torch.no_grad()
-def _check_takes(model: nn.Module, shape: Sequence[int], classes: int) -> None:
-    """Make sure that the model takes such images and knows as many classes."""
-    image = torch.zeros(1, *shape, dtype=dtype_of(model), device=device_of(model))
-    try:
-        logits = Predictions(model(image).float()).logits
-    except InputError:
-        raise
-    except Exception as error:  # whatever a network says of images it cannot take
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(
-            f"expected a model that takes images of {tuple(shape)}, but this one fails: {reason}"
-        ) from error
-    if logits.shape[1] != classes:
-        raise InputError(f"expected a model of {classes} classes, as the calibrator has, got one of {logits.shape[1]}")
-
-
 def _checked(probs: Tensor, logits: Tensor) -> Tensor:
     """Refuse what a network could not answer; asked last, because a GPU has to be waited for."""
     if not (known := torch.isfinite(logits).all(dim=1)).all():
@@ -554,13 +326,3 @@ def _checked(probs: Tensor, logits: Tensor) -> Tensor:
             f"the model answers image {int(known.long().argmin())} of the batch with logits that are not finite"
         )
     return probs
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """Half precision would round classes into ties, and pixels into each other."""
-    return torch.promote_types(dtype, torch.float32)
-
-
-def _precise(device: torch.device) -> Any:
-    """Step out of autocast: the network may run in half precision, what it is shown and what is made of it does not."""
-    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()

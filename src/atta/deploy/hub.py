@@ -2,58 +2,46 @@
 
     classifier.json  calibrator.safetensors  model.safetensors      what `load` reads
     config.json                                                     what the hub counts downloads by, and the class names
-    README.md  reliability.png                                      the card (`atta.card`)
+    README.md  reliability.png                                      the card (`atta.deploy.card`)
 
 `save_pretrained`, `from_pretrained` and `push_to_hub` are those of huggingface_hub's `ModelHubMixin`. It would pass whatever
 of config.json has the name of a parameter of the constructor on to loading, so config.json holds nothing of such a name.
 """
 
 import json
-from abc import abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from atta.deploy import archive as archives
 from atta.deploy import card
-from atta.errors import InputError
+from atta.deploy.archive import ABOUT, SUFFIX, Archived
+from atta.errors import require
 from atta.files import whole_file
 
-MISSING = "sharing classifiers on the hub needs huggingface_hub: pip install 'atta[hub]'"
+TAGS = ["calibration", "uncertainty", "test-time-augmentation", "image-classification", "atta"]
 
 try:
-    from huggingface_hub import ModelCard, ModelHubMixin, snapshot_download
-except ImportError:
+    from huggingface_hub import EvalResult, ModelCard, ModelCardData, ModelHubMixin, snapshot_download
+except ImportError as error:
+    missing = error
+
+    def _refuse(*args: Any, **kwargs: Any) -> Any:
+        """Say what to install."""
+        with require("hub", "sharing classifiers on the hub"):
+            raise missing
 
     class ModelHubMixin:  # type: ignore[no-redef]
         """Stands for huggingface_hub's where that is not installed, and says so."""
 
-        def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
-            """Say what to install."""
-            raise InputError(MISSING)
-
-        @classmethod
-        def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-            """Say what to install."""
-            raise InputError(MISSING)
-
-        def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
-            """Say what to install."""
-            raise InputError(MISSING)
+        save_pretrained = push_to_hub = _refuse
+        from_pretrained = classmethod(_refuse)
 
 
-class OnHub(ModelHubMixin):
+class OnHub(Archived, ModelHubMixin):
     """What makes a classifier that can be saved and loaded one that can be shared."""
 
     # Something must be here: otherwise the mixin puts the arguments of the constructor into every instance.
     _hub_mixin_config: dict[str, Any] = {"library_name": "atta"}  # noqa: RUF012
-
-    @abstractmethod
-    def about(self) -> dict[str, Any]:
-        """Describe the classifier in plain words and numbers, as its file does."""
-
-    @abstractmethod
-    def save(self, path: Any) -> Path:
-        """Write the classifier."""
 
     def push_to_hub(self, repo_id: str, *, model_card_kwargs: dict[str, Any] | None = None, **options: Any) -> str:
         """Upload the classifier and its card to a repository of the hub, which is made if there is none."""
@@ -61,9 +49,11 @@ class OnHub(ModelHubMixin):
         url: str = super().push_to_hub(repo_id, model_card_kwargs=about, **options)
         return url
 
-    def generate_model_card(self, **kwargs: Any) -> Any:
+    def generate_model_card(self, *, repo_id: str = "user/name", **metadata: Any) -> Any:
         """Write the card; `repo_id` is what its code loads, anything else, such as `license`, goes into its front matter."""
-        return ModelCard(card.text(self.about(), picture=card.drawable(self.about()), **kwargs))
+        about = self.about()
+        text = card.text(about, picture=card.drawable(about), repo_id=repo_id)
+        return ModelCard(f"---\n{front_matter(about, repo_id, metadata).to_yaml()}\n---\n\n{text}")
 
     def _save_pretrained(self, save_directory: Path) -> None:
         about = self.about()
@@ -81,6 +71,25 @@ class OnHub(ModelHubMixin):
     ) -> Any:
         device, where = rest.pop("device", None), Path(model_id)
         if not where.is_dir():
-            wanted = [archives.ABOUT, f"*{archives.SUFFIX}"]
+            wanted = [ABOUT, f"*{SUFFIX}"]
             where = Path(snapshot_download(model_id, force_download=force_download, allow_patterns=wanted, **rest))
-        return cls.load(where, model, views=views, device=device)  # type: ignore[attr-defined]
+        return cls.load(where, model, views=views, device=device)
+
+
+def front_matter(about: Mapping[str, Any], repo_id: str, metadata: Mapping[str, Any]) -> Any:
+    """What the hub reads of a card: its tags, and the numbers of its summary."""
+    summary, results = about["summary"] or {"after": {}}, []
+    for name, value in summary["after"].items():
+        results.append(
+            EvalResult(
+                task_type="image-classification",
+                task_name="Image classification",
+                dataset_type="validation",
+                dataset_name=card.images_of(summary),
+                metric_type=name,
+                metric_name=f"{card.metric_name(name)}, cross-validated",
+                metric_value=float(f"{value:.6g}"),
+            )
+        )
+    data = {"library_name": "atta", "pipeline_tag": "image-classification", "tags": TAGS, **metadata}
+    return ModelCardData(model_name=repo_id.rpartition("/")[2], eval_results=results or None, **data)

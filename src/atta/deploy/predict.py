@@ -14,7 +14,6 @@ becomes the output at the end. Its first line says what it was made of, and a ba
 run in pieces ends with the same bits. A file that cannot be read is reported and has no row.
 """
 
-import csv
 import hashlib
 import json
 import os
@@ -29,19 +28,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from atta.deploy import archive as archives
-from atta.deploy.classifier import ROWS, CalibratedClassifier
+from atta.collection.runner import ROWS
+from atta.collection.runner import batch_size as usual_size
+from atta.deploy.archive import ABOUT
+from atta.deploy.classifier import CalibratedClassifier
 from atta.deploy.graphs import SUFFIXES, open_graph
+from atta.deploy.tables import check_format, write_table
+from atta.errors import InputError
 from atta.files import whole_file
 from atta.images.layouts import IMAGES
 from atta.images.sets import mode_of, read_image, resize
 from atta.networks.borrowing import device_of
 from atta.progress import counted
-from atta.types import InputError
 
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
 READERS = 4  # threads that decode the next batch while the network looks at this one
-GROUP = 10_000  # rows written together
+CPU = torch.device("cpu")
 
 
 class Answers(NamedTuple):
@@ -98,9 +100,8 @@ def predict(
     progress: bool = False,
 ) -> Predicted:
     """Answer the files and write the table; `made_by` identifies the predictor, for a run that goes on."""
-    output, size = Path(output), predictor.rows if batch_size is None else batch_size
-    if size < 1:
-        raise InputError(f"batch_size: expected 1 or more, got {size}")
+    output = Path(output)
+    size = predictor.rows if batch_size is None else usual_size(batch_size, CPU)
     check_format(output)
     mode_of(predictor.shape[0])
     names = "\n".join(map(str, files))
@@ -148,14 +149,6 @@ def find_images(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     return list(found)
 
 
-def check_format(output: Path) -> None:
-    """Make sure that such a table can be written, before any work is done."""
-    if output.suffix not in _WRITERS:
-        raise InputError(f"expected a file that ends in {', '.join(_WRITERS)}, got {output.name!r}")
-    if output.suffix == ".parquet":
-        _arrow()
-
-
 # ---- what answers --------------------------------------------------------------------------------------------------
 
 
@@ -182,13 +175,13 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
         return Answers(details.probs, details.base, details.passes)
 
     channels, height, width = classifier.image_shape
-    rows = ROWS.get(device_of(classifier).type, ROWS["cpu"])
+    rows = usual_size(None, device_of(classifier))
     return Predictor(answer, (channels, height, width), len(classifier.classes_), classifier.class_names, rows)
 
 
 def identity(path: str | os.PathLike[str]) -> str:
     """A hash of the file of a classifier or graph; of a folder, the description that itself holds a hash of the rest."""
-    path = Path(path) / archives.ABOUT if Path(path).is_dir() else Path(path)
+    path = Path(path) / ABOUT if Path(path).is_dir() else Path(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
@@ -301,7 +294,7 @@ def _finish(part: Path, output: Path, columns: Sequence[str]) -> Predicted:
                 yield [line["file"], *line["row"]]
 
     with whole_file(output) as file:
-        _WRITERS[output.suffix](file, columns, rows())
+        write_table(file, columns, rows(), ending=output.suffix)
     images = int(sums["images"])
     mean = {name: sums[name] / images if images else nan for name in ("confidence", "before", "passes")}
     return Predicted(
@@ -313,42 +306,3 @@ def _finish(part: Path, output: Path, columns: Sequence[str]) -> Predicted:
         passes=None if isnan(mean["passes"]) else mean["passes"],
         unreadable=unreadable,
     )
-
-
-def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
-
-
-def _write_jsonl(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
-
-
-def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]) -> None:
-    arrow, parquet = _arrow()
-    rows = iter(rows)
-    group = list(islice(rows, GROUP))
-    name = arrow.string() if group and isinstance(group[0][1], str) else arrow.int64()
-    schema = arrow.schema(
-        [("file", arrow.string()), ("class", name), *((each, arrow.float64()) for each in columns[2:])]
-    )
-    with parquet.ParquetWriter(path, schema) as writer:
-        while group:
-            writer.write_table(arrow.table([list(column) for column in zip(*group, strict=True)], schema=schema))
-            group = list(islice(rows, GROUP))
-
-
-_WRITERS = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
-
-
-def _arrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError("a .parquet file needs pyarrow: pip install 'atta[data]', or write .csv or .jsonl") from error
-    return pyarrow, pyarrow.parquet

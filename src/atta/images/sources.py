@@ -77,22 +77,23 @@ class Source(ABC):
             )
         if pixels.dtype == torch.uint8:
             return pixels
-        low, high = (float(value) for value in pixels.aminmax())
-        if not (low >= -_ROUNDING and high <= 1 + _ROUNDING):
-            if low >= 0 and high <= 255:
-                hint = "give bytes as uint8, or divide by 255"
-            else:
-                hint = (
-                    "take the normalisation out of the data and put it around the model: Normalized(model, mean, std)"
-                )
-            if low != low:
-                row = int(pixels.isnan().flatten(1).any(dim=1).nonzero()[0])
-                raise InputError(f"expected floating point pixels in [0, 1], got nan in {self.where(start + row)}")
-            raise InputError(
-                f"expected floating point pixels in [0, 1], got {low:.4g} to {high:.4g} from {self.where(start)} on; "
-                f"{hint}"
-            )
+        check_range(pixels, lambda row: self.where(start + row))
         return pixels.clamp(0, 1)
+
+
+def check_range(pixels: Tensor, where: Callable[[int], str]) -> None:
+    """Make sure that floats lie in [0, 1] up to rounding, and name the first image that does not, as `where` does."""
+    low, high = (float(value) for value in pixels.aminmax())
+    if low >= -_ROUNDING and high <= 1 + _ROUNDING:
+        return
+    rows = (~((pixels >= -_ROUNDING) & (pixels <= 1 + _ROUNDING))).flatten(1).any(dim=1).nonzero()
+    place, expected = where(int(rows[0])), "expected floating point pixels in [0, 1]"
+    if low != low:
+        raise InputError(f"{expected}, got nan in {place}")
+    hint = "take the normalisation out of the data and put it around the model: Normalized(model, mean, std)"
+    if low >= 0 and high <= 255:
+        hint = "give bytes as uint8, or divide by 255"
+    raise InputError(f"{expected}, got {low:.4g} to {high:.4g}, first in {place}; {hint}")
 
 
 def as_source(images: Any, channels: Channels = None) -> Source:

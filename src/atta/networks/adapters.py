@@ -11,39 +11,16 @@
 A model is recognised by its type, never by what it returns: logits that look like probabilities stay logits.
 """
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from atta.files import whole_file
-from atta.networks.resnet import MODELS, resnet18, resnet50, small_cnn
-from atta.types import Images, InputError, Logits
-
-__all__ = [
-    "MODELS",
-    "FromProbabilities",
-    "Normalized",
-    "NumpyModel",
-    "OnnxModel",
-    "TorchModel",
-    "as_logits",
-    "check_weights",
-    "load_weights",
-    "resnet18",
-    "resnet50",
-    "save_weights",
-    "small_cnn",
-]
-
-# ---- adapters ------------------------------------------------------------------------------------------------------
+from atta.errors import InputError, require
+from atta.types import Images, Logits
 
 
 class Normalized(nn.Module):
@@ -100,10 +77,8 @@ class OnnxModel(nn.Module):
         self.path, self.providers = Path(path), providers
         if not self.path.is_file():
             raise InputError(f"expected an ONNX file, found none at {self.path}")
-        try:
+        with require("onnx", "an ONNX model"):
             import onnxruntime
-        except ImportError as error:
-            raise InputError("an ONNX model needs ONNX Runtime: pip install 'atta[onnx]'") from error
         here = onnxruntime.get_available_providers()
         fastest = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in here]
         try:
@@ -220,80 +195,3 @@ def _checked(answer: Any, images: Tensor) -> Tensor:
     if not answer.is_floating_point():
         raise InputError(f"{expected} as floating point numbers, got {answer.dtype}: are these classes?")
     return answer.to(images.device)
-
-
-# ---- weights -------------------------------------------------------------------------------------------------------
-
-
-def save_weights(model: nn.Module, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write the weights as safetensors, whole or not at all."""
-    model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
-    # Clones: safetensors refuses tensors that share memory, and tied weights do.
-    tensors = {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in model.state_dict().items()}
-    with whole_file(path) as part:
-        save_file(tensors, part, metadata=dict(metadata or {}))
-
-
-def load_weights(model: nn.Module, path: str | Path, key: str | None = None) -> None:
-    """Load a safetensors file, or a `torch.save`d state dict (under `key`, if it lies inside a larger checkpoint).
-
-    Every name and shape must match; the prefixes that DataParallel and torch.compile add are taken off.
-    """
-    weights = _read_weights(Path(path))
-    if key is not None:
-        if not isinstance(weights.get(key), Mapping):
-            raise InputError(f"expected a state dict under {key!r} in {path}, found the keys {_some(weights)}")
-        weights = weights[key]
-    if not weights or not all(isinstance(value, Tensor) for value in weights.values()):
-        raise InputError(f"expected a state dict in {path}, found the keys {_some(weights)}; name the one with `key`")
-    model = getattr(model, "_orig_mod", model)
-    own = model.state_dict()
-    weights = {_stripped(name, own): value for name, value in weights.items()}
-    check_weights(model, weights, path)
-    model.load_state_dict(weights)
-
-
-def check_weights(model: nn.Module, weights: Mapping[str, Tensor], path: str | PathLike[str]) -> None:
-    """Make sure that each name and shape of a state dict, which comes from `path`, is the model's own."""
-    own = model.state_dict()
-    faults = []
-    if missing := own.keys() - weights.keys():
-        faults.append(f"it lacks {_some(missing)}")
-    if unexpected := weights.keys() - own.keys():
-        faults.append(f"the model has no {_some(unexpected)}")
-    for name in sorted(own.keys() & weights.keys()):
-        if own[name].shape != weights[name].shape:
-            faults.append(f"{name} is {tuple(weights[name].shape)} there and {tuple(own[name].shape)} in the model")
-    if faults:
-        more = f"; and {len(faults) - 4} more" if len(faults) > 4 else ""
-        raise InputError(f"expected {path} to fit the model: {'; '.join(faults[:4])}{more}")
-
-
-def _read_weights(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise InputError(f"expected a file of weights, found none at {path}")
-    try:
-        if path.suffix == ".safetensors":
-            return dict(load_file(path))
-        weights = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise InputError(
-            f"expected only tensors in {path}, found other Python objects, and reading those could run code; "
-            "save model.state_dict() instead of the model"
-        ) from error
-    except (SafetensorError, RuntimeError, EOFError) as error:
-        raise InputError(f"expected weights in {path}, but the file cannot be read: {error}") from error
-    if not isinstance(weights, Mapping):
-        raise InputError(f"expected a state dict in {path}, found a {type(weights).__name__}")
-    return dict(weights)
-
-
-def _stripped(name: str, own: Mapping[str, Any]) -> str:
-    while name not in own and name.startswith(("module.", "_orig_mod.")):
-        name = name.split(".", 1)[1]
-    return name
-
-
-def _some(names: Any) -> str:
-    names = sorted(map(str, names))
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

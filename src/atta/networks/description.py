@@ -3,7 +3,7 @@
 | network                                    | description                                        | built again          |
 |--------------------------------------------|----------------------------------------------------|----------------------|
 | atta's adapters (`Normalized`, ...)        | their settings, around that of the network inside  | by itself            |
-| `atta.models.MODELS`                       | the name and its settings                          | by itself            |
+| `atta.networks.resnet.MODELS`              | the name and its settings                          | by itself            |
 | an image classifier of Hugging Face        | its class and configuration                        | by itself            |
 | anything else                              | the name of its class                              | from a given `model` |
 """
@@ -13,8 +13,9 @@ from typing import Any
 
 from torch import nn
 
-from atta.networks.adapters import MODELS, FromProbabilities, Normalized, NumpyModel, OnnxModel, TorchModel, as_logits
-from atta.types import InputError
+from atta.errors import InputError
+from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel, TorchModel, as_logits
+from atta.networks.resnet import MODELS
 
 CLASSIFIERS = "ForImageClassification"  # what the names of Hugging Face's classes of classifiers end in
 
@@ -37,9 +38,8 @@ def describe(model: nn.Module) -> dict[str, Any]:
     config = getattr(model, "config", None)
     if type(model).__name__.endswith(CLASSIFIERS) and config is not None:
         settings = json.loads(config.to_json_string())
-        if (
-            getattr(config, "_attn_implementation", None) == "eager"
-        ):  # which a configuration leaves out, and rounds otherwise
+        # Which a configuration leaves out, and rounds otherwise.
+        if getattr(config, "_attn_implementation", None) == "eager":
             settings["attn_implementation"] = "eager"
         return {"kind": "transformers", "class": type(model).__name__, "config": settings}
     return {"kind": "other", "class": f"{type(model).__module__}.{type(model).__qualname__}"}

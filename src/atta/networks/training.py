@@ -1,85 +1,34 @@
-"""Train the networks of the experiments: one recipe for every dataset, and a run that can be stopped and continued.
-
-The recipe counts steps, not epochs, so that 50,000 small images and 7,000 large ones get the same number of updates. It
-mirrors images along an axis only where the training images themselves do not tell the two sides apart: photographs from
-left to right, aerial images in every direction, digits in none. The rest is the usual: SGD with Nesterov momentum, a
-linear rise and a cosine fall of the learning rate, weight decay, shifted and zoomed crops.
+"""Train the networks of the experiments, in a run that can be stopped and continued.
 
 Shuffling, crops and dropout are functions of the seed and the epoch, and the learning rate of the step. A run that was
 stopped therefore needs only the weights and the momentum to go on exactly as if nothing had happened.
 """
 
-import difflib
-import json
 import math
-import pickle
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from atta.files import whole_file
+from atta.errors import InputError
 from atta.images.sets import Bytes, ImageSet
-from atta.networks.adapters import MODELS, Normalized, load_weights, save_weights
-from atta.networks.augment import MIRRORS, NUMBERS, augment, symmetries
-from atta.types import InputError, Labels
+from atta.networks.adapters import Normalized
+from atta.networks.augment import NUMBERS, augment, symmetries
+from atta.networks.borrowing import device_of
+from atta.networks.recipe import Recipe
+from atta.networks.resnet import MODELS
+from atta.networks.trained import RunFolder
+from atta.progress import bar
+from atta.types import Labels
 
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """What decides the trained weights, beside the data, the network and the seed."""
-
-    steps: int = 8000
-    """Updates in all; 8000 of 256 images are 41 epochs of CIFAR and 296 of AID."""
-    batch_size: int = 256
-    peak_lr: float = 0.2
-    rise: float = 0.25
-    """The part of the run in which the learning rate rises."""
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    label_smoothing: float = 0.0
-    shift: float = 0.125
-    """Crops move by up to this part of the side; what they uncover is mirrored."""
-    zoom: float = 0.6
-    """The smallest window that a zoomed crop shows, as a part of the side."""
-    zoomed: float = 0.5
-    """The part of the images that is zoomed; the others keep their pixels, and so the sharpness of a test image."""
-    mirrors: tuple[str, ...] | None = None
-    """Some of MIRRORS; None takes those the training images are symmetric in."""
-
-    def __post_init__(self) -> None:
-        if min(self.steps, self.batch_size) < 1:
-            raise InputError(f"expected at least 1 step and 1 image a batch, got {self.steps} and {self.batch_size}")
-        if unknown := set(self.mirrors or ()) - set(MIRRORS):
-            raise InputError(f"expected mirrors among {', '.join(MIRRORS)}, got {', '.join(sorted(unknown))}")
-
-    @classmethod
-    def of(cls, **settings: Any) -> "Recipe":
-        """The recipe with some settings changed; one that it does not have is named."""
-        known = [field.name for field in fields(cls)]
-        for name in settings:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f" Did you mean {near[0]!r}?" if near else ""
-                raise InputError(f"the recipe has no setting {name!r}.{hint} It has: {', '.join(known)}")
-        return cls(**settings)
-
-    def epochs(self, images: int) -> int:
-        """Whole passes over that many images that come closest to `steps`."""
-        return max(1, round(self.steps / max(1, images // self.batch_size)))
-
-    def learning_rate(self, done: float) -> float:
-        """The rate when this part of the run, 0 to 1, is done."""
-        if done < self.rise:
-            return self.peak_lr * done / self.rise
-        return self.peak_lr * (1 + math.cos(math.pi * (done - self.rise) / (1 - self.rise))) / 2
+CHECKPOINT_SECONDS = 30.0
+"""A checkpoint is written when this long has passed since the last: the most work that a killed run has to repeat."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +40,9 @@ class Epoch:
     loss: float
     accuracy: float
     images_per_second: float
+
+    def __str__(self) -> str:
+        return f"loss {self.loss:.3f} · accuracy {self.accuracy:.1%} · {self.images_per_second:,.0f} images/s"
 
 
 @dataclass(frozen=True)
@@ -113,10 +65,8 @@ def train(
     seed: int = 0,
     output: str | Path | None = None,
     resume: bool = True,
-    checkpoint_seconds: float = 30.0,
     device: str | torch.device | None = None,
     amp: bool | None = None,
-    channels_last: bool = True,
     compile: bool = False,
     progress: bool = True,
     on_epoch: Callable[[Epoch], None] | None = None,
@@ -124,121 +74,67 @@ def train(
     """Train a network, named as in MODELS or given, and look at the test set once, at the end.
 
     With an `output` folder the model is written there as `model.safetensors`, and on the way a `checkpoint.pt`, after
-    the first epoch and whenever `checkpoint_seconds` have passed; `resume` goes on from it, or returns a finished model
+    the first epoch and whenever CHECKPOINT_SECONDS have passed; `resume` goes on from it, or returns a finished model
     at once. `amp` computes in bfloat16, by default on a GPU only. `on_epoch` is told how every epoch went.
     """
     recipe = recipe or Recipe()
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    images, labels = _on(device, train_set)
-    mean, std = pixel_statistics(images)
-    mirrors = symmetries(images, labels) if recipe.mirrors is None else recipe.mirrors
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    autocast = device.type == "cuda" if amp is None else amp
-    run = _Run(images, labels, recipe, mirrors, recipe.epochs(images.shape[0]), seed, autocast, layout)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    at = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    run = _Run.of(train_set, recipe, seed, at, at.type == "cuda" if amp is None else amp)
+    with torch.random.fork_rng(devices=[at] if at.type == "cuda" else []):
         torch.manual_seed(seed)
         network, architecture = _build(model, train_set)
-        metadata: dict[str, Any] = {
-            "architecture": architecture,
-            "dataset": train_set.name,
-            "images": len(train_set),
-            "shape": list(images.shape[1:]),
-            "classes": list(train_set.classes),
-            "mean": mean,
-            "std": std,
-            "recipe": asdict(recipe) | {"mirrors": list(mirrors)},
-            "seed": seed,
-        }
-        normalized = Normalized(network, mean, std).to(device)
-        network.to(memory_format=layout)  # type: ignore[call-overload]
-        final = None if output is None else Path(output) / "model.safetensors"
-        if final is not None and resume and final.is_file():
-            return _finished(final, normalized, metadata)
-        optimizer = torch.optim.SGD(_groups(network, recipe), lr=0.0, momentum=recipe.momentum, nesterov=True)
-        checkpoint = None if output is None else Path(output) / "checkpoint.pt"
-        history: list[Epoch] = []
-        if checkpoint is not None and resume and checkpoint.is_file():
-            history = _resume(checkpoint, network, optimizer, metadata)
-
+        metadata = run.metadata(train_set, architecture)
+        normalized = Normalized(network, metadata["mean"], metadata["std"]).to(at)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        folder = None if output is None else RunFolder(Path(output), metadata)
+        if folder is not None and resume and (found := folder.load_finished(network)) is not None:
+            done = tuple(Epoch(**row) for row in found["history"])
+            return TrainingResult(normalized.eval(), found["accuracy"], done, found, folder.model)
         normalized.train()
-        forward = torch.compile(normalized) if compile else normalized
-        saved = -math.inf
-        with _bar(progress, run.epochs, len(history)) as tell:
-            for epoch in range(len(history), run.epochs):
-                done = run.epoch(forward, optimizer, epoch)
-                if not math.isfinite(done.loss):
-                    raise InputError(
-                        f"expected a finite loss, got {done.loss} in epoch {epoch + 1}; a lower peak_lr may help"
-                    )
-                history.append(done)
-                tell(done)
-                if on_epoch is not None:
-                    on_epoch(done)
-                if checkpoint is not None and time.monotonic() - saved > checkpoint_seconds:
-                    _checkpoint(checkpoint, network, optimizer, history, metadata)
-                    saved = time.monotonic()
-
+        history = _all_epochs(run, normalized, folder, resume, compile, progress, on_epoch)
     normalized.eval()
     accuracy = None if test_set is None else accuracy_on(normalized, test_set)
     metadata |= {"accuracy": accuracy, "history": [asdict(row) for row in history]}
-    if final is not None and checkpoint is not None:
-        save_weights(network, final, {"atta": json.dumps(metadata)})
-        checkpoint.unlink(missing_ok=True)
-    return TrainingResult(normalized, accuracy, tuple(history), metadata, final)
+    if folder is not None:
+        folder.finish(network, metadata)
+    return TrainingResult(normalized, accuracy, tuple(history), metadata, folder.model if folder else None)
 
 
-def load_trained(path: str | Path, model: nn.Module | None = None) -> tuple[Normalized, dict[str, Any]]:
-    """Rebuild what `train` wrote, in evaluation mode, with what is known about it.
-
-    A network of your own cannot be rebuilt from a file: give it as `model`.
-    """
-    metadata = _read_metadata(Path(path))
-    if model is None:
-        name = metadata["architecture"].get("name")
-        if name not in MODELS:
-            raise InputError(f"expected one of {', '.join(MODELS)} in {path}, found {name!r}: give the model as well")
-        settings = {key: value for key, value in metadata["architecture"].items() if key != "name"}
-        model = MODELS[name](**settings)
-    load_weights(model, path)
-    return Normalized(model, metadata["mean"], metadata["std"]).eval(), metadata
-
-
-def check_trained(
-    metadata: Mapping[str, Any],
-    path: Path,
-    *,
-    model: str,
-    dataset: str,
-    recipe: Recipe,
-    seed: int,
-    image_size: int | None = None,
-) -> None:
-    """Refuse a finished network that was trained otherwise; what the images alone decide is taken as it is."""
-    settings = {key: value for key, value in asdict(recipe).items() if value is not None}
-    expected = {
-        "architecture": {**metadata["architecture"], "name": model},
-        "dataset": dataset,
-        "recipe": {**metadata["recipe"], **settings},
-        "seed": seed,
-    }
-    if image_size is not None:
-        expected["shape"] = [*metadata["shape"][:1], image_size, image_size]
-    _same_run(path, metadata, expected)
-
-
-def about(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """What the origin of a record says of a trained network."""
-    return {
-        "model": metadata["architecture"].get("name", "network"),
-        "trained_on": metadata["dataset"],
-        "training_seed": json.dumps(metadata["seed"]),
-        "recipe": json.dumps(metadata["recipe"]),
-    }
+def _all_epochs(
+    run: "_Run",
+    normalized: Normalized,
+    folder: RunFolder | None,
+    resume: bool,
+    compile: bool,
+    progress: bool,
+    on_epoch: Callable[[Epoch], None] | None,
+) -> list[Epoch]:
+    """Train the network, from its checkpoint on if there is one, and give how each epoch went."""
+    network, recipe = normalized.model, run.recipe
+    optimizer = torch.optim.SGD(_groups(network, recipe), lr=0.0, momentum=recipe.momentum, nesterov=True)
+    history = [Epoch(**row) for row in folder.resume(network, optimizer)] if folder is not None and resume else []
+    forward = torch.compile(normalized) if compile else normalized
+    saved = -math.inf
+    with bar("training", run.epochs, shown=progress, done=len(history)) as tell:
+        for epoch in range(len(history), run.epochs):
+            done = run.epoch(forward, optimizer, epoch)
+            if not math.isfinite(done.loss):
+                raise InputError(
+                    f"expected a finite loss, got {done.loss} in epoch {epoch + 1}; a lower peak_lr may help"
+                )
+            history.append(done)
+            tell(done.epoch, str(done))
+            if on_epoch is not None:
+                on_epoch(done)
+            if folder is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
+                folder.write_checkpoint(network, optimizer, [asdict(row) for row in history])
+                saved = time.monotonic()
+    return history
 
 
 def accuracy_on(model: nn.Module, images: ImageSet, batch_size: int = 500) -> float:
     """The part of the images whose most likely class is their label."""
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    device = device_of(model)
     pixels, labels = _on(device, images)
     right = torch.zeros((), device=device)
     with torch.inference_mode():
@@ -269,7 +165,28 @@ class _Run:
     epochs: int
     seed: int
     amp: bool
-    layout: torch.memory_format
+
+    @classmethod
+    def of(cls, train_set: ImageSet, recipe: Recipe, seed: int, device: torch.device, amp: bool) -> "_Run":
+        """Put the images on the device, and ask them for their symmetries where the recipe does not name any."""
+        images, labels = _on(device, train_set)
+        mirrors = symmetries(images, labels) if recipe.mirrors is None else recipe.mirrors
+        return cls(images, labels, recipe, mirrors, recipe.epochs(images.shape[0]), seed, amp)
+
+    def metadata(self, train_set: ImageSet, architecture: Mapping[str, Any]) -> dict[str, Any]:
+        """What the file of the model says of its training."""
+        mean, std = pixel_statistics(self.images)
+        return {
+            "architecture": dict(architecture),
+            "dataset": train_set.name,
+            "images": len(train_set),
+            "shape": list(self.images.shape[1:]),
+            "classes": list(train_set.classes),
+            "mean": mean,
+            "std": std,
+            "recipe": asdict(self.recipe) | {"mirrors": list(self.mirrors)},
+            "seed": self.seed,
+        }
 
     def epoch(self, model: Callable[[Tensor], Tensor], optimizer: torch.optim.SGD, epoch: int) -> Epoch:
         """Pass once over the images, in an order and with crops that depend on the seed and the epoch alone."""
@@ -291,7 +208,7 @@ class _Run:
                 zoom=recipe.zoom,
                 zoomed=recipe.zoomed,
                 mirrors=self.mirrors,
-            ).contiguous(memory_format=self.layout)
+            ).contiguous(memory_format=torch.channels_last)
             with torch.autocast(device.type, torch.bfloat16) if self.amp else nullcontext():
                 logits = model(batch)
             loss = F.cross_entropy(logits.float(), self.labels[rows], label_smoothing=recipe.label_smoothing)
@@ -331,81 +248,3 @@ def _groups(network: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": recipe.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
-
-
-def _checkpoint(
-    path: Path, network: nn.Module, optimizer: torch.optim.SGD, history: list[Epoch], metadata: dict[str, Any]
-) -> None:
-    state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
-    with whole_file(path) as part:
-        torch.save(state | {"history": [asdict(row) for row in history], "metadata": json.dumps(metadata)}, part)
-
-
-def _resume(path: Path, network: nn.Module, optimizer: torch.optim.SGD, metadata: dict[str, Any]) -> list[Epoch]:
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        found = json.loads(state["metadata"])
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
-        raise InputError(f"expected a checkpoint of `train` at {path}, but it cannot be read: {error}") from error
-    _same_run(path, found, metadata)
-    network.load_state_dict(state["network"])
-    optimizer.load_state_dict(state["optimizer"])
-    return [Epoch(**row) for row in state["history"]]
-
-
-def _finished(path: Path, normalized: Normalized, metadata: dict[str, Any]) -> TrainingResult:
-    found = _read_metadata(path)
-    _same_run(path, found, metadata)
-    load_weights(normalized.model, path)
-    history = tuple(Epoch(**row) for row in found["history"])
-    return TrainingResult(normalized.eval(), found["accuracy"], history, found, path)
-
-
-def _same_run(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    expected = json.loads(json.dumps(expected))
-    for key, value in expected.items():
-        there = found.get(key)
-        if there == value:
-            continue
-        if isinstance(there, dict) and isinstance(value, dict):  # of a recipe, only what is different
-            pairs = {name: (there.get(name, "absent"), value.get(name, "absent")) for name in {**value, **there}}
-            inner = next(name for name, (old, new) in pairs.items() if old != new)
-            key, (there, value) = f"{key}.{inner}", pairs[inner]
-        raise InputError(
-            f"expected {path} to belong to this run, but its {key} is {there} and not {value}; choose another folder, "
-            "or delete this file to start again"
-        )
-
-
-def _read_metadata(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise InputError(f"expected a trained model, found no file at {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get("atta")
-    except SafetensorError as error:
-        raise InputError(f"expected a trained model at {path}, but it cannot be read: {error}") from error
-    if text is None:
-        raise InputError(f"expected a model that `train` wrote, but {path} says nothing of its training")
-    metadata: dict[str, Any] = json.loads(text)
-    return metadata
-
-
-@contextmanager
-def _bar(shown: bool, epochs: int, done: int) -> Iterator[Callable[[Epoch], None]]:
-    """A line that says how far the training is; without `shown`, nothing."""
-    if not shown:
-        yield lambda epoch: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[state]}"))
-    with Progress(*columns, TimeRemainingColumn()) as bar:
-        task = bar.add_task("training", total=epochs, completed=done, state="")
-
-        def tell(epoch: Epoch) -> None:
-            speed = f"{epoch.images_per_second:,.0f} images/s"
-            state = f"loss {epoch.loss:.3f} · accuracy {epoch.accuracy:.1%} · {speed}"
-            bar.update(task, completed=epoch.epoch, state=state)
-
-        yield tell

@@ -32,7 +32,9 @@ from atta.errors import InputError, suggest
 from atta.images.datasets import arrange, load, present
 from atta.images.sets import ImageSet
 from atta.images.views import POLICIES, Policy
-from atta.networks.training import Recipe, about, check_trained, load_trained, train
+from atta.networks.recipe import Recipe
+from atta.networks.trained import about, check_trained, load_trained
+from atta.networks.training import train
 from atta.paper.shifts import shifted, ucmerced_as_aid
 from atta.predictions import Record
 

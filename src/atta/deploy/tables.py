@@ -1,0 +1,62 @@
+"""A table of rows as a file: CSV, lines of JSON, or Parquet."""
+
+import csv
+import json
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from atta.errors import InputError, require
+
+GROUP = 10_000  # rows written together
+
+
+def check_format(output: Path) -> None:
+    """Make sure that such a table can be written, before any work is done."""
+    if output.suffix not in _WRITERS:
+        raise InputError(f"expected a file that ends in {', '.join(_WRITERS)}, got {output.name!r}")
+    if output.suffix == ".parquet":
+        _arrow()
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[list[Any]], *, ending: str) -> None:
+    """Write the rows, the first two columns names and the others numbers, as the ending says."""
+    _WRITERS[ending](path, columns, rows)
+
+
+def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(rows)
+
+
+def _write_jsonl(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
+
+
+def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]) -> None:
+    arrow, parquet = _arrow()
+    rows = iter(rows)
+    group = list(islice(rows, GROUP))
+    name = arrow.string() if group and isinstance(group[0][1], str) else arrow.int64()
+    schema = arrow.schema(
+        [("file", arrow.string()), ("class", name), *((each, arrow.float64()) for each in columns[2:])]
+    )
+    with parquet.ParquetWriter(path, schema) as writer:
+        while group:
+            writer.write_table(arrow.table([list(column) for column in zip(*group, strict=True)], schema=schema))
+            group = list(islice(rows, GROUP))
+
+
+_WRITERS = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
+
+
+def _arrow() -> tuple[Any, Any]:
+    with require("data", "a .parquet file"):
+        import pyarrow
+        import pyarrow.parquet
+    return pyarrow, pyarrow.parquet

@@ -1,0 +1,36 @@
+"""The summary is that of images which the fits did not see."""
+
+import atta
+from atta.calibrators.crossval import held_out
+from atta.collection.collect import collect
+from atta.deploy.classifier import CalibratedClassifier
+from atta.deploy.summary import mean_passes
+from scenarios import POLICY, Doubtful, pixels
+
+
+def test_the_summary_is_that_of_held_out_images(fitted, network, labels):
+    record = collect(network, pixels(), labels, policy=POLICY, draws="stratified", progress=False)
+    held = held_out(atta.CATTA(), record.predictions, labels)
+    summary = fitted.summary
+    assert summary.after == atta.evaluate(held, labels, metrics=("brier", "ece", "nll"))
+    assert summary.before == atta.evaluate(
+        record.predictions.logits.softmax(1), labels, metrics=("brier", "ece", "nll")
+    )
+    assert (summary.method, summary.policy, summary.passes) == ("c-atta", POLICY, 4)
+    assert (summary.images, summary.classes, summary.class_changes) == (60, 3, 0)
+    assert fitted.mean_passes == 4
+    lines = str(summary).splitlines()
+    assert lines[0] == "c-atta · flip + 2 crop · 4 passes an image · 3 classes"
+    before, after = summary.before, summary.after
+    assert lines[1] == (
+        f"cross-validated on 60 images, {summary.accuracy:.1%} right: Brier {before['brier']:.4f} → {after['brier']:.4f}   "
+        f"ECE {before['ece']:.4f} → {after['ece']:.4f}   NLL {before['nll']:.4f} → {after['nll']:.4f}"
+    )
+    assert lines[2:] == ["class changes: 0"]
+
+
+def test_the_mean_of_the_passes_counts_only_the_images_that_go_on(network):
+    record = collect(network, pixels(), policy=POLICY, draws="stratified", progress=False)
+    classifier = CalibratedClassifier(network, Doubtful(), POLICY, image_shape=(3, 8, 8))
+    classifier(pixels())
+    assert mean_passes(Doubtful(), record.predictions) == classifier.mean_passes
