@@ -34,6 +34,26 @@ def made_up(
     return Record(Predictions(look(1)[:, 0], views), truth, {"dataset": "made up"})
 
 
+def answers(
+    n: int = 500, k: int = 5, *, scale: float = 2.0, seed: int = 0, ties: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """An over-confident classifier, as float64 probabilities and labels.
+
+    With ties it knows only few levels of confidence, as histogram binning does.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    labels = torch.randint(k, (n,), generator=draw)
+    logits = torch.randn(n, k, generator=draw, dtype=torch.float64)
+    logits[torch.arange(n), labels] += 1
+    return (scale * (logits.round() if ties else logits)).softmax(1), labels
+
+
+def tops(probs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The confidence of each answer, and whether it is right."""
+    confidence, winner = probs.max(1)
+    return confidence, winner == labels
+
+
 @cache
 def _fitted() -> "CalibratedClassifier":
     from atta import VATTA, CalibratedClassifier

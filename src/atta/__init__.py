@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     from atta.errors import InputError
     from atta.figures.charts import compare_plot, reliability
     from atta.images.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
+    from atta.metrics.binning import bins
     from atta.metrics.resampling import bootstrap, paired
-    from atta.metrics.scores import METRICS, Sums, bins, evaluate
+    from atta.metrics.scores import METRICS, evaluate
+    from atta.metrics.sums import Sums
     from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel
     from atta.predictions import Predictions, Record, find_record
     from atta.results.rows import Results
@@ -78,11 +80,11 @@ _HOMES = {
     "SelectiveVATTA": "calibrators",
     "SequentialVATTA": "calibrators",
     "ShrunkMATTA": "calibrators",
-    "Sums": "metrics.scores",
+    "Sums": "metrics.sums",
     "TemperatureScaling": "calibrators",
     "Vanilla": "calibrators",
     "View": "images.views",
-    "bins": "metrics.scores",
+    "bins": "metrics.binning",
     "bootstrap": "metrics.resampling",
     "calibrate": "deploy.calibrate",
     "collect": "collection.collect",

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from atta.calibrators.base import Calibrator, Method, base_probs, guard_class
 from atta.functional import MARGIN
-from atta.metrics.scores import bin_index
+from atta.metrics.binning import bin_index
 from atta.predictions import Predictions
 from atta.types import InputError, Labels, Logits, Probs, RepeatLogits
 

@@ -23,7 +23,7 @@ from atta.calibrators.fitting import descend, minimize, nll
 from atta.calibrators.scaling import fit_temperature
 from atta.calibrators.slopes import nll_slopes
 from atta.functional import Space, blend, fuse, guarded_blend, largest_share, leader, weighted_sum
-from atta.metrics.scores import bin_index
+from atta.metrics.binning import bin_index
 from atta.predictions import Predictions, mean_views, repeat_mean
 from atta.types import InputError, Labels, Logits, Probs, RepeatLogits, ViewLogits
 

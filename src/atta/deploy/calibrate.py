@@ -22,7 +22,7 @@ from atta.collection.collect import collect
 from atta.deploy.classifier import CalibratedClassifier, Summary
 from atta.images.sources import Channels, StreamSource, as_source
 from atta.images.views import POLICIES, Policy
-from atta.metrics.diagrams import reliability_bins
+from atta.metrics.binning import reliability_bins
 from atta.metrics.scores import class_changes, evaluate
 from atta.networks.borrowing import device_of
 from atta.predictions import Predictions, Record

@@ -33,8 +33,9 @@ from torch import Tensor
 from atta.errors import InputError
 from atta.files import whole_file
 from atta.images.views import Policy
-from atta.metrics.diagrams import reliability_bins, wilson
-from atta.metrics.scores import Array, LabelArray, evaluate
+from atta.metrics.binning import reliability_bins, wilson
+from atta.metrics.scores import evaluate
+from atta.metrics.terms import Array, LabelArray
 from atta.results.rows import Interval, Results, Row, contender
 from atta.results.words import CLASS_CHANGES, COST, DIRECTION, OOD_AUROC, RULE
 

@@ -4,7 +4,9 @@ Nothing here knows torch.
 """
 
 from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
+Better: TypeAlias = Literal["lower", "higher"] | None
 CLASS_CHANGES = "class_changes"
 OOD_AUROC = "ood_auroc"
 PASSES = "passes"
@@ -15,7 +17,7 @@ COST = ": cost"
 """Ends the name of the experiment that says what each pass buys, after the name of the one it belongs to."""
 RULE = "paper"
 """The choice of the policy that the paper's claims are about: the paper's own."""
-DIRECTION: Mapping[str, str | None] = {
+DIRECTION: Mapping[str, Better] = {
     "accuracy": "higher",
     "brier": "lower",
     "ece": "lower",
