@@ -33,7 +33,7 @@ from atta.images.views import POLICIES, Policy, stratified_numbers
 from atta.metrics.resampling import Resamples, intervals
 from atta.metrics.terms import per_image, validate
 from atta.predictions import read_tensors, write_tensors
-from atta.results.rows import Table
+from atta.results.table import Table
 
 TERMS = ("brier", "nll", "passes", "changed")
 """What is known of each image that a candidate was tested on."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from atta.deploy.calibrate import calibrate
     from atta.deploy.classifier import CalibratedClassifier
     from atta.errors import InputError
-    from atta.figures.charts import compare_plot, reliability
+    from atta.figures.reliability import compare_plot, reliability
     from atta.images.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
     from atta.metrics.binning import bins
     from atta.metrics.resampling import bootstrap, paired
@@ -88,13 +88,13 @@ _HOMES = {
     "bootstrap": "metrics.resampling",
     "calibrate": "deploy.calibrate",
     "collect": "collection.collect",
-    "compare_plot": "figures.charts",
+    "compare_plot": "figures.reliability",
     "evaluate": "metrics.scores",
     "find_method": "calibrators",
     "find_record": "predictions",
     "load": "calibrators",
     "paired": "metrics.resampling",
-    "reliability": "figures.charts",
+    "reliability": "figures.reliability",
 }
 
 __all__ = list(_HOMES)

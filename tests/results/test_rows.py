@@ -14,7 +14,9 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.results.rows import Interval, Results, Row, Summary, Table, comparison, judged
+from atta.results.contenders import bounds, judged
+from atta.results.rows import Interval, Results, Row
+from atta.results.table import Summary, Table, comparison
 from atta.types import InputError
 
 
@@ -462,7 +464,7 @@ def test_intervals_go_with_their_rows_and_those_of_all_splits_are_none_of_some()
 def test_a_difference_can_be_looked_up_in_both_directions() -> None:
     results = Results((), {}, (), (sure("b", 0.05, 0.1, against="a"), sure("a", 0.0, 0.2)))
     (a, b) = (("", "set", 0, name, "", "") for name in "ab")
-    assert results.bounds() == {
+    assert bounds(results.intervals) == {
         (b, a, "brier"): (0.05, 0.1),
         (a, b, "brier"): (-0.1, -0.05),
         (a, None, "brier"): (0, 0.2),

@@ -26,7 +26,8 @@ from atta.cli.arguments import (
 from atta.cli.terminal import bar, err, out, resumable, say, show, waiting
 from atta.errors import InputError
 from atta.files import whole_file
-from atta.results.rows import Results, Row, Table, comparison
+from atta.results.rows import Results, Row
+from atta.results.table import Table, comparison
 
 if TYPE_CHECKING:
     from atta.calibrators import Method
@@ -553,9 +554,10 @@ def reproduce(
     """
     from atta.experiments.provenance import cores, machine
     from atta.paper.claims import claims_table
-    from atta.paper.page import NAMES, against, own_table, results_page
+    from atta.paper.page import against, own_table, results_page
     from atta.paper.reproduce import Making, Places, find_experiments
     from atta.paper.reproduce import reproduce as run_all
+    from atta.results.words import dataset_name
 
     chosen = [e.changed(splits=splits, validation=validation) for e in find_experiments(only or [])]
     making = Making(
@@ -572,7 +574,7 @@ def reproduce(
                 show(table)
     if not done.experiments:
         raise InputError("nothing could be run: see the lines above")
-    checked = claims_table(done.results, names=lambda name: NAMES.get(name, name))
+    checked = claims_table(done.results, names=dataset_name)
     if checked.cells:
         show(checked)
     out.print(f"numbers: {output / 'results.json'}")
@@ -659,8 +661,8 @@ def figure(
     dark: Annotated[bool, typer.Option("--dark", help="For a dark background.")] = False,
 ) -> None:
     """Draw a figure from results."""
-    from atta.figures.charts import figure as draw
-    from atta.figures.charts import picture
+    from atta.figures.catalogue import figure as draw
+    from atta.figures.write import picture
 
     found = Results.load(results)
     chart = draw(
@@ -727,9 +729,11 @@ def write_page(results: Results, path: Path | None, *, title: str = "", pictures
     """Write the report, if one is asked for, and say where it is."""
     if path is None:
         return
+    from atta.paper.beside import paper_tables
     from atta.report.page import write_report
 
-    say(f"report: {write_report(results, path, title=title, pictures=pictures)}")
+    written = write_report(results, path, title=title, pictures=pictures, tables=paper_tables(results))
+    say(f"report: {written}")
 
 
 def usable(methods: list[Method], records: list[Record], *, explicit: bool) -> list[Method]:

@@ -11,7 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from atta.figures.charts import picture, reliabilities
+from atta.figures.reliability import reliabilities
+from atta.figures.write import picture
 
 PICTURE = "reliability.png"
 NAMES = {"brier": "Brier score", "ece": "ECE", "nll": "NLL"}

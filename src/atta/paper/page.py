@@ -6,15 +6,17 @@ The page (docs/results.md is one) is written from results alone: no number in it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atta.experiments.experiment import Experiment
 from atta.paper.claims import claims_table
 from atta.paper.published import published
 from atta.paper.reproduce import Reproduction
-from atta.results.rows import NOTHING, Interval, Results, Row, Summary, Table, contender, judged
-from atta.results.words import BASELINE, BETTER, DIGITS, NAMES, RULE, SENSE
+from atta.results.contenders import Contender, baselines, bounds, contender, judged, label, labels
+from atta.results.rows import Results
+from atta.results.table import NOTHING, Summary, Table
+from atta.results.words import BASELINE, BETTER, DIGITS, RULE, SENSE, dataset_name
 from atta.types import InputError
 
 WORDS = {1: "better", 0: "unclear", -1: "worse", None: ""}
@@ -39,11 +41,6 @@ DIFFERENCES = """\
 - **Dirichlet calibration** chooses its two penalties by 5-fold cross-validation over 15 pairs; its authors try 432.
 - **Policies for the sizes of the validation set** are those that the paper's Table 2 chose.
 - **CIFAR-10***: noise first, then blur; an even kernel size covers half of its two outermost pixels."""
-
-
-def label(row: Row | Interval) -> str:
-    """What a table calls a row: the method, and the rule by which its policy was chosen unless it is the paper's."""
-    return row.method if row.choice in ("", RULE) else f"{row.method} · {row.choice}"
 
 
 def against(results: Results, experiment: Experiment, *, first: bool = False) -> Table | None:
@@ -89,13 +86,13 @@ def own_table(results: Results, experiment: Experiment) -> Table:
     mine = results.where(experiment=experiment.name)
     shape: dict[str, Any] = {"digits": DIGITS, "better": BETTER, "title": _title(experiment)}
     if by_policy(experiment):
-        ours = mine.renamed(lambda one: (label(one), one.policy, ""))
+        ours = mine.renamed(lambda one: (label(one.method, one.choice), one.policy, ""))
         return ours.pivot(("policy",), ("method", "metric"), **shape)
-    named = _names(mine)
-    ours = mine.renamed(lambda one: (named(one), "", ""))
+    named = labels(map(contender, mine))
+    ours = mine.renamed(lambda one: (named[contender(one)], "", ""))
     if len(experiment.validation) > 1:
         return ours.pivot(("validation",), ("metric", "method"), **shape)
-    keeps = {named(row) for row in mine if experiment.method(row.method).keeps_class}
+    keeps = {name for key, name in named.items() if experiment.method(key.method).keeps_class}
     return ours.pivot(("method",), ("metric",), eligible=keeps.__contains__, baseline=BASELINE, **shape)
 
 
@@ -103,33 +100,23 @@ def _title(experiment: Experiment) -> str:
     return f"{experiment.title or experiment.name}" + (f" ({experiment.paper})" if experiment.paper else "")
 
 
-def _names(results: Results) -> Callable[[Row | Interval], str]:
-    """What contenders are called: the policy belongs to the name where a method was given several and none was chosen."""
-    given = {(row.method, row.policy) for row in results if not row.choice}
-    several = {method for method, count in Counter(method for method, _ in given).items() if count > 1}
-    return lambda one: f"{label(one)} · {one.policy}" if one.method in several and not one.choice else label(one)
-
-
 def interval_table(results: Results, *, title: str = "", metrics: Sequence[str] = ()) -> Table:
     """How sure the numbers of one experiment are: each with its interval, and its difference to the baseline with its own.
 
     The intervals are those of the bootstrap over test images. `metrics` are all that have intervals, or those named.
     """
-    named, bounds, base = _names(results), results.bounds(), results.baselines(BASELINE)
-    several = len(results.names("validation")) > 1
-    values: dict[tuple[str, Any], list[float]] = {}
-    names: dict[Any, str] = {}
+    known, base = bounds(results.intervals), baselines(results, BASELINE)
+    names = labels(map(contender, results), sizes=True)
+    values: dict[tuple[str, Contender], list[float]] = {}
     for row in results:
-        key = contender(row)
-        names[key] = f"{named(row)} · {row.validation} images" if several else named(row)
-        values.setdefault((row.metric, key), []).append(row.value)
+        values.setdefault((row.metric, contender(row)), []).append(row.value)
     means = {place: Summary.of(found).mean for place, found in values.items()}
     cells = []
     for metric in metrics or results.names("metric"):
-        for key in (key for found, key in means if found == metric and (key, None, metric) in bounds):
-            against = base[key[:3]]
-            line = (names[key], metric, f"{means[metric, key]:.4f}", _range(*bounds[key, None, metric]))
-            difference = bounds.get((key, against, metric))
+        for key in (key for found, key in means if found == metric and (key, None, metric) in known):
+            against = base[key.setting]
+            line = (names[key], metric, f"{means[metric, key]:.4f}", _range(*known[key, None, metric]))
+            difference = known.get((key, against, metric))
             if difference is None:
                 cells.append((*line, NOTHING, NOTHING, ""))
                 continue
@@ -138,7 +125,7 @@ def interval_table(results: Results, *, title: str = "", metrics: Sequence[str] 
             cells.append((*line, f"{less:+.4f}", _range(*difference, sign="+"), word))
     if not cells:
         raise InputError("these results have no intervals: they were written before there were any")
-    than = " or ".join(dict.fromkeys(key[3] for key in base.values()))
+    than = " or ".join(dict.fromkeys(key.method for key in base.values()))
     header = ("method", "metric", "mean", "95 % interval", f"− {than}", "95 % interval", "so it is")
     return Table(title, header, tuple(cells))
 
@@ -187,7 +174,7 @@ def results_page(done: Reproduction, machine: Mapping[str, str], *, command: str
         "## The paper's conclusions",
         "On the paper's own numbers, on the first draw alone (as the paper measured), and on the mean of all draws; the policy "
         "of views chosen by the paper's rule. Among the paper's methods only.",
-        claims_table(done.results, names=lambda name: NAMES.get(name, name)).markdown(),
+        claims_table(done.results, names=dataset_name).markdown(),
     ]
     for experiment in experiments:
         parts += _section(done.results, experiment)
