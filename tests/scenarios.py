@@ -1,7 +1,9 @@
 """The toy data of all tests: made-up predictions, small networks, and classifiers that need no fit."""
 
 import copy
+import json
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from atta import Predictions, Record
 from atta.calibrators import Calibrator, ViewBlend
 from atta.deploy.classifier import CalibratedClassifier
 from atta.networks.adapters import MODELS
+from atta.results.rows import Row
 
 POLICY = "flip + 2 crop"
 SHAPE = (3, 8, 8)
@@ -52,6 +55,43 @@ def tops(probs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch
     """The confidence of each answer, and whether it is right."""
     confidence, winner = probs.max(1)
     return confidence, winner == labels
+
+
+def many(count: int, metric: str = "brier", **columns: Any) -> list[Row]:
+    """Rows of one metric: three splits of methods, each a little worse than the one before."""
+    return [
+        Row(
+            dataset="d",
+            method=f"method {i}",
+            metric=metric,
+            value=0.1 + 0.01 * i + 0.001 * split,
+            split=split,
+            **columns,
+        )
+        for i in range(count)
+        for split in range(3)
+    ]
+
+
+def with_classes(detail: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The detail as M-ATTA would have it, with these classes; every fifth is never predicted."""
+    draw, count = np.random.default_rng(0), len(names)
+    known = [i % 5 != 4 for i in range(count)]
+    return {
+        **detail,
+        "views": {**detail["views"], "weights": draw.normal(size=(len(detail["views"]["kinds"]), count)).tolist()},
+        "per_class": {
+            "names": names,
+            "counts": [10 if there else 0 for there in known],
+            **{name: [draw.random() if there else None for there in known] for name in ("confidence", "accuracy")},
+        },
+    }
+
+
+def chart_data(chart: Any) -> list[dict[str, Any]]:
+    """The rows of all the data of a chart, as they are written."""
+    spec = json.loads(json.dumps(chart.to_dict(), allow_nan=False))
+    return [row for rows in spec["datasets"].values() for row in rows]
 
 
 @cache

@@ -5,12 +5,15 @@ All that depends on light or dark lies in the chart's `config`, which is `theme(
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from atta.errors import require
 
 if TYPE_CHECKING:
-    import altair as alt
+    import altair
+
+    alt = altair
 else:
 
     class Altair:
@@ -74,3 +77,9 @@ def finished(chart: Any, dark: bool) -> alt.TopLevelMixin:
     """A chart with its looks."""
     done: alt.TopLevelMixin = chart.configure(**theme(dark))
     return done
+
+
+def unchecked() -> AbstractContextManager[None]:
+    """Draw without looking every part of a chart up in the schema: that takes longer than drawing it."""
+    check: AbstractContextManager[None] = alt.utils.schemapi.debug_mode(False)
+    return check

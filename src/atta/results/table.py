@@ -291,10 +291,10 @@ def _best(
             race = (one.metric, j if by_line else i, values_of(one, others))
             races.setdefault(race, {})[i, j] = means[i, j]
     best: set[Cell] = set()
-    for (metric, *_), race in races.items():
-        top = max(race.values()) if better[metric] == "higher" else min(race.values())
-        if len(race) > 1:
-            best |= {cell for cell, mean in race.items() if mean == top}
+    for (metric, *_), run in races.items():
+        top = max(run.values()) if better[metric] == "higher" else min(run.values())
+        if len(run) > 1:
+            best |= {cell for cell, mean in run.items() if mean == top}
     return frozenset(best)
 
 
