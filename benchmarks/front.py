@@ -32,9 +32,9 @@ from atta.files import whole_file
 from atta.images.draws import stratified_numbers
 from atta.images.views import POLICIES, Policy
 from atta.metrics.resampling import Resamples, intervals
-from atta.metrics.scores import door, per_image
+from atta.metrics.terms import per_image, validate
 from atta.predictions import read_tensors, write_tensors
-from atta.results.rows import Table
+from atta.results.table import Table
 
 TERMS = ("brier", "nll", "passes", "changed")
 """What is known of each image that a candidate was tested on."""
@@ -170,7 +170,7 @@ def terms(job: Job, labels: Tensor, fitted: Tensor, tested: Tensor) -> Tensor:
     calibrator = method.fit(predictions[fitted], labels[fitted])
     test = predictions[tested]
     probs = calibrator(test)
-    parts = list(per_image(*door(probs, labels[tested]), simplex=True))
+    parts = list(per_image(*validate(probs, labels[tested]), simplex=True))
     brier, nll = (torch.cat([part.terms[name] for part in parts]) for name in ("brier", "nll"))
     changed = probs.argmax(dim=1) != test.logits.softmax(dim=1).argmax(dim=1)
     return torch.stack([brier, nll, calibrator.passes(test).double(), changed.double()]).float()

@@ -4,9 +4,12 @@ NumPy in float64 and the standard library only. Nothing here is meant to be quic
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import torch
 
 
 def softmax(z: np.ndarray) -> np.ndarray:
@@ -174,3 +177,89 @@ def smooth_ece(confidence: Sequence[float], correct: Sequence[float], points: in
         middle = (low + high) / 2
         low, high = (middle, high) if left(middle) > middle else (low, middle)
     return high
+
+
+# --- Metrics, straight from their formulas ----------------------------------------------------------------------------
+
+
+def slow_bin(value: float, count: int = 15) -> int:
+    """The bin (i/count, (i+1)/count] by comparison with each edge."""
+    return next((i for i in range(count) if value <= (i + 1) / count), count - 1)
+
+
+def slow_binned(pairs: list[tuple[float, float]], count: int = 15) -> list[list[tuple[float, float]]]:
+    groups: list[list[tuple[float, float]]] = [[] for _ in range(count)]
+    for confidence, correct in pairs:
+        groups[slow_bin(confidence, count)].append((confidence, correct))
+    return [group for group in groups if group]
+
+
+def slow_gap(group: list[tuple[float, float]]) -> float:
+    return sum(correct for _, correct in group) / len(group) - sum(confidence for confidence, _ in group) / len(group)
+
+
+def slow_ece(groups: list[list[tuple[float, float]]]) -> float:
+    return sum(len(group) * abs(slow_gap(group)) for group in groups) / sum(len(group) for group in groups)
+
+
+def slow_equal_mass(pairs: list[tuple[float, float]], count: int = 15) -> list[list[tuple[float, float]]]:
+    """Cut the sorted images into `count` parts; whoever ties with the first of its kind follows it."""
+    ordered = sorted(confidence for confidence, _ in pairs)
+    groups = defaultdict(list)
+    for confidence, correct in pairs:
+        groups[ordered.index(confidence) * count // len(pairs)].append((confidence, correct))
+    return list(groups.values())
+
+
+def slow_debiased(groups: list[list[tuple[float, float]]]) -> float:
+    n, total = sum(len(group) for group in groups), 0.0
+    for group in groups:
+        accuracy, gap = sum(correct for _, correct in group) / len(group), slow_gap(group)
+        sigma = math.sqrt(accuracy * (1 - accuracy) / len(group))
+        expected = abs(gap)
+        if sigma:
+            below = 0.5 * math.erfc(gap / sigma / math.sqrt(2))  # Φ(-gap/σ)
+            peak = sigma * math.sqrt(2 / math.pi) * math.exp(-(gap**2) / 2 / sigma**2)
+            expected = peak + gap * (1 - 2 * below)
+        total += len(group) / n * (abs(gap) - (expected - abs(gap)))
+    return total
+
+
+def slow_aurc(pairs: list[tuple[float, float]]) -> float:
+    errors = defaultdict(list)
+    for confidence, correct in pairs:
+        errors[confidence].append(1 - correct)
+    shared = [sum(group) / len(group) for _, group in sorted(errors.items(), reverse=True) for _ in group]
+    return sum(sum(shared[:i]) / i for i in range(1, len(shared) + 1)) / len(shared)
+
+
+def metrics(probs: Any, labels: list[int]) -> dict[str, float]:
+    n, k = probs.shape
+    rows, tiny = probs.double().tolist(), torch.finfo(probs.dtype).tiny
+    winners = [row.index(max(row)) for row in rows]
+    pairs = [(max(row), float(w == y)) for row, w, y in zip(rows, winners, labels, strict=True)]
+    groups = slow_binned(pairs)
+    right = sum(correct for _, correct in pairs) / n
+    nats = sum(-p * math.log(p) for row in rows for p in row if p > 0) / n
+    return {
+        "accuracy": right,
+        "brier": sum((c - h) ** 2 for c, h in pairs) / n,
+        "ece": slow_ece(groups),
+        "mc_brier": sum((p - (j == y)) ** 2 for row, y in zip(rows, labels, strict=True) for j, p in enumerate(row))
+        / n,
+        "nll": -sum(math.log(max(row[y], tiny)) for row, y in zip(rows, labels, strict=True)) / n,
+        "entropy": nats / math.log(2) / k,
+        "mce": max(abs(slow_gap(group)) for group in groups),
+        "classwise_ece": sum(
+            slow_ece(slow_binned([(row[j], float(y == j)) for row, y in zip(rows, labels, strict=True)]))
+            for j in range(k)
+        )
+        / k,
+        "adaptive_ece": slow_ece(slow_equal_mass(pairs)),
+        "debiased_ece": slow_debiased(groups),
+        "shannon_entropy": nats,
+        "brier_reliability": sum(len(g) * slow_gap(g) ** 2 for g in groups) / n,
+        "brier_resolution": sum(len(g) * (sum(h for _, h in g) / len(g) - right) ** 2 for g in groups) / n,
+        "brier_uncertainty": right * (1 - right),
+        "aurc": slow_aurc(pairs),
+    }

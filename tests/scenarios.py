@@ -1,6 +1,7 @@
 """The toy data of all tests: made-up predictions, small networks, and classifiers that need no fit."""
 
 import copy
+import json
 from functools import cache
 from typing import Any
 
@@ -20,6 +21,7 @@ from atta.experiments.experiment import Experiment
 from atta.images.sets import ImageSet
 from atta.networks.recipe import Recipe
 from atta.networks.resnet import MODELS
+from atta.results.rows import Row
 
 POLICY = "flip + 2 crop"
 SHAPE = (3, 8, 8)
@@ -99,6 +101,63 @@ def small_experiment(**changes: Any) -> Experiment:
         "splits": 2,
     }
     return Experiment.of(content | changes)
+
+
+def answers(
+    n: int = 500, k: int = 5, *, scale: float = 2.0, seed: int = 0, ties: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """An over-confident classifier, as float64 probabilities and labels.
+
+    With ties it knows only few levels of confidence, as histogram binning does.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    labels = torch.randint(k, (n,), generator=draw)
+    logits = torch.randn(n, k, generator=draw, dtype=torch.float64)
+    logits[torch.arange(n), labels] += 1
+    return (scale * (logits.round() if ties else logits)).softmax(1), labels
+
+
+def tops(probs: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The confidence of each answer, and whether it is right."""
+    confidence, winner = probs.max(1)
+    return confidence, winner == labels
+
+
+def many(count: int, metric: str = "brier", **columns: Any) -> list[Row]:
+    """Rows of one metric: three splits of methods, each a little worse than the one before."""
+    return [
+        Row(
+            dataset="d",
+            method=f"method {i}",
+            metric=metric,
+            value=0.1 + 0.01 * i + 0.001 * split,
+            split=split,
+            **columns,
+        )
+        for i in range(count)
+        for split in range(3)
+    ]
+
+
+def with_classes(detail: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The detail as M-ATTA would have it, with these classes; every fifth is never predicted."""
+    draw, count = np.random.default_rng(0), len(names)
+    known = [i % 5 != 4 for i in range(count)]
+    return {
+        **detail,
+        "views": {**detail["views"], "weights": draw.normal(size=(len(detail["views"]["kinds"]), count)).tolist()},
+        "per_class": {
+            "names": names,
+            "counts": [10 if there else 0 for there in known],
+            **{name: [draw.random() if there else None for there in known] for name in ("confidence", "accuracy")},
+        },
+    }
+
+
+def chart_data(chart: Any) -> list[dict[str, Any]]:
+    """The rows of all the data of a chart, as they are written."""
+    spec = json.loads(json.dumps(chart.to_dict(), allow_nan=False))
+    return [row for rows in spec["datasets"].values() for row in rows]
 
 
 @cache

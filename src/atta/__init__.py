@@ -38,10 +38,12 @@ if TYPE_CHECKING:
     from atta.deploy.calibrate import calibrate
     from atta.deploy.classifier import CalibratedClassifier
     from atta.errors import InputError
-    from atta.figures.charts import compare_plot, reliability
+    from atta.figures.reliability import compare_plot, reliability
     from atta.images.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
+    from atta.metrics.binning import bins
     from atta.metrics.resampling import bootstrap, paired
-    from atta.metrics.scores import METRICS, Sums, bins, evaluate
+    from atta.metrics.scores import METRICS, evaluate
+    from atta.metrics.sums import Sums
     from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel
     from atta.predictions import Predictions, Record, find_record
     from atta.results.rows import Results
@@ -78,21 +80,21 @@ _HOMES = {
     "SelectiveVATTA": "calibrators",
     "SequentialVATTA": "calibrators",
     "ShrunkMATTA": "calibrators",
-    "Sums": "metrics.scores",
+    "Sums": "metrics.sums",
     "TemperatureScaling": "calibrators",
     "Vanilla": "calibrators",
     "View": "images.views",
-    "bins": "metrics.scores",
+    "bins": "metrics.binning",
     "bootstrap": "metrics.resampling",
     "calibrate": "deploy.calibrate",
     "collect": "collection.collect",
-    "compare_plot": "figures.charts",
+    "compare_plot": "figures.reliability",
     "evaluate": "metrics.scores",
     "find_method": "calibrators",
     "find_record": "predictions",
     "load": "calibrators",
     "paired": "metrics.resampling",
-    "reliability": "figures.charts",
+    "reliability": "figures.reliability",
 }
 
 __all__ = list(_HOMES)

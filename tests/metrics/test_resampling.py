@@ -2,6 +2,7 @@
 
 import math
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,22 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from atta.errors import InputError
 from atta.metrics import resampling
 from atta.metrics.resampling import Resamples, bootstrap, intervals, paired, replicates
 from atta.metrics.scores import METRICS, evaluate
-from atta.types import InputError
+from scenarios import answers
 
 LINEAR = ("accuracy", "brier", "mc_brier", "nll", "entropy", "shannon_entropy")
 FIXED = "adaptive_ece"  # whose bins stay where all images put them
 
 
-def sample(n: int = 300, k: int = 4, *, scale: float = 2.0, seed: int = 0, ties: bool = False) -> tuple[Tensor, Tensor]:
-    """An over-confident classifier; with ties, one that knows only few levels of confidence, as histogram binning does."""
-    draw = torch.Generator().manual_seed(seed)
-    labels = torch.randint(k, (n,), generator=draw)
-    logits = torch.randn(n, k, generator=draw, dtype=torch.float64)
-    logits[torch.arange(n), labels] += 1
-    return (scale * (logits.round() if ties else logits)).softmax(1), labels
+def sample(n: int = 300, k: int = 4, **more: Any) -> tuple[Tensor, Tensor]:
+    return answers(n, k, **more)
 
 
 def drawn(resamples: Resamples) -> np.ndarray:
@@ -175,7 +172,7 @@ def test_bad_input_is_refused_in_a_sentence() -> None:
         bootstrap(probs, labels, confidence=95.0)
     with pytest.raises(InputError, match="resamples: expected at least 2, got 1"):
         bootstrap(probs, labels, resamples=1)
-    with pytest.raises(InputError, match="did you mean 'brier'"):
+    with pytest.raises(InputError, match="Did you mean 'brier'"):
         bootstrap(probs, labels, metrics=["brjer"])
     with pytest.raises(InputError, match="probs_b: expected 10 images as in probs_a, got 9"):
         paired(probs, probs[:9])

@@ -19,9 +19,10 @@ from atta import Predictions, Record, find_method
 from atta.experiments.compare import compare
 from atta.experiments.experiment import Experiment
 from atta.experiments.run import run
-from atta.report.page import _points, inlined, report, write_report
+from atta.report.page import Tables, _points, inlined, report, write_report
 from atta.report.sections import sections_of
 from atta.results.rows import Results, Row
+from atta.results.table import Table
 from atta.types import InputError
 from scenarios import made_up
 
@@ -421,25 +422,13 @@ def test_seeds_are_averaged_before_splits_are_paired() -> None:
     assert interval == pytest.approx(0, abs=1e-12)
 
 
-def test_the_papers_experiments_bring_its_claims_and_published_numbers(results: Results) -> None:
-    about = {"title": "In distribution", "paper": "Table 3", "published": "in_distribution.cifar10"}
-    experiment = {"name": "e", "dataset": "cifar10", "fit": "r", "methods": {"vanilla": {}}, **about}
-    methods = ("vanilla", "temperature", "isotonic", "histogram", "dirichlet", "adaptive-tta", "m-atta", "v-atta")
-    rows = [
-        Row(experiment="e", dataset="cifar10", method=method, split=split, metric=metric, value=0.5 + 0.1 * split)
-        for method in methods
-        for split in range(2)
-        for metric in ("brier", "ece", "mc_brier", "nll")
-    ]
-    page = Page(report(Results(tuple(rows), {"experiments": {"e": experiment}})))
-    assert "never worse than vanilla" in page.words
-    assert {e["text"].strip() for e in page.all("h2")} >= {
-        "In distribution",
-        "The paper’s conclusions",
-        "Published and ours",
-    }
-    assert "0.0358" in page.words, "v-atta's Brier score in the paper's Table 3"
-    assert "+0.5142" in page.words, "0.55 less that"
+def test_tables_that_are_handed_in_stand_below_the_sections(results: Results) -> None:
+    claims = Table("claims", ("claim", "holds"), (("never worse", "yes"),))
+    ours = Table("Ours <beside> theirs", ("method", "brier published"), (("v-atta", "0.0358"),))
+    page = Page(report(results, tables=Tables(claims, [ours])))
+    assert [e["text"].strip() for e in page.all("h2")][-3:-1] == ["The paper’s conclusions", "Published and ours"]
+    assert {"never worse", "v-atta", "0.0358"} <= {e["text"].strip() for e in page.all("td") + page.all("th")}
+    assert "Ours <beside> theirs" in {e["text"].strip() for e in page.all("h3")}
     assert not Page(report(results)).all("section", id="published")
 
 

@@ -19,7 +19,7 @@ from atta.calibrators.base import Calibrator, ViewMethod, base_probs, check_choi
 from atta.calibrators.fitting import minimize, nll
 from atta.calibrators.scaling import fit_temperature
 from atta.functional import blend, guarded_blend, largest_share
-from atta.metrics.scores import bin_index
+from atta.metrics.binning import bin_index
 from atta.predictions import Predictions, repeat_mean
 from atta.types import Labels, Logits, Probs, RepeatLogits, ViewLogits
 

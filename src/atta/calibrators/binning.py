@@ -22,7 +22,7 @@ from torch import Tensor
 from atta.calibrators.base import Calibrator, Method, base_probs, guard_class
 from atta.errors import InputError
 from atta.functional import MARGIN
-from atta.metrics.scores import bin_index
+from atta.metrics.binning import bin_index
 from atta.predictions import Predictions
 from atta.types import Labels, Logits, Probs, RepeatLogits
 

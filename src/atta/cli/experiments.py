@@ -15,7 +15,7 @@ from atta.cli.terminal import bar, err, formatted, out, resumable, say, show
 from atta.errors import InputError
 from atta.files import whole_file
 from atta.results.rows import Results
-from atta.results.words import NAMES
+from atta.results.words import dataset_name
 
 if TYPE_CHECKING:
     from atta.experiments.experiment import Experiment
@@ -178,6 +178,6 @@ def show_reproduction(done: Reproduction) -> None:
         for table in (against(done.results, experiment, first=first) for first in (False, True)):
             if table is not None:
                 show(table)
-    checked = claims_table(done.results, names=lambda name: NAMES.get(name, name))
+    checked = claims_table(done.results, names=dataset_name)
     if checked.cells:
         show(checked)

@@ -41,8 +41,8 @@ def figure(
     dark: Annotated[bool, typer.Option("--dark", help="For a dark background.")] = False,
 ) -> None:
     """Draw a figure from results."""
-    from atta.figures.charts import figure as draw
-    from atta.figures.charts import picture
+    from atta.figures.catalogue import figure as draw
+    from atta.figures.write import picture
 
     found = Results.load(results)
     chart = draw(
@@ -62,6 +62,8 @@ def write_page(results: Results, path: Path | None, *, title: str = "", pictures
     """Write the report, if one is asked for, and say where it is."""
     if path is None:
         return
+    from atta.paper.beside import paper_tables
     from atta.report.page import write_report
 
-    say(f"report: {write_report(results, path, title=title, pictures=pictures)}")
+    tables = paper_tables(results)
+    say(f"report: {write_report(results, path, title=title, pictures=pictures, tables=tables)}")

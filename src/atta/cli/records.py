@@ -12,7 +12,8 @@ from atta.cli.options import Intervals, Json, RecordArgument, Report, Rows, Seed
 from atta.cli.pages import write_page
 from atta.cli.terminal import bar, err, formatted, out, say, show, waiting
 from atta.errors import InputError
-from atta.results.rows import Results, Row, Table
+from atta.results.rows import Results, Row
+from atta.results.table import Table
 from atta.results.words import BASELINE, BETTER, DIGITS
 
 if TYPE_CHECKING:

@@ -43,7 +43,8 @@ def drawable(about: About) -> bool:
 
 def draw(about: About, folder: Path) -> Path:
     """Write the reliability diagrams before and after, on white: a page may be dark, and the ink is not."""
-    from atta.figures.charts import picture, reliabilities  # which a classifier need not wait for
+    from atta.figures.reliability import reliabilities  # which a classifier need not wait for
+    from atta.figures.write import picture
 
     summary = about["summary"]
     titles = {"before": "before: the network", "after": f"after: {summary['method']}"}

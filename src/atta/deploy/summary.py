@@ -9,7 +9,7 @@ import torch
 from atta.calibrators import Calibrator
 from atta.calibrators.crossval import Candidate
 from atta.images.views import Policy
-from atta.metrics.diagrams import reliability_bins
+from atta.metrics.binning import reliability_bins
 from atta.metrics.scores import class_changes, evaluate
 from atta.networks.borrowing import device_of
 from atta.predictions import Predictions, Record

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from atta.calibrators import AverageBlend, Calibrator, ViewBlend
 from atta.functional import largest_share
-from atta.metrics.diagrams import known_means, reliability_bins
-from atta.metrics.scores import bin_index, class_changes
+from atta.metrics.binning import bin_index, known_means, reliability_bins
+from atta.metrics.scores import class_changes
 from atta.predictions import Record
 from atta.types import Probs
 

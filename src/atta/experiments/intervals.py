@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from atta.metrics.resampling import intervals
-from atta.results.rows import Interval, Row, contender
+from atta.results.contenders import contender
+from atta.results.rows import Interval, Row
 
 JUDGED = ("accuracy", "brier", "ece", "smooth_ece", "mc_brier", "nll", "entropy", "shannon_entropy")
 """The metrics that tables and verdicts judge by: results have their intervals. `atta.bootstrap` gives those of all."""

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from atta.errors import InputError
 from atta.experiments.experiment import Experiment
-from atta.results.rows import NOTHING, Interval, Results, Row, Summary, Table, contender, judged
-from atta.results.words import BASELINE, BETTER, DIGITS, RULE, SENSE
+from atta.results.contenders import Contender, baselines, bounds, contender, judged, label, labels, relabelled
+from atta.results.rows import Results
+from atta.results.table import NOTHING, Summary, Table
+from atta.results.words import BASELINE, BETTER, DIGITS, SENSE
 
 WORDS = {1: "better", 0: "unclear", -1: "worse", None: ""}
-
-
-def label(row: Row | Interval) -> str:
-    """What a table calls a row: the method, and the rule by which its policy was chosen unless it is the paper's."""
-    return row.method if row.choice in ("", RULE) else f"{row.method} · {row.choice}"
 
 
 def own_table(results: Results, experiment: Experiment) -> Table:
@@ -24,13 +21,12 @@ def own_table(results: Results, experiment: Experiment) -> Table:
     mine = results.where(experiment=experiment.name)
     shape: dict[str, Any] = {"digits": DIGITS, "better": BETTER, "title": titled(experiment)}
     if by_policy(experiment):
-        ours = mine.renamed(lambda one: (label(one), one.policy, ""))
+        ours = mine.renamed(lambda one: (label(one.method, one.choice), one.policy, ""))
         return ours.pivot(("policy",), ("method", "metric"), **shape)
-    named = _names(mine)
-    ours = mine.renamed(lambda one: (named(one), "", ""))
+    ours, named = relabelled(mine), labels(map(contender, mine))
     if len(experiment.validation) > 1:
         return ours.pivot(("validation",), ("metric", "method"), **shape)
-    keeps = {named(row) for row in mine if experiment.method(row.method).keeps_class}
+    keeps = {name for key, name in named.items() if experiment.method(key.method).keeps_class}
     return ours.pivot(("method",), ("metric",), eligible=keeps.__contains__, baseline=BASELINE, **shape)
 
 
@@ -39,33 +35,23 @@ def titled(experiment: Experiment) -> str:
     return (experiment.title or experiment.name) + (f" ({experiment.paper})" if experiment.paper else "")
 
 
-def _names(results: Results) -> Callable[[Row | Interval], str]:
-    """What contenders are called: the policy belongs to the name where a method was given several and none was chosen."""
-    given = {(row.method, row.policy) for row in results if not row.choice}
-    several = {method for method, count in Counter(method for method, _ in given).items() if count > 1}
-    return lambda one: f"{label(one)} · {one.policy}" if one.method in several and not one.choice else label(one)
-
-
 def interval_table(results: Results, *, title: str = "", metrics: Sequence[str] = ()) -> Table:
     """How sure the numbers of one experiment are: each with its interval, and its difference to the baseline with its own.
 
     The intervals are those of the bootstrap over test images. `metrics` are all that have intervals, or those named.
     """
-    named, bounds, base = _names(results), results.bounds(), results.baselines(BASELINE)
-    several = len(results.names("validation")) > 1
-    values: dict[tuple[str, Any], list[float]] = {}
-    names: dict[Any, str] = {}
+    known, base = bounds(results.intervals), baselines(results, BASELINE)
+    names = labels(map(contender, results), sizes=True)
+    values: dict[tuple[str, Contender], list[float]] = {}
     for row in results:
-        key = contender(row)
-        names[key] = f"{named(row)} · {row.validation} images" if several else named(row)
-        values.setdefault((row.metric, key), []).append(row.value)
+        values.setdefault((row.metric, contender(row)), []).append(row.value)
     means = {place: Summary.of(found).mean for place, found in values.items()}
     cells = []
     for metric in metrics or results.names("metric"):
-        for key in (key for found, key in means if found == metric and (key, None, metric) in bounds):
-            against = base[key[:3]]
-            line = (names[key], metric, f"{means[metric, key]:.4f}", _range(*bounds[key, None, metric]))
-            difference = bounds.get((key, against, metric))
+        for key in (key for found, key in means if found == metric and (key, None, metric) in known):
+            against = base[key.setting]
+            line = (names[key], metric, f"{means[metric, key]:.4f}", _range(*known[key, None, metric]))
+            difference = known.get((key, against, metric))
             if difference is None:
                 cells.append((*line, NOTHING, NOTHING, ""))
                 continue
@@ -74,7 +60,7 @@ def interval_table(results: Results, *, title: str = "", metrics: Sequence[str] 
             cells.append((*line, f"{less:+.4f}", _range(*difference, sign="+"), word))
     if not cells:
         raise InputError("these results have no intervals: they were written before there were any")
-    than = " or ".join(dict.fromkeys(key[3] for key in base.values()))
+    than = " or ".join(dict.fromkeys(key.method for key in base.values()))
     header = ("method", "metric", "mean", "95 % interval", f"− {than}", "95 % interval", "so it is")
     return Table(title, header, tuple(cells))
 

@@ -32,23 +32,10 @@ from jaxtyping import Float, Int, UInt8
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from atta.metrics.scores import (
-    GRID,
-    METRICS,
-    Array,
-    Images,
-    LabelArray,
-    bin_index,
-    class_index,
-    door,
-    evaluate,
-    known,
-    mass_index,
-    measurable,
-    on_grid,
-    per_image,
-)
-from atta.types import InputError
+from atta.errors import InputError
+from atta.metrics.binning import COUNT, GRID, bin_index, class_index, even_edges, mass_index, on_grid
+from atta.metrics.scores import METRICS, evaluate, known, measurable
+from atta.metrics.terms import Array, Images, LabelArray, per_image, validate
 
 CELLS = 2**21  # counts looked at together: 2 MB as bytes, 8 MB as they are multiplied
 RESAMPLES, CONFIDENCE = 1000, 0.95
@@ -72,7 +59,7 @@ def bootstrap(
     """
     _check(confidence)
     names = None if metrics is None else known(metrics)
-    drawn = Resamples(door(probs, labels)[0].shape[0], resamples, seed)
+    drawn = Resamples(validate(probs, labels)[0].shape[0], resamples, seed)
     found = replicates(probs, labels, drawn, metrics=names, simplex=simplex)
     points = evaluate(probs, labels, metrics=names, simplex=simplex)
     return {
@@ -97,7 +84,7 @@ def paired(
     """
     _check(confidence)
     names = None if metrics is None else known(metrics)
-    a, b = (door(probs, labels)[0] for probs in (probs_a, probs_b))
+    a, b = (validate(probs, labels)[0] for probs in (probs_a, probs_b))
     if a.shape[0] != b.shape[0]:
         raise InputError(f"probs_b: expected {a.shape[0]} images as in probs_a, got {b.shape[0]}")
     drawn = Resamples(a.shape[0], resamples, seed)
@@ -166,10 +153,10 @@ def replicates(
     *,
     metrics: Iterable[str] | None = None,
     simplex: bool = True,
-    count: int = 15,
+    count: int = COUNT,
 ) -> dict[str, Float[Tensor, " r"]]:
     """What each resample makes of each metric; `rows` says which of the resampled images these are, all by default."""
-    p, y = door(probs, labels)
+    p, y = validate(probs, labels)
     names = measurable(None if metrics is None else known(metrics), y is not None)
     sums = _Sums.of(list(per_image(p, y, simplex=simplex)), names, count)
     index = None if rows is None else rows.numpy()
@@ -208,13 +195,10 @@ class _Sums:
         }
         dense = [torch.ones_like(gaps)[None], *(term[None] - term.mean() for term in terms.values())]
         if _BINNED & set(names):
-            edges = torch.arange(count + 1, dtype=torch.float64) / count
-            hot = torch.nn.functional.one_hot(bin_index(confidence, edges), count).T.double()
+            hot = torch.nn.functional.one_hot(bin_index(confidence, even_edges(count)), count).T.double()
             dense += [hot, hot * gaps, hot * correct]
         levels, level = confidence.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        sparse: dict[
-            str, tuple[tuple[int, ...], Tensor, Tensor]
-        ] = {}  # shape, index and value, one or several an image
+        sparse: dict[str, tuple[tuple[int, ...], Tensor, Tensor]] = {}  # shape, index and value(s) of each image
         if "adaptive_ece" in names:
             total = torch.bincount(level).double()
             sparse["mass_gaps"] = (count,), mass_index(levels, total, count)[level][None], gaps[None]

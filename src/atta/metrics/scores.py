@@ -1,4 +1,4 @@
-"""How good the probabilities are: every metric from one pass over them, and sums that can be merged.
+"""How good the probabilities are: every metric from one pass over them.
 
 With p the n × k probabilities, y the labels, c = max_j p_j the confidence of an image, h = [argmax p = y] whether it is
 right, and bins b of n_b images with mean confidence conf_b and accuracy acc_b (15 equal ones (a, b]; 0 in the first):
@@ -25,216 +25,21 @@ right, and bins b of n_b images with mean confidence conf_b and accuracy acc_b (
 Everything is computed in float64, whatever comes in, and in chunks of rows.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import log, pi, sqrt
-from typing import Any, Literal, NamedTuple, TypeAlias, final
+from typing import TypeAlias, final
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from atta.types import InputError
-
-Array: TypeAlias = Tensor | np.ndarray
-LabelArray: TypeAlias = Tensor | np.ndarray | Sequence[Any]
-Table: TypeAlias = Float[Tensor, "3 *b"]
-"""What each bin keeps of its images: how many, the sum of their confidence, how many are right."""
-
-CHUNK = 2**18  # probabilities looked at together: 2 MB, whatever the size of the set
-RANGE_TOLERANCE = 1e-4
-SUM_TOLERANCE = 1e-3
-GRID = 512  # cells of the smooth ECE
-
-
-# --- Bins: the one binning that ECE, diagrams and histogram calibration share -----------------------------------------
-
-
-@dataclass(frozen=True)
-class Bins:
-    """Images by confidence. An empty bin has NaN for its means, so that no diagram draws it as a perfect one."""
-
-    edges: Float[Tensor, "edges"]
-    counts: Float[Tensor, "b"]
-    confidence: Float[Tensor, "b"]
-    accuracy: Float[Tensor, "b"]
-
-
-def bins(confidence: Array, correct: Array, *, count: int = 15, equal_mass: bool = False) -> Bins:
-    """Sort images into `count` bins (a, b] of equal width, or of equal mass.
-
-    Equal mass takes quantiles for edges. Images of equal confidence stay together: a network that says exactly 1.0 to
-    half of its images has one bin for all of these, and empty ones (1, 1] after it.
-
-    >>> bins(torch.tensor([0.2, 0.9, 1.0]), torch.tensor([0, 1, 1]), count=2).accuracy
-    tensor([0., 1.], dtype=torch.float64)
-    """
-    values, hits = _tensor(confidence, "confidence").double(), _tensor(correct, "correct").double()
-    if values.ndim != 1 or values.shape != hits.shape or values.shape[0] == 0:
-        shapes = f"{tuple(values.shape)} and {tuple(hits.shape)}"
-        raise InputError(f"confidence and correct: expected one number each for at least 1 image, got shapes {shapes}")
-    _check_unit(values, "confidence")
-    _check_unit(hits, "correct")
-    values, edges = values.clamp(0, 1), _edges(count).to(values.device)
-    if equal_mass:
-        edges = _equal_mass_edges(values.sort().values, torch.ones_like(values), count)
-    total, confident, right = _tally(bin_index(values, edges), count, values, hits.to(values.device))
-    return Bins(edges, total, confident / total, right / total)  # 0/0 is the NaN of an empty bin
-
-
-def bin_index(values: Float[Tensor, "*shape"], edges: Float[Tensor, "edges"]) -> Int[Tensor, "*shape"]:
-    """The bin (a, b] of each value, in float64; what lies on or below the first edge goes into the first bin."""
-    return torch.bucketize(values.double().contiguous(), edges.double()[1:-1])
-
-
-def _edges(count: int) -> Float[Tensor, "edges"]:
-    if count < 1:
-        raise InputError(f"count: expected at least 1 bin, got {count}")
-    # A division rounds once, so that 3/15 is the 0.2 a user writes; linspace adds rounded steps and misses 11/15.
-    return torch.arange(count + 1, dtype=torch.float64) / count
-
-
-def _equal_mass_edges(values: Tensor, counts: Tensor, count: int) -> Float[Tensor, "edges"]:
-    """Edges at the quantiles of ascending `values` that occur `counts` times. Equal edges have an empty bin between."""
-    below = counts.cumsum(0)
-    ranks = torch.arange(1, count, dtype=torch.float64, device=values.device) * below[-1]
-    quantiles = values[torch.searchsorted(below * count, ranks)]  # both sides times `count`: whole numbers are exact
-    return torch.cat([values.new_zeros(1), quantiles, values.new_ones(1)])
-
-
-def _cell_edges() -> Float[Tensor, "edges"]:
-    """Some 4000 cells for what depends on ranks: half of them even, half ever finer towards 1.
-
-    A good network is more than 99.9 % sure of most images; even cells would throw all of these into a few.
-    """
-    even = torch.arange(2049, dtype=torch.float64) / 2048
-    near_one = 1 - torch.exp2(
-        -torch.arange(53 * 40, dtype=torch.float64) / 40
-    )  # float64 has no number beyond 1 - 2^-53
-    return torch.cat([even, near_one]).sort().values
-
-
-def _pool(index: Int[Tensor, "n"], size: int, table: Float[Tensor, "3 n"]) -> Float[Tensor, "3 size"]:
-    # Row by row: on the CPU index_add is a plain loop in one dimension and a call per column in two.
-    return torch.stack([row.new_zeros(size).index_add_(0, index, row) for row in table])
-
-
-def _tally(index: Int[Tensor, "n"], size: int, confidence: Tensor, correct: Tensor) -> Float[Tensor, "3 size"]:
-    return _pool(index, size, torch.stack([torch.ones_like(confidence), confidence, correct]))
-
-
-# --- The door ---------------------------------------------------------------------------------------------------------
-
-
-class _Rows(NamedTuple):
-    """Images behind the door: float64, a rounding outside [0, 1] clamped."""
-
-    probs: Float[Tensor, "n k"]
-    labels: Int[Tensor, "n"] | None
-    confidence: Float[Tensor, "n"]
-    winner: Int[Tensor, "n"]
-    tiny: float
-
-
-def door(probs: Array, labels: LabelArray | None) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n"] | None]:
-    """Types, shapes and labels; the values of `probs` are checked on the way, in `_chunks`."""
-    p = _tensor(probs, "probs")
-    if p.ndim != 2 or 0 in p.shape:
-        raise InputError(f"probs: expected images × classes, at least 1 × 1, got shape {tuple(p.shape)}")
-    if not p.is_floating_point():
-        raise InputError(f"probs: expected floating point numbers, got {p.dtype}")
-    if labels is None:
-        return p, None
-    (n, k), y = p.shape, _tensor(labels, "labels")
-    if y.shape != (n,):
-        raise InputError(f"labels: expected one for each of {n} images, got shape {tuple(y.shape)}")
-    if y.is_floating_point() or y.is_complex() or y.dtype is torch.bool:
-        raise InputError(f"labels: expected integers in 0..{k - 1}, got {y.dtype}")
-    y = y.to(p.device, torch.int64)
-    wrong = (y < 0) | (y >= k)
-    if wrong.any():
-        raise InputError(f"labels: expected integers in 0..{k - 1}, got {_first(y, wrong)}")
-    return p, y
-
-
-def _chunks(probs: Float[Tensor, "n k"], labels: Int[Tensor, "n"] | None, simplex: bool) -> Iterator[_Rows]:
-    finfo, step = torch.finfo(probs.dtype), max(1, CHUNK // probs.shape[1])
-    for start in range(0, probs.shape[0], step):
-        p = probs[start : start + step].double()
-        _check_unit(p, "probs", start, ": these are not probabilities; if they are logits, take their softmax first")
-        total = p.sum(1)
-        # Half precision rounds a sum by up to its eps, which for bfloat16 is more than the usual tolerance.
-        off = (total - 1).abs() > max(SUM_TOLERANCE, finfo.eps)
-        if simplex and off.any():
-            got = f"{_first(total, off, start)} (simplex=False takes rows that are left unnormalised)"
-            raise InputError(f"probs: expected rows that sum to 1, got a sum of {got}")
-        p, winner = p.clamp(0, 1), p.argmax(1)
-        y = None if labels is None else labels[start : start + step]
-        yield _Rows(p, y, p.gather(1, winner[:, None])[:, 0], winner, finfo.tiny)
-
-
-class Images(NamedTuple):
-    """What images add to the sums: a number each for every metric that is a mean, and what the bins count."""
-
-    terms: dict[str, Float[Tensor, "n"]]
-    confidence: Float[Tensor, "n"]
-    correct: Float[Tensor, "n"]
-    probs: Float[Tensor, "n k"]
-    hits: Float[Tensor, "n k"] | None
-    """1 for the true class of an image, 0 for the others; None without labels."""
-
-
-def per_image(probs: Float[Tensor, "n k"], labels: Int[Tensor, "n"] | None, *, simplex: bool) -> Iterator[Images]:
-    """The images that came through the `door`, some at a time."""
-    for p, y, confidence, winner, tiny in _chunks(probs, labels, simplex):
-        nats = torch.special.entr(p).sum(1)
-        terms = {"entropy": nats / log(2) / p.shape[1], "shannon_entropy": nats}
-        if y is None:
-            yield Images(terms, confidence, torch.zeros_like(confidence), p, None)
-            continue
-        correct, hits = (winner == y).double(), torch.zeros_like(p).scatter_(1, y[:, None], 1)
-        terms |= {
-            "accuracy": correct,
-            "brier": (confidence - correct).square(),
-            "mc_brier": (p - hits).square().sum(1),
-            "nll": -p.gather(1, y[:, None])[:, 0].clamp_min(tiny).log(),
-        }
-        yield Images(terms, confidence, correct, p, hits)
-
-
-def class_index(probs: Float[Tensor, "n k"], count: int) -> Int[Tensor, "n k"]:
-    """The bin of each probability, those of one class after those of another."""
-    return bin_index(probs, _edges(count).to(probs.device)) + count * torch.arange(probs.shape[1], device=probs.device)
-
-
-def _tensor(x: LabelArray, name: str) -> Tensor:
-    if not isinstance(x, Tensor):
-        try:  # torch shares the memory of an array that is contiguous and writeable; numpy copies the others
-            x = torch.as_tensor(np.require(x, requirements=["C", "W"]))
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{name}: expected an array of numbers, got {type(x).__name__}: {error}") from error
-    return x.detach().cpu() if x.device.type == "mps" else x.detach()  # which has no float64
-
-
-def _check_unit(x: Tensor, name: str, start: int = 0, hint: str = "") -> None:
-    low, high = x.aminmax()  # NaN if any value is, and then no comparison holds
-    if low >= -RANGE_TOLERANCE and high <= 1 + RANGE_TOLERANCE:
-        return
-    if not x.isfinite().all():
-        raise InputError(f"{name}: expected finite numbers, got {_first(x, ~x.isfinite(), start)}")
-    outside = (x < -RANGE_TOLERANCE) | (x > 1 + RANGE_TOLERANCE)
-    raise InputError(f"{name}: expected values in [0, 1], got {_first(x, outside, start)}{hint}")
-
-
-def _first(x: Tensor, wrong: Tensor, start: int = 0) -> str:
-    place = wrong.nonzero()[0].tolist()
-    return f"{x[tuple(place)].item():.6g} in row {start + place[0]}"
-
+from atta.errors import InputError, suggest
+from atta.metrics.binning import COUNT, GRID, Table, bin_index, class_index, even_edges, mass_index, on_grid, tally
+from atta.metrics.terms import Array, Images, LabelArray, chunks, per_image, validate
+from atta.results.words import DIRECTION, Better
 
 # --- Formulas, from sums ----------------------------------------------------------------------------------------------
-
 
 Summary: TypeAlias = Mapping[str, Tensor]
 """All that a formula reads, for one set of images or, with an axis more in front of the bins, for many sets at once.
@@ -254,11 +59,6 @@ def _gaps(table: Table) -> tuple[Tensor, Tensor, Tensor]:
 def _ece(table: Table) -> Tensor:
     total, confidence, correct = table.unbind()
     return (correct - confidence).abs().sum(-1) / total.sum(-1)
-
-
-def mass_index(levels: Float[Tensor, "g"], total: Float[Tensor, "g"], count: int) -> Int[Tensor, "g"]:
-    """The bin of equal mass of ascending `levels` that `total` images have."""
-    return bin_index(levels, _equal_mass_edges(levels, total, count))
 
 
 def _debiased_ece(table: Table) -> Tensor:
@@ -293,14 +93,6 @@ def _aurc(tied: Table) -> Tensor:
     return ((1 - correct / total.clamp_min(1)) * area.diff(prepend=torch.zeros_like(n))).sum(-1)
 
 
-def on_grid(confidence: Float[Tensor, "n"]) -> tuple[Int[Tensor, "2 n"], Float[Tensor, "2 n"]]:
-    """The two cells of the grid whose centres a confidence lies between, and its part in each; the ends reflect."""
-    place = confidence * GRID - 0.5
-    left = place.floor()
-    part = place - left
-    return torch.stack([left, left + 1]).clamp(0, GRID - 1).long(), torch.stack([1 - part, part])
-
-
 def _smooth_ece(residual: Float[Tensor, "*r grid"]) -> Tensor:
     """Błasiok & Nakkiran, Smooth ECE (2023): the gaps are smoothed as widely as they turn out to be large.
 
@@ -332,7 +124,7 @@ def _smooth_ece(residual: Float[Tensor, "*r grid"]) -> Tensor:
     return left
 
 
-Better: TypeAlias = Literal["lower", "higher"] | None
+# --- Metrics, by name -------------------------------------------------------------------------------------------------
 
 
 @final
@@ -341,31 +133,35 @@ class Metric:
     """A function of probabilities and labels, `metric(probs, labels) -> float`; the formulas open this module."""
 
     name: str
-    better: Better
     formula: Callable[[Summary], Tensor]
     needs_labels: bool = True
+
+    @property
+    def better(self) -> Better:
+        """Which way it is better, if either is."""
+        return DIRECTION[self.name]
 
     def __call__(self, probs: Array, labels: LabelArray | None = None, *, simplex: bool = True) -> float:
         """This metric alone; the arguments are those of `evaluate`."""
         return evaluate(probs, labels, simplex=simplex, metrics=[self.name])[self.name]
 
 
-accuracy = Metric("accuracy", "higher", lambda s: s["accuracy"])
-brier = Metric("brier", "lower", lambda s: s["brier"])
-ece = Metric("ece", "lower", lambda s: _ece(s["bins"]))
-mc_brier = Metric("mc_brier", "lower", lambda s: s["mc_brier"])
-nll = Metric("nll", "lower", lambda s: s["nll"])
-entropy = Metric("entropy", None, lambda s: s["entropy"], needs_labels=False)
-mce = Metric("mce", "lower", lambda s: _gaps(s["bins"])[2].abs().amax(-1))
-classwise_ece = Metric("classwise_ece", "lower", lambda s: s["class_gaps"].abs().sum(-1).mean(-1))
-adaptive_ece = Metric("adaptive_ece", "lower", lambda s: s["mass_gaps"].abs().sum(-1))
-debiased_ece = Metric("debiased_ece", "lower", lambda s: _debiased_ece(s["bins"]))
-shannon_entropy = Metric("shannon_entropy", None, lambda s: s["shannon_entropy"], needs_labels=False)
-brier_reliability = Metric("brier_reliability", "lower", lambda s: _murphy(s["bins"])[0])
-brier_resolution = Metric("brier_resolution", "higher", lambda s: _murphy(s["bins"])[1])
-brier_uncertainty = Metric("brier_uncertainty", None, lambda s: _murphy(s["bins"])[2])
-aurc = Metric("aurc", "lower", lambda s: _aurc(s["tied"]))
-smooth_ece = Metric("smooth_ece", "lower", lambda s: _smooth_ece(s["residual"]))
+accuracy = Metric("accuracy", lambda s: s["accuracy"])
+brier = Metric("brier", lambda s: s["brier"])
+ece = Metric("ece", lambda s: _ece(s["bins"]))
+mc_brier = Metric("mc_brier", lambda s: s["mc_brier"])
+nll = Metric("nll", lambda s: s["nll"])
+entropy = Metric("entropy", lambda s: s["entropy"], needs_labels=False)
+mce = Metric("mce", lambda s: _gaps(s["bins"])[2].abs().amax(-1))
+classwise_ece = Metric("classwise_ece", lambda s: s["class_gaps"].abs().sum(-1).mean(-1))
+adaptive_ece = Metric("adaptive_ece", lambda s: s["mass_gaps"].abs().sum(-1))
+debiased_ece = Metric("debiased_ece", lambda s: _debiased_ece(s["bins"]))
+shannon_entropy = Metric("shannon_entropy", lambda s: s["shannon_entropy"], needs_labels=False)
+brier_reliability = Metric("brier_reliability", lambda s: _murphy(s["bins"])[0])
+brier_resolution = Metric("brier_resolution", lambda s: _murphy(s["bins"])[1])
+brier_uncertainty = Metric("brier_uncertainty", lambda s: _murphy(s["bins"])[2])
+aurc = Metric("aurc", lambda s: _aurc(s["tied"]))
+smooth_ece = Metric("smooth_ece", lambda s: _smooth_ece(s["residual"]))
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
@@ -377,7 +173,7 @@ METRICS: dict[str, Metric] = {
 }
 
 
-# --- One pass, and sums that can be merged ----------------------------------------------------------------------------
+# --- One pass ---------------------------------------------------------------------------------------------------------
 
 
 def evaluate(
@@ -386,7 +182,7 @@ def evaluate(
     *,
     simplex: bool = True,
     metrics: Iterable[str] | None = None,
-    count: int = 15,
+    count: int = COUNT,
 ) -> dict[str, float]:
     """All METRICS, or the named ones, in one pass; without labels (images of no known class) the entropies.
 
@@ -395,117 +191,64 @@ def evaluate(
     >>> evaluate(torch.tensor([[0.75, 0.25], [0.25, 0.75]]), [0, 0], metrics=["accuracy", "brier"])
     {'accuracy': 0.5, 'brier': 0.3125}
     """
-    p, y = door(probs, labels)
-    sums = Sums(p.shape[1], count=count, metrics=metrics, device=p.device)
-    seen = [sums._add(part) for part in per_image(p, y, simplex=simplex)]
+    p, y = validate(probs, labels)
+    names = measurable(None if metrics is None else known(metrics), y is not None)
+    state = no_images(p.shape[1], count, classwise="classwise_ece" in names, device=p.device)
+    seen = []
+    for part in per_image(p, y, simplex=simplex):
+        add_images(state, part)
+        seen.append((part.confidence, part.correct))
     confidence, correct = (torch.cat(column) for column in zip(*seen, strict=True))
     levels, index = confidence.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    return sums._report(levels, _tally(index, levels.shape[0], confidence, correct))
+    summary = summarised(state, levels, tally(index, levels.shape[0], confidence, correct))
+    return {name: float(METRICS[name].formula(summary)) for name in names}
 
 
-@final
-class Sums:
-    """The same metrics from sums: O(bins) memory however many images, k · bins more for classwise_ece.
+TOTALS = ("images", "labelled", "accuracy", "brier", "mc_brier", "nll", "entropy", "shannon_entropy")
 
-        sums = Sums(classes=10)
-        for probs, labels in batches:
-            sums.update(probs, labels)
-        for tensor in sums.state.values():  # on several machines
-            torch.distributed.all_reduce(tensor)
-        sums.compute()
 
-    Equal to `evaluate` up to float64 rounding, but for the three that ask for each confidence. These know it by its
-    cell (`_cell_edges`) and take the images of a cell as tied: adaptive_ece is off by at most 2/n times the images in
-    cells that a quantile cuts, aurc by Σ_cells m/4 · (w_first - w_last), m images whose error at rank j weighs w_j. In
-    practice that is far less: on 10,000 images under 1e-3 and 1e-4, and under 1e-4 for smooth_ece.
-    """
+def no_images(classes: int, count: int, *, classwise: bool, device: torch.device | str) -> dict[str, Tensor]:
+    """Sums over no images; those by class only where they are wanted, as they cost memory and time."""
+    shapes: dict[str, tuple[int, ...]] = {"totals": (len(TOTALS),), "bins": (3, even_edges(count).shape[0] - 1)}
+    if classwise:
+        shapes["class_bins"] = (3, classes, count)
+    return {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, shape in shapes.items()}
 
-    _TOTALS = ("images", "labelled", "accuracy", "brier", "mc_brier", "nll", "entropy", "shannon_entropy")
 
-    def __init__(
-        self,
-        classes: int,
-        *,
-        count: int = 15,
-        metrics: Iterable[str] | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        self.classes, self.count = classes, count
-        self.metrics = None if metrics is None else known(metrics)
-        self._edges, self._cells = _edges(count).to(device), _cell_edges().to(device)
-        shapes: dict[str, tuple[int, ...]] = {
-            "totals": (len(self._TOTALS),),
-            "bins": (3, count),
-            "cells": (3, self._cells.shape[0] - 1),
-        }
-        if self.metrics is None or "classwise_ece" in self.metrics:  # the one that costs, in memory and in time
-            shapes["class_bins"] = (3, classes, count)
-        self.state = {k: torch.zeros(shape, dtype=torch.float64, device=device) for k, shape in shapes.items()}
-        """Plain sums: those of two sets add up to those of both."""
+def add_images(state: Mapping[str, Tensor], part: Images) -> None:
+    """Add images to sums, in their place."""
+    n = part.confidence.new_tensor(part.confidence.shape[0])
+    totals = dict.fromkeys(TOTALS, 0 * n) | {"images": n} | {name: term.sum() for name, term in part.terms.items()}
+    if part.hits is not None:
+        totals["labelled"] = n
+        count = state["bins"].shape[1]
+        index = bin_index(part.confidence, even_edges(count).to(n.device))
+        state["bins"].add_(tally(index, count, part.confidence, part.correct))
+        if "class_bins" in state:
+            by_class = state["class_bins"]
+            index = class_index(part.probs, count).flatten()
+            found = tally(index, by_class[0].numel(), part.probs.flatten(), part.hits.flatten())
+            by_class.add_(found.view_as(by_class))
+    state["totals"].add_(torch.stack(list(totals.values())))
 
-    def update(self, probs: Array, labels: LabelArray | None = None, *, simplex: bool = True) -> "Sums":
-        """Add images. Input that is refused leaves the sums as they were."""
-        p, y = door(probs, labels)
-        if p.shape[1] != self.classes:
-            raise InputError(f"probs: expected {self.classes} classes, got {p.shape[1]}")
-        fresh = Sums(self.classes, count=self.count, metrics=self.metrics, device=p.device)
-        for part in per_image(p, y, simplex=simplex):
-            fresh._add(part)
-        return self.merge(fresh)
 
-    def merge(self, other: "Sums") -> "Sums":
-        """Add the images of another."""
-        mine, theirs = ((s.classes, s.count, s.metrics) for s in (self, other))
-        if mine != theirs:
-            raise InputError(f"merge: expected sums of the same (classes, count, metrics), got {mine} and {theirs}")
-        for name, tensor in self.state.items():
-            tensor += other.state[name].to(tensor.device)
-        return self
-
-    def compute(self) -> dict[str, float]:
-        """What `evaluate` would say of all images so far."""
-        seen = self.state["cells"][0] > 0
-        return self._report(self._cells[1:][seen], self.state["cells"][:, seen])
-
-    def _add(self, part: Images) -> tuple[Tensor, Tensor]:
-        n = part.confidence.new_tensor(part.confidence.shape[0])
-        totals = dict.fromkeys(self._TOTALS, 0 * n) | {"images": n}
-        totals |= {name: term.sum() for name, term in part.terms.items()}
-        if part.hits is not None:
-            totals["labelled"] = n
-            for name, edges in (("bins", self._edges), ("cells", self._cells)):
-                index = bin_index(part.confidence, edges)
-                self.state[name] += _tally(index, edges.shape[0] - 1, part.confidence, part.correct)
-            if "class_bins" in self.state:
-                p, hits = part.probs.flatten(), part.hits.flatten()
-                tally = _tally(class_index(part.probs, self.count).flatten(), self.classes * self.count, p, hits)
-                self.state["class_bins"] += tally.view(3, self.classes, self.count)
-        self.state["totals"] += torch.stack(list(totals.values()))
-        return part.confidence, part.correct
-
-    def _report(self, levels: Float[Tensor, "g"], tied: Table) -> dict[str, float]:
-        total = dict(zip(self._TOTALS, self.state["totals"], strict=True))
-        images, labelled = int(total["images"]), int(total["labelled"])
-        if not images or labelled not in (0, images):
-            raise InputError(f"expected images, with labels for all or none, got {labelled} labels for {images} images")
-        summary = {name: value / images for name, value in total.items()}
-        if labelled:
-            summary |= self._tables(levels, tied)
-        return {name: float(METRICS[name].formula(summary)) for name in measurable(self.metrics, bool(labelled))}
-
-    def _tables(self, levels: Float[Tensor, "g"], tied: Table) -> dict[str, Tensor]:
-        """What a summary holds besides means."""
-        images = tied[0].sum()
-        gaps = (tied[2] - tied[1]) / images
-        cells, parts = on_grid(tied[1] / tied[0])
-        by_class = self.state.get("class_bins", gaps.new_zeros(3, 0))
-        return {
-            "bins": self.state["bins"],
-            "tied": tied,
-            "mass_gaps": gaps.new_zeros(self.count).index_add_(0, mass_index(levels, tied[0], self.count), gaps),
-            "class_gaps": (by_class[2] - by_class[1]) / images,
-            "residual": gaps.new_zeros(GRID).index_add_(0, cells.flatten(), (parts * gaps).flatten()),
-        }
+def summarised(state: Mapping[str, Tensor], levels: Float[Tensor, "g"], tied: Table) -> Summary:
+    """What formulas read, from sums and from what is known of the images by their confidence."""
+    total = dict(zip(TOTALS, state["totals"], strict=True))
+    images = total["images"]
+    summary = {name: value / images for name, value in total.items()}
+    if not total["labelled"]:
+        return summary
+    count, gaps = state["bins"].shape[1], (tied[2] - tied[1]) / images
+    cells, parts = on_grid(tied[1] / tied[0])
+    by_class = state.get("class_bins", gaps.new_zeros(3, 0))
+    return summary | {
+        "bins": state["bins"],
+        "tied": tied,
+        "mass_gaps": gaps.new_zeros(count).index_add_(0, mass_index(levels, tied[0], count), gaps),
+        "class_gaps": (by_class[2] - by_class[1]) / images,
+        "residual": gaps.new_zeros(GRID).index_add_(0, cells.flatten(), (parts * gaps).flatten()),
+    }
 
 
 def measurable(names: Sequence[str] | None, labelled: bool) -> list[str]:
@@ -522,8 +265,7 @@ def known(names: Iterable[str]) -> list[str]:
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
         if name not in METRICS:
-            nearest = get_close_matches(name, METRICS, n=1, cutoff=0)[0]
-            raise InputError(f"metrics: expected some of {', '.join(METRICS)}, got {name!r}; did you mean {nearest!r}?")
+            raise InputError(f"metrics: expected some of {', '.join(METRICS)}, got {name!r}.{suggest(name, METRICS)}")
     return names
 
 
@@ -532,11 +274,11 @@ def known(names: Iterable[str]) -> list[str]:
 
 def ood_auroc(probs_in: Array, probs_out: Array, *, simplex: bool = True) -> float:
     """How well entropy tells foreign images: the chance that one of them has the higher entropy, ties counting half."""
-    a, b = (door(probs, None)[0] for probs in (probs_in, probs_out))
+    a, b = (validate(probs, None)[0] for probs in (probs_in, probs_out))
     if a.shape[1] != b.shape[1]:
         raise InputError(f"probs_out: expected {a.shape[1]} classes as in probs_in, got {b.shape[1]}")
     inside, outside = (
-        torch.cat([torch.special.entr(rows.probs).sum(1) for rows in _chunks(p, None, simplex)]) for p in (a, b)
+        torch.cat([torch.special.entr(rows.probs).sum(1) for rows in chunks(p, None, simplex)]) for p in (a, b)
     )
     inside, outside = inside.sort().values, outside.to(inside.device)
     lower, not_higher = (torch.searchsorted(inside, outside, right=right) for right in (False, True))
@@ -545,10 +287,10 @@ def ood_auroc(probs_in: Array, probs_out: Array, *, simplex: bool = True) -> flo
 
 def class_changes(probs: Array, base: Array) -> int:
     """The number of images whose class, the first of the largest, differs between the two."""
-    a, b = (door(p, None)[0] for p in (probs, base))
+    a, b = (validate(p, None)[0] for p in (probs, base))
     if a.shape != b.shape:
         raise InputError(f"base: expected shape {tuple(a.shape)} as probs, got {tuple(b.shape)}")
     return sum(
         int((x.winner != z.winner.to(x.winner.device)).sum())
-        for x, z in zip(_chunks(a, None, False), _chunks(b, None, False), strict=True)
+        for x, z in zip(chunks(a, None, False), chunks(b, None, False), strict=True)
     )

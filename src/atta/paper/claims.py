@@ -13,7 +13,8 @@ from statistics import fmean
 from typing import TypeAlias, TypeVar
 
 from atta.paper.published import paper
-from atta.results.rows import Results, Row, Table
+from atta.results.rows import Results, Row
+from atta.results.table import Table
 from atta.results.words import RULE
 
 BASELINES = ("vanilla", "temperature", "isotonic", "histogram", "dirichlet", "adaptive-tta")

@@ -12,8 +12,9 @@ from atta.experiments.tables import by_policy, chosen, own_table, titled
 from atta.paper.claims import claims_table
 from atta.paper.published import published
 from atta.paper.reproduce import Reproduction
-from atta.results.rows import Results, Table
-from atta.results.words import NAMES, RULE
+from atta.results.rows import Results
+from atta.results.table import Table
+from atta.results.words import RULE, dataset_name
 
 DIFFERENCES = """\
 - **Network.** The paper says ResNet-50 and its accuracy (94.21 % on CIFAR-10), not how it was trained. Ours has a 3x3 stem
@@ -95,7 +96,7 @@ def results_page(done: Reproduction, machine: Mapping[str, str], *, command: str
         "## The paper's conclusions",
         "On the paper's own numbers, on the first draw alone (as the paper measured), and on the mean of all draws; the policy "
         "of views chosen by the paper's rule. Among the paper's methods only.",
-        claims_table(done.results, names=lambda name: NAMES.get(name, name)).markdown(),
+        claims_table(done.results, names=dataset_name).markdown(),
     ]
     for experiment in experiments:
         parts += _section(done.results, experiment)

@@ -8,10 +8,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from atta.errors import InputError
+from atta.images.draws import draw_numbers
 from atta.images.layouts import listed
 from atta.images.sets import Bytes, ImageSet
 from atta.images.transforms import gaussian_blur, gaussian_noise
-from atta.images.draws import draw_numbers
 
 
 def shifted(images: ImageSet, seed: int = 0) -> ImageSet:

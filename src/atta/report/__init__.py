@@ -1,1 +1,7 @@
-"""report."""
+"""Results as one page to hand on: a single HTML file that opens anywhere and asks no network for anything.
+
+page        `report` and `write_report`: the page from results and from tables that are handed in; its charts
+sections    what the page compares: one section an experiment and dataset, its lines and their differences. No HTML
+verdict     a section in plain words
+templates/  the page itself
+"""

@@ -1,7 +1,7 @@
 """Results as one page to hand on: a single HTML file that opens anywhere and asks no network for anything.
 
     Results ──► sections, one an experiment and dataset ──► verdict · table · charts ──┐
-            └─► the paper's claims · what was run ─────────────────────────────────────┴─► page/ ──► report.html
+            └─► what was run · tables that are handed in ──────────────────────────────┴─► templates/ ──► report.html
 
 Numbers are formatted at the very end, and the exact one stays beside its text as <data value="...">: a page can be checked.
 All text is escaped where it is put in: nothing that a file says becomes markup.
@@ -13,30 +13,30 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from atta import __version__
-from atta.errors import InputError
-from atta.experiments.experiment import Experiment
-from atta.figures import charts as figures
+from atta.errors import InputError, require
+from atta.figures.comparison import cost, entropy, ranking, sizes
+from atta.figures.detail import confidence_histogram, per_class, shares, weights
+from atta.figures.reliability import reliability_of
+from atta.figures.theme import theme, unchecked
 from atta.files import whole_file
-from atta.paper.claims import claims_table
-from atta.paper.page import against
-from atta.report.sections import CRITERIA, WORDS, Contender, Section, packed, sections_of, under
-from atta.results.rows import Results, Table
-from atta.results.words import DIGITS, NAMES, SENSE
+from atta.report.sections import CRITERIA, WORDS, Line, Section, packed, sections_of
+from atta.results.rows import Results
+from atta.results.table import Table
+from atta.results.words import SENSE, digits, metric_name
 
-try:
+with require("report", "a report"):
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
     from vl_convert import javascript_bundle
 
-    from atta.report.verdict import exact, guarded, metric_name, short, signed, verdict
-except ImportError as error:
-    raise InputError("a report needs Jinja and vl-convert: pip install 'atta[report]'") from error
+    from atta.report.verdict import exact, guarded, short, signed, verdict
 
 FOLDER = Path(__file__).parent / "templates"
 HEADINGS = {"weights": "Weights of the views", "shares": "Shares of the views", "per_class": "By predicted class"}
@@ -47,7 +47,15 @@ Pictures: TypeAlias = Mapping[tuple[str, int], Mapping[str, str]]
 """By dataset and row of the tested images: data URIs, by what they show ("image", "flip", ...)."""
 
 
-def report(results: Results, *, title: str = "", pictures: Pictures | None = None) -> str:
+@dataclass(frozen=True)
+class Tables:
+    """What stands below the sections: what the paper claims, and what it published beside what was measured."""
+
+    claims: Table | None = None
+    published: Sequence[Table] = ()
+
+
+def report(results: Results, *, title: str = "", pictures: Pictures | None = None, tables: Tables | None = None) -> str:
     """Write results as one self-contained HTML page; the same results make the same page.
 
     `pictures` are thumbnails for the images whose confidence changed the most, whose rows are in `results.details`.
@@ -62,14 +70,14 @@ def report(results: Results, *, title: str = "", pictures: Pictures | None = Non
         "pictures": _pictures(pictures or {}, sections),
         "words": WORDS,
     }
-    claims = claims_table(_known(results), names=lambda name: NAMES.get(name, name))
+    tables = tables or Tables()
     page = _environment().get_template("page.html.jinja")
     return page.render(
         title=title or "Calibration report",
         sections=sections,
         charts=charts,
-        claims=claims if claims.cells else None,
-        published=list(_published(results)),
+        claims=tables.claims,
+        published=tables.published,
         about=results.about,
         about_json=json.dumps(results.about, indent=2, ensure_ascii=False, sort_keys=True, default=str),
         data=inlined(data),
@@ -78,11 +86,9 @@ def report(results: Results, *, title: str = "", pictures: Pictures | None = Non
     )
 
 
-def write_report(
-    results: Results, path: str | os.PathLike[str], *, title: str = "", pictures: Pictures | None = None
-) -> Path:
-    """Write the page to a file, whole or not at all."""
-    text = report(results, title=title, pictures=pictures)
+def write_report(results: Results, path: str | os.PathLike[str], **settings: Any) -> Path:
+    """Write the page to a file, whole or not at all; the settings are those of `report`."""
+    text = report(results, **settings)
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
     return Path(path)
@@ -120,7 +126,8 @@ class Charts:
             self.shown[section.id].append(i)
 
     def _add(self, key: str, draw: Callable[[], Any]) -> None:
-        spec = draw().to_dict(validate=False)  # the charts are tested where they are drawn
+        with unchecked():  # the charts are tested where they are drawn
+            spec = draw().to_dict(validate=False)
         del spec["config"], spec["$schema"]
         if heading := HEADINGS.get(key.split("/")[1]):
             spec["title"]["text"] = [heading, *spec["title"]["text"]]
@@ -154,42 +161,42 @@ class Charts:
 
     def data(self) -> dict[str, Any]:
         """All of it for the page, with the two looks of every chart."""
-        themes = {"light": figures.theme(), "dark": figures.theme(dark=True)}
-        return {"charts": self.specs, "parts": self.parts, "themes": themes}
+        looks = {"light": theme(), "dark": theme(dark=True)}
+        return {"charts": self.specs, "parts": self.parts, "themes": looks}
 
 
-def _of_one(one: Contender) -> dict[str, Callable[[], Any]]:
+def _of_one(one: Line) -> dict[str, Callable[[], Any]]:
     seen = {**one.detail, "method": one.label, "policy": "", "choice": ""}
     found: dict[str, Callable[[], Any]] = {}
     if seen.get("bins"):
-        found["reliability"] = lambda: figures.reliability_of(seen, title=one.label, width=300)
+        found["reliability"] = lambda: reliability_of(seen, title=one.label, width=300)
     if seen.get("histogram"):
-        found["histogram"] = lambda: figures.confidence_histogram([seen], width=300)
+        found["histogram"] = lambda: confidence_histogram([seen], width=300)
     if seen.get("views"):
-        found["weights"] = lambda: figures.weights(seen, title=one.label)
-        found["shares"] = lambda: figures.shares(seen, title=one.label, width=300)
+        found["weights"] = lambda: weights(seen, title=one.label)
+        found["shares"] = lambda: shares(seen, title=one.label, width=300)
     if seen.get("per_class"):
-        found["per_class"] = lambda: figures.per_class(seen, title=one.label, width=320)
+        found["per_class"] = lambda: per_class(seen, title=one.label, width=320)
     return found
 
 
 def _of_all(section: Section) -> dict[str, Callable[[], Any]]:
     several = len(section.contenders) > 1
-    sizes = {row.validation for row in section.rows}
+    counts = {row.validation for row in section.rows}
     found: dict[str, Callable[[], Any]] = {}
-    if len(sizes) > 1:
+    if len(counts) > 1:
         wanted = [metric for metric in section.metrics if metric in CRITERIA]
-        found["sizes"] = lambda: figures.sizes(section.rows, wanted)
+        found["sizes"] = lambda: sizes(section.rows, wanted)
         return found
     if section.criterion and several:
         metric = section.criterion
-        found["ranking"] = lambda: figures.ranking(
+        found["ranking"] = lambda: ranking(
             section.rows, metric, intervals=section.intervals, title=f"Methods by {metric_name(metric)}", width=340
         )
         if "brier" in section.metrics and len({one.passes for one in section.contenders} - {None}) > 1:
-            found["cost"] = lambda: figures.cost(_points(section), title="Brier score by passes", width=400)
+            found["cost"] = lambda: cost(_points(section), title="Brier score by passes", width=400)
     if not section.criterion and "entropy" in section.metrics:
-        found["entropy"] = lambda: figures.entropy(section.rows, intervals=section.intervals)
+        found["entropy"] = lambda: entropy(section.rows, intervals=section.intervals)
     return found
 
 
@@ -212,28 +219,6 @@ def _points(section: Section) -> list[dict[str, Any]]:
                 }
             )
     return points
-
-
-# ---- the paper
-
-
-def _known(results: Results) -> Results:
-    """The rows, with what the claims need to know of their experiments."""
-    experiments = {name: {"paper": "", **known} for name, known in under(results.about, "experiments").items()}
-    return Results(results.rows, {"experiments": experiments})
-
-
-def _published(results: Results) -> Iterator[Table]:
-    """Ours beside the paper's, for each experiment of the paper that is there and whose numbers it prints."""
-    for name, content in under(results.about, "experiments").items():
-        if not content.get("published"):
-            continue
-        try:
-            table = against(results, Experiment.of(content, name))
-        except InputError:  # an experiment, or a table, of another version
-            continue
-        if table is not None:
-            yield table
 
 
 # ---- the page
@@ -299,6 +284,6 @@ def _environment() -> Environment:
         "verdict": verdict,
         "better": SENSE.get,
         "tight": lambda text: Markup(re.sub(r"\s*\n\s*", "\n", text)),
-        "digits": lambda metric: DIGITS.get(metric, 4),
+        "digits": digits,
     }
     return environment

@@ -8,38 +8,41 @@ it, and Student's t over the splits, paired split by split, where they do not. N
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import Any, TypeAlias
+from typing import Any
 
-from atta.results.rows import Interval, Results, Row, Summary, Table, judged
-from atta.results.words import BASELINE, BETTER, CLASS_CHANGES, COST, DIGITS, FITTED, NAMES, RULE, SENSE
+from atta.results.contenders import Bounds, Contender, bounds, contender, judged, labels, relabelled
+from atta.results.rows import Interval, Results, Row
+from atta.results.table import Summary, Table, pivot
+from atta.results.words import BASELINE, BETTER, CLASS_CHANGES, COST, DIGITS, ENTROPIES, FITTED, SENSE, dataset_name
 
 LABELLED = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy")
-UNLABELLED = ("entropy", "shannon_entropy", "ood_auroc")
+UNLABELLED = tuple(ENTROPIES)
 CRITERIA = ("nll", "brier", "mc_brier", "ece")
 """What a method is recommended by: the first of these that was measured."""
 WORDS = {1: ("better", "better"), 0: ("unclear", "no clear difference"), -1: ("worse", "worse")}
-_Key: TypeAlias = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True, eq=False)
-class Contender:
-    """A line of the table: a method and, where it was run with several, its policy, rule of choice or number of images."""
+class Line:
+    """A line of the table: a contender, its numbers, and what is known of it besides."""
 
+    key: Contender
     label: str
-    method: str
-    size: int
-    """How many images it was fitted on; the others are tested on, so that other sizes have other tests."""
     values: Mapping[str, Mapping[int, float]]
     """By metric and split; the seeds of one split are averaged, as they saw the same images."""
     detail: Mapping[str, Any]
-    """What `atta.details` saw on the first split; empty for results that were made without."""
-    key: _Key = ("", "", "", 0)
-    bounds: Mapping[tuple[_Key | None, str], tuple[float, float]] = field(default_factory=dict)
-    """Bootstrap intervals by metric: of the difference to the contender with that key, or, for None, of the mean itself."""
+    """What `experiments.details` saw on the first split; empty for results that were made without."""
+    bounds: Bounds
+    """Bootstrap intervals, those of all lines."""
+
+    @property
+    def size(self) -> int:
+        """How many images it was fitted on; the others are tested on, so that other sizes have other tests."""
+        return self.key.validation
 
     @property
     def keeps_class(self) -> bool:
@@ -73,15 +76,15 @@ class Difference:
     """1 or -1 where the interval excludes 0, 0 where it does not, None where there is none, and no such claim."""
 
     @classmethod
-    def between(cls, one: Contender, other: Contender, metric: str) -> Difference | None:
+    def between(cls, one: Line, other: Line, metric: str) -> Difference | None:
         """Compare on the splits that both were run on; None where there are none, or where their images differ."""
         mine, theirs = one.values.get(metric, {}), other.values.get(metric, {}) if one.size == other.size else {}
         paired = [mine[split] - theirs[split] for split in mine if split in theirs]
         if not paired:
             return None
         found, sense = Summary.of(paired), SENSE.get(metric)
-        if (other.key, metric) in one.bounds:
-            low, high = one.bounds[other.key, metric]
+        if (one.key, other.key, metric) in one.bounds:
+            low, high = one.bounds[one.key, other.key, metric]
             return cls(found.mean, (high - low) / 2, judged(low, high, sense))
         if found.interval is None:
             return cls(found.mean, None, None)
@@ -120,24 +123,19 @@ class Section:
     @property
     def title(self) -> str:
         """What the page calls it."""
-        return str(self.experiment.get("title") or NAMES.get(self.dataset, self.dataset))
+        return str(self.experiment.get("title") or dataset_name(self.dataset))
 
     @cached_property
-    def contenders(self) -> tuple[Contender, ...]:
+    def contenders(self) -> tuple[Line, ...]:
         """Everything that is compared, in the order of the rows."""
-        found: dict[_Key, list[Row]] = {}
+        found: dict[Contender, list[Row]] = {}
         for row in self.rows:
-            found.setdefault(_key(vars(row)), []).append(row)
-        seen = {_key(detail): detail for detail in reversed(self.details)}
-        bounds: dict[_Key, dict[tuple[_Key | None, str], tuple[float, float]]] = {}
-        for one in self.intervals:
-            mine, theirs = _key(vars(one)), _key(vars(one.other)) if one.against else None
-            bounds.setdefault(mine, {})[theirs, one.metric] = one.low, one.high
-            if theirs is not None:
-                bounds.setdefault(theirs, {})[mine, one.metric] = -one.high, -one.low
+            found.setdefault(contender(row), []).append(row)
+        seen = {contender(detail): detail for detail in reversed(self.details)}
+        known = bounds(self.intervals)
         return tuple(
-            Contender(label, key[0], key[-1], _values(rows), seen.get(key, {}), key, bounds.get(key, {}))
-            for (key, rows), label in zip(found.items(), _labels(list(found)), strict=True)
+            Line(key, label, _values(found[key]), seen.get(key, {}), known)
+            for key, label in labels(found, sizes=True).items()
         )
 
     @cached_property
@@ -160,14 +158,12 @@ class Section:
         return self._pivot(rest) if rest else None
 
     def _pivot(self, metrics: tuple[str, ...]) -> Table:
-        keys = dict.fromkeys(_key(vars(row)) for row in self.rows)
-        names = dict(zip(keys, (one.label for one in self.contenders), strict=True))
-        rows = tuple(replace(row, method=names[_key(vars(row))], policy="", choice="") for row in self.rows)
         keeps = {one.label for one in self.contenders if one.keeps_class and one.size == self.size}
-        where = {"method": tuple(names.values()), "metric": metrics}
+        where = {"method": tuple(one.label for one in self.contenders), "metric": metrics}
         # More entropy is better on images of no known class, and on no others.
         better = BETTER if self.criterion is None else {**BETTER, **dict.fromkeys(UNLABELLED)}
-        return Results(rows).pivot(where=where, better=better, eligible=keeps.__contains__, digits=DIGITS)
+        rows = relabelled(Results(self.rows), sizes=True)
+        return pivot(rows, where=where, better=better, eligible=keeps.__contains__, digits=DIGITS)
 
     @cached_property
     def size(self) -> int:
@@ -194,7 +190,7 @@ class Section:
     def vanilla(self) -> int | None:
         """Which contender is the model as it is."""
         compared = enumerate(self.contenders)
-        return next((i for i, one in compared if one.method == BASELINE and one.size == self.size), None)
+        return next((i for i, one in compared if one.key.method == BASELINE and one.size == self.size), None)
 
     @property
     def baseline(self) -> int:
@@ -265,11 +261,11 @@ class Section:
             for i, one in enumerate(self.contenders)
         ]
 
-    def _spread(self, one: Contender, metric: str, found: Summary | None) -> float | None:
+    def _spread(self, one: Line, metric: str, found: Summary | None) -> float | None:
         """What stands after ±: over splits where there are several, else over test images."""
         if self.splits > 1:
             return found.interval if found else None
-        low, high = one.bounds.get((None, metric), (math.nan, math.nan))
+        low, high = one.bounds.get((one.key, None, metric), (math.nan, math.nan))
         return None if math.isnan(low) else (high - low) / 2
 
     @property
@@ -321,33 +317,12 @@ class Section:
         }
 
 
-def _difference(one: Contender, other: Contender, metric: str) -> Difference | None:
+def _difference(one: Line, other: Line, metric: str) -> Difference | None:
     return None if metric == CLASS_CHANGES else Difference.between(one, other, metric)
 
 
 def _plain(found: Difference | None) -> list[Any] | None:
     return None if found is None else [found.mean, found.interval, found.better]
-
-
-def _key(columns: Mapping[str, Any]) -> _Key:
-    """What makes a contender: a policy that a rule chose may differ from split to split, and is none of its own."""
-    choice = columns.get("choice", "")
-    policy = "" if choice else columns.get("policy", "")
-    return columns.get("method", ""), policy, choice, columns.get("validation", 0)
-
-
-def _labels(keys: Sequence[_Key]) -> Iterator[str]:
-    """Name the contenders of a section, with no more words than tell them apart."""
-    sizes = {size for *_, size in keys}
-    for method, policy, choice, size in keys:
-        policies = {key[1] for key in keys if key[0] == method}
-        words = (
-            method,
-            policy if len(policies) > 1 else "",
-            choice if choice != RULE else "",
-            f"{size} images" if len(sizes) > 1 else "",
-        )
-        yield " · ".join(filter(None, words))
 
 
 def _values(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
@@ -365,7 +340,7 @@ def sections_of(results: Results) -> list[Section]:
     parts: dict[tuple[str, str], list[Row]] = {}
     for row in results:
         parts.setdefault((row.experiment, row.dataset), []).append(row)
-    experiments, records = under(results.about, "experiments"), under(results.about, "records")
+    experiments, records = results.known("experiments"), results.known("records")
     sections = []
     for i, ((name, dataset), rows) in enumerate(parts.items(), 1):
         seen = tuple(d for d in results.details if (d.get("experiment", ""), d.get("dataset")) == (name, dataset))
@@ -376,17 +351,6 @@ def sections_of(results: Results) -> list[Section]:
     fewer = {(s.name.removesuffix(COST), s.dataset): s for s in sections if s.name.endswith(COST)}
     own = (replace(s, fewer=fewer.pop((s.name, s.dataset), None)) for s in sections if not s.name.endswith(COST))
     return [*own, *fewer.values()]
-
-
-def under(about: Mapping[str, Any], name: str) -> dict[str, Mapping[str, Any]]:
-    """What is known of each experiment or record, of one run or of several that were added."""
-    runs = about.get("runs")
-    found: dict[str, Mapping[str, Any]] = {}
-    for run in runs if isinstance(runs, list | tuple) else (about,):
-        inside = run.get(name, {}) if isinstance(run, Mapping) else {}
-        if isinstance(inside, Mapping):
-            found |= {str(key): value for key, value in inside.items() if isinstance(value, Mapping)}
-    return found
 
 
 def listed(values: Sequence[int]) -> str:

@@ -12,19 +12,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from atta.report.sections import Contender, Difference, Section
-from atta.results.words import CLASS_CHANGES
-
-CALLED = {
-    "brier": "Brier score",
-    "ece": "ECE",
-    "smooth_ece": "smooth ECE",
-    "mc_brier": "multi-class Brier score",
-    "nll": "NLL",
-    "shannon_entropy": "Shannon entropy",
-    "ood_auroc": "AUROC by entropy",
-    CLASS_CHANGES: "class changes",
-}
+from atta.report.sections import Difference, Line, Section
+from atta.results.words import CLASS_CHANGES, metric_name
 
 
 def verdict(section: Section) -> list[Markup]:
@@ -65,7 +54,7 @@ def _what_and_why(section: Section) -> tuple[list[Markup], list[Markup]]:
     return what, why
 
 
-def _as_it_is(section: Section, vanilla: Contender | None) -> Iterator[Markup]:
+def _as_it_is(section: Section, vanilla: Line | None) -> Iterator[Markup]:
     if vanilla is None and len(section.contenders) > 1:
         yield _say("The model as it is (vanilla) was not run, so there is no before to compare with.")
     elif vanilla and vanilla.detail.get("accuracy") is not None:
@@ -77,7 +66,7 @@ def _as_it_is(section: Section, vanilla: Contender | None) -> Iterator[Markup]:
         )
 
 
-def _helps(section: Section, vanilla: Contender, best: Contender) -> Iterator[Markup]:
+def _helps(section: Section, vanilla: Line, best: Line) -> Iterator[Markup]:
     criterion = section.criterion or ""
     over = f" over {section.splits} splits" if section.splits > 1 else ""
     start = _say("With {}{}", _name(best), over)
@@ -99,7 +88,7 @@ def _helps(section: Section, vanilla: Contender, best: Contender) -> Iterator[Ma
         yield _say("The predicted class is unchanged on {}{}.", count, " of every split" if section.splits > 1 else "")
 
 
-def _alone(section: Section, best: Contender) -> Markup:
+def _alone(section: Section, best: Line) -> Markup:
     criterion = section.criterion or ""
     number = exact(best.mean(criterion))
     if len(section.contenders) == 1:
@@ -120,7 +109,7 @@ def _nothing_helps(section: Section) -> Markup:
     return _say("{} the predicted class {} lower {}: the model is best left as it is.", who, has, called)
 
 
-def _lowest(section: Section, best: Contender) -> Markup:
+def _lowest(section: Section, best: Line) -> Markup:
     """Why this one, and how clearly."""
     criterion = section.criterion or ""
     why = _say(
@@ -143,7 +132,7 @@ def _methods(section: Section) -> Iterator[str]:
     return (section.contenders[i].label.split(" · ")[0] for i in section.ranked)
 
 
-def _cost(section: Section, best: Contender) -> Iterator[Markup]:
+def _cost(section: Section, best: Line) -> Iterator[Markup]:
     if best.passes is None or best.passes == 1:
         return
     cheap = next((section.contenders[i] for i in section.ranked if section.contenders[i].passes == 1), None)
@@ -169,14 +158,14 @@ def _without_labels(section: Section) -> Iterator[Markup]:
         yield _say(sentence + "{}.", _name(top), exact(means[top]), beside)
 
 
-def _change(metric: str, before: Contender, after: Contender) -> Markup:
+def _change(metric: str, before: Line, after: Line) -> Markup:
     was, now = before.mean(metric), after.mean(metric)
     verb = "falls" if now < was else "rises"
     part = _say(" ({})", exact((now - was) / was, text=f"{100 * (now - was) / was:+.0f} %")) if was else ""
     return _say("the {} {} from {} to {}{}", metric_name(metric), verb, exact(was), exact(now), part)
 
 
-def guarded(one: Contender) -> Markup:
+def guarded(one: Line) -> Markup:
     """What the class guard does, in words."""
     views, images = one.detail["views"], one.detail["images"]
     return _say(
@@ -190,17 +179,12 @@ def guarded(one: Contender) -> Markup:
     )
 
 
-def metric_name(metric: str) -> str:
-    """What people call a metric."""
-    return CALLED.get(metric, metric.replace("_", " "))
-
-
 def _say(sentence: str, *parts: Any) -> Markup:
     """Fill a sentence; what is put in is escaped."""
     return Markup(sentence).format(*parts)
 
 
-def _name(one: Contender) -> Markup:
+def _name(one: Line) -> Markup:
     return _say("<strong>{}</strong>", one.label)
 
 

@@ -1,9 +1,6 @@
-"""Results as tidy rows: one number each, with everything that says what it is. JSON in and out, tables for people.
+"""Results as tidy rows: one number each, with everything that says what it is. JSON in and out.
 
-    Results((Row(dataset="cifar10", method="v-atta", metric="brier", value=0.0402), ...))  →  results.json
-            └► pivot(rows=["method"], columns=["dataset", "metric"])  →  Table  →  text, Markdown, CSV, LaTeX
-
-Nothing here knows torch.
+Results((Row(dataset="cifar10", method="v-atta", metric="brier", value=0.0402), ...))  →  results.json
 """
 
 from __future__ import annotations
@@ -14,14 +11,15 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
-from functools import cache
 from pathlib import Path
-from statistics import fmean, stdev
 from types import SimpleNamespace
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from atta.errors import InputError
+from atta.errors import InputError, suggest
 from atta.files import whole_file
+
+if TYPE_CHECKING:
+    from atta.results.table import Summary, Table
 
 FORMAT = "atta.results"
 FORMAT_VERSION = 1
@@ -48,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True, order=True, kw_only=True)
 class Interval:
-    """The 95 % interval of a mean over the splits, or of its difference to another's on the same images (`atta.resampling`).
+    """The 95 % interval of a mean over the splits, or of its difference to another's on the same images (`metrics.resampling`).
 
     It says what other test images would have changed. The columns are those of a row; the policy is "" where a rule chose
     it, as it may have chosen another one in every split.
@@ -75,51 +73,10 @@ class Interval:
 
 
 COLUMNS = tuple(column.name for column in fields(Row))
-REPEATS = ("split", "seed")  # the columns a summary may average over
-SETTINGS = tuple(name for name in COLUMNS if name not in (*REPEATS, "value"))
-CONTENDERS = {"method", "policy", "choice"}  # what is compared; the other settings are what it is compared on
-WHOLE = {"validation", "split", "seed"}
+COUNTED = {"validation", "split", "seed"}
 BOUNDS = ("value", "low", "high")
-NOTHING = "–"  # what a table shows where there is nothing
-MARKS = {1: "✓", 0: " ", -1: "✗"}
 Key: TypeAlias = tuple[Any, ...]
 NOT_IN_JSON = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # no numbers to JSON: written as these strings
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A number over several rows: its mean and, from two rows on, how far to trust it."""
-
-    mean: float
-    deviation: float | None
-    """The sample standard deviation."""
-    interval: float | None
-    """Half the width of the 95 % Student-t interval of the mean: t(0.975, count - 1) · deviation / √count."""
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Summary:
-        """Summarise at least one value; what nan or ±inf leave undefined is nan."""
-        count = len(values)
-        try:
-            mean = fmean(values)
-            deviation = None if count < 2 else stdev(values) if math.isfinite(mean) else math.nan
-        except (OverflowError, ValueError):  # inf - inf, or beyond the largest float
-            mean, deviation = sum(values) / count, math.nan if count > 1 else None
-        interval = None if deviation is None else _t_quantile(count - 1) * deviation / math.sqrt(count)
-        return cls(mean, deviation, interval, count)
-
-    def text(self, digits: int = 4) -> str:
-        """Write it as a table shows it: mean ± interval."""
-        spread = "" if self.interval is None else f" ± {self.interval:.{digits}f}"
-        return f"{self.mean:.{digits}f}{spread}"
-
-
-@cache
-def _t_quantile(freedom: int) -> float:
-    from scipy.special import stdtrit  # here, as `atta --help` must not wait for it
-
-    return float(stdtrit(freedom, 0.975))
 
 
 @dataclass(frozen=True)
@@ -129,7 +86,7 @@ class Results:
     rows: tuple[Row, ...]
     about: Mapping[str, Any] = field(default_factory=dict)
     details: tuple[Mapping[str, Any], ...] = ()
-    """What a report shows besides: for a method on a dataset, its bins, weights and so on (`atta.details`)."""
+    """What a report shows besides: for a method on a dataset, its bins, weights and so on (`experiments.details`)."""
     intervals: tuple[Interval, ...] = ()
     """How sure the means and the differences between methods are; each difference once, in one of its two directions."""
 
@@ -156,7 +113,7 @@ class Results:
 
     def names(self, column: str) -> list[Any]:
         """Return the different values of a column, in the order they first appear."""
-        _check_columns([column])
+        check_columns([column])
         return list(dict.fromkeys(getattr(row, column) for row in self.rows))
 
     def where(self, **columns: Any) -> Results:
@@ -164,8 +121,8 @@ class Results:
 
         Intervals go with their rows. Those of a mean over all splits are none of some splits.
         """
-        _check_columns(columns)
-        allowed = {name: _allowed(value) for name, value in columns.items()}
+        check_columns(columns)
+        allowed = {name: one_of(value) for name, value in columns.items()}
 
         def kept(one: Row | Interval) -> bool:
             return all(getattr(one, name, None) in allowed[name] for name in allowed)
@@ -187,103 +144,31 @@ class Results:
             )
         return Results(tuple(map(under, self.rows)), self.about, self.details, tuple(intervals))
 
-    def bounds(self) -> dict[tuple[Key, Key | None, str], tuple[float, float]]:
-        """Low and high by contender, what it is compared with (None for the number itself) and metric; both directions."""
-        found: dict[tuple[Key, Key | None, str], tuple[float, float]] = {}
-        for one in self.intervals:
-            mine, theirs = contender(one), contender(one.other) if one.against else None
-            found[mine, theirs, one.metric] = one.low, one.high
-            if theirs is not None:
-                found[theirs, mine, one.metric] = -one.high, -one.low
-        return found
-
     def summary(self, **columns: Any) -> Summary | None:
         """Summarise the rows with these values, or return None if there are none; for many cells at once, `pivot`."""
+        from atta.results.table import Summary
+
         values = [row.value for row in self.where(**columns)]
         return Summary.of(values) if values else None
 
-    def baselines(self, method: str) -> dict[Key, Key]:
-        """What differences are taken to, by experiment, dataset and validation: that method, or else the first one."""
-        found: dict[Key, Key] = {}
-        for row in sorted(self.rows, key=lambda row: row.method != method):  # the order stays as it is otherwise
-            found.setdefault(_setting(row), contender(row))
+    def pivot(self, rows: Sequence[str] = ("method",), columns: Sequence[str] = ("metric",), **settings: Any) -> Table:
+        """Lay out a table, a summary in each cell; the settings are those of `atta.results.table.pivot`."""
+        from atta.results.table import pivot  # here, as tables are made of rows
+
+        return pivot(self, rows, columns, **settings)
+
+    def known(self, what: str) -> dict[str, Mapping[str, Any]]:
+        """What is known of each of the "experiments" or "records", of one run or of several that were added."""
+        found: dict[str, Mapping[str, Any]] = {}
+        for run in _runs(self.about):
+            inside = run.get(what, {}) if isinstance(run, Mapping) else {}
+            if isinstance(inside, Mapping):
+                found |= {str(key): value for key, value in inside.items() if isinstance(value, Mapping)}
         return found
-
-    def pivot(
-        self,
-        rows: Sequence[str] = ("method",),
-        columns: Sequence[str] = ("metric",),
-        *,
-        where: Mapping[str, Any] | None = None,
-        digits: int | Mapping[str, int] = 4,
-        better: Mapping[str, str | None] | None = None,
-        eligible: Callable[[str], bool] = lambda method: True,
-        baseline: str = "",
-        title: str = "",
-    ) -> Table:
-        """Lay out a table: a line for each value of `rows`, a column for each value of `columns`, a summary in each cell.
-
-        A cell summarises splits and seeds and nothing else: where it would mix two policies, say, it is refused. Names come
-        in the order they first appear; a list in `where` orders what it allows and, if it is all of an axis, is shown whole.
-
-        `better` says of a metric whether "lower" or "higher" wins; the best among `eligible` methods are marked, in each
-        column where methods or policies are rows, else in each row, and never across datasets or metrics. `digits` are
-        those after the point, for all metrics or by metric. Cells that are surely better or worse than `baseline`, by the
-        interval of their difference, are marked; where there is no such method, the first one takes its place.
-        """
-        rows, columns = ((axis,) if isinstance(axis, str) else tuple(axis) for axis in (rows, columns))
-        where, better = dict(where or {}), dict(better or {})
-        _check_columns([*rows, *columns, *where], besides="value")
-        if wrong := set(better.values()) - {"lower", "higher", None}:
-            raise InputError(f'better is "lower", "higher" or None, got {", ".join(map(repr, wrong))}')
-        here = self.where(**where)
-        if not here.rows:
-            raise InputError(_nothing(self, where))
-
-        groups: dict[tuple[Key, Key], list[Row]] = {}
-        for row in here.rows:
-            groups.setdefault((_key(row, rows), _key(row, columns)), []).append(row)
-        lines = _axis(rows, [line for line, _ in groups], where)
-        heads = _axis(columns, [head for _, head in groups], where)
-        names = [_label(map(str, line)) for line in lines]
-        header = [_label(_named(columns, head)) for head in heads]
-
-        numbers: dict[tuple[int, int], Summary] = {}
-        sure: dict[tuple[int, int], int] = {}
-        bounds = here.bounds() if baseline else {}
-        base = here.baselines(baseline)
-        texts = [[name, *(NOTHING for _ in heads)] for name in names]
-        races: dict[tuple[Any, ...], dict[tuple[int, int], float]] = {}
-        contending = rows if CONTENDERS & set(rows) else columns
-        for i, line in enumerate(lines):
-            for j, head in enumerate(heads):
-                group = groups.get((line, head))
-                if group is None:
-                    continue
-                _check_cell(group, f"{names[i]} · {header[j]}")
-                cell, one = (i, j + 1), group[0]
-                numbers[cell] = summary = Summary.of([row.value for row in group])
-                places = digits if isinstance(digits, int) else digits.get(one.metric, 4)
-                texts[i][j + 1] = summary.text(places)
-                between = bounds.get((contender(one), base.get(_setting(one)), one.metric))
-                if between and (found := judged(*between, better.get(one.metric))):
-                    sure[cell] = found
-                if better.get(one.metric) and eligible(one.method) and not math.isnan(summary.mean):
-                    shared = _key(one, [name for name in contending if name not in CONTENDERS])
-                    race = (one.metric, head if contending is rows else line, shared)
-                    races.setdefault(race, {})[cell] = round(summary.mean, places)
-        best: set[tuple[int, int]] = set()
-        for (metric, *_), means in races.items():
-            top = max(means.values()) if better[metric] == "higher" else min(means.values())
-            if len(means) > 1:
-                best |= {cell for cell, mean in means.items() if mean == top}
-        against = _label(dict.fromkeys(key[3] for key in base.values())) if sure else ""
-        head = (" · ".join(rows), *header)
-        return Table(title, head, tuple(map(tuple, texts)), frozenset(best), numbers, sure, against)
 
     def csv(self) -> str:
         """Write the rows as CSV, a number a line, under the names of the columns; floats keep their last bit."""
-        return _csv([COLUMNS, *(_key(row, COLUMNS) for row in self.rows)])
+        return csv_text([COLUMNS, *(values_of(row, COLUMNS) for row in self.rows)])
 
     def to_json(self) -> str:
         """Write everything as JSON, a row a line; floats keep their last bit, equal results make equal text.
@@ -328,24 +213,6 @@ class Results:
             tuple(details),
             tuple(_read(Interval, one, f"{path}, interval {i}") for i, one in enumerate(intervals, 1)),
         )
-
-
-def contender(one: Row | Interval) -> Key:
-    """What is compared, and on what: a policy that a rule chose may differ from split to split, and is none of its own."""
-    return *_setting(one), one.method, "" if one.choice else one.policy, one.choice
-
-
-def _setting(one: Row | Interval) -> Key:
-    return one.experiment, one.dataset, one.validation
-
-
-def judged(low: float, high: float, better: str | None) -> int | None:
-    """1 or -1 for a difference whose interval excludes 0, better or worse; 0 if it does not; None if neither is better."""
-    if better is None or not (math.isfinite(low) and math.isfinite(high)):
-        return None
-    if low <= 0 <= high:
-        return 0
-    return 1 if (high < 0) == (better == "lower") else -1
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
@@ -394,21 +261,25 @@ def _read(form: type[_Read], content: Any, place: str) -> _Read:
                 value = float(value)
             elif kind is not float:
                 raise InputError(f'{place}: expected {name} to be a number, "nan", "inf" or "-inf", got {value!r}')
-        elif kind is not (expected := int if name in WHOLE else str):
+        elif kind is not (expected := int if name in COUNTED else str):
             what = "a whole number" if expected is int else "text"
             raise InputError(f"{place}: expected {name} to be {what}, got {value!r}")
         values[name] = value
     return form(**values)
 
 
-def _check_columns(names: Iterable[str], *, besides: str = "") -> None:
+def check_columns(names: Iterable[str], *, besides: str = "") -> None:
+    """Refuse names of columns that there are not."""
     known = [name for name in COLUMNS if name != besides]
     for name in names:
         if name not in known:
-            raise InputError(f"there is no column {name!r} to go by; expected some of {', '.join(known)}")
+            raise InputError(
+                f"there is no column {name!r} to go by; expected some of {', '.join(known)}.{suggest(name, known)}"
+            )
 
 
-def _allowed(value: Any) -> Sequence[Any]:
+def one_of(value: Any) -> Sequence[Any]:
+    """The values that a condition allows: those of a list or tuple, else the one."""
     return value if isinstance(value, (list, tuple)) else (value,)
 
 
@@ -416,229 +287,17 @@ def _runs(about: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Take apart what `+` put together."""
     if not about:
         return ()
-    return about["runs"] if about.keys() == {"runs"} else (about,)
+    added = about.keys() == {"runs"} and isinstance(about["runs"], list | tuple)
+    return about["runs"] if added else (about,)
 
 
-def _key(row: Row, columns: Sequence[str]) -> Key:
+def values_of(row: Row, columns: Sequence[str]) -> Key:
+    """Some columns of a row."""
     return tuple(getattr(row, name) for name in columns)
 
 
-def _label(parts: Iterable[str]) -> str:
-    return " · ".join(filter(None, parts)) or NOTHING
-
-
-def _named(columns: Sequence[str], key: Key) -> list[str]:
-    """Name the numbers of a key: over a column of a table nothing else says that 1000 is that of validation images."""
-    return [f"{name} {part}" if name in WHOLE else part for name, part in zip(columns, key, strict=True)]
-
-
-def _axis(columns: Sequence[str], found: Iterable[Key], where: Mapping[str, Any]) -> list[Key]:
-    """Order the keys of an axis level by level: as `where` lists them, or as they first appear."""
-    keys = dict.fromkeys(found)
-    listed = [where[name] if isinstance(where.get(name), (list, tuple)) else None for name in columns]
-    if len(listed) == 1 and listed[0] is not None:
-        return [(value,) for value in dict.fromkeys(listed[0])]
-    levels = [dict.fromkeys(listed[n] or (key[n] for key in keys)) for n in range(len(columns))]
-    ranks = [{value: rank for rank, value in enumerate(level)} for level in levels]
-    return sorted(keys, key=lambda key: [rank[part] for rank, part in zip(ranks, key, strict=True)])
-
-
-def _check_cell(group: Sequence[Row], cell: str) -> None:
-    """Refuse to average over anything but splits and seeds, and to count a number twice."""
-    found = {name: list(dict.fromkeys(getattr(row, name) for row in group)) for name in SETTINGS}
-    if mixed := [name for name, values in found.items() if len(values) > 1]:
-        listing = ", ".join(f"{name} ({_some(found[name])})" for name in mixed)
-        raise InputError(
-            f"the cell {cell} would average over {listing}: put {' and '.join(mixed)} into rows, columns or where"
-        )
-    seen: set[Key] = set()
-    for row in group:
-        repeat = _key(row, REPEATS)
-        if repeat in seen:
-            raise InputError(f"the cell {cell} would count split {row.split}, seed {row.seed} twice: expected it once")
-        seen.add(repeat)
-
-
-def _some(values: Sequence[Any]) -> str:
-    return ", ".join(map(repr, values[:8])) + (", ..." if len(values) > 8 else "")
-
-
-def _nothing(results: Results, where: Mapping[str, Any]) -> str:
-    """Say why no row is left."""
-    if not results.rows:
-        return "there are no rows to lay out"
-    for name, value in where.items():
-        if not results.where(**{name: value}).rows:
-            wanted = " or ".join(map(repr, _allowed(value)))
-            return f"no row has {name} {wanted}; there are {_some(results.names(name))}"
-    return f"no row has all of {', '.join(f'{name} {value!r}' for name, value in where.items())}"
-
-
-def _csv(lines: Iterable[Sequence[Any]]) -> str:
+def csv_text(lines: Iterable[Sequence[Any]]) -> str:
     """Write lines as CSV that end in a plain newline; the writer knows them as \r\n, so that it quotes a lone \r as well."""
     written: list[str] = []
     csv.writer(SimpleNamespace(write=written.append)).writerows(lines)
     return "".join(line.removesuffix("\r\n") + "\n" for line in written)
-
-
-@dataclass(frozen=True)
-class Table:
-    """Cells for people: a header, rows of text, and which cells are the best of their column.
-
-    `numbers` are the summaries behind the texts, by row and column of `cells`: files for machines are written from these.
-    `sure` are the cells that are surely better (1) or worse (-1) than `against`, which people see as ✓ and ✗.
-    """
-
-    title: str
-    header: tuple[str, ...]
-    cells: tuple[tuple[str, ...], ...]
-    best: frozenset[tuple[int, int]] = frozenset()
-    numbers: Mapping[tuple[int, int], Summary] = field(default_factory=dict, hash=False)
-    sure: Mapping[tuple[int, int], int] = field(default_factory=dict, hash=False)
-    against: str = ""
-
-    @property
-    def legend(self) -> str:
-        """What ±, ✓ and ✗ say, of those that are there."""
-        spread = any(number.interval is not None for number in self.numbers.values())
-        return " ".join(
-            sentence
-            for sentence in (
-                "± is half the 95 % interval of the mean over the splits (Student's t)." if spread else "",
-                f"✓ surely better, ✗ surely worse than {self.against} on the same test images: "
-                "the 95 % bootstrap interval of the difference excludes 0."
-                if self.sure
-                else "",
-            )
-            if sentence
-        )
-
-    def shown(self, i: int, j: int) -> str:
-        """The text of a cell and, if it is surely better or worse, its mark; the others of its column leave room for it."""
-        if all(column != j for _, column in self.sure):
-            return self.cells[i][j]
-        return f"{self.cells[i][j]} {MARKS[self.sure.get((i, j), 0)]}"
-
-    def is_numeric(self, column: int) -> bool:
-        """Tell whether a column holds numbers, and dashes for those that are missing, and belongs to the right."""
-        return column > 0 and all(_is_number(row[column]) for row in self.cells)
-
-    def text(self) -> str:
-        """Write it as plain aligned columns, the best marked by a star."""
-        starred = {j for _, j in self.best}
-        shown = (tuple(self.shown(i, j) for j in range(len(row))) for i, row in enumerate(self.cells))
-        lines = [
-            [_line(cell) + ("*" if (i, j) in self.best else " " if j in starred else "") for j, cell in enumerate(row)]
-            for i, row in enumerate((self.header, *shown), start=-1)
-        ]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        numeric = [self.is_numeric(j) for j in range(len(self.header))]
-        aligned = [
-            "  ".join(
-                cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(line, widths, numeric, strict=True)
-            )
-            for line in lines
-        ]
-        return "\n".join(line.rstrip() for line in ([_line(self.title)] if self.title else []) + aligned)
-
-    def markdown(self) -> str:
-        """Write it as a Markdown table, the best in bold."""
-        lines = [tuple(map(_markdown, self.header)), ("---",) * len(self.header)]
-        for i, row in enumerate(self.cells):
-            texts = (_markdown(self.shown(i, j)).rstrip() for j in range(len(row)))
-            lines.append(tuple(f"**{text}**" if (i, j) in self.best else text for j, text in enumerate(texts)))
-        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-    def csv(self) -> str:
-        """Write it as CSV with every digit: the mean of each number and, where there is one, its interval beside it.
-
-        What is missing is empty. Columns without numbers are written as they are.
-        """
-        columns = range(len(self.header))
-        counted = {j for _, j in self.numbers}
-        spread = {j for (_, j), number in self.numbers.items() if number.interval is not None}
-        lines: list[list[Any]] = [
-            [text for j in columns for text in (self.header[j], f"{self.header[j]} interval")[: 1 + (j in spread)]]
-        ]
-        for i, row in enumerate(self.cells):
-            line: list[Any] = []
-            for j in columns:
-                number = self.numbers.get((i, j))
-                line.append(number.mean if number else None if j in counted else row[j])
-                if j in spread:
-                    line.append(number.interval if number else None)
-            lines.append(line)
-        return _csv(lines)
-
-    def latex(self) -> str:
-        r"""Write it as a tabular for LaTeX with \usepackage{booktabs}, the best in bold, the title as a comment."""
-        numeric = [self.is_numeric(j) for j in range(len(self.header))]
-        lines = [
-            *([f"% {_line(self.title)}"] if self.title else []),
-            rf"\begin{{tabular}}{{{''.join('r' if right else 'l' for right in numeric)}}}",
-            r"\toprule",
-            _latex_line([_latex(name) for name in self.header]),
-            r"\midrule",
-        ]
-        for i, row in enumerate(self.cells):
-            texts = [_latex(cell, numeric=right) for cell, right in zip(row, numeric, strict=True)]
-            lines.append(
-                _latex_line([rf"\textbf{{{text}}}" if (i, j) in self.best else text for j, text in enumerate(texts)])
-            )
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
-
-
-def _line(text: str) -> str:
-    return " ".join(text.splitlines())
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell.split(" ± ")[0])
-    except ValueError:
-        return cell == NOTHING
-    return True
-
-
-MARKDOWN = str.maketrans({character: f"\\{character}" for character in r"\|*`<"})
-LATEX = str.maketrans(
-    {character: f"\\{character}" for character in "_%&#${}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-    | {"±": r"$\pm$", "·": r"$\cdot$", "×": r"$\times$", "−": "$-$", "–": "--", "—": "---"}
-)
-
-
-def _markdown(text: str) -> str:
-    return _line(text).translate(MARKDOWN)
-
-
-def _latex(text: str, *, numeric: bool = False) -> str:
-    text = _line(text).translate(LATEX)
-    return text.replace("-", "$-$") if numeric and text != "--" else text
-
-
-def _latex_line(cells: Sequence[str]) -> str:
-    # The \\ of the line before would take a bracket or star for its own.
-    guard = "{}" if cells[0].lstrip().startswith(("[", "*")) else ""
-    return guard + " & ".join(cells) + r" \\"
-
-
-def comparison(
-    results: Results,
-    dataset: str,
-    *,
-    metrics: Sequence[str],
-    better: Mapping[str, str | None],
-    eligible: Callable[[str], bool] = lambda method: True,
-    digits: Mapping[str, int] | None = None,
-    baseline: str = "",
-) -> Table:
-    """Lay out methods × metrics as the paper does; the best of each column is told by `better`.
-
-    Among `eligible` methods only: one that changes the predicted class is no calibration of that prediction.
-    """
-    where = {"dataset": dataset, "metric": tuple(metrics)}
-    return results.pivot(
-        where=where, better=better, eligible=eligible, digits=digits or {}, baseline=baseline, title=dataset
-    )

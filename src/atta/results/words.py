@@ -4,7 +4,9 @@ Nothing here knows torch.
 """
 
 from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
+Better: TypeAlias = Literal["lower", "higher"] | None
 CLASS_CHANGES = "class_changes"
 OOD_AUROC = "ood_auroc"
 PASSES = "passes"
@@ -15,7 +17,7 @@ COST = ": cost"
 """Ends the name of the experiment that says what each pass buys, after the name of the one it belongs to."""
 RULE = "paper"
 """The choice of the policy that the paper's claims are about: the paper's own."""
-DIRECTION: Mapping[str, str | None] = {
+DIRECTION: Mapping[str, Better] = {
     "accuracy": "higher",
     "brier": "lower",
     "ece": "lower",
@@ -34,13 +36,28 @@ DIRECTION: Mapping[str, str | None] = {
     "smooth_ece": "lower",
 }
 """Which way each metric of `atta.metrics` is better; None where neither is."""
-ENTROPIES = {"entropy": "higher", "shannon_entropy": "higher", "ood_auroc": "higher"}
-BETTER: Mapping[str, str | None] = {**DIRECTION, **ENTROPIES, "accuracy": None}
-SENSE: Mapping[str, str | None] = {**BETTER, "accuracy": "higher"}
+ENTROPIES: Mapping[str, Better] = {"entropy": "higher", "shannon_entropy": "higher", OOD_AUROC: "higher"}
+"""Better on images of no known class, and on no others."""
+BETTER: Mapping[str, Better] = {**DIRECTION, **ENTROPIES, "accuracy": None}
+"""By what tables mark the best: a calibration is not better for its accuracy, which it keeps."""
+SENSE: Mapping[str, Better] = {**DIRECTION, **ENTROPIES}
+"""By what a difference is called better or worse."""
+DRAWN: Mapping[str, Better] = {**DIRECTION, CLASS_CHANGES: "lower", OOD_AUROC: "higher"}
+"""What an axis says, of whatever images."""
+METRIC_NAMES = {
+    "brier": "Brier score",
+    "ece": "ECE",
+    "smooth_ece": "smooth ECE",
+    "mc_brier": "multi-class Brier score",
+    "nll": "NLL",
+    "shannon_entropy": "Shannon entropy",
+    OOD_AUROC: "AUROC by entropy",
+}
 BASELINE = "vanilla"
 """What differences are taken to, where it was run."""
-DIGITS = {"class_changes": 0, "passes": 2, "coverage": 3, "set_size": 3}
-NAMES = {
+DIGITS: Mapping[str, int] = {CLASS_CHANGES: 0, PASSES: 2, COVERAGE: 3, SET_SIZE: 3}
+"""After the point, where it is not 4."""
+DATASET_NAMES = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
     "aid": "AID",
@@ -49,3 +66,18 @@ NAMES = {
     "cifar10 → aid": "CIFAR-10 → AID",
     "aid → cifar10": "AID → CIFAR-10",
 }
+
+
+def metric_name(metric: str) -> str:
+    """What people call a metric."""
+    return METRIC_NAMES.get(metric, metric.replace("_", " "))
+
+
+def dataset_name(dataset: str) -> str:
+    """What people call a dataset."""
+    return DATASET_NAMES.get(dataset, dataset)
+
+
+def digits(metric: str) -> int:
+    """How many digits after the point are shown."""
+    return DIGITS.get(metric, 4)
