@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from atta import VATTA, TemperatureScaling, Vanilla
-from atta.experiments.experiment import compare
+from atta.experiments.compare import compare
 from atta.results.rows import Results
 from scenarios import made_up
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from atta import VATTA, InputError, Vanilla
 from atta.cli.app import commands
-from atta.experiments.experiment import compare
+from atta.experiments.compare import compare
 from atta.figures.catalogue import FIGURES, figure
 from atta.results.rows import Results, Row
 from scenarios import chart_data as data

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from atta import progress
+from atta.errors import InputError
 from atta.results.table import Table
 
 out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)  # a pipe must not cut numbers off
