@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 from typer.testing import CliRunner, Result
@@ -21,7 +22,7 @@ from atta.experiments.experiment import Experiment
 from atta.images.sets import ImageSet
 from atta.networks.recipe import Recipe
 from atta.networks.resnet import MODELS
-from atta.results.rows import Row
+from atta.results.rows import Results, Row
 
 POLICY = "flip + 2 crop"
 SHAPE = (3, 8, 8)
@@ -158,6 +159,34 @@ def chart_data(chart: Any) -> list[dict[str, Any]]:
     """The rows of all the data of a chart, as they are written."""
     spec = json.loads(json.dumps(chart.to_dict(), allow_nan=False))
     return [row for rows in spec["datasets"].values() for row in rows]
+
+
+def rows(**values: list[float]) -> Results:
+    """One metric of methods, a number a split."""
+    return Results(
+        tuple(
+            Row(dataset="set", split=split, method=method, metric="brier", value=value)
+            for method, vs in values.items()
+            for split, value in enumerate(vs)
+        )
+    )
+
+
+TEXTS = st.text(max_size=8)
+ROWS = st.builds(
+    Row,
+    experiment=TEXTS,
+    dataset=TEXTS,
+    validation=st.integers(),
+    split=st.integers(),
+    method=TEXTS,
+    policy=TEXTS,
+    choice=TEXTS,
+    seed=st.integers(),
+    metric=TEXTS,
+    value=st.floats(),
+)
+"""Rows of anything that a row may hold."""
 
 
 @cache

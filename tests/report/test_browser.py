@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from atta import find_method
-from atta.experiments.compare import compare
 from atta.report.page import write_report
 from atta.results.rows import Results
-from scenarios import made_up
 
 CHROMIUM = Path("/usr/bin/chromium")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -20,11 +17,6 @@ URI = (
     "data:image/png;base64,"
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 )
-
-
-@pytest.fixture(scope="module")
-def results() -> Results:
-    return compare({"made up": made_up(400)}, [find_method(name) for name in METHODS], validation=100, splits=3)
 
 
 @pytest.fixture(scope="module")

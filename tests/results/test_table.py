@@ -16,34 +16,7 @@ from hypothesis import strategies as st
 from atta.results.rows import Interval, Results, Row
 from atta.results.table import Summary, Table, comparison
 from atta.types import InputError
-
-
-def rows(**values: list[float]) -> Results:
-    return Results(
-        tuple(
-            Row(dataset="set", split=split, method=method, metric="brier", value=value)
-            for method, vs in values.items()
-            for split, value in enumerate(vs)
-        )
-    )
-
-
-NAMES = st.text(max_size=8)
-
-
-ROWS = st.builds(
-    Row,
-    experiment=NAMES,
-    dataset=NAMES,
-    validation=st.integers(),
-    split=st.integers(),
-    method=NAMES,
-    policy=NAMES,
-    choice=NAMES,
-    seed=st.integers(),
-    metric=NAMES,
-    value=st.floats(),
-)
+from scenarios import ROWS, rows
 
 
 def grid(value: Callable[[int], float] = float, **columns: list[Any]) -> Results:

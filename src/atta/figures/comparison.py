@@ -8,20 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from atta.errors import InputError
-from atta.figures.parts import (
-    Datum,
-    Width,
-    all_labels,
-    grid,
-    heading,
-    inline,
-    measured,
-    number,
-    pixels,
-    sense,
-    told_apart,
-    tooltips,
-)
+from atta.figures import parts
+from atta.figures.parts import Datum, Width
 from atta.figures.theme import SKY, alt, finished
 from atta.images.views import Policy
 from atta.results.contenders import contender, labels, relabelled
@@ -46,14 +34,16 @@ def ranking(
     """
     data = _ranked(rows, metric, intervals)
     base = _by_method(data)
-    x = alt.X("value:Q", title=sense(metric), scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, labelFlush=False))
+    x = alt.X(
+        "value:Q", title=parts.sense(metric), scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, labelFlush=False)
+    )
     layers = [
         base.mark_rule(style="measured", strokeWidth=2).encode(x="low:Q", x2="high"),
         base.mark_point(style="measured", filled=True, size=70).encode(x=x),
     ]
     rule = [d for d in data if d["method"] == baseline and d["value"] is not None]
     if rule:
-        layers.insert(0, alt.Chart(inline(rule)).mark_rule(style="guide").encode(x="value:Q"))
+        layers.insert(0, alt.Chart(parts.inline(rule)).mark_rule(style="guide").encode(x="value:Q"))
     said = [f"dashed: {baseline}"] if rule else []
     return _bars(layers, data, metric, f"Methods by {metric}" if title is None else title, said, width, dark)
 
@@ -92,8 +82,9 @@ def _ranked(rows: Iterable[Row], metric: str, intervals: Iterable[Interval], *, 
 
 def _by_method(data: list[Datum]) -> alt.Chart:
     names = [d["method"] for d in data]
-    return alt.Chart(inline(data)).encode(
-        y=alt.Y("method:N", title=None, scale=alt.Scale(domain=names), axis=all_labels()), tooltip=measured()
+    return alt.Chart(parts.inline(data)).encode(
+        y=alt.Y("method:N", title=None, scale=alt.Scale(domain=names), axis=parts.all_labels()),
+        tooltip=parts.measured(),
     )
 
 
@@ -107,7 +98,7 @@ def _bars(
     chart = alt.layer(*layers).properties(
         width=width,
         height=max(40, 24 * len(data)),
-        title=heading(title, ["; ".join(said)], width),
+        title=parts.heading(title, ["; ".join(said)], width),
         description=f"{metric} of {len(data)} methods, from {first['method']} ({first['value']:.4f}) to "
         f"{last['method']} ({last['value']:.4f}); {'; '.join(said)}.",
     )
@@ -128,7 +119,7 @@ def sizes(
     """
     rows = relabelled(Results(tuple(row for row in rows if row.validation))).rows
     panels, names = [], list(dict.fromkeys(row.method for row in rows))
-    apart = told_apart(names)
+    apart = parts.told_apart(names)
     for metric in metrics or dict.fromkeys(row.metric for row in rows):
         found = [row for row in rows if row.metric == metric]
         counts = sorted({row.validation for row in found})
@@ -137,7 +128,7 @@ def sizes(
             for n in counts
             for d in _summaries([row for row in found if row.validation == n], metric)
         ]
-        base = alt.Chart(inline(data)).encode(
+        base = alt.Chart(parts.inline(data)).encode(
             x=alt.X(
                 "validation:Q",
                 title="validation images",
@@ -146,11 +137,13 @@ def sizes(
             ),
             color=apart["color"],
         )
-        y = alt.Y("value:Q", title=sense(metric), scale=alt.Scale(zero=False))
-        band = base.mark_area(opacity=0.12).encode(y=alt.Y("low:Q", title=sense(metric)), y2="high")
+        y = alt.Y("value:Q", title=parts.sense(metric), scale=alt.Scale(zero=False))
+        band = base.mark_area(opacity=0.12).encode(y=alt.Y("low:Q", title=parts.sense(metric)), y2="high")
         lines = base.mark_line(strokeWidth=2).encode(y=y, strokeDash=apart["strokeDash"])
         points = base.mark_point(filled=True, size=50, opacity=1).encode(
-            y=y, shape=apart["shape"], tooltip=[*tooltips(("validation", "validation images", ",d")), *measured()]
+            y=y,
+            shape=apart["shape"],
+            tooltip=[*parts.tooltips(("validation", "validation images", ",d")), *parts.measured()],
         )
         panels.append(
             alt.layer(band, lines, points).properties(
@@ -161,7 +154,7 @@ def sizes(
         )
     if not panels:
         raise InputError("there are no rows that say how many images were fitted on")
-    return finished(grid(panels, columns), dark)
+    return finished(parts.grid(panels, columns), dark)
 
 
 def cost(
@@ -177,27 +170,31 @@ def cost(
     A point has "policy", "passes", "method", "value" and, or None, "low" and "high": `cost_points` makes them from results.
     """
     data = [
-        {**point, **{name: number(point[name]) for name in ("value", "low", "high")}}
+        {**point, **{name: parts.number(point[name]) for name in ("value", "low", "high")}}
         for point in points
-        if number(point["value"]) is not None
+        if parts.number(point["value"]) is not None
     ]
     if not data:
         raise InputError(f"there is no {metric} of a method with a policy that was given to it: nothing to draw")
     names = list(dict.fromkeys(d["method"] for d in data))
-    apart = told_apart(names, orient="top", columns=max(1, pixels(width, 600) // 140))
+    apart = parts.told_apart(names, orient="top", columns=max(1, parts.pixels(width, 600) // 140))
     x = alt.X(
         "passes:Q",
         title="passes of the network an image",
         scale=alt.Scale(type="log", base=2, nice=False, padding=36),
         axis=alt.Axis(values=sorted({d["passes"] for d in data}), format=",.2~f", grid=False, labelFlush=False),
     )
-    y = alt.Y("value:Q", title=sense(metric), scale=alt.Scale(zero=False))
-    base = alt.Chart(inline(data)).encode(x=x, color=apart["color"])
-    tips = tooltips(("method", "method"), ("policy", "policy"), ("passes", "passes", ",.2~f"), ("value", "mean", ".5f"))
+    y = alt.Y("value:Q", title=parts.sense(metric), scale=alt.Scale(zero=False))
+    base = alt.Chart(parts.inline(data)).encode(x=x, color=apart["color"])
+    tips = parts.tooltips(
+        ("method", "method"), ("policy", "policy"), ("passes", "passes", ",.2~f"), ("value", "mean", ".5f")
+    )
     layers = [
         base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high"),
         base.mark_point(filled=True, size=70, opacity=1).encode(y=y, shape=apart["shape"], tooltip=tips),
-        alt.Chart(inline(_texts(data))).mark_text(style="note", align="left", dx=9).encode(x=x, y=y, text="policy:N"),
+        alt.Chart(parts.inline(_texts(data)))
+        .mark_text(style="note", align="left", dx=9)
+        .encode(x=x, y=y, text="policy:N"),
     ]
     best = min(data, key=lambda d: d["value"] * (-1 if DRAWN.get(metric) == "higher" else 1))
     said = f"best: {best['method']} with {best['policy'] or 'no views'}, {best['passes']:g} passes, {best['value']:.4f}"
@@ -206,7 +203,7 @@ def cost(
         alt.layer(*layers).properties(
             width=width,
             height=260,
-            title=heading(own if title is None else title, [said], width),
+            title=parts.heading(own if title is None else title, [said], width),
             description=f"{metric} against passes of the network an image, {len(data)} points; {said}.",
         ),
         dark,
@@ -258,8 +255,8 @@ def _summaries(rows: Iterable[Row], metric: str, intervals: Iterable[Interval] =
     for (name, key), summary in zip(names.items(), table.numbers.values(), strict=True):
         half = summary.interval if summary.interval is not None else math.nan
         between = over_images.get(key) if summary.count == 1 else None
-        low, high = map(number, between or (summary.mean - half, summary.mean + half))
+        low, high = map(parts.number, between or (summary.mean - half, summary.mean + half))
         interval = "one run" if low is None or high is None else f"{low:.5f} to {high:.5f}"
-        seen = {"value": number(summary.mean), "low": low, "high": high}
+        seen = {"value": parts.number(summary.mean), "low": low, "high": high}
         summaries.append({"method": name, **seen, "runs": summary.count, "interval": interval})
     return summaries

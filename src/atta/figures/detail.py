@@ -6,27 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atta.errors import InputError
-from atta.figures.parts import (
-    OVER,
-    UNDER,
-    Datum,
-    Detail,
-    Width,
-    above,
-    all_labels,
-    class_names,
-    counting,
-    grid,
-    heading,
-    inline,
-    names_of,
-    number,
-    of_title,
-    pixels,
-    title_of,
-    tooltips,
-    unit,
-)
+from atta.figures import parts
+from atta.figures.parts import OVER, UNDER, Datum, Detail, Width
 from atta.figures.theme import ORANGE, PURPLE, SKY, VERMILION, alt, finished
 from atta.metrics.binning import wilson
 
@@ -43,22 +24,22 @@ def confidence_histogram(
     """
     if not details:
         raise InputError("there is nothing to draw: expected at least one detail, got none")
-    names = names_of(details)
+    names = parts.names_of(details)
     before = (names[0], details[0])
     after = list(zip(names[1:], details[1:], strict=True))
-    size = width if len(after) < 2 else pixels(width)
+    size = width if len(after) < 2 else parts.pixels(width)
     panels = [_histogram(before, pair, log, size) for pair in after] or [_histogram(None, before, log, size)]
     if len(panels) == 1:
         return finished(panels[0], dark)
-    return finished(grid(panels, columns), dark)
+    return finished(parts.grid(panels, columns), dark)
 
 
 def _histogram(before: tuple[str, Detail] | None, after: tuple[str, Detail], log: bool, width: Width) -> Any:
     name, detail = after
-    x, y = unit(alt.X, "from", "confidence"), counting("images", log)
-    tips = tooltips(("method", "method"), ("range", "confidence in"), ("images", "images", ",d"))
+    x, y = parts.unit(alt.X, "from", "confidence"), parts.counting("images", log)
+    tips = parts.tooltips(("method", "method"), ("range", "confidence in"), ("images", "images", ",d"))
     layers: list[Any] = [
-        alt.Chart(inline(_cells(detail["histogram"], name)))
+        alt.Chart(parts.inline(_cells(detail["histogram"], name)))
         .mark_rect(color=SKY)
         .encode(x=x, x2="to", y=y, y2=alt.datum(0), tooltip=tips)
     ]
@@ -66,7 +47,7 @@ def _histogram(before: tuple[str, Detail] | None, after: tuple[str, Detail], log
         cells = _cells(before[1]["histogram"], before[0])
         # A step ends where the next begins: the last one needs its end said.
         cells.append({**cells[-1], "from": cells[-1]["to"]})
-        line = alt.Chart(inline(cells)).mark_line(interpolate="step-after", color=VERMILION)
+        line = alt.Chart(parts.inline(cells)).mark_line(interpolate="step-after", color=VERMILION)
         layers.append(line.encode(x=x, y=y, tooltip=tips))
     said = [f"bars: {name}, mean {detail['confidence']:.3f}"]
     if before:
@@ -74,7 +55,7 @@ def _histogram(before: tuple[str, Detail] | None, after: tuple[str, Detail], log
     return alt.layer(*layers).properties(
         width=width,
         height=180,
-        title=heading(name, said, width),
+        title=parts.heading(name, said, width),
         description=f"Histogram of the confidence of {detail['images']:,} images; {'; '.join(said)}.",
     )
 
@@ -92,18 +73,18 @@ def weights(
     detail: Detail, *, title: str | None = None, width: Width | None = None, dark: bool = False
 ) -> alt.TopLevelMixin:
     """Draw the learned weights: kinds of view × classes, one column where all classes share them (V-ATTA)."""
-    return finished(weights_panel(detail, title_of(detail, title), width), dark)
+    return finished(weights_panel(detail, parts.title_of(detail, title), width), dark)
 
 
 def weights_panel(detail: Detail, title: str, width: Width | None) -> Any:
     """The weights, without the looks."""
     views = _views(detail)
     classes = len(views["weights"][0]) if views["weights"] else 0
-    names = ["all classes"] if classes == 1 else class_names(detail, classes)
+    names = ["all classes"] if classes == 1 else parts.class_names(detail, classes)
     data = [
         {"kind": kind, "class": name, "weight": weight}
         for kind, row in zip(views["kinds"], views["weights"], strict=True)
-        for name, weight in zip(names, map(number, row), strict=True)
+        for name, weight in zip(names, map(parts.number, row), strict=True)
     ]
     known = [d["weight"] for d in data if d["weight"] is not None]
     most = max(map(abs, known), default=0.0) or 1.0
@@ -120,8 +101,8 @@ def weights_panel(detail: Detail, title: str, width: Width | None) -> Any:
         ),
     )
     down = alt.Y("kind:N", title=None, scale=alt.Scale(domain=list(views["kinds"])))
-    tips = tooltips(("kind", "view"), ("class", "class"), ("weight", "weight", "+.4f"))
-    base = alt.Chart(inline(data)).encode(x=across, y=down)
+    tips = parts.tooltips(("kind", "view"), ("class", "class"), ("weight", "weight", "+.4f"))
+    base = alt.Chart(parts.inline(data)).encode(x=across, y=down)
     cells = base.mark_rect(style="grid" if labelled else "dense").encode(
         color=alt.Color(
             "weight:Q",
@@ -138,8 +119,9 @@ def weights_panel(detail: Detail, title: str, width: Width | None) -> Any:
     return alt.layer(*layers[: 2 if classes <= WRITTEN else 1]).properties(
         width=size,
         height=28 * len(views["kinds"]),
-        title=heading(title, [f"{limit} · {said}"], size if size == "container" else max(300, size)),
-        description=f"Weights of {len(views['kinds'])} kinds of view{of_title(title)}, {classes} for each: {said}, {limit}.",
+        title=parts.heading(title, [f"{limit} · {said}"], size if size == "container" else max(300, size)),
+        description=f"Weights of {len(views['kinds'])} kinds of view{parts.of_title(title)}, "
+        f"{classes} for each: {said}, {limit}.",
     )
 
 
@@ -147,33 +129,33 @@ def shares(
     detail: Detail, *, log: bool = True, title: str | None = None, width: Width = 360, dark: bool = False
 ) -> alt.TopLevelMixin:
     """Draw the shares that images give their views, the limit, and how many images the class guard holds below it."""
-    return finished(shares_panel(detail, log, title_of(detail, title), width), dark)
+    return finished(shares_panel(detail, log, parts.title_of(detail, title), width), dark)
 
 
 def shares_panel(detail: Detail, log: bool, title: str, width: Width) -> Any:
     """The shares, without the looks."""
     views = _views(detail)
     bars = (
-        alt.Chart(inline(_cells(views["shares"])))
+        alt.Chart(parts.inline(_cells(views["shares"])))
         .mark_rect(color=SKY)
         .encode(
-            x=unit(alt.X, "from", "share of the views"),
+            x=parts.unit(alt.X, "from", "share of the views"),
             x2="to",
-            y=counting("images", log),
+            y=parts.counting("images", log),
             y2=alt.datum(0),
-            tooltip=tooltips(("range", "share in"), ("images", "images", ",d")),
+            tooltip=parts.tooltips(("range", "share in"), ("images", "images", ",d")),
         )
     )
-    limit = alt.Chart(inline([{"limit": views["limit"], "mean": views["mean_share"]}])).encode(
-        x="limit:Q", tooltip=tooltips(("limit", "limit", ".4f"), ("mean", "mean share", ".4f"))
+    limit = alt.Chart(parts.inline([{"limit": views["limit"], "mean": views["mean_share"]}])).encode(
+        x="limit:Q", tooltip=parts.tooltips(("limit", "limit", ".4f"), ("mean", "mean share", ".4f"))
     )
     held = f"the class guard holds {views['limited']:,} of {detail['images']:,} images below it"
     said = f"limit {views['limit']:.3f}, dashed; {held}; mean share {views['mean_share']:.3f}"
     return alt.layer(bars, limit.mark_rule(style="guide")).properties(
         width=width,
         height=180,
-        title=heading(title, [said], width),
-        description=f"Shares of the views{of_title(title)}: {said}.",
+        title=parts.heading(title, [said], width),
+        description=f"Shares of the views{parts.of_title(title)}: {said}.",
     )
 
 
@@ -181,7 +163,7 @@ def per_class(
     detail: Detail, *, most: int = 30, title: str | None = None, width: Width = 420, dark: bool = False
 ) -> alt.TopLevelMixin:
     """Draw confidence minus accuracy by predicted class, with 95 % intervals: the `most` classes of the largest gaps."""
-    return finished(per_class_panel(detail, most, title_of(detail, title), width), dark)
+    return finished(per_class_panel(detail, most, parts.title_of(detail, title), width), dark)
 
 
 def per_class_panel(detail: Detail, most: int, title: str, width: Width) -> Any:
@@ -189,25 +171,7 @@ def per_class_panel(detail: Detail, most: int, title: str, width: Width) -> Any:
     found = detail["per_class"]
     if found is None:
         raise InputError("accuracy by class needs labels, and these images have none")
-    data = []
-    for name, n, confidence, accuracy in zip(
-        class_names(detail, len(found["counts"])),
-        found["counts"],
-        found["confidence"],
-        found["accuracy"],
-        strict=True,
-    ):
-        if n:
-            low, high = (confidence - end for end in reversed(wilson(float(n), accuracy)))
-            sense = OVER if confidence >= accuracy else UNDER
-            data.append(
-                {
-                    **{"class": name, "images": n, "confidence": confidence, "accuracy": accuracy, "sense": sense},
-                    **{"gap": confidence - accuracy, "low": low, "high": high},
-                    "interval": f"{low:+.3f} to {high:+.3f}",
-                }
-            )
-    data.sort(key=lambda d: -abs(d["gap"]))
+    data = _class_gaps(parts.class_names(detail, len(found["counts"])), found)
     shown, rest = sorted(data[:most], key=lambda d: -d["gap"]), data[most:]
     never = len(found["counts"]) - len(data)
     said = [
@@ -217,9 +181,9 @@ def per_class_panel(detail: Detail, most: int, title: str, width: Width) -> Any:
         else f"all {len(data)} predicted classes",
         *([f"{never} never predicted"] if never else []),
     ]
-    base = alt.Chart(inline(shown)).encode(
-        y=alt.Y("class:N", title=None, scale=alt.Scale(domain=[d["class"] for d in shown]), axis=all_labels()),
-        tooltip=tooltips(
+    base = alt.Chart(parts.inline(shown)).encode(
+        y=alt.Y("class:N", title=None, scale=alt.Scale(domain=[d["class"] for d in shown]), axis=parts.all_labels()),
+        tooltip=parts.tooltips(
             ("class", "predicted class"),
             ("images", "images", ",d"),
             ("confidence", "mean confidence", ".4f"),
@@ -234,16 +198,16 @@ def per_class_panel(detail: Detail, most: int, title: str, width: Width) -> Any:
             "sense:N",
             title=None,
             scale=alt.Scale(domain=[OVER, UNDER], range=[ORANGE, PURPLE]),
-            legend=above(),
+            legend=parts.above(),
         ),
     )
     whiskers = base.mark_rule(style="whisker").encode(x="low:Q", x2="high")
-    zero = alt.Chart(inline([{"zero": 0}])).mark_rule(style="zero").encode(x="zero:Q")
+    zero = alt.Chart(parts.inline([{"zero": 0}])).mark_rule(style="zero").encode(x="zero:Q")
     return alt.layer(bars, zero, whiskers).properties(
         width=width,
         height=max(40, 20 * len(shown)),
-        title=heading(title, ["; ".join(said)], width),
-        description=f"Confidence minus accuracy by predicted class{of_title(title)}: {'; '.join(said)}.",
+        title=parts.heading(title, ["; ".join(said)], width),
+        description=f"Confidence minus accuracy by predicted class{parts.of_title(title)}: {'; '.join(said)}.",
     )
 
 
@@ -252,3 +216,21 @@ def _views(detail: Detail) -> Mapping[str, Any]:
         raise InputError(f"{detail.get('method', 'the method')} learns no weights of views: there is nothing to draw")
     views: Mapping[str, Any] = detail["views"]
     return views
+
+
+def _class_gaps(names: Sequence[str], found: Mapping[str, Any]) -> list[Datum]:
+    """The classes that were predicted, the largest gaps first."""
+    data: list[Datum] = []
+    columns = (found[name] for name in ("counts", "confidence", "accuracy"))
+    for name, n, confidence, accuracy in zip(names, *columns, strict=True):
+        if n:
+            low, high = (confidence - end for end in reversed(wilson(float(n), accuracy)))
+            sense = OVER if confidence >= accuracy else UNDER
+            data.append(
+                {
+                    **{"class": name, "images": n, "confidence": confidence, "accuracy": accuracy, "sense": sense},
+                    **{"gap": confidence - accuracy, "low": low, "high": high},
+                    "interval": f"{low:+.3f} to {high:+.3f}",
+                }
+            )
+    return sorted(data, key=lambda d: -abs(d["gap"]))

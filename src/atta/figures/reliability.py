@@ -6,21 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atta.errors import InputError
-from atta.figures.parts import (
-    OVER,
-    UNDER,
-    Datum,
-    Detail,
-    above,
-    grid,
-    heading,
-    inline,
-    names_of,
-    of_title,
-    title_of,
-    tooltips,
-    unit,
-)
+from atta.figures import parts
+from atta.figures.parts import OVER, UNDER, Datum, Detail
 from atta.figures.theme import ORANGE, PURPLE, SKY, alt, finished
 from atta.metrics.binning import reliability_bins
 from atta.metrics.scores import evaluate
@@ -86,21 +73,21 @@ def reliability_of(
     detail: Detail, *, title: str | None = None, width: int = 320, dark: bool = False
 ) -> alt.TopLevelMixin:
     """Draw the reliability diagram of a detail."""
-    return finished(diagram(detail, title_of(detail, title), width), dark)
+    return finished(diagram(detail, parts.title_of(detail, title), width), dark)
 
 
 def reliabilities(
     details: Sequence[Detail], *, columns: int = 3, width: int = 260, dark: bool = False
 ) -> alt.TopLevelMixin:
     """Draw the reliability diagrams of several details side by side, with the same axes."""
-    return _side_by_side(dict(zip(names_of(details), details, strict=True)), columns, width, dark)
+    return _side_by_side(dict(zip(parts.names_of(details), details, strict=True)), columns, width, dark)
 
 
 def _side_by_side(looked: Mapping[str, Detail], columns: int, width: int, dark: bool) -> alt.TopLevelMixin:
     if not looked:
         raise InputError("expected at least one method to draw, got none")
     panels = [diagram(detail, name, width, apart=16) for name, detail in looked.items()]  # they share one legend
-    return finished(grid(panels, columns), dark)
+    return finished(parts.grid(panels, columns), dark)
 
 
 def diagram(detail: Detail, title: str, width: int, *, apart: int = 4) -> Any:
@@ -113,7 +100,7 @@ def diagram(detail: Detail, title: str, width: int, *, apart: int = 4) -> Any:
         f"{detail['images']:,} images · ECE {ece:.4f}",
         f"confidence {detail['confidence']:.3f} · accuracy {detail['accuracy']:.3f}",
     ]
-    tips = tooltips(
+    tips = parts.tooltips(
         ("range", "confidence in"),
         ("images", "images", ",d"),
         ("confidence", "mean confidence", ".4f"),
@@ -121,12 +108,12 @@ def diagram(detail: Detail, title: str, width: int, *, apart: int = 4) -> Any:
         ("interval", "its 95 % interval"),
         ("gap", "confidence − accuracy", "+.4f"),
     )
-    base = alt.Chart(inline(bins))
+    base = alt.Chart(parts.inline(bins))
     upper = _gaps(base, tips, apart).properties(width=width, height=width)
     lower = (
         base.mark_rect(style="count")
         .encode(
-            x=unit(alt.X, "from", "confidence"),
+            x=parts.unit(alt.X, "from", "confidence"),
             x2="to",
             y=alt.Y("images:Q", title="images", axis=alt.Axis(tickCount=2, format=",d")),
             y2=alt.datum(0),
@@ -135,8 +122,8 @@ def diagram(detail: Detail, title: str, width: int, *, apart: int = 4) -> Any:
         .properties(width=width, height=max(40, width // 6))
     )
     return alt.vconcat(upper, lower, spacing=8).properties(
-        title=heading(title, said, width),
-        description=f"Reliability diagram{of_title(title)}: {len(bins)} bins of {' · '.join(said)}.",
+        title=parts.heading(title, said, width),
+        description=f"Reliability diagram{parts.of_title(title)}: {len(bins)} bins of {' · '.join(said)}.",
     )
 
 
@@ -160,16 +147,16 @@ def _bins(found: Mapping[str, Any]) -> list[Datum]:
 
 def _gaps(base: alt.Chart, tips: list[alt.Tooltip], apart: int) -> Any:
     """The accuracy as bars, its gap to the confidence upon them, its interval, and where both would be equal."""
-    key = above(apart)
+    key = parts.above(apart)
     colour = alt.Scale(domain=["accuracy", OVER, UNDER], range=[SKY, ORANGE, PURPLE])
-    span = {"x": unit(alt.X, "from", labels=False), "x2": "to"}
+    span = {"x": parts.unit(alt.X, "from", labels=False), "x2": "to"}
 
     def area(field: str, to: Any) -> Any:
         fill = alt.Color(f"{field}:N", scale=colour, legend=key)
-        return base.mark_rect().encode(**span, y=unit(alt.Y, "accuracy", "accuracy"), y2=to, color=fill)
+        return base.mark_rect().encode(**span, y=parts.unit(alt.Y, "accuracy", "accuracy"), y2=to, color=fill)
 
     ends = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
-    diagonal = alt.Chart(inline(ends)).mark_line(style="diagonal").encode(x="x:Q", y="y:Q")
+    diagonal = alt.Chart(parts.inline(ends)).mark_line(style="diagonal").encode(x="x:Q", y="y:Q")
     middle = base.encode(x="confidence:Q")
     whiskers = middle.mark_rule(style="whisker").encode(y="low:Q", y2="high")
     dots = middle.mark_point(style="dot").encode(y="accuracy:Q")
