@@ -94,8 +94,8 @@ def _one(family: str, severity: int, images: Images) -> int | float:
     return found
 
 
-def _several(family: str, severity: int, images: Images) -> tuple[Any, ...]:
-    found: tuple[Any, ...] = _constant(family, severity, min(images.shape[2:]))
+def _several(family: str, severity: int, images: Images) -> tuple[int | float, ...]:
+    found: tuple[int | float, ...] = _constant(family, severity, min(images.shape[2:]))
     return found
 
 
@@ -126,7 +126,8 @@ def shot_noise(images: Images, u: Float[Tensor, "n d"], *, severity: int) -> Ima
 
 def impulse_noise(images: Images, u: Float[Tensor, "n d"], *, severity: int) -> Images:
     """Set a part of the values to 0, and as many to 1."""
-    part, numbers = _several("impulse-noise", severity, images), u.reshape(images.shape)
+    part = _one("impulse-noise", severity, images)
+    numbers = u.reshape(images.shape)
     salted = torch.where(numbers > 1 - part / 2, torch.ones_like(images), images)
     return torch.where(numbers < part / 2, torch.zeros_like(images), salted)
 
@@ -144,7 +145,7 @@ MANY = 60.0
 def _poisson(mean: Tensor, u: Tensor) -> Tensor:
     """The least count whose cumulative probability exceeds u."""
     u = u.clamp(2**-25, 1 - 2**-25)
-    normal = torch.special.ndtri(u)
+    normal: Tensor = torch.special.ndtri(u)
     rough = (mean + mean.sqrt() * normal + (normal.square() - 1) / 6 + 0.5).floor().clamp(min=0)
     if float(mean.max()) > MANY:
         return rough
@@ -182,7 +183,7 @@ def glass_blur(images: Images, u: Float[Tensor, "n d"], *, severity: int) -> Ima
     deviation, reach, rounds = _several("glass-blur", severity, images)
     n, c, h, w = images.shape
     deviation, reach = _pixels(deviation, images), max(1, round(_pixels(reach, images)))
-    moves = (u.reshape(n, rounds, 2, h, w) * 2 * reach).floor().long() - reach
+    moves = (u.reshape(n, int(rounds), 2, h, w) * 2 * reach).floor().long() - reach
     rows, columns = torch.arange(h, device=u.device)[:, None], torch.arange(w, device=u.device)
     images = _blurred(images, deviation)
     for down, across in (move.unbind(1) for move in moves.unbind(1)):
