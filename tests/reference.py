@@ -38,14 +38,21 @@ def algorithm(
     return p, used
 
 
-def largest_share(p0: np.ndarray, f: np.ndarray, limit: float) -> float:
-    """The least upper bound of the shares that keep the class, by bisection: the mixture is linear in the share."""
+def largest_share(p0: np.ndarray, f: np.ndarray, limit: float, near: float = 0.02) -> float:
+    """The least upper bound of the shares that keep the class, by bisection: the mixture is linear in the share.
+
+    A rival that is closer than `near` (of the leader's probability) in both answers holds the share back further.
+    """
     c = int(np.argmax(p0))
 
     def keeps(share: float) -> bool:
         p = (1 - share) * p0 + share * f
         return all(p[c] >= p[j] for j in range(len(p)))
 
+    for j in range(len(p0)):
+        lead, lag = p0[c] - p0[j], f[c] - f[j]
+        if j != c and lead + max(-lag, 0) < near * p0[c]:
+            limit = min(limit, (lead + max(lag, 0)) / (near * p0[c]))
     if keeps(limit):
         return limit
     low, high = 0.0, limit
