@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import atta
-from atta.calibrators.views import ViewBlend
+from atta.calibrators import ViewBlend
 from atta.networks.resnet import resnet50
 from benchmarks.collect import pixels, resnet20, table
 

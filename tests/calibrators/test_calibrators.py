@@ -48,7 +48,7 @@ from atta.calibrators import (
 )
 from atta.calibrators.binning import carry_class
 from atta.calibrators.fitting import folds, nll
-from atta.calibrators.selective import deal
+from atta.calibrators.selective import allocate
 from atta.functional import blend, fuse, largest_share
 
 KINDS = {"flip": 1, "crop": 3, "brightness": 2}
@@ -461,7 +461,7 @@ def test_the_kind_that_says_most_a_pass_comes_first():
 @settings(max_examples=60, deadline=None)
 def test_the_budget_is_dealt_out_as_trying_everything_would(losses, costs, budget):
     costs = costs[: len(losses)]
-    levels = deal(torch.tensor(losses, dtype=torch.float64), costs, budget)
+    levels = allocate(torch.tensor(losses, dtype=torch.float64), costs, budget)
 
     def total(chosen):
         return sum(row[level] for row, level in zip(losses, chosen, strict=True))
@@ -525,7 +525,7 @@ def test_adam_gives_the_same_bits_in_whatever_company(method, step, space, dtype
     alone = [adam.fit(*one) for one in sets]
     check_same(adam.fit_many(sets), alone)
     check_same(adam.fit_many(sets[::-1]), alone[::-1])
-    monkeypatch.setattr(calibrators.views, "TOGETHER", 2 * 50 * 4 * 10)
+    monkeypatch.setattr(calibrators.atta, "TOGETHER", 2 * 50 * 4 * 10)
     check_same(adam.fit_many(sets), alone)
 
 
@@ -555,7 +555,7 @@ def test_only_the_weights_that_ran_away_are_fitted_again(monkeypatch):
     for method in (MATTA(epochs=40, lr=0.3), VATTA(optimizer="adam", epochs=40, lr=0.3)):
         together = method.fit_many(sets)
         check_same(together, [method.fit(*one) for one in sets])
-        monkeypatch.setattr(calibrators.views, "RUNAWAY", math.inf)
+        monkeypatch.setattr(calibrators.atta, "RUNAWAY", math.inf)
         untamed = method.fit_many(sets)
         monkeypatch.undo()
         again = [not torch.equal(a.weights, b.weights) for a, b in zip(together, untamed, strict=True)]

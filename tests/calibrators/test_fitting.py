@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from atta.calibrators.fitting import descend, doubt, fold_weights, folds, minimize, newton, nll
+from atta.calibrators.fitting import descend, fold_weights, folds, laplace_smoothing, minimize, newton, nll
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -63,7 +63,7 @@ def test_settles_in_the_corner_where_several_kinks_meet():
         x, y = p["x"]
         return 10 * (x - y).abs() + (x + y - 0.6).abs() + torch.maximum(x, 0.3 * y).square()
 
-    found = minimize(loss, {"x": torch.tensor([1.0, -2.0], dtype=torch.float64)}, {"x": (-2.0, 1.0)}, kinks=True)
+    found = minimize(loss, {"x": torch.tensor([1.0, -2.0], dtype=torch.float64)}, {"x": (-2.0, 1.0)}, polish=True)
     slow = min(
         loss({"x": torch.tensor([a / 500, b / 500], dtype=torch.float64)}).item()
         for a in range(100, 200)
@@ -259,5 +259,5 @@ def test_fold_weights_are_the_mean_over_the_rows_a_fold_keeps(images, count):
 
 def test_only_answers_that_are_all_right_leave_a_doubt():
     scores = torch.eye(3)
-    assert doubt(scores, torch.tensor([0, 1, 2])) == 1 / 5
-    assert doubt(scores, torch.tensor([0, 1, 1])) == 0
+    assert laplace_smoothing(scores, torch.tensor([0, 1, 2])) == 1 / 5
+    assert laplace_smoothing(scores, torch.tensor([0, 1, 1])) == 0

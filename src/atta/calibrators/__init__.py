@@ -1,19 +1,25 @@
-"""Every way to calibrate, by name, and calibrators from files.
+"""Every way to calibrate: a method is fitted to predictions and labels, and what it has learned is a calibrator.
 
-| file      | calibrators (what is learned)      | methods (how)                                        |
-|-----------|------------------------------------|------------------------------------------------------|
-| scaling   | Temperature, Affine                | vanilla, temperature, dirichlet                      |
-| binning   | Steps, Polyline                    | histogram, isotonic                                  |
-| views     | ViewBlend, AverageBlend, ViewMean  | m-atta, v-atta, adaptive-tta, mean-tta(-temperature) |
-| convex    | ViewBlend                          | c-atta                                               |
-| shrunk    | ViewBlend                          | shrunk-m-atta                                        |
-| selective | StagedBlend                        | selective-v-atta, sequential-v-atta                  |
+A method is a frozen dataclass of settings, a calibrator an `nn.Module` of buffers (`base`). Here are all of them by name
+(METHODS, CALIBRATORS), and calibrators from files (`load`).
+
+| module    | calibrators (what is learned) | methods (how)                                 |
+|-----------|-------------------------------|-----------------------------------------------|
+| scaling   | Temperature, Affine           | vanilla, temperature, dirichlet               |
+| binning   | Steps, Polyline               | histogram, isotonic                           |
+| atta      | ViewBlend                     | m-atta, v-atta                                |
+| averages  | AverageBlend, ViewMean        | adaptive-tta, mean-tta, mean-tta-temperature  |
+| convex    | ViewBlend                     | c-atta                                        |
+| shrunk    | ViewBlend                     | shrunk-m-atta                                 |
+| selective | StagedBlend                   | selective-v-atta, sequential-v-atta           |
+
+Beside them: `conformal` makes sets of classes of any calibrator's answers, `crossval` judges methods on held-out images,
+`fitting` finds minima, and `slopes` is the gradient of M-ATTA's loss, written out.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import os
 from collections.abc import Mapping
@@ -22,24 +28,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atta.calibrators.base import FORMAT, FORMAT_VERSION, Calibrator, Method
+from atta.calibrators.atta import MATTA, VATTA, ViewBlend
+from atta.calibrators.averages import AdaptiveTTA, AverageBlend, MeanTTA, MeanTTATemperature, ViewMean
+from atta.calibrators.base import Calibrator, Method, check_format
 from atta.calibrators.binning import Histogram, Isotonic, Polyline, Steps
 from atta.calibrators.convex import CATTA
 from atta.calibrators.scaling import Affine, Dirichlet, Temperature, TemperatureScaling, Vanilla
 from atta.calibrators.selective import SelectiveVATTA, SequentialVATTA, StagedBlend
 from atta.calibrators.shrunk import ShrunkMATTA
-from atta.calibrators.views import (
-    MATTA,
-    VATTA,
-    AdaptiveTTA,
-    AverageBlend,
-    MeanTTA,
-    MeanTTATemperature,
-    ViewBlend,
-    ViewMean,
-)
+from atta.errors import InputError, suggest
 from atta.predictions import Predictions, read_tensors
-from atta.types import InputError
 
 __all__ = [
     "CALIBRATORS",
@@ -74,49 +72,45 @@ __all__ = [
 ]
 
 METHODS: dict[str, type[Method]] = {
-    "vanilla": Vanilla,
-    "temperature": TemperatureScaling,
-    "isotonic": Isotonic,
-    "histogram": Histogram,
-    "dirichlet": Dirichlet,
-    "adaptive-tta": AdaptiveTTA,
-    "mean-tta": MeanTTA,
-    "mean-tta-temperature": MeanTTATemperature,
-    "m-atta": MATTA,
-    "v-atta": VATTA,
-    "shrunk-m-atta": ShrunkMATTA,
-    "c-atta": CATTA,
-    "selective-v-atta": SelectiveVATTA,
-    "sequential-v-atta": SequentialVATTA,
+    method.name: method
+    for method in (
+        Vanilla,
+        TemperatureScaling,
+        Isotonic,
+        Histogram,
+        Dirichlet,
+        AdaptiveTTA,
+        MeanTTA,
+        MeanTTATemperature,
+        MATTA,
+        VATTA,
+        ShrunkMATTA,
+        CATTA,
+        SelectiveVATTA,
+        SequentialVATTA,
+    )
 }
-
 CALIBRATORS: dict[str, type[Calibrator]] = {
-    "Temperature": Temperature,
-    "Affine": Affine,
-    "Steps": Steps,
-    "Polyline": Polyline,
-    "ViewBlend": ViewBlend,
-    "AverageBlend": AverageBlend,
-    "ViewMean": ViewMean,
-    "StagedBlend": StagedBlend,
+    calibrator.__name__: calibrator
+    for calibrator in (Temperature, Affine, Steps, Polyline, ViewBlend, AverageBlend, ViewMean, StagedBlend)
 }
+"""By the names that files know them by."""
 
 
 def find_method(name: str, **settings: Any) -> Method:
-    """Return the method of that name with these settings: `find_method("v-atta", views=["flip", "crop"])`."""
+    """Return the method of that name with these settings.
+
+    >>> find_method("mean-tta", views=["flip", "crop"])
+    MeanTTA(views=('flip', 'crop'), original=True)
+    """
     if name not in METHODS:
-        near = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"unknown method {name!r}.{hint} Known: {', '.join(METHODS)}")
-    known = [field.name for field in dataclasses.fields(METHODS[name])]
-    for setting in settings:
-        if setting not in known:
-            near = difflib.get_close_matches(setting, known, n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise InputError(f"{name} has no setting {setting!r}.{hint} It has: {', '.join(known) or 'none'}")
-    usual = METHODS[name]()
+        raise InputError(f"unknown method {name!r}.{suggest(name, METHODS)} Known: {', '.join(METHODS)}")
+    known = {field.name: field.default for field in dataclasses.fields(METHODS[name])}
     for setting, value in settings.items():
-        if type(getattr(usual, setting)) is int and type(value) is not int:
+        if setting not in known:
+            hint = suggest(setting, known)
+            raise InputError(f"{name} has no setting {setting!r}.{hint} It has: {', '.join(known) or 'none'}")
+        if type(known[setting]) is int and type(value) is not int:
             raise InputError(f"{name}: {setting} must be a whole number, got {value!r}")
     try:
         method = METHODS[name](**settings)
@@ -134,25 +128,19 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
 
 def restore(tensors: Mapping[str, Tensor], header: Mapping[str, str], *, path: str | os.PathLike[str]) -> Calibrator:
     """Make a calibrator of its buffers and its header, which come from `path`."""
-    if header.get("format") != FORMAT:
-        raise InputError(f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}")
-    version = header.get("format_version", "")
-    if not version.isdecimal() or int(version) > FORMAT_VERSION:
-        raise InputError(
-            f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one"
-        )
+    check_format(header, path)
     try:
         about = json.loads(header["about"])
         calibrator = CALIBRATORS[about["calibrator"]](**tensors, **about["options"])
         calibrator.classes = int(about["classes"])
         calibrator.method = find_method(about["method"], **about["settings"])
-        _try_out(calibrator)
+        _calibrate_one(calibrator)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{path} is damaged: {type(error).__name__} {error}") from None
     return calibrator
 
 
-def _try_out(calibrator: Calibrator) -> None:
+def _calibrate_one(calibrator: Calibrator) -> None:
     """Calibrate one image: tensors that do not fit together are found now, not at someone's first picture."""
     if not all(torch.isfinite(buffer).all() for buffer in calibrator.buffers()):
         raise InputError("its numbers must be finite")

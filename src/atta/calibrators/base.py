@@ -6,6 +6,9 @@ holds only what was learned, all of it in buffers. A calibrator that is not fitt
     Method.fit, Method.fit_many:  checks at the door  →  Method.learn  →  Calibrator
     Calibrator(predictions):  checks at the door  →  Calibrator.calibrate on pieces that fit the cache  →  probs
     Calibrator.passes(predictions):  how often the network has to run for each image, by what Calibrator.goes_on says
+
+A method that looks at views is a `ViewMethod`. `Calibrator.header` says in a file what
+`calibrators.restore` makes a calibrator of again.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import dataclasses
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -23,11 +26,13 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from atta.errors import InputError
 from atta.predictions import Predictions, as_labels, write_tensors
-from atta.types import InputError, Labels, Logits, Probs, RepeatLogits
+from atta.types import Labels, Logits, Probs, RepeatLogits
 
 FORMAT = "atta.calibrator"
 FORMAT_VERSION = 1
+Kinds: TypeAlias = Sequence[str] | None
 Sets: TypeAlias = Sequence[tuple[Predictions, Int[Tensor, "_"]]]  # of any sizes
 CHUNK = 1 << 19  # logits worked on at a time: few enough for the caches, enough to be worth a call
 
@@ -47,7 +52,7 @@ class Method(ABC):
     @property
     def needs_views(self) -> bool:
         """Whether the logits of views are needed, or those of the image alone will do."""
-        return "views" in self.__dataclass_fields__
+        return False
 
     @property
     def on_simplex(self) -> bool:
@@ -82,6 +87,32 @@ class Method(ABC):
         return [self.learn(predictions, labels) for predictions, labels in sets]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ViewMethod(Method):
+    """A method that looks at views; `views` are the kinds to use, by default every kind that is there."""
+
+    views: Kinds = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.views, str):  # which is a sequence, of letters
+            raise InputError(f"views must be a list of kinds, such as [{self.views!r}], got the text {self.views!r}")
+        object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
+
+    @property
+    def needs_views(self) -> bool:
+        """Whether the logits of views are needed."""
+        return True
+
+    def kinds_of(self, predictions: Predictions) -> tuple[str, ...]:
+        """Return the kinds of view to use: the given ones, or by default every one that is there."""
+        if self.views is not None and not self.views:
+            raise InputError(f"{self.name} needs at least one kind of view, got an empty list")
+        chosen = predictions.kinds if self.views is None else predictions.check_kinds(self.views)
+        if not chosen:
+            raise InputError(f"{self.name} needs the logits of views, got predictions without any")
+        return chosen
+
+
 class Calibrator(nn.Module, ABC):
     """What was learned: turns predictions into calibrated probabilities.
 
@@ -91,6 +122,11 @@ class Calibrator(nn.Module, ABC):
     classes: int
     method: Method
     kinds: tuple[str, ...] = ()
+
+    def __init__(self, **learned: Tensor) -> None:
+        super().__init__()
+        for name, tensor in learned.items():
+            self.register_buffer(name, tensor)
 
     @abstractmethod
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
@@ -123,7 +159,7 @@ class Calibrator(nn.Module, ABC):
     def forward(self, predictions: Predictions) -> Probs:
         """Return the calibrated probabilities, in memory bounded by the answer itself."""
         pieces = self._pieces(predictions)
-        probs = torch.empty_like(predictions.logits, dtype=_working(predictions))
+        probs = torch.empty_like(predictions.logits, dtype=_computing_dtype(predictions))
         start = 0
         for part in pieces:
             probs[start : start + len(part)] = self.calibrate(part.logits, part.views)
@@ -158,7 +194,7 @@ class Calibrator(nn.Module, ABC):
         used = predictions.select(self.kinds)
         state = next(self.buffers(), None)
         device = used.logits.device if state is None else state.device
-        dtype = _working(used)
+        dtype = _computing_dtype(used)
         return (part.to(device=device, dtype=dtype) for part in used.chunks(max(1, CHUNK // self.classes)))
 
     @property
@@ -191,19 +227,20 @@ class Calibrator(nn.Module, ABC):
         return f"{self.method.name}, classes={self.classes}{views}"
 
 
-def _working(predictions: Predictions) -> torch.dtype:
+def check_format(header: Mapping[str, str], path: str | os.PathLike[str]) -> None:
+    """Refuse a file that is no calibrator's, or that of a later atta."""
+    if header.get("format") != FORMAT:
+        raise InputError(f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}")
+    version = header.get("format_version", "")
+    if not version.isdecimal() or int(version) > FORMAT_VERSION:
+        raise InputError(
+            f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one"
+        )
+
+
+def _computing_dtype(predictions: Predictions) -> torch.dtype:
     """The dtype to compute in: half precision would round classes into ties."""
     return torch.promote_types(predictions.logits.dtype, torch.float32)
-
-
-def choose_kinds(predictions: Predictions, kinds: Sequence[str] | None, method: str) -> tuple[str, ...]:
-    """Return the kinds of view to use: the given ones, or by default every one that is there."""
-    if kinds is not None and not kinds:
-        raise InputError(f"{method} needs at least one kind of view, got an empty list")
-    chosen = predictions.check_kinds(kinds) if kinds is not None else predictions.kinds
-    if not chosen:
-        raise InputError(f"{method} needs the logits of views, got predictions without any")
-    return chosen
 
 
 def base_probs(logits: Logits) -> Probs:
@@ -215,3 +252,15 @@ def guard_class(probs: Probs, base: Probs) -> Probs:
     """Answer with `base` in rows where rounding would change the class."""
     same: Tensor = probs.argmax(dim=-1, keepdim=True) == base.argmax(dim=-1, keepdim=True)
     return torch.where(same, probs, base)
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Refuse a setting that is none of the choices."""
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def check_step(step: float | None) -> None:
+    """Refuse a grid of the share that has no point in (0, 1]."""
+    if step is not None and not 0 < step <= 1:
+        raise InputError(f"step must lie in (0, 1] or be None for the closed form, got {step}")

@@ -20,10 +20,11 @@ from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from atta.calibrators.base import Calibrator, Method, base_probs, guard_class
+from atta.errors import InputError
 from atta.functional import MARGIN
 from atta.metrics.scores import bin_index
 from atta.predictions import Predictions
-from atta.types import InputError, Labels, Logits, Probs, RepeatLogits
+from atta.types import Labels, Logits, Probs, RepeatLogits
 
 
 def carry_class(mapped: Probs, base: Probs, floor: Tensor) -> Probs:
@@ -45,8 +46,8 @@ def carry_class(mapped: Probs, base: Probs, floor: Tensor) -> Probs:
 class _Map(Calibrator):
     """A map of single probabilities, one for all classes (1, b) or one a class (k, b)."""
 
-    def __init__(self, *, normalize: bool) -> None:
-        super().__init__()
+    def __init__(self, *, normalize: bool, **learned: Tensor) -> None:
+        super().__init__(**learned)
         self.normalize = normalize
 
     floor: Tensor
@@ -71,10 +72,7 @@ class Steps(_Map):
     """A value a bin: p in (edges_i, edges_{i+1}] becomes values_i."""
 
     def __init__(self, edges: Tensor, values: Tensor, floor: Tensor, *, normalize: bool) -> None:
-        super().__init__(normalize=normalize)
-        self.register_buffer("edges", edges)
-        self.register_buffer("values", values)
-        self.register_buffer("floor", floor)
+        super().__init__(edges=edges, values=values, floor=floor, normalize=normalize)
 
     edges: Tensor
     values: Tensor
@@ -90,10 +88,7 @@ class Polyline(_Map):
     """Straight lines through the knots (x, y), constant beyond the first and the last."""
 
     def __init__(self, knots: Tensor, values: Tensor, floor: Tensor, *, normalize: bool) -> None:
-        super().__init__(normalize=normalize)
-        self.register_buffer("knots", knots)
-        self.register_buffer("values", values)
-        self.register_buffer("floor", floor)
+        super().__init__(knots=knots, values=values, floor=floor, normalize=normalize)
 
     knots: Tensor
     values: Tensor
@@ -110,8 +105,24 @@ class Polyline(_Map):
         return torch.lerp(y0, y1, along).T
 
 
+class _Mapping(Method):
+    """With `normalize` the class is carried along. Otherwise another one can lead: a monotone map makes ties, bins more."""
+
+    normalize: bool
+
+    @property
+    def keeps_class(self) -> bool:
+        """Whether the predicted class is promised never to change."""
+        return self.normalize
+
+    @property
+    def on_simplex(self) -> bool:
+        """Whether each row adds up to one."""
+        return self.normalize
+
+
 @dataclass(frozen=True, kw_only=True)
-class Isotonic(Method):
+class Isotonic(_Mapping):
     """Isotonic regression of "is this the true class" on the probability: the best monotone map."""
 
     pooled: bool = True
@@ -119,16 +130,6 @@ class Isotonic(Method):
 
     name: ClassVar[str] = "isotonic"
     summary: ClassVar[str] = "the best monotone map of single probabilities (Zadrozny & Elkan 2002)"
-
-    @property
-    def keeps_class(self) -> bool:
-        """With `normalize`: ties, of which a monotone map makes many, go to the original class."""
-        return self.normalize
-
-    @property
-    def on_simplex(self) -> bool:
-        """Whether each row adds up to one."""
-        return self.normalize
 
     def learn(self, predictions: Predictions, labels: Labels) -> Polyline:
         """Pool adjacent violators, over all classes at once or class by class."""
@@ -156,7 +157,7 @@ def _isotonic_knots(probs: Tensor, hits: Tensor) -> tuple[np.ndarray, np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
-class Histogram(Method):
+class Histogram(_Mapping):
     """Histogram binning: each probability becomes the accuracy of its bin."""
 
     bins: int = 15
@@ -169,16 +170,6 @@ class Histogram(Method):
     def __post_init__(self) -> None:
         if self.bins < 1:
             raise InputError(f"bins must be at least 1, got {self.bins}")
-
-    @property
-    def keeps_class(self) -> bool:
-        """With `normalize`: the class is carried along. The map is not monotone, so without it another class can lead."""
-        return self.normalize
-
-    @property
-    def on_simplex(self) -> bool:
-        """Whether each row adds up to one."""
-        return self.normalize
 
     def learn(self, predictions: Predictions, labels: Labels) -> Steps:
         """Count hits by bin; a bin that no validation probability falls into keeps its midpoint."""

@@ -27,8 +27,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from atta.calibrators.base import check_choice
+from atta.errors import InputError
 from atta.predictions import as_labels
-from atta.types import InputError, Labels, Probs
+from atta.types import Labels, Probs
 
 SCORES = ("threshold", "aps", "raps")
 
@@ -45,8 +47,7 @@ class Conformal:
     def __post_init__(self) -> None:
         if not 0 < self.coverage < 1:
             raise InputError(f"coverage must lie between 0 and 1, such as 0.95, got {self.coverage}")
-        if self.score not in SCORES:
-            raise InputError(f"score must be one of {', '.join(SCORES)}, got {self.score!r}")
+        check_choice("score", self.score, SCORES)
         if not self.penalty >= 0 or self.allowed < 1:
             raise InputError(
                 f"penalty must not be negative and allowed at least 1, got {self.penalty} and {self.allowed}"

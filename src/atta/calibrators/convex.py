@@ -19,32 +19,27 @@ from typing import ClassVar
 
 import torch
 
-from atta.calibrators.base import Method, choose_kinds
-from atta.calibrators.fitting import doubt, newton
-from atta.calibrators.views import RUNAWAY, Kinds, ViewBlend, as_kinds, penalty
+from atta.calibrators.atta import RUNAWAY, ViewBlend, penalty
+from atta.calibrators.base import ViewMethod
+from atta.calibrators.fitting import laplace_smoothing, newton
 from atta.predictions import Predictions, mean_views
 from atta.types import Labels
 
 
 @dataclass(frozen=True, kw_only=True)
-class CATTA(Method):
+class CATTA(ViewMethod):
     """A weight for the image itself and for each kind of view, by least NLL; `views` are the kinds, by default all."""
-
-    views: Kinds = None
 
     name: ClassVar[str] = "c-atta"
     summary: ClassVar[str] = "v-atta with the image itself among its views, fitted as a convex problem (ours)"
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "views", as_kinds(self.views))
-
     def learn(self, predictions: Predictions, labels: Labels) -> ViewBlend:
         """Go to the minimum; again with V-ATTA's weak prior where no mistake keeps the weights from growing."""
-        kinds = choose_kinds(predictions, self.views, self.name)
+        kinds = self.kinds_of(predictions)
         logits = predictions.logits.double()
         rows = torch.cat([logits.unsqueeze(1), mean_views(predictions.views, kinds).double()], dim=1)
-        unsure = doubt(logits, labels)
-        weights = newton(rows, labels, smoothing=unsure)
+        smoothing = laplace_smoothing(logits, labels)
+        weights = newton(rows, labels, smoothing=smoothing)
         if weights.abs().sum() > RUNAWAY:
-            weights = newton(rows, labels, smoothing=unsure, prior=penalty(len(predictions)))
+            weights = newton(rows, labels, smoothing=smoothing, prior=penalty(len(predictions)))
         return ViewBlend(weights[:, None], logits.new_ones(()), kinds=kinds, itself=True)

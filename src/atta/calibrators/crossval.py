@@ -17,8 +17,9 @@ from torch import Tensor
 
 from atta.calibrators.base import Method
 from atta.calibrators.fitting import folds as deal
+from atta.errors import InputError
 from atta.predictions import Predictions
-from atta.types import InputError, Labels, Probs
+from atta.types import Labels, Probs
 
 FOLDS = 5
 GAIN = 1e-6  # nats an image: less is rounding, no gain

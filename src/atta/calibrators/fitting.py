@@ -34,8 +34,8 @@ def nll(probs: Probs, labels: Labels) -> Tensor:
     return -picked.clamp(min=torch.finfo(probs.dtype).tiny).log().mean()
 
 
-def doubt(scores: Logits, labels: Labels) -> float:
-    """Return 1/(n + 2) if each of the n images is classified right, and 0 otherwise.
+def laplace_smoothing(scores: Logits, labels: Labels) -> float:
+    """Return how much to smooth the labels: 1/(n + 2) if each of the n images is classified right, and 0 otherwise.
 
     Without a mistake among them, more confidence is always better and the NLL has no minimum. Laplace's rule of succession
     says how sure n right answers out of n let one be of the next.
@@ -50,13 +50,13 @@ def minimize(
     *,
     tolerance: float = 1e-14,
     iterations: int = 500,
-    kinks: bool = False,
+    polish: bool = False,
 ) -> dict[str, Tensor]:
     """Return the parameters at a minimum of `loss`, inside `bounds`; stop once a step gains less than `tolerance`.
 
     The loss is computed wherever `start` lies. A line search that fails at a kink of the loss (the share has some) starts
     again from where it stopped, for as long as that still helps. It can still get stuck in one, some 1e-4 above the minimum:
-    with `kinks`, a few parameters are settled by Nelder-Mead, which asks for no slope.
+    `polish` then takes a few parameters to the bottom by Nelder-Mead, which asks for no slope.
     """
     names = list(start)
     shapes = [start[name].shape for name in names]
@@ -89,13 +89,13 @@ def minimize(
         flat, best = answer.x, float(answer.fun)
         if answer.success or tolerance > 1e-12 or improvement < 1e-12 * max(1.0, abs(best)):
             break
-    if kinks and flat.size <= FEW:
+    if polish and flat.size <= FEW:
 
         @torch.no_grad()
         def value(flat: np.ndarray) -> float:
             return loss(unpack(flat)).item()
 
-        flat = _settle(value, flat, box)
+        flat = _polish(value, flat, box)
     return unpack(flat)
 
 
@@ -137,7 +137,7 @@ def newton(
     return weights
 
 
-def _settle(
+def _polish(
     value: Callable[[np.ndarray], float], flat: np.ndarray, box: Sequence[tuple[float | None, float | None]]
 ) -> np.ndarray:
     """Finish at a kink: Nelder-Mead from a simplex of about 1 % around the point, inside the box."""

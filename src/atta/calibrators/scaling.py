@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from atta.calibrators.base import Calibrator, Method, base_probs, guard_class
-from atta.calibrators.fitting import doubt, fold_weights, folds, minimize
+from atta.calibrators.fitting import fold_weights, folds, laplace_smoothing, minimize
+from atta.errors import InputError
 from atta.predictions import Predictions
-from atta.types import InputError, Labels, Logits, Probs, RepeatLogits
+from atta.types import Labels, Logits, Probs, RepeatLogits
 
 Pair: TypeAlias = tuple[float, float]
 """λ and μ."""
@@ -33,8 +34,7 @@ class Temperature(Calibrator):
     """softmax(logits / temperature)."""
 
     def __init__(self, temperature: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("temperature", temperature)
+        super().__init__(temperature=temperature)
 
     temperature: Tensor
 
@@ -47,9 +47,7 @@ class Affine(Calibrator):
     """softmax(weight · log softmax(logits) + bias)."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("weight", weight)
-        self.register_buffer("bias", bias)
+        super().__init__(weight=weight, bias=bias)
 
     weight: Tensor
     bias: Tensor
@@ -93,10 +91,10 @@ def scaled(logits: Logits, temperature: Tensor) -> Probs:
 def fit_temperature(logits: Logits, labels: Labels) -> Tensor:
     """Return the T > 0 at which softmax(logits / T) has the least NLL."""
     logits = logits.double()
-    unsure = doubt(logits, labels)
+    smoothing = laplace_smoothing(logits, labels)
 
     def loss(parameters: Mapping[str, Tensor]) -> Tensor:
-        return F.cross_entropy(logits / parameters["log_t"].exp(), labels, label_smoothing=unsure)
+        return F.cross_entropy(logits / parameters["log_t"].exp(), labels, label_smoothing=smoothing)
 
     start = {"log_t": torch.zeros((), dtype=torch.float64, device=logits.device)}
     return minimize(loss, start, {"log_t": LOG_TEMPERATURE})["log_t"].exp()
@@ -211,14 +209,14 @@ def _fit_odir(
     penalties = x.new_full((k, k + 1), lam)
     penalties.fill_diagonal_(0)
     penalties[:, -1] = mu
-    doubt = (probs * (1 - probs)).mean(dim=1) / x.shape[0]
+    spread = (probs * (1 - probs)).mean(dim=1) / x.shape[0]
     if k <= FULL_CURVATURE:
-        curvature = torch.stack([(x * row[:, None]).T @ x for row in doubt.T])
+        curvature = torch.stack([(x * row[:, None]).T @ x for row in spread.T])
         factor = torch.linalg.cholesky(curvature + torch.diag_embed(2 * penalties + 1e-5))
         inverse = torch.linalg.inv(factor)
         coordinates = torch.einsum("ipq,fip->fiq", factor, start)
     else:
-        unit = (doubt.T @ x.square() + 2 * penalties + 1e-5).rsqrt()
+        unit = (spread.T @ x.square() + 2 * penalties + 1e-5).rsqrt()
         coordinates = start / unit
 
     def maps(coordinates: Tensor) -> Tensor:

@@ -37,13 +37,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from atta.calibrators.base import Calibrator, Method, base_probs, choose_kinds
+from atta.calibrators.atta import VATTA, ViewBlend
+from atta.calibrators.base import Calibrator, ViewMethod, base_probs, check_choice
 from atta.calibrators.convex import CATTA
 from atta.calibrators.scaling import fit_temperature, scaled
-from atta.calibrators.views import VATTA, Kinds, ViewBlend, as_kinds
+from atta.errors import InputError
 from atta.functional import guarded_blend, weighted_sum
 from atta.predictions import Predictions, repeat_mean
-from atta.types import InputError, Labels, Logits, Probs, RepeatLogits, Shares
+from atta.types import Labels, Logits, Probs, RepeatLogits, Shares
 
 PER_CENT = 100  # how finely the budget is dealt out to the stages
 NOBODY, EVERYBODY = 0.0, 2.0  # gates below and above every confidence
@@ -69,12 +70,7 @@ class StagedBlend(Calibrator):
         sizes: Sequence[int],
         itself: bool = False,
     ) -> None:
-        super().__init__()
-        self.register_buffer("temperature", temperature)
-        self.register_buffer("gates", gates)
-        self.register_buffer("weights", weights)
-        self.register_buffer("limits", limits)
-        self.register_buffer("expected", expected)
+        super().__init__(temperature=temperature, gates=gates, weights=weights, limits=limits, expected=expected)
         self.kinds, self.sizes, self.itself = tuple(kinds), tuple(sizes), itself
 
     temperature: Tensor
@@ -135,27 +131,25 @@ class StagedBlend(Calibrator):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Staged(Method):
+class _Staged(ViewMethod):
     """What both methods are told: the kinds of view, the passes that an image may cost on average, and the `blend`.
 
     With 1 pass they are temperature scaling, with as many as the blend takes they are the blend.
     """
 
-    views: Kinds = None
     passes: float | int = 1.7
     blend: Literal["c-atta", "v-atta"] = "c-atta"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", as_kinds(self.views))
+        super().__post_init__()
         if not isinstance(self.passes, int | float) or not 1 <= self.passes < math.inf:
             raise InputError(f"passes must be how many an image may take on average, at least 1, got {self.passes!r}")
         object.__setattr__(self, "passes", float(self.passes))
-        if self.blend not in BLENDS:
-            raise InputError(f"blend must be one of {', '.join(BLENDS)}, got {self.blend!r}")
+        check_choice("blend", self.blend, BLENDS)
 
     def whole(self, predictions: Predictions, labels: Labels) -> ViewBlend:
         """Fit the blend with every view."""
-        return BLENDS[self.blend](views=choose_kinds(predictions, self.views, self.name)).learn(predictions, labels)
+        return BLENDS[self.blend](views=self.kinds_of(predictions)).learn(predictions, labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,16 +162,16 @@ class SelectiveVATTA(_Staged):
     def learn(self, predictions: Predictions, labels: Labels) -> StagedBlend:
         """Fit both on all images, and put the gate where the budget is spent."""
         whole = self.whole(predictions, labels)
-        found = _staged(fit_temperature(predictions.logits, labels), [whole])
+        found = _with_open_gates(fit_temperature(predictions.logits, labels), [whole])
         part = (self.passes - 1) / (predictions.select(whole.kinds).passes - 1)
-        return _gated(found, predictions, [_count(part * len(predictions))])
+        return _with_gates(found, predictions, [_whole(part * len(predictions))])
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Prefix(VATTA):
     """V-ATTA with some of the kinds: many are fitted to find the order of the kinds, none to the last digit."""
 
-    kinks: ClassVar[bool] = False
+    polish: ClassVar[bool] = False
 
 
 PREFIXES: dict[str, type[CATTA | VATTA]] = {"c-atta": CATTA, "v-atta": _Prefix}
@@ -197,8 +191,8 @@ class SequentialVATTA(_Staged):
         """Fit each stage on all images, and put the gates where the budget brings the answers closest to V-ATTA's."""
         whole = self.whole(predictions, labels)
         temperature = fit_temperature(predictions.logits, labels)
-        found = _staged(temperature, self._blends(predictions, labels, temperature, whole))
-        return _gated(found, predictions, self._counts(found, predictions))
+        found = _with_open_gates(temperature, self._blends(predictions, labels, temperature, whole))
+        return _with_gates(found, predictions, self._reaching(found, predictions))
 
     def _blends(
         self, predictions: Predictions, labels: Labels, temperature: Tensor, whole: ViewBlend
@@ -226,7 +220,7 @@ class SequentialVATTA(_Staged):
         weights = whole.weights[[*own, *(whole.kinds.index(kind) + len(own) for kind in order)]]
         return [*found, ViewBlend(weights, whole.limit, kinds=order, itself=whole.itself)]
 
-    def _counts(self, found: StagedBlend, predictions: Predictions) -> list[int]:
+    def _reaching(self, found: StagedBlend, predictions: Predictions) -> list[int]:
         """How many images shall reach each stage."""
         used, images = predictions.select(found.kinds).to(torch.float64), len(predictions)
         if self.passes >= used.passes:
@@ -237,11 +231,11 @@ class SequentialVATTA(_Staged):
         ranked = torch.nn.functional.pad(losses[:, confidence.argsort()].cumsum(dim=1), (1, 0))
         counts = [images * level // PER_CENT for level in range(PER_CENT + 1)]
         costs = [sum(used.views[kind].shape[1] for kind in stage) for stage in found.stages]
-        levels = deal(ranked[:, counts].diff(dim=0).cpu(), costs, _count((self.passes - 1) * PER_CENT))
+        levels = allocate(ranked[:, counts].diff(dim=0).cpu(), costs, _whole((self.passes - 1) * PER_CENT))
         return [counts[level] for level in levels]
 
 
-def deal(losses: Float[Tensor, "s levels"], costs: Sequence[int], budget: int) -> list[int]:
+def allocate(losses: Float[Tensor, "s levels"], costs: Sequence[int], budget: int) -> list[int]:
     """Return levels l_1 ≥ l_2 ≥ … with Σ_s costs_s · l_s within the budget and the least Σ_s losses[s, l_s].
 
     From the last stage to the first: `least[l, b]` is what the stages from s on can do with levels up to l and b to spend.
@@ -268,7 +262,7 @@ def cross_entropy(target: Probs, probs: Probs) -> Shares:
     return -(target * probs.clamp(min=torch.finfo(probs.dtype).tiny).log()).sum(dim=-1)
 
 
-def _staged(temperature: Tensor, blends: Sequence[ViewBlend]) -> StagedBlend:
+def _with_open_gates(temperature: Tensor, blends: Sequence[ViewBlend]) -> StagedBlend:
     """Put the stages together, with every gate open."""
     ends = [len(blend.kinds) for blend in blends]
     weights = temperature.new_zeros(len(blends), blends[-1].weights.shape[0])
@@ -286,7 +280,7 @@ def _staged(temperature: Tensor, blends: Sequence[ViewBlend]) -> StagedBlend:
     )
 
 
-def _gated(found: StagedBlend, predictions: Predictions, counts: Sequence[int]) -> StagedBlend:
+def _with_gates(found: StagedBlend, predictions: Predictions, counts: Sequence[int]) -> StagedBlend:
     """Set each gate so that so many of the images reach the next stage, by the very numbers that are deployed."""
     found = found.to(predictions.logits.dtype)
     going = torch.ones(len(predictions), dtype=torch.bool, device=predictions.logits.device)
@@ -307,6 +301,6 @@ def _gate(confidence: Shares, count: int) -> float | Tensor:
     return EVERYBODY if count >= confidence.shape[0] else confidence.sort().values[count]
 
 
-def _count(number: float) -> int:
+def _whole(number: float) -> int:
     """The whole number below; one that rounding has put a hair below a whole number is that number."""
     return math.floor(number + 1e-9)

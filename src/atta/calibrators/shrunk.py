@@ -27,12 +27,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atta.calibrators.base import Method, base_probs, choose_kinds
+from atta.calibrators.atta import LIMIT, PRIOR, SPACES, VATTA, ViewBlend
+from atta.calibrators.base import ViewMethod, base_probs, check_choice, check_step
 from atta.calibrators.fitting import folds, minimize
-from atta.calibrators.views import LIMIT, PRIOR, VATTA, Kinds, ViewBlend
+from atta.errors import InputError
 from atta.functional import First, Space, fuse, largest_share, leader, mix
 from atta.predictions import Predictions, mean_views
-from atta.types import InputError, Labels, Probs, Scalar, ViewLogits, ViewWeights
+from atta.types import Labels, Probs, Scalar, ViewLogits, ViewWeights
 
 STIFF = 1e6  # stands for λ = ∞ in the folds: nothing moves by more than a few thousandths of a logit
 SILENT = 1e-3  # the size that logits have at least: a weight on nothing must not be infinite
@@ -71,17 +72,15 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShrunkMATTA(Method):
+class ShrunkMATTA(ViewMethod):
     """M-ATTA with its weights drawn together over the classes; how much is chosen by cross-validation, V-ATTA included.
 
-    `views`      kinds to use; by default every kind that is there
     `strengths`  the λ to choose from, besides ∞, which is V-ATTA
     `folds`      of the cross-validation; dealt by `seed`
     `step`       None: the share in closed form; 0.01: the paper's grid
     `space`      where the views are summed
     """
 
-    views: Kinds = None
     strengths: Sequence[float] = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0)
     folds: int = 5
     step: float | None = None
@@ -92,7 +91,9 @@ class ShrunkMATTA(Method):
     summary: ClassVar[str] = "m-atta drawn towards v-atta, how far by cross-validation"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "views", self.v_atta.views)
+        super().__post_init__()
+        check_choice("space", self.space, SPACES)
+        check_step(self.step)
         if self.folds < 2:
             raise InputError(f"folds must be at least 2, got {self.folds}")
         try:
@@ -107,12 +108,12 @@ class ShrunkMATTA(Method):
 
     @property
     def v_atta(self) -> VATTA:
-        """The method at λ = ∞; it also checks the settings that the two share."""
+        """The method at λ = ∞."""
         return VATTA(views=self.views, step=self.step, space=self.space)
 
     def learn(self, predictions: Predictions, labels: Labels) -> ViewBlend:
         """Choose λ on the folds, then go down to it on all images. At λ = ∞ this is V-ATTA's own answer."""
-        kinds = choose_kinds(predictions, self.views, self.name)
+        kinds = self.kinds_of(predictions)
         flat = self.v_atta.learn(predictions, labels)
         views = mean_views(predictions.views, kinds).double()
         base = base_probs(predictions.logits.double())

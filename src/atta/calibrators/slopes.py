@@ -34,6 +34,7 @@ from atta.functional import MARGIN, TINY, Space, slack
 
 FitProbs: TypeAlias = Float[Tensor, "fits k n"]
 FitShares: TypeAlias = Float[Tensor, "fits 1 n"]
+FitMask: TypeAlias = Bool[Tensor, "fits 1 n"]
 
 
 def nll_slopes(
@@ -63,20 +64,7 @@ def nll_slopes(
         parts = softmax(total(terms, dim=1) if space == "logits" else terms)  # one, or one a kind
         fused = parts[:, 0] if space == "logits" else total(parts.clone(), dim=1)[:, 0] / parts.shape[1]
 
-        lead = (base.gather(1, first) - slack(base) - base).clamp_(min=TINY)
-        reach = (fused - fused.gather(1, first)).clamp_(min=0).add_(lead)
-        catch_up, rival = (lead / reach).min(dim=1, keepdim=True)
-
-        if step is None:
-            bound = (1 - MARGIN) * catch_up
-            limited = (catch_up >= 1) | (limit < bound)
-            share = torch.where(limited, limit, bound)
-            kept = _keeps(base, fused, share, first)
-            share, limited, overtaken = share * kept, limited & kept, ~limited & kept
-        else:
-            share = _share_on_grid(base, fused, limit, catch_up, step, first)
-            limited, overtaken = share > 0, None
-
+        share, limited, overtaken, rival, reach = _shares(base, fused, limit, first, step)
         label_base, label_fused = base.gather(1, label), fused.gather(1, label)
         p = mix(label_base, label_fused, share)
         tiny = torch.finfo(p.dtype).tiny
@@ -84,7 +72,7 @@ def nll_slopes(
         by_p = (p >= tiny) / (p.clamp(min=tiny) * -p.shape[-1])
         by_share = by_p * (label_fused - label_base)
         by_fused = torch.zeros_like(fused).scatter_add_(1, label, by_p * share)
-        if overtaken is not None:
+        if step is None:
             by_gain = torch.where(overtaken, by_share * share / reach.gather(1, rival), 0.0)
             by_fused.scatter_add_(1, rival, -by_gain).scatter_add_(1, first, by_gain)
 
@@ -101,6 +89,24 @@ def nll_slopes(
     return slopes
 
 
+def _shares(
+    base: FitProbs, fused: FitProbs, limit: Tensor, first: Tensor, step: float | None
+) -> tuple[FitShares, FitMask, FitMask, Tensor, FitProbs]:
+    """Return the shares; which of them move with the limit, and which with a rival; that rival, and lead + gain of all."""
+    lead = (base.gather(1, first) - slack(base) - base).clamp_(min=TINY)
+    reach = (fused - fused.gather(1, first)).clamp_(min=0).add_(lead)
+    catch_up, rival = (lead / reach).min(dim=1, keepdim=True)
+    if step is not None:
+        share = _share_on_grid(base, fused, limit, catch_up, step, first)
+        moves = share > 0
+        return share, moves, ~moves, rival, reach
+    bound = (1 - MARGIN) * catch_up
+    limited = (catch_up >= 1) | (limit < bound)
+    share = torch.where(limited, limit, bound)
+    kept = _keeps(base, fused, share, first)
+    return share * kept, limited & kept, ~limited & kept, rival, reach
+
+
 def _share_on_grid(
     base: FitProbs, fused: FitProbs, limit: Tensor, catch_up: FitShares, step: float, first: Tensor
 ) -> FitShares:
@@ -113,7 +119,7 @@ def _share_on_grid(
     return share
 
 
-def _keeps(base: FitProbs, fused: FitProbs, share: FitShares, first: Tensor) -> Bool[Tensor, "fits 1 n"]:
+def _keeps(base: FitProbs, fused: FitProbs, share: FitShares, first: Tensor) -> FitMask:
     """Say for each image whether this share leaves its class strictly ahead of every other."""
     mixed = mix(base, fused, share)
     return mixed.gather(1, first) > mixed.scatter_(1, first, -1.0).amax(dim=1, keepdim=True)

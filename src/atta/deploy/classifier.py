@@ -26,8 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from atta.calibrators import Calibrator, restore
-from atta.calibrators.views import AverageBlend, ViewBlend
+from atta.calibrators import AverageBlend, Calibrator, ViewBlend, restore
 from atta.collection.collect import collect
 from atta.collection.runner import Shown, groups
 from atta.deploy import archive as archives

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atta.calibrators import Calibrator
-from atta.calibrators.views import AverageBlend, ViewBlend
+from atta.calibrators import AverageBlend, Calibrator, ViewBlend
 from atta.functional import largest_share
 from atta.metrics.diagrams import known_means, reliability_bins
 from atta.metrics.scores import bin_index, class_changes

@@ -1,0 +1,234 @@
+"""M-ATTA and V-ATTA: `functional.atta` with weights (m, k) or (m, 1) and a limit, learned by NLL.
+
+Two ways to fit: Adam, as the paper does, many fits of one shape side by side; or L-BFGS, to convergence, in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, base_probs, check_choice, check_step
+from atta.calibrators.fitting import descend, minimize, nll
+from atta.calibrators.slopes import nll_slopes
+from atta.errors import InputError
+from atta.functional import Space, blend, fuse, guarded_blend, largest_share, leader, weighted_sum
+from atta.predictions import Predictions, mean_views, repeat_mean
+from atta.types import Labels, Logits, Probs, RepeatLogits, ViewLogits
+
+SPACES = get_args(Space)
+LIMIT = {"limit": (0.0, 1.0)}
+# The guard caps what a mistake can cost, so that with few mistakes to learn from more certainty may seem better without end.
+# Weights add up to one over the temperature: beyond RUNAWAY they are fitted again, as if drawn with deviation PRIOR.
+RUNAWAY, PRIOR = 10.0, 3.0
+TOGETHER = 1 << 19  # logits of views in the batches of the fits that Adam takes together: few enough for the caches
+Fit: TypeAlias = tuple[Predictions, Int[Tensor, "_"], tuple[str, ...]]  # with the kinds of view to use
+
+
+class ViewBlend(Calibrator):
+    """The views, weighted and fused, blended into the softmax as far as the class admits: `functional.atta`.
+
+    With `itself` the first row of the weights is that of the image itself.
+    """
+
+    def __init__(
+        self,
+        weights: Tensor,
+        limit: Tensor,
+        *,
+        kinds: Sequence[str],
+        step: float | None = None,
+        space: Space = "logits",
+        itself: bool = False,
+    ) -> None:
+        super().__init__(weights=weights, limit=limit)
+        self.kinds, self.step, self.space, self.itself = tuple(kinds), step, space, itself
+
+    weights: Tensor
+    limit: Tensor
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What the constructor needs besides the buffers."""
+        return {"kinds": list(self.kinds), "step": self.step, "space": self.space, "itself": self.itself}
+
+    def fused(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+        """Average the repeats and fuse the kinds: what the views say."""
+        weights, rows = self.weights.to(logits), [repeat_mean(views[kind]) for kind in self.kinds]
+        rows = [logits, *rows] if self.itself else rows
+        if self.space == "logits":
+            return weighted_sum(rows, weights).softmax(dim=-1)
+        return fuse(torch.stack(rows, dim=1), weights, space=self.space)
+
+    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+        """Blend what the views say into what the network says."""
+        return guarded_blend(base_probs(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Atta(ViewMethod):
+    """The settings that M-ATTA and V-ATTA share; they differ in the width of the weights and in the default optimiser.
+
+    `optimizer`  "lbfgs": full batch, to convergence; "adam": `epochs` over batches of `batch`, `lr`, `decay`
+    `start`      the weights' start: "1/m" (kinds), "1/k" (classes) or a number
+    `step`       None: the share in closed form; 0.01: the paper's grid
+    `space`      where the views are summed
+    """
+
+    optimizer: Literal["lbfgs", "adam"]
+    start: Literal["1/m", "1/k"] | float
+    epochs: int = 500
+    batch: int = 500
+    lr: float = 1e-3
+    decay: float = 1e-5
+    step: float | None = None
+    space: Space = "logits"
+    seed: int = 0
+
+    polish: ClassVar[bool] = True  # whether a fit to convergence goes to the bottom of the kinks of the share, too
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("optimizer", self.optimizer, ("lbfgs", "adam"))
+        check_choice("space", self.space, SPACES)
+        if isinstance(self.start, str):
+            check_choice("start", self.start, ("1/m", "1/k"))
+        elif not math.isfinite(self.start):
+            raise InputError(f"start must be '1/m', '1/k' or a finite number, got {self.start}")
+        for name in ("epochs", "batch", "lr"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} must be positive, got {getattr(self, name)}")
+        if not self.decay >= 0:
+            raise InputError(f"decay must not be negative, got {self.decay}")
+        check_step(self.step)
+
+    @abstractmethod
+    def width(self, classes: int) -> int:
+        """Return the number of columns of the weights."""
+
+    def learn(self, predictions: Predictions, labels: Labels) -> ViewBlend:
+        """Learn weights and limit by NLL."""
+        return self.learn_many([(predictions, labels)])[0]
+
+    def learn_many(self, sets: Sets) -> list[ViewBlend]:
+        """Learn weights and limit by NLL, again with the prior where the weights run away. Adam takes like sets together."""
+        fits = [(*one, self.kinds_of(one[0])) for one in sets]
+        learned = self._optimize(fits)
+        again = [i for i, found in enumerate(learned) if found.weights.abs().sum(dim=0).mean() > RUNAWAY]
+        for i, found in zip(again, self._optimize([fits[i] for i in again], prior=True), strict=True):
+            learned[i] = found
+        return learned
+
+    def _optimize(self, fits: Sequence[Fit], *, prior: bool = False) -> list[ViewBlend]:
+        if self.optimizer == "lbfgs":
+            return [self._by_lbfgs(fit, prior) for fit in fits]
+        alike: dict[Any, list[int]] = {}
+        for i, (predictions, _, kinds) in enumerate(fits):
+            logits = predictions.logits
+            alike.setdefault((logits.shape, len(kinds), logits.dtype, logits.device), []).append(i)
+        learned: dict[int, ViewBlend] = {}
+        for (shape, count, *_), members in alike.items():
+            together = max(1, TOGETHER // (min(self.batch, shape[0]) * count * shape[1]))
+            for start in range(0, len(members), together):
+                chunk = members[start : start + together]
+                learned.update(zip(chunk, self._by_adam([fits[i] for i in chunk], prior), strict=True))
+        return [learned[i] for i in range(len(fits))]
+
+    def _by_adam(self, fits: Sequence[Fit], prior: bool) -> list[ViewBlend]:
+        """Take Adam's steps for fits of one shape."""
+        images = len(fits[0][0])
+        dtype = torch.promote_types(fits[0][0].logits.dtype, torch.float32)
+        base, views = map(torch.stack, zip(*(_base_and_views(fit, dtype) for fit in fits), strict=True))
+        labels = torch.stack([labels for _, labels, _ in fits])
+        start = {name: value.expand(len(fits), *value.shape) for name, value in self._start(views[0]).items()}
+        weak = penalty(images) if prior else 0.0
+        slopes = nll_slopes(base, views, labels, step=self.step, space=self.space, prior=weak)
+        adam = {"epochs": self.epochs, "batch": self.batch, "lr": self.lr, "decay": self.decay, "seed": self.seed}
+        found = descend(slopes, start, LIMIT, images=images, **adam)  # type: ignore[arg-type]
+        pairs = zip(fits, found["weights"], found["limit"], strict=True)
+        return [self._blend(weights.clone(), limit.clone(), kinds) for (_, _, kinds), weights, limit in pairs]
+
+    def _by_lbfgs(self, fit: Fit, prior: bool) -> ViewBlend:
+        """Go to the minimum with L-BFGS, in float64."""
+        predictions, labels, kinds = fit
+        base, views = _base_and_views(fit, torch.float64)
+        first = leader(base)
+        weak = penalty(len(predictions)) if prior else 0.0
+
+        def loss(parameters: Mapping[str, Tensor]) -> Tensor:
+            fused = fuse(views, parameters["weights"], space=self.space)
+            share = largest_share(base, fused, parameters["limit"], step=self.step, first=first)
+            value = nll(blend(base, fused, share, first=first), labels)
+            return value + weak * parameters["weights"].square().sum(dim=0).mean() if weak else value
+
+        found = minimize(loss, self._start(views), LIMIT, tolerance=1e-11, polish=self.polish)
+        return self._blend(found["weights"], found["limit"], kinds)
+
+    def _start(self, views: ViewLogits) -> dict[str, Tensor]:
+        _, kinds, classes = views.shape
+        value = {"1/m": 1 / kinds, "1/k": 1 / classes}.get(self.start, self.start)  # type: ignore[arg-type]
+        return {"weights": views.new_full((kinds, self.width(classes)), float(value)), "limit": views.new_ones(())}
+
+    def _blend(self, weights: Tensor, limit: Tensor, kinds: tuple[str, ...]) -> ViewBlend:
+        return ViewBlend(weights, limit, kinds=kinds, step=self.step, space=self.space)
+
+
+def _base_and_views(fit: Fit, dtype: torch.dtype) -> tuple[Probs, ViewLogits]:
+    predictions, _, kinds = fit
+    return base_probs(predictions.logits.to(dtype)), mean_views(predictions.views, kinds).to(dtype)
+
+
+def penalty(images: int) -> float:
+    """The weak prior, as what the squares of the weights cost beside the mean NLL of so many images."""
+    return 1 / (2 * PRIOR**2 * images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MATTA(_Atta):
+    """M-ATTA: a weight for each kind of view and class.
+
+    By default the paper's recipe with the share in closed form. Run to convergence (`optimizer="lbfgs"`) it over-fits a
+    small validation set badly: the short Adam run is its hidden early stopping.
+    """
+
+    optimizer: Literal["lbfgs", "adam"] = "adam"
+    start: Literal["1/m", "1/k"] | float = "1/k"
+
+    name: ClassVar[str] = "m-atta"
+    summary: ClassVar[str] = "a learned weight for each kind of view and class (Conde et al. 2023)"
+
+    def width(self, classes: int) -> int:
+        """Return a column a class."""
+        return classes
+
+    @classmethod
+    def paper(cls, *, views: Kinds = None, seed: int = 0) -> MATTA:
+        """Return exactly the paper's recipe: Adam, 500 epochs, batches of 500, and the share on a grid of 0.01."""
+        return cls(views=views, seed=seed, optimizer="adam", start="1/k", step=0.01)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VATTA(_Atta):
+    """V-ATTA: a weight for each kind of view. By default fitted to convergence, in well under a second."""
+
+    optimizer: Literal["lbfgs", "adam"] = "lbfgs"
+    start: Literal["1/m", "1/k"] | float = "1/m"
+
+    name: ClassVar[str] = "v-atta"
+    summary: ClassVar[str] = "a learned weight for each kind of view (Conde et al. 2023)"
+
+    def width(self, classes: int) -> int:
+        """Return one column for all classes."""
+        return 1
+
+    @classmethod
+    def paper(cls, *, views: Kinds = None, seed: int = 0) -> VATTA:
+        """Return exactly the paper's recipe: Adam, 500 epochs, batches of 500, and the share on a grid of 0.01."""
+        return cls(views=views, seed=seed, optimizer="adam", start="1/k", step=0.01)
