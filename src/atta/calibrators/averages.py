@@ -43,9 +43,13 @@ class AverageBlend(Calibrator):
         """Average the probabilities of the repeats and weigh the kinds: what the views say."""
         return average(mean_probs(views, self.kinds), self.weights.to(logits))
 
+    def base(self, logits: Logits) -> Probs:
+        """What the views are blended into: the softmax."""
+        return base_probs(logits)
+
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Blend what the views say into what the network says."""
-        return guarded_blend(base_probs(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
+        return guarded_blend(self.base(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
 
 
 class ViewMean(Calibrator):

@@ -123,7 +123,7 @@ class Calibrator(nn.Module, ABC):
     method: Method
     kinds: tuple[str, ...] = ()
 
-    def __init__(self, **learned: Tensor) -> None:
+    def __init__(self, **learned: Tensor | None) -> None:
         super().__init__()
         for name, tensor in learned.items():
             self.register_buffer(name, tensor)

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from atta.calibrators.atta import LIMIT, PRIOR, SPACES, VATTA, ViewBlend
 from atta.calibrators.base import ViewMethod, base_probs, check_choice, check_step
-from atta.calibrators.fitting import folds, minimize
+from atta.calibrators.fitting import cholesky, folds, minimize
 from atta.errors import InputError
 from atta.functional import First, Space, fuse, largest_share, leader, mix
 from atta.predictions import Predictions, mean_views
@@ -209,7 +209,7 @@ def _coordinates(
     diagonal = curvature.diagonal(dim1=1, dim2=2)
     diagonal += EASE * (diagonal.mean(dim=1, keepdim=True) + 1 / n)
     diagonal[:k] += strength / n
-    return size, torch.linalg.cholesky(curvature)
+    return size, cholesky(curvature)
 
 
 def _clearly_worse(losses: Tensor, best: Tensor) -> bool:

@@ -72,8 +72,10 @@ def _per_class(
 def _views(calibrator: Calibrator, test: Record, base: Probs) -> dict[str, Any] | None:
     if not isinstance(calibrator, ViewBlend | AverageBlend):
         return None
-    fused, limit = calibrator.fused(test.predictions.logits, test.predictions.views), calibrator.limit.to(base)
-    shares = largest_share(base, fused, limit, step=calibrator.step).double().clamp(0, 1).cpu()
+    logits = test.predictions.logits
+    fused, limit = calibrator.fused(logits, test.predictions.views), calibrator.limit.to(base)
+    start = calibrator.base(logits)
+    shares = largest_share(start, fused, limit, step=calibrator.step).double().clamp(0, 1).cpu()
     weights = calibrator.weights.double().cpu()
     itself = isinstance(calibrator, ViewBlend) and calibrator.itself
     kinds = [*(["the image"] if itself else []), *calibrator.kinds]
