@@ -37,9 +37,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     families = ("random", "close calls", "ties", "extreme")
     settings = [
-        (family, k, dtype)
-        for family in families
-        for k, dtype in ((2, torch.float64), (5, torch.float16), (10, torch.float32))
+        (family, k, dtype) for family in families for k, dtype in ((2, torch.float64), (5, torch.float16), (10, torch.float32))
     ]
     done = dict.fromkeys(settings, 0)
     changed = dict.fromkeys(settings, 0)
@@ -64,9 +62,7 @@ def main() -> None:
         family, k, dtype = setting
         share = moved[setting] / done[setting]
         print(f"| {family} | {k} | {str(dtype)[6:]} | {done[setting]:,} | {share:.1%} | {changed[setting]} |")
-    print(
-        f"\n{sum(done.values()):,} rows, {sum(changed.values())} changes of class, {time.perf_counter() - start:.0f} s"
-    )
+    print(f"\n{sum(done.values()):,} rows, {sum(changed.values())} changes of class, {time.perf_counter() - start:.0f} s")
     raise SystemExit(sum(changed.values()) > 0)
 
 

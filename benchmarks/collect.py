@@ -147,15 +147,9 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device(asked.device)
     gpu = device.type == "cuda"
-    sizes = (
-        {"ResNet-20": 4096, "ResNet-50": 4096, "ResNet-50, 3x3 stem": 1024}
-        if gpu
-        else {"ResNet-20": 32, "ResNet-50": 32}
-    )
+    sizes = {"ResNet-20": 4096, "ResNet-50": 4096, "ResNet-50, 3x3 stem": 1024} if gpu else {"ResNet-20": 32, "ResNet-50": 32}
     target, repeats = (2.0 if gpu else 4.0) / (4 if asked.quick else 1), 5
-    rows = (
-        compare(name, device, size, target, fast, repeats) for fast in (False, True) for name, size in sizes.items()
-    )
+    rows = (compare(name, device, size, target, fast, repeats) for fast in (False, True) for name, size in sizes.items())
     table(["network", "images x passes", "batch", "collect /s", "bare /s", "collect : bare", "collect : ttach"], rows)
 
 

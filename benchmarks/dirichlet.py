@@ -23,9 +23,7 @@ def main() -> None:
     Dirichlet().fit(predictions, labels)
     search = time.perf_counter() - start
     fits = 5 * len(Dirichlet().pairs(100)) + 1
-    print(
-        f"1000 images, 100 classes, {torch.get_num_threads()} threads: {search:.1f} s for {fits} fits (asked: under 20 s),"
-    )
+    print(f"1000 images, 100 classes, {torch.get_num_threads()} threads: {search:.1f} s for {fits} fits (asked: under 20 s),")
     print(f"{search / single:.1f} times one fit to convergence with λ and μ given")
 
 

@@ -24,9 +24,7 @@ def data(seed: int = 0) -> tuple[Predictions, Tensor]:
     clean = torch.randn(IMAGES, CLASSES, generator=generator) * 2
     clean[torch.arange(IMAGES), labels] += 4
     logits = 1.8 * (clean + torch.randn(IMAGES, CLASSES, generator=generator))
-    views = {
-        f"kind{i}": 1.8 * (clean + torch.randn(IMAGES, CLASSES, generator=generator))[:, None] for i in range(KINDS)
-    }
+    views = {f"kind{i}": 1.8 * (clean + torch.randn(IMAGES, CLASSES, generator=generator))[:, None] for i in range(KINDS)}
     return Predictions(logits, views), labels
 
 

@@ -496,9 +496,7 @@ def records_table(networks: Sequence[Network]) -> str:
     return table(("draws", "views of each record"), rows)
 
 
-def page(
-    networks: Sequence[Network], found: Measured, by_size: Mapping[int, Measured], validation: int, splits: int
-) -> str:
+def page(networks: Sequence[Network], found: Measured, by_size: Mapping[int, Measured], validation: int, splits: int) -> str:
     """Everything as Markdown: what was run, a section for each part, and what we make of it."""
     images, origin = len(networks[0].labels), networks[0].records[0].origin
     right = {one.name: (one.records[0].predictions.logits.argmax(dim=1) == one.labels).double() for one in networks}

@@ -62,9 +62,7 @@ def main() -> None:
     print("| | measured | asked |")
     print("|---|---|---|")
     print(f"| time, in plain softmaxes over the same images | {ratio:.1f} | ≤ 10 |")
-    print(
-        f"| memory taken at the peak, in answers of {answer / 1e6:.0f} MB | {extra / answer:.2f} | the answer and a little |"
-    )
+    print(f"| memory taken at the peak, in answers of {answer / 1e6:.0f} MB | {extra / answer:.2f} | the answer and a little |")
     print(f"| classes changed | {changed} | 0 |")
 
 

@@ -41,14 +41,21 @@ def algorithm(
     return p, used
 
 
-def largest_share(p0: np.ndarray, f: np.ndarray, limit: float) -> float:
-    """The least upper bound of the shares that keep the class, by bisection: the mixture is linear in the share."""
+def largest_share(p0: np.ndarray, f: np.ndarray, limit: float, near: float = 0.02) -> float:
+    """The least upper bound of the shares that keep the class, by bisection: the mixture is linear in the share.
+
+    A rival that is closer than `near` (of the leader's probability) in both answers holds the share back further.
+    """
     c = int(np.argmax(p0))
 
     def keeps(share: float) -> bool:
         p = (1 - share) * p0 + share * f
         return all(p[c] >= p[j] for j in range(len(p)))
 
+    for j in range(len(p0)):
+        lead, lag = p0[c] - p0[j], f[c] - f[j]
+        if j != c and lead + max(-lag, 0) < near * p0[c]:
+            limit = min(limit, (lead + max(lag, 0)) / (near * p0[c]))
     if keeps(limit):
         return limit
     low, high = 0.0, limit
@@ -70,9 +77,7 @@ def golden_section(f: Callable[[float], float], low: float, high: float, toleran
 
 
 def nll(probs: Sequence[np.ndarray], labels: Sequence[int]) -> float:
-    return -sum(math.log(max(p[y], np.finfo(np.float64).tiny)) for p, y in zip(probs, labels, strict=True)) / len(
-        labels
-    )
+    return -sum(math.log(max(p[y], np.finfo(np.float64).tiny)) for p, y in zip(probs, labels, strict=True)) / len(labels)
 
 
 def temperature(logits: np.ndarray, labels: Sequence[int]) -> float:
@@ -131,9 +136,7 @@ def carried(mapped: Sequence[float], c: int, floor: float) -> list[float]:
     return [v[c] if j == c else (1 - v[c]) * x / rest for j, x in enumerate(v)]
 
 
-def odir_loss(
-    w: np.ndarray, b: np.ndarray, log_probs: np.ndarray, labels: Sequence[int], lam: float, mu: float
-) -> float:
+def odir_loss(w: np.ndarray, b: np.ndarray, log_probs: np.ndarray, labels: Sequence[int], lam: float, mu: float) -> float:
     """Dirichlet calibration: NLL + λ Σ off-diagonal² + μ Σ b²."""
     k = len(b)
     fit = nll([softmax(w @ x + b) for x in log_probs], labels)
@@ -144,9 +147,7 @@ def odir_loss(
 def adaptive_tta(p0: np.ndarray, views: Sequence[np.ndarray], weights: Sequence[float], limit: float) -> np.ndarray:
     """One image: views[i] holds the logits (r, k) of one kind. Probabilities are averaged, not logits."""
     total = sum(abs(w) for w in weights)
-    f = sum(
-        abs(w) / total * np.mean([softmax(z) for z in kind], axis=0) for w, kind in zip(weights, views, strict=True)
-    )
+    f = sum(abs(w) / total * np.mean([softmax(z) for z in kind], axis=0) for w, kind in zip(weights, views, strict=True))
     share = largest_share(p0, f, limit)
     return (1 - share) * p0 + share * f
 
@@ -245,14 +246,12 @@ def metrics(probs: Any, labels: list[int]) -> dict[str, float]:
         "accuracy": right,
         "brier": sum((c - h) ** 2 for c, h in pairs) / n,
         "ece": slow_ece(groups),
-        "mc_brier": sum((p - (j == y)) ** 2 for row, y in zip(rows, labels, strict=True) for j, p in enumerate(row))
-        / n,
+        "mc_brier": sum((p - (j == y)) ** 2 for row, y in zip(rows, labels, strict=True) for j, p in enumerate(row)) / n,
         "nll": -sum(math.log(max(row[y], tiny)) for row, y in zip(rows, labels, strict=True)) / n,
         "entropy": nats / math.log(2) / k,
         "mce": max(abs(slow_gap(group)) for group in groups),
         "classwise_ece": sum(
-            slow_ece(slow_binned([(row[j], float(y == j)) for row, y in zip(rows, labels, strict=True)]))
-            for j in range(k)
+            slow_ece(slow_binned([(row[j], float(y == j)) for row, y in zip(rows, labels, strict=True)])) for j in range(k)
         )
         / k,
         "adaptive_ece": slow_ece(slow_equal_mass(pairs)),

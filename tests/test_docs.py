@@ -31,9 +31,7 @@ def test_the_readme_runs_on_a_model_and_on_logits(tmp_path: Path, monkeypatch: p
     images, labels = torch.rand(40, 3, 16, 16), torch.arange(40) % 4
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 4))
     names = {"model": model, "images": images, "labels": labels, "new_images": torch.rand(10, 3, 16, 16)}
-    monkeypatch.setattr(
-        "atta.deploy.calibrate.POLICIES", {"few": atta.Policy.parse("flip + vflip")}
-    )  # a search takes longer
+    monkeypatch.setattr("atta.deploy.calibrate.POLICIES", {"few": atta.Policy.parse("flip + vflip")})  # a search takes longer
     exec(from_model.replace(".onnx", ".pt2"), names)  # the example exports ONNX
     own = names["model"](names["new_images"]).softmax(dim=1).argmax(dim=1)  # type: ignore[operator]
     assert torch.equal(names["probs"].argmax(dim=1), own)  # type: ignore[attr-defined]
@@ -68,9 +66,7 @@ def test_the_page_of_the_commands_is_up_to_date() -> None:
     assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == generate.cli_page(), "run `make docs`"
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
-)
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
 def test_links_within_the_repository_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8")):
         if not target.startswith("http"):
@@ -84,7 +80,5 @@ def test_every_method_and_command_is_in_the_readme() -> None:
 
 
 def test_any_module_of_torch_is_a_model() -> None:
-    record = atta.collect(
-        nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), torch.rand(5, 3, 2, 2), policy="flip", progress=False
-    )
+    record = atta.collect(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), torch.rand(5, 3, 2, 2), policy="flip", progress=False)
     assert record.predictions.passes == 2

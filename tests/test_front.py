@@ -57,9 +57,7 @@ def test_stratified_views_are_taken_from_a_record_with_exactly_their_repeats(fro
     assert network.views("nudge-4").views["nudge"].shape[1] == 3
     assert network.views("aug1").kinds == ("flip", "crop")
     drawn = network.views("aug8", "random")
-    assert torch.equal(
-        drawn.views["crop"], atta.Record.load(folder / "pool-0.safetensors").predictions.views["crop"][:, :5]
-    )
+    assert torch.equal(drawn.views["crop"], atta.Record.load(folder / "pool-0.safetensors").predictions.views["crop"][:, :5])
     assert {"aug8", "nudge-4", "shift-mix-4"} <= set(network.held)
     assert not {"nudge-2", "shift-mix-5"} & set(network.held)
 
@@ -110,9 +108,7 @@ def test_an_image_is_averaged_over_the_splits_in_which_it_is_tested(front: Any, 
     seen: dict[int, list[torch.Tensor]] = {}
     for split in (1, 2, 3):
         fitted, tested = Rows(IMAGES, 150, split).drawn()
-        for image, column in zip(
-            tested.tolist(), front.terms(wanted["b"], network.labels, fitted, tested).T, strict=True
-        ):
+        for image, column in zip(tested.tolist(), front.terms(wanted["b"], network.labels, fitted, tested).T, strict=True):
             seen.setdefault(image, []).append(column.double())
     assert 50 < len(seen) < IMAGES  # some are tested more than once, some never
     assert torch.allclose(found, torch.stack([torch.stack(seen[i]).mean(dim=0) for i in sorted(seen)], dim=1))

@@ -286,9 +286,7 @@ def test_part_of_a_record_is_saved_as_that_part(tmp_path):
 
 def test_a_file_with_the_layout_loads_whoever_wrote_it(tmp_path):
     path = tmp_path / "foreign.safetensors"
-    save_file(
-        {"logits": logits(), "view.b": view(2), "view.a": view(1), "labels": torch.zeros(6, dtype=torch.int32)}, path
-    )
+    save_file({"logits": logits(), "view.b": view(2), "view.a": view(1), "labels": torch.zeros(6, dtype=torch.int32)}, path)
     record = Record.load(path)
     assert set(record.predictions.kinds) == {"a", "b"}
     assert record.origin == {}

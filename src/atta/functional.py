@@ -21,9 +21,16 @@ without a loop or an epsilon. `step=0.01` gives the paper's grid instead.
 
 **For every input, ties included, argmax(probs) == argmax(base).** At the bound two classes tie, and rounding would decide
 between them; so leads count as a few roundings shorter (`slack`), the share stays a relative `MARGIN` below, and a row whose
-class would still change is answered with `base`. The slack makes the answer continuous: without it rounding decides between
-blend and `base` where two classes nearly tie, and a batch, a graph or a GPU that rounds differently jumps.
-Half-precision inputs are computed and answered in float32.
+class would still change is answered with `base`.
+
+**The answer is continuous** in `base` and `fused`, so that a batch, a graph or a GPU that rounds differently answers the same.
+The bound above is not: where a rival is level with the leader in both, lead and gain are 0/0, and the last bit would decide
+between all of the views and none of them. So a rival that is `near` in both holds the share back, the more the nearer it is,
+
+    (lead_j + loss_j) / max(lead_j + gain_j, near)    with  near = NEAR · base_c  and  loss_j = fused_c - fused_j where positive
+
+in the place of lead_j / (lead_j + gain_j): the same wherever the two are apart by `near` in either, never more than it, and no
+steeper than 1 / near. Half-precision inputs are computed and answered in float32.
 """
 
 from collections.abc import Sequence
@@ -40,6 +47,7 @@ First: TypeAlias = Int[Tensor, "n 1"]
 
 MARGIN = 1e-4  # ONNX exporters fold a factor closer to 1 than about 1e-5 away, and the ties come back
 TINY = 1e-30  # a lead that counts as none; well inside float32's range, its reciprocal too
+NEAR = 0.02  # of the leader's probability: rivals that are closer in both answers hold the share back
 
 
 def fuse(view_logits: ViewLogits, weights: ViewWeights, *, space: Space = "logits") -> Probs:
@@ -82,20 +90,24 @@ def largest_share(
     tensor([0.1000])
     """
     first = leader(base) if first is None else first
-    # Floors instead of masks: the class itself and rivals that do not gain come out at 1, and no 0/0 can leave NaN in the
-    # gradients. In place, because a fresh piece of memory costs as much as the arithmetic.
-    lead = (base.gather(-1, first) - slack(base) - base).clamp_(min=TINY)
-    gain = (fused - fused.gather(-1, first)).clamp_(min=0)
-    catch_up = (lead / gain.add_(lead)).amin(dim=-1)
     limit = torch.as_tensor(limit, dtype=base.dtype, device=base.device).clamp(0, 1)
+    ahead = base.gather(-1, first)
+    lead, gain = ahead - slack(base) - base, fused - fused.gather(-1, first)
     if step is not None:
-        return _share_on_grid(base, fused, limit, catch_up, step, first)
+        return _share_on_grid(base, fused, limit, lead, gain, step, first)
+    # In place where it can be, because a fresh piece of memory costs as much as the arithmetic.
+    lead = lead.clamp_(min=0)
+    reach = torch.maximum(lead + gain.clamp(min=0), NEAR * ahead)
+    catch_up = ((lead - gain.clamp(max=0)) / reach).scatter(-1, first, 1.0).amin(dim=-1)
     # Rows that nobody catches take the limit as it is: a minimum with 1 would halve the slope of a limit of 1.
     return torch.where(catch_up < 1, torch.minimum(limit, (1 - MARGIN) * catch_up), limit)
 
 
-def _share_on_grid(base: Probs, fused: Probs, limit: Scalar, catch_up: Shares, step: float, first: First) -> Shares:
-    """Walk down from the limit as Algorithms 1 and 2 do, starting next to where the closed form says the walk ends."""
+def _share_on_grid(base: Probs, fused: Probs, limit: Scalar, lead: Probs, gain: Probs, step: float, first: First) -> Shares:
+    """Walk down from the limit as Algorithms 1 and 2 do, starting next to where a rival draws level."""
+    # Floors instead of masks: the class itself and rivals that do not gain come out at 1, and there is no 0/0.
+    lead = lead.clamp(min=TINY)
+    catch_up = (lead / (lead + gain.clamp(min=0))).amin(dim=-1)
     steps = ((limit - catch_up) / step).detach().ceil().clamp(min=0)  # detached: the share then moves as the limit does
     share = torch.zeros_like(catch_up)
     for nearby in (1, 0, -1):  # rounding can put the end of the walk one step to either side; the fewest steps win

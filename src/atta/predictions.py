@@ -64,9 +64,7 @@ class Predictions:
             if view.ndim != 3:
                 raise InputError(f"view {name!r} must have shape (images, repeats, classes), got {_shape(view)}")
             if view.shape[0] != n or view.shape[2] != k or view.shape[1] == 0:
-                raise InputError(
-                    f"view {name!r} must have shape ({n}, repeats ≥ 1, {k}) like the logits, got {_shape(view)}"
-                )
+                raise InputError(f"view {name!r} must have shape ({n}, repeats ≥ 1, {k}) like the logits, got {_shape(view)}")
             checked[name] = view
         dtype = torch.float32
         for tensor in (logits, *checked.values()):
@@ -177,9 +175,7 @@ def as_labels(labels: Any, *, images: int, classes: int) -> Labels:
     wrong = ((tensor < 0) | (tensor >= classes)).nonzero()
     if len(wrong):
         row = int(wrong[0])
-        raise InputError(
-            f"labels must lie in 0 … {classes - 1}, got {int(tensor[row])} in row {row} ({len(wrong)} such)"
-        )
+        raise InputError(f"labels must lie in 0 … {classes - 1}, got {int(tensor[row])} in row {row} ({len(wrong)} such)")
     return tensor
 
 
@@ -254,17 +250,13 @@ def find_record(name: str | os.PathLike[str]) -> Record:
     bundled = {path.stem: path for path in sorted(BUNDLED.glob("*.safetensors"))}
     if str(name) in bundled:
         return Record.load(bundled[str(name)])
-    raise InputError(
-        f"there is no file {name}, and no bundled record of that name; bundled: {', '.join(bundled) or 'none'}"
-    )
+    raise InputError(f"there is no file {name}, and no bundled record of that name; bundled: {', '.join(bundled) or 'none'}")
 
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the tensors and the text metadata of a safetensors file."""
     if Path(path).is_dir():
-        raise InputError(
-            f"expected a file, got the folder {path}; a saved classifier is read by CalibratedClassifier.load"
-        )
+        raise InputError(f"expected a file, got the folder {path}; a saved classifier is read by CalibratedClassifier.load")
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
@@ -316,9 +308,7 @@ def _as_index(rows: Rows, images: int) -> slice | Tensor:
     except (IndexError, InputError):
         index = torch.empty(0)
     if index.ndim != 1 or index.numel() == 0:
-        raise InputError(
-            f"expected a slice or a list of rows that leaves at least one image, got {rows!r} of {images} images"
-        )
+        raise InputError(f"expected a slice or a list of rows that leaves at least one image, got {rows!r} of {images} images")
     return index
 
 

@@ -41,8 +41,7 @@ def test_adam_gives_the_same_bits_in_whatever_company(method, step, space, dtype
     many = {"flip": 1, "crop": 2, "brightness": 1, "contrast": 1, "blur": 3, "noise": 1}
     shapes = [(80, 7, 4), (80, 10, 4), (81, 10, 4), (80, 10, 6), (60, 30, 3), (55, 100, 2)] * 3
     sets = [
-        toy(n, k, seed=i, dtype=dtype, signal=1.0, kinds=dict(list(many.items())[:m]))
-        for i, (n, k, m) in enumerate(shapes)
+        toy(n, k, seed=i, dtype=dtype, signal=1.0, kinds=dict(list(many.items())[:m])) for i, (n, k, m) in enumerate(shapes)
     ]
     alone = [adam.fit(*one) for one in sets]
     check_same(adam.fit_many(sets), alone)

@@ -139,10 +139,7 @@ def test_never_changes_the_predicted_class(name, seed, image, view):
     for dtype in (torch.float32, torch.float64):
         test = Predictions(
             HARD[image](torch.randn(80, 4, generator=g, dtype=torch.float64)).to(dtype),
-            {
-                kind: HARD[view](torch.randn(80, r, 4, generator=g, dtype=torch.float64)).to(dtype)
-                for kind, r in KINDS.items()
-            },
+            {kind: HARD[view](torch.randn(80, r, 4, generator=g, dtype=torch.float64)).to(dtype) for kind, r in KINDS.items()},
         )
         check_answer(fitted(name, dtype)(test), test, SETTINGS[name])
 
@@ -306,9 +303,7 @@ def test_fitting_none_gives_none():
 @EVERY
 def test_extreme_logits_at_fit_time_leave_finite_numbers(name):
     predictions, labels = toy(12)
-    wild = Predictions(
-        1e4 * predictions.logits.sign(), {kind: 1e4 * view.sign() for kind, view in predictions.views.items()}
-    )
+    wild = Predictions(1e4 * predictions.logits.sign(), {kind: 1e4 * view.sign() for kind, view in predictions.views.items()})
     calibrator = SETTINGS[name].fit(wild, labels)
     assert all(torch.isfinite(buffer).all() for buffer in calibrator.buffers())
     for test in (wild, toy(30, seed=1)[0]):

@@ -66,9 +66,7 @@ def test_no_candidate_within_one_standard_error_has_fewer_passes_than_the_choice
     chosen, *others = rank(answers, LABELS)
     assert sorted([chosen.policy, *(one.policy for one in others)]) == sorted(answers)
     assert chosen.close
-    assert min(one.nll for one in (chosen, *others)) == min(
-        losses(p, LABELS).mean().item() for _, p in answers.values()
-    )
+    assert min(one.nll for one in (chosen, *others)) == min(losses(p, LABELS).mean().item() for _, p in answers.values())
     for one in others:
         assert not one.close or (one.passes, one.nll) >= (chosen.passes, chosen.nll)
     assert [one.nll for one in others] == sorted(one.nll for one in others)

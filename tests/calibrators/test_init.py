@@ -33,9 +33,7 @@ def test_an_unknown_method_is_answered_with_the_nearest_name(name, near):
 
 
 def test_an_unknown_setting_is_answered_with_the_nearest_name():
-    with pytest.raises(
-        InputError, match=r"v-atta has no setting 'optimiser'\. Did you mean 'optimizer'\? It has: views,"
-    ):
+    with pytest.raises(InputError, match=r"v-atta has no setting 'optimiser'\. Did you mean 'optimizer'\? It has: views,"):
         find_method("v-atta", optimiser="adam")
     with pytest.raises(InputError, match=r"vanilla has no setting 'bins'\. It has: none"):
         find_method("vanilla", bins=3)

@@ -78,9 +78,7 @@ def test_dirichlet_chooses_the_pair_that_a_fit_a_fold_and_a_pair_chooses():
         for held_out in folds(30, 3, seed=2):
             kept = [i for i in range(30) if i not in held_out.tolist()]
             part = Dirichlet(grid=[pair]).fit(predictions[kept], labels[kept])
-            probs = [
-                reference.softmax(part.weight.numpy() @ x + part.bias.numpy()) for x in log_probs[held_out].numpy()
-            ]
+            probs = [reference.softmax(part.weight.numpy() @ x + part.bias.numpy()) for x in log_probs[held_out].numpy()]
             total += reference.nll(probs, labels[held_out].tolist()) * len(held_out)
         slow[pair] = total
     best = min(slow, key=slow.__getitem__)

@@ -20,9 +20,7 @@ from atta.functional import leader
 seeds = st.integers(0, 2**32 - 1)
 
 
-def made(
-    n: int, k: int = 4, seed: int = 0, *, differing: bool = False, scale: float = 3.0
-) -> tuple[Predictions, Tensor]:
+def made(n: int, k: int = 4, seed: int = 0, *, differing: bool = False, scale: float = 3.0) -> tuple[Predictions, Tensor]:
     """An over-confident network, two kinds of view; `differing`: each knows about one half of the classes alone."""
     g = torch.Generator().manual_seed(seed)
     labels = torch.randint(k, (n,), generator=g)
@@ -142,9 +140,7 @@ def test_the_strength_is_the_largest_within_two_standard_errors_of_the_best(seed
             return start._replace(limit=torch.tensor(strength))
 
         def _losses(self, images, point):
-            strength = (
-                math.inf if point.limit == shrunk.STIFF else min(tried, key=lambda s: abs(s - point.limit.item()))
-            )
+            strength = math.inf if point.limit == shrunk.STIFF else min(tried, key=lambda s: abs(s - point.limit.item()))
             return torch.from_numpy(depth[strength])[images.labels]
 
     def worse(strength: float, than: float) -> bool:

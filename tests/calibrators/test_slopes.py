@@ -40,9 +40,7 @@ def by_autograd(data, parameters, rows, *, step, space, prior) -> dict[str, Tens
         loss = nll(blend(base, fused, largest_share(base, fused, limit, step=step)), labels)
         loss = loss + prior * weights.square().sum(dim=0).mean()
         found.append(torch.autograd.grad(loss, [weights, limit]))
-    return {
-        name: torch.stack(parts) for name, parts in zip(("weights", "limit"), zip(*found, strict=True), strict=True)
-    }
+    return {name: torch.stack(parts) for name, parts in zip(("weights", "limit"), zip(*found, strict=True), strict=True)}
 
 
 @given(
@@ -81,9 +79,7 @@ def test_a_limit_of_zero_leaves_zero_in_closed_form_and_stays_there_on_the_grid(
 @settings(max_examples=60, deadline=None)
 def test_ties_and_extremes_leave_finite_slopes(seed, scale, wide, space, step, dtype):
     (base, views, labels), parameters = problem(seed, 2, 20, 3, 4, wide=wide, dtype=torch.float64)
-    base = torch.cat(
-        [base[:, :10], base[:, 10:].mul(8).round().clamp(max=1)], dim=1
-    )  # ones and zeros, and ties of them
+    base = torch.cat([base[:, :10], base[:, 10:].mul(8).round().clamp(max=1)], dim=1)  # ones and zeros, and ties of them
     views = (scale * views.sign()).to(dtype)
     parameters = {name: value.to(dtype) for name, value in parameters.items()}
     found = nll_slopes(base.to(dtype), views, labels, step=step, space=space)(parameters, torch.arange(20))

@@ -63,18 +63,14 @@ def test_run_says_what_is_wrong_in_one_sentence(folder: Path) -> None:
     assert "is not a whole safetensors file" in atta("run", file, "--records", records, code=2)
 
 
-def test_reproduce_prints_ours_beside_the_published_and_the_claims(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reproduce_prints_ours_beside_the_published_and_the_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("policies-validation-cifar10", "policies-test-cifar10")
     for name in names:  # with two epochs instead of five hundred
         text = (experiments_folder() / f"{name}.toml").read_text(encoding="utf-8")
         (tmp_path / f"{name}.toml").write_text(text.replace("step = 0.01", "epochs = 2\nstep = 0.01"))
     monkeypatch.setattr("atta.paper.reproduce.experiments_folder", lambda: tmp_path)
     record, records = made_up(60, 10), tmp_path / "records"
-    views = {
-        kind: view[:, :1].repeat(1, 5, 1) if kind != "flip" else view for kind, view in record.predictions.views.items()
-    }
+    views = {kind: view[:, :1].repeat(1, 5, 1) if kind != "flip" else view for kind, view in record.predictions.views.items()}
     Record(Predictions(record.predictions.logits, views), record.labels).save(records / "cifar10.safetensors")
     output = atta(
         *("reproduce", "--only", names[0], "--only", names[1], "--records", str(records), "-o", str(tmp_path / "out")),

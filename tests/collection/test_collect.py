@@ -103,9 +103,7 @@ def test_bytes_and_the_floats_they_stand_for_give_the_same_record():
 def test_a_network_is_given_pixels_in_its_own_dtype_and_answers_in_float32_or_wider(dtype):
     record = run(twenty(), model=small_network().to(dtype))
     assert record.predictions.logits.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    assert torch.allclose(
-        record.predictions.logits.float(), run(twenty(), model=small_network()).predictions.logits, atol=0.05
-    )
+    assert torch.allclose(record.predictions.logits.float(), run(twenty(), model=small_network()).predictions.logits, atol=0.05)
 
 
 def test_the_record_can_be_learned_from():
@@ -376,9 +374,7 @@ def test_images_of_different_sizes_are_named_and_can_be_resized(folder):
 
 
 def test_a_folder_without_images_or_with_two_kinds_of_order_is_refused(folder, tmp_path):
-    with pytest.raises(
-        InputError, match=r"expected images, or folders of images named by their class, in .* found images"
-    ):
+    with pytest.raises(InputError, match=r"expected images, or folders of images named by their class, in .* found images"):
         run(tmp_path)
     (folder / "loose.png").write_bytes((folder / "a" / "00.png").read_bytes())
     with pytest.raises(InputError, match=r"found both: loose\.png and a, b, c"):

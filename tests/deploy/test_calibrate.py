@@ -179,9 +179,7 @@ def test_the_model_is_kept_as_it_is(labels):
     classifier = calibrate(atta.Normalized(model, [0.5] * 3, [0.25] * 3), pixels(), labels, method="mean-tta")
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not model.training
-    assert np.allclose(
-        classifier.details(pixels(4)).base, model(pixels(4) / 255 * 4 - 2).softmax(1).detach(), atol=1e-5
-    )
+    assert np.allclose(classifier.details(pixels(4)).base, model(pixels(4) / 255 * 4 - 2).softmax(1).detach(), atol=1e-5)
 
 
 def test_a_network_of_float64_is_calibrated_in_float64(labels):

@@ -199,12 +199,8 @@ def write_graph(path: Path, *, base: str = "base", pixels: int = onnx.TensorProt
     return path
 
 
-@pytest.mark.parametrize(
-    ("pixels", "dtype"), [(onnx.TensorProto.UINT8, torch.uint8), (onnx.TensorProto.FLOAT, torch.float32)]
-)
-def test_a_graph_in_onnx_says_what_it_takes_and_answers_by_name(
-    pixels: int, dtype: torch.dtype, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("pixels", "dtype"), [(onnx.TensorProto.UINT8, torch.uint8), (onnx.TensorProto.FLOAT, torch.float32)])
+def test_a_graph_in_onnx_says_what_it_takes_and_answers_by_name(pixels: int, dtype: torch.dtype, tmp_path: Path) -> None:
     graph = open_graph(write_graph(tmp_path / "graph.onnx", pixels=pixels))
     assert (graph.shape, graph.dtype, graph.classes) == ((3, 4, 5), dtype, 3)
     images = torch.randint(0, 3, (2, 3, 4, 5), generator=torch.Generator().manual_seed(0)).to(dtype)

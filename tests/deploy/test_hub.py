@@ -99,9 +99,7 @@ def test_the_front_matter_says_every_metric_after_calibration_and_what_was_added
     assert "Brier" not in str(bare)
 
 
-def test_a_repository_is_fetched_without_what_loading_does_not_need(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_repository_is_fetched_without_what_loading_does_not_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classifier = made_classifier(summary=False)
     classifier.save_pretrained(tmp_path)
     asked: dict[str, Any] = {}

@@ -13,9 +13,7 @@ def test_the_summary_is_that_of_held_out_images(fitted, network, labels):
     held = held_out(atta.CATTA(), record.predictions, labels)
     summary = fitted.summary
     assert summary.after == atta.evaluate(held, labels, metrics=("brier", "ece", "nll"))
-    assert summary.before == atta.evaluate(
-        record.predictions.logits.softmax(1), labels, metrics=("brier", "ece", "nll")
-    )
+    assert summary.before == atta.evaluate(record.predictions.logits.softmax(1), labels, metrics=("brier", "ece", "nll"))
     assert (summary.method, summary.policy, summary.passes) == ("c-atta", POLICY, 4)
     assert (summary.images, summary.classes, summary.class_changes) == (60, 3, 0)
     assert fitted.mean_passes == 4

@@ -42,9 +42,7 @@ def test_every_two_contenders_of_one_size_have_a_difference_and_a_chosen_policy_
 ) -> None:
     experiment = small(methods={"vanilla": {}, "quick": {"method": "m-atta", **QUICK}}, validation=[80, 100])
     found = run(experiment, {"a": record}).intervals
-    assert {
-        (i.validation, i.method, i.policy, i.choice, i.against) for i in found if i.metric == "nll" and i.against
-    } == {
+    assert {(i.validation, i.method, i.policy, i.choice, i.against) for i in found if i.metric == "nll" and i.against} == {
         (size, "quick", "", rule, against)
         for size in (80, 100)
         for rule, against in (("paper", "vanilla"), ("cross-validated", "vanilla"), ("cross-validated", "quick"))

@@ -21,10 +21,7 @@ pytestmark = pytest.mark.usefixtures("few_resamples")
 
 
 def values(results: Results, **columns: Any) -> dict[tuple[Any, ...], float]:
-    return {
-        (r.validation, r.split, r.method, r.policy, r.choice, r.seed, r.metric): r.value
-        for r in results.where(**columns)
-    }
+    return {(r.validation, r.split, r.method, r.policy, r.choice, r.seed, r.metric): r.value for r in results.where(**columns)}
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +98,7 @@ def test_a_record_of_other_images_is_tested_whole(record: Record) -> None:
 
 def test_images_of_no_known_class_have_entropies_and_are_told_from_the_others(record: Record) -> None:
     foreign = Record(
-        Predictions(
-            torch.zeros(40, 5), {kind: torch.zeros(40, v.shape[1], 5) for kind, v in record.predictions.views.items()}
-        )
+        Predictions(torch.zeros(40, 5), {kind: torch.zeros(40, v.shape[1], 5) for kind, v in record.predictions.views.items()})
     )
     experiment = small(test="b", metrics=["entropy", "shannon_entropy", OOD_AUROC])
     results = run(experiment, {"a": record, "b": foreign})
@@ -129,9 +124,7 @@ def test_a_second_run_gives_the_same_numbers_to_the_last_digit(usual: Results, r
     experiment, first = small(), usual
     kept = Fits({"a": record}, tmp_path)
     assert run(experiment, {"a": record}, fits=kept).to_json() == first.to_json()
-    assert run(experiment, {"a": record}, fits=Fits({"a": record}, tmp_path)).to_json() == first.to_json(), (
-        "from the folder"
-    )
+    assert run(experiment, {"a": record}, fits=Fits({"a": record}, tmp_path)).to_json() == first.to_json(), "from the folder"
 
 
 @pytest.mark.parametrize(
@@ -146,9 +139,7 @@ def test_a_second_run_gives_the_same_numbers_to_the_last_digit(usual: Results, r
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_a_changed_setting_changes_only_what_depends_on_it(
-    usual: Results, record: Record, change: dict[str, Any]
-) -> None:
+def test_a_changed_setting_changes_only_what_depends_on_it(usual: Results, record: Record, change: dict[str, Any]) -> None:
     before = values(usual)
     after = values(run(small(**change), {"a": record}))
     both = before.keys() & after.keys()

@@ -71,9 +71,7 @@ def endless(record: Record, tmp_path: Path, *, killed: bool = False) -> Task:
 
 
 def test_a_process_that_is_killed_is_one_sentence(record: Record, tmp_path: Path) -> None:
-    with pytest.raises(
-        InputError, match="a process that fitted was ended, perhaps for want of memory; the same call goes on"
-    ):
+    with pytest.raises(InputError, match="a process that fitted was ended, perhaps for want of memory; the same call goes on"):
         list(run([endless(record, tmp_path, killed=True)], 1))
 
 

@@ -56,10 +56,7 @@ def test_a_policy_is_named_where_there_are_several_and_a_rule_where_it_is_not_th
         Row(method="plain", policy="aug4", **shared),
         *(Row(method="given", policy=policy, **shared) for policy in ("aug1", "aug2")),
         *(Row(method="chosen", policy=f"aug{split}", split=split, choice="paper", **shared) for split in (1, 2)),
-        *(
-            Row(method="chosen", policy=f"aug{split}", split=split, choice="cross-validated", **shared)
-            for split in (1, 2)
-        ),
+        *(Row(method="chosen", policy=f"aug{split}", split=split, choice="cross-validated", **shared) for split in (1, 2)),
     ]
     names = {row["method"] for row in data(ranking(rows))}
     assert names == {"plain", "given · aug1", "given · aug2", "chosen", "chosen · cross-validated"}
@@ -75,13 +72,9 @@ def test_sizes_have_a_panel_a_metric_and_a_line_a_method() -> None:
     spec = sizes(rows).to_dict()
     assert len(spec["concat"]) == 2
     drawn = data(sizes(rows, ["brier"]))
-    assert {(row["method"], row["validation"]) for row in drawn} == {
-        (f"method {i}", n) for i in range(9) for n in (100, 1000)
-    }
+    assert {(row["method"], row["validation"]) for row in drawn} == {(f"method {i}", n) for i in range(9) for n in (100, 1000)}
     looks = told_apart([f"method {i}" for i in range(140)])
-    ranges = zip(
-        *(looks[channel].to_dict()["scale"]["range"] for channel in ("color", "shape", "strokeDash")), strict=True
-    )
+    ranges = zip(*(looks[channel].to_dict()["scale"]["range"] for channel in ("color", "shape", "strokeDash")), strict=True)
     assert len({str(look) for look in ranges}) == 140, "no two methods look the same"
     with pytest.raises(InputError, match="how many images"):
         sizes(many(2))

@@ -54,9 +54,7 @@ def test_the_weights_are_drawn_to_the_last_bit(detail: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("classes", "labels"), [(10, True), (40, True), (100, False), (1000, False)])
-def test_many_classes_have_no_names_on_the_axis(
-    classes: int, labels: bool, detail: dict[str, Any], tmp_path: Path
-) -> None:
+def test_many_classes_have_no_names_on_the_axis(classes: int, labels: bool, detail: dict[str, Any], tmp_path: Path) -> None:
     chart = weights(with_classes(detail, [f"class {i}" for i in range(classes)]))
     assert len(data(chart)) == classes * len(detail["views"]["kinds"])
     svg = picture(chart, tmp_path / "weights.svg").read_text(encoding="utf-8")
@@ -94,6 +92,4 @@ def test_of_many_classes_those_of_the_largest_gaps_are_shown_and_the_rest_said(d
         assert (row["confidence"], row["accuracy"]) == (found["confidence"][i], found["accuracy"][i])
         assert row["low"] <= row["gap"] <= row["high"]
     said = chart.to_dict()["description"]
-    assert (
-        f"30 largest gaps of 800 classes; the other 770 are within ±{everything[30]:.3f}; 200 never predicted" in said
-    )
+    assert f"30 largest gaps of 800 classes; the other 770 are within ±{everything[30]:.3f}; 200 never predicted" in said

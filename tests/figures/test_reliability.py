@@ -38,9 +38,7 @@ def test_a_diagram_of_probabilities_shows_their_ece(detail: dict[str, Any]) -> N
     assert '"ours"' in spec
     array = probs.numpy()
     array.flags.writeable = False
-    assert data(atta.reliability(array[::-1], labels.tolist()[::-1])) == data(
-        atta.reliability(probs.flip(0), labels.flip(0))
-    )
+    assert data(atta.reliability(array[::-1], labels.tolist()[::-1])) == data(atta.reliability(probs.flip(0), labels.flip(0)))
     assert len([row for row in data(atta.reliability(probs, labels, bins=1)) if "images" in row]) == 1
 
 
@@ -62,9 +60,7 @@ def test_what_is_no_probability_is_refused_by_a_diagram() -> None:
 def test_methods_stand_side_by_side_with_the_same_axes() -> None:
     record = made_up(200, seed=6)
     probs, labels = record.predictions.logits.softmax(-1), record.require_labels()
-    spec = atta.compare_plot(
-        {"vanilla": probs, "sharper.[0]": probs**2 / (probs**2).sum(1, keepdim=True)}, labels
-    ).to_dict()
+    spec = atta.compare_plot({"vanilla": probs, "sharper.[0]": probs**2 / (probs**2).sum(1, keepdim=True)}, labels).to_dict()
     assert [panel["title"]["text"] for panel in spec["concat"]] == [["vanilla"], ["sharper.[0]"]]
     domains = {str(d) for d in re.findall(r'"scale": {"domain": (\[0, 1\])', json.dumps(spec))}
     assert domains == {"[0, 1]"}

@@ -70,18 +70,14 @@ def test_dark_differs_from_light_in_the_config_alone(name: str, results: Results
     assert light == dark
 
 
-@pytest.mark.parametrize(
-    "name", ["confidence_histogram", "weights", "shares", "per_class", "ranking", "entropy", "cost"]
-)
+@pytest.mark.parametrize("name", ["confidence_histogram", "weights", "shares", "per_class", "ranking", "entropy", "cost"])
 def test_one_panel_can_fill_its_container(name: str, results: Results, detail: dict[str, Any]) -> None:
     assert drawings(results, detail)[name](width="container").to_dict()["width"] == "container"
 
 
 def test_no_name_from_a_file_becomes_the_name_of_a_field(detail: dict[str, Any]) -> None:
     odd = with_classes(detail, ODD)
-    rows = [
-        Row(dataset="d", method=name, metric="brier", value=0.1, validation=n) for name in ODD[:7] for n in (10, 20)
-    ]
+    rows = [Row(dataset="d", method=name, metric="brier", value=0.1, validation=n) for name in ODD[:7] for n in (10, 20)]
     ten = [row for row in rows if row.validation == 10]
     charts = {
         "weights": weights(odd),

@@ -100,9 +100,7 @@ def test_stratified_numbers_fall_once_into_each_part_of_the_range(name, count, r
 
 
 def test_five_brightness_levels_are_five_even_steps():
-    torch.testing.assert_close(
-        stratified_numbers("brightness", 1, 5), torch.tensor([[0.1], [0.3], [0.5], [0.7], [0.9]])
-    )
+    torch.testing.assert_close(stratified_numbers("brightness", 1, 5), torch.tensor([[0.1], [0.3], [0.5], [0.7], [0.9]]))
 
 
 @pytest.mark.parametrize("repeats", range(2, 33))

@@ -100,9 +100,7 @@ def test_two_worker_processes_give_the_same_bits():
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["hypothesis", "torch"])  # once rather than in each worker
     with ProcessPoolExecutor(2, mp_context=context) as workers:
-        halves = [
-            pickle.loads(half) for half in workers.map(worker, [(policy, [*range(20)]), (policy, [*range(20, 32)])])
-        ]
+        halves = [pickle.loads(half) for half in workers.map(worker, [(policy, [*range(20)]), (policy, [*range(20, 32)])])]
     whole = [view for *_, view in policy.render(photos(32), range(32))]
     for first, second, view in zip(*halves, whole, strict=True):
         assert torch.equal(torch.cat([torch.from_numpy(first), torch.from_numpy(second)]), view)
@@ -502,9 +500,7 @@ def assert_pure(view: View) -> None:
     images, indices = photos(6, (3, 16, 16)), torch.arange(6)
     policy = Policy.parse(f"3 {view.name}", views={view.name: view})
     whole = {key[:2]: key[2] for key in policy.render(images, indices)}
-    single = [
-        {key[:2]: key[2] for key in policy.render(images[i : i + 1], indices[i : i + 1])} for i in reversed(range(6))
-    ]
+    single = [{key[:2]: key[2] for key in policy.render(images[i : i + 1], indices[i : i + 1])} for i in reversed(range(6))]
     assert_same_bits(joined(single[::-1]), whole)
     assert all(view.shape == images.shape and not torch.equal(view, images) for view in whole.values())
     assert not torch.equal(whole[view.name, 0], whole[view.name, 1])

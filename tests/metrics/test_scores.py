@@ -60,9 +60,7 @@ def test_every_metric_equals_its_formula_written_as_a_loop(case: tuple[Tensor, l
 def test_every_metric_equals_its_formula_on_an_ordinary_sample(dtype: torch.dtype) -> None:
     probs, labels = sample(200)
     probs = probs.to(dtype)
-    assert evaluate(probs, labels, metrics=SUMMED) == pytest.approx(
-        reference.metrics(probs, labels.tolist()), abs=1e-12
-    )
+    assert evaluate(probs, labels, metrics=SUMMED) == pytest.approx(reference.metrics(probs, labels.tolist()), abs=1e-12)
 
 
 @pytest.mark.parametrize(("n", "gap"), [(1, 0.1), (3, 0.0), (20, 0.1), (40, 0.0)])
@@ -76,9 +74,7 @@ def test_smooth_ece_equals_gaussians_that_are_added_one_by_one(n: int, gap: floa
 
 
 def test_smooth_ece_equals_that_of_its_authors() -> None:
-    relplot = pytest.importorskip(
-        "relplot", reason="relplot, the library of the authors of smooth ECE, is not installed"
-    )
+    relplot = pytest.importorskip("relplot", reason="relplot, the library of the authors of smooth ECE, is not installed")
     probs, labels = sample(2000)
     confidence, winner = probs.max(1)
     theirs = relplot.smECE(confidence.numpy(), (winner == labels).double().numpy())
@@ -211,8 +207,7 @@ def test_torchmetrics_puts_exact_ones_into_a_sixteenth_bin_and_we_do_not() -> No
     probs = torch.tensor([[1.0, 0.0], [0.95, 0.05]], dtype=torch.float64)
     labels = torch.tensor([1, 0])  # sure and wrong, nearly sure and right: together in (14/15, 1]
     theirs = {
-        norm: MulticlassCalibrationError(num_classes=2, n_bins=15, norm=norm)(probs, labels).item()
-        for norm in ("l1", "max")
+        norm: MulticlassCalibrationError(num_classes=2, n_bins=15, norm=norm)(probs, labels).item() for norm in ("l1", "max")
     }
     assert theirs["l1"] == pytest.approx((1 + 0.05) / 2)  # two bins of one image
     assert theirs["max"] == pytest.approx(1)

@@ -55,9 +55,7 @@ def test_the_memory_of_sums_does_not_grow_with_the_images() -> None:
 def test_sums_of_named_metrics_and_other_bins_agree_with_evaluate() -> None:
     probs, labels = sample(100)
     names = ["classwise_ece", "ece"]
-    assert Sums(5, count=7, metrics=names).update(probs, labels).compute() == evaluate(
-        probs, labels, metrics=names, count=7
-    )
+    assert Sums(5, count=7, metrics=names).update(probs, labels).compute() == evaluate(probs, labels, metrics=names, count=7)
 
 
 @pytest.mark.parametrize("honest", [False, True])

@@ -96,9 +96,7 @@ def test_the_table_has_the_papers_verdict_the_first_split_and_the_mean() -> None
     second = [Row(**{**vars(row), "split": 1, "value": 0.4 if row.method == "m-atta" else row.value}) for row in first]
     table = claims_table(Results((*first.rows, *second), first.about))
     line = next(cells for cells in table.cells if cells[0] == NEVER_WORSE)
-    assert line[2:5] == ("–", "does not hold", "holds"), (
-        "d is not a dataset of the paper; the mean of 0.6 and 0.4 is no worse"
-    )
+    assert line[2:5] == ("–", "does not hold", "holds"), "d is not a dataset of the paper; the mean of 0.6 and 0.4 is no worse"
 
 
 def test_the_published_numbers_are_the_papers() -> None:
@@ -110,13 +108,9 @@ def test_the_published_numbers_are_the_papers() -> None:
     }
     assert published("shift_cifar10")["vanilla"]["nll"] == 2.353
     assert published("policy_test_brier.aid")["m-atta"]["aug5"] == 0.0259
-    assert (
-        sum(len(numbers) for table in paper()["tables"].values() for numbers in table.values()) == 5 * 8 * 4 + 6 * 2 * 8
-    )
+    assert sum(len(numbers) for table in paper()["tables"].values() for numbers in table.values()) == 5 * 8 * 4 + 6 * 2 * 8
 
 
 def test_a_table_the_paper_does_not_have_is_said() -> None:
-    with pytest.raises(
-        InputError, match=r"the paper has no table 'in_distribution'. Did you mean 'in_distribution.aid'\?"
-    ):
+    with pytest.raises(InputError, match=r"the paper has no table 'in_distribution'. Did you mean 'in_distribution.aid'\?"):
         published("in_distribution")

@@ -252,9 +252,7 @@ def test_a_checkpoint_of_another_training_is_refused_too(root, tmp_path, monkeyp
         stop_at(patch, training._Run, "epoch", 2)
         with pytest.raises(KeyboardInterrupt):
             make("aid", **chosen)
-    with pytest.raises(
-        InputError, match=r"checkpoint.pt to belong to this run, but its shape is \[3, 16, 16\] and not"
-    ):
+    with pytest.raises(InputError, match=r"checkpoint.pt to belong to this run, but its shape is \[3, 16, 16\] and not"):
         make("aid", **chosen | {"making": replace(MAKING, image_size=20)})
 
 
@@ -296,9 +294,7 @@ def test_an_obstacle_is_one_sentence(tmp_path, monkeypatch):
         "aid_ood": f"aid_ood: no train split of aid and no test split of cifar10{nothing}",
     }
     assert obstacle("aid", tmp_path / "none") == f"aid: expected a folder of data, found none at {tmp_path / 'none'}"
-    assert obstacle("aid") == (
-        "aid: no train split of aid and no test split of aid: ATTA_DATA does not say where the data is"
-    )
+    assert obstacle("aid") == ("aid: no train split of aid and no test split of aid: ATTA_DATA does not say where the data is")
     with pytest.raises(InputError, match=r"^cifar100: no train split of cifar100 and no test split"):
         make("cifar100", **settings(tmp_path, tmp_path))
     with pytest.raises(InputError, match=r"got 'cifar10_shft'. Did you mean 'cifar10_shift'\?"):
@@ -310,8 +306,7 @@ def test_an_obstacle_is_one_sentence(tmp_path, monkeypatch):
 
 def test_too_few_images_to_leave_some_out_are_named_before_the_training(root, tmp_path):
     expected = (
-        "^cifar10_ood: expected more than 18 images in the test split of aid, of which that many are for validation, "
-        "found 18$"
+        "^cifar10_ood: expected more than 18 images in the test split of aid, of which that many are for validation, found 18$"
     )
     with pytest.raises(InputError, match=expected):
         make("cifar10_ood", **settings(root, tmp_path) | {"making": replace(MAKING, validation=18)})

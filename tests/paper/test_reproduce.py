@@ -64,9 +64,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(
-    few_resamples: None, data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Reproduction, Places, list[str]]:
+def whole(few_resamples: None, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Places, list[str]]:
     """Everything the paper has, from images to numbers."""
     said: list[str] = []
     places = Places(output=tmp_path_factory.mktemp("out"), data=data)
@@ -127,9 +125,7 @@ def test_the_experiments_lie_beside_the_source_or_inside_the_installed_package(
 def test_a_table_that_the_paper_does_not_have_is_named_when_the_file_is_read(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('published = "in_distribution.cifr10"\ndataset = "shop"\nfit = "cifar10"\n[methods.vanilla]\n')
-    sentence = (
-        "mine.toml: published: the paper has no table 'in_distribution.cifr10'. Did you mean 'in_distribution.cif"
-    )
+    sentence = "mine.toml: published: the paper has no table 'in_distribution.cifr10'. Did you mean 'in_distribution.cif"
     assert sentence in str(command("run", str(file), ok=False).exception)
     with pytest.raises(InputError, match=re.escape(sentence)):
         find_experiments(folder=tmp_path)
@@ -267,9 +263,7 @@ def test_what_cannot_be_had_is_skipped_with_a_line(tmp_path: Path) -> None:
 
 def test_bundled_records_serve_where_no_folder_is_named(tmp_path: Path) -> None:
     plain = Places(output=tmp_path)
-    assert {name for name in RECORDINGS if plain.find(name)} == {
-        *("cifar10", "cifar10_nudged", "cifar10_shift", "cifar10_ood")
-    }
+    assert {name for name in RECORDINGS if plain.find(name)} == {*("cifar10", "cifar10_nudged", "cifar10_shift", "cifar10_ood")}
     assert not any(Places(output=tmp_path, records=tmp_path).find(name) for name in RECORDINGS)
     assert not any(Places(output=tmp_path, data=tmp_path).find(name) for name in RECORDINGS)
 

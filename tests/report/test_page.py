@@ -137,9 +137,7 @@ def test_every_control_has_a_name_and_every_table_its_heads(page: Page) -> None:
 
 def test_results_that_were_saved_make_the_same_page_and_a_file_holds_it(two: Results, tmp_path: Path) -> None:
     path = write_report(two, tmp_path / "new" / "report.html", title="A title")
-    assert path.read_text(encoding="utf-8") == report(
-        Results.load(two.save(tmp_path / "results.json")), title="A title"
-    )
+    assert path.read_text(encoding="utf-8") == report(Results.load(two.save(tmp_path / "results.json")), title="A title")
     assert path.stat().st_size < 1_200_000
 
 
@@ -193,9 +191,7 @@ def test_without_intervals_differences_are_paired_over_splits_with_students(resu
     table = {(method, metric): cell["text"] for method, metric, cell in cells(page)}
     for method in QUICK[1:]:
         for metric in ("brier", "ece", "mc_brier", "nll"):
-            here, base = (
-                [row.value for row in results.where(method=name, metric=metric)] for name in (method, "vanilla")
-            )
+            here, base = ([row.value for row in results.where(method=name, metric=metric)] for name in (method, "vanilla"))
             steps = [a - b for a, b in zip(here, base, strict=True)]
             half = stats.t.ppf(0.975, 2) * stdev(steps) / math.sqrt(3)
             text = f"{fmean(steps):+.4f} ± {half:.4f}".replace("-", "−")
@@ -291,9 +287,7 @@ def test_images_that_were_fitted_on_recommend_nothing() -> None:
 
 def test_a_method_that_changes_classes_is_not_recommended() -> None:
     results = invented({"vanilla": [0.3, 0.3], "a": [0.1, 0.1]})
-    changing = [
-        replace(row, value=7.0) if (row.method, row.metric) == ("a", "class_changes") else row for row in results
-    ]
+    changing = [replace(row, value=7.0) if (row.method, row.metric) == ("a", "class_changes") else row for row in results]
     page = Page(report(Results(tuple(changing))))
     assert "only vanilla is known to keep the predicted class" in page.verdict
     assert "recommended" not in page.words
@@ -374,9 +368,7 @@ def test_a_number_that_is_none_is_shown_as_such() -> None:
 
 
 def test_each_dataset_has_its_section_and_the_contents_name_it() -> None:
-    page = Page(
-        report(compared(("vanilla", "temperature"), splits=2, records={"one": made_up(300), "two": made_up(350)}))
-    )
+    page = Page(report(compared(("vanilla", "temperature"), splits=2, records={"one": made_up(300), "two": made_up(350)})))
     assert [e["text"].strip() for e in page.all("h2")] == ["one", "two", "What was run"]
     assert {e["href"] for e in page.all("a")} >= {"#s1", "#s2", "#about"}
     assert {key.split("/")[0] for key in page.data["charts"]} == {"s1", "s2"}

@@ -38,9 +38,7 @@ def test_a_difference_can_be_looked_up_in_both_directions() -> None:
         (math.nan, 0.2, "lower", None),
     ],
 )
-def test_only_an_interval_that_excludes_0_is_sure(
-    low: float, high: float, better: str | None, found: int | None
-) -> None:
+def test_only_an_interval_that_excludes_0_is_sure(low: float, high: float, better: str | None, found: int | None) -> None:
     assert judged(low, high, better) == found
 
 

@@ -34,9 +34,7 @@ def grid(value: Callable[[int], float] = float, **columns: list[Any]) -> Results
     """Every combination of the columns, the last one fastest, each with the value of its number."""
     names = {"dataset": ["set"], "method": ["a"], "metric": ["brier"]} | columns
     combinations = itertools.product(*names.values())
-    return Results(
-        tuple(Row(**dict(zip(names, values, strict=True)), value=value(i)) for i, values in enumerate(combinations))
-    )
+    return Results(tuple(Row(**dict(zip(names, values, strict=True)), value=value(i)) for i, values in enumerate(combinations)))
 
 
 ABOUTS = st.dictionaries(st.sampled_from(["atta", "seed"]), st.integers(0, 1))
@@ -91,9 +89,7 @@ def test_a_file_holds_rows_and_what_is_known_of_the_run(tmp_path: Path) -> None:
     results = Results(rows(a=[0.1]).rows, {"splits": 3})
     loaded = Results.load(results.save(tmp_path / "deep" / "results.json"))
     assert loaded == results
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["results.json"], (
-        "no half-written file is left behind"
-    )
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["results.json"], "no half-written file is left behind"
 
 
 @given(st.lists(ROWS, max_size=4))
@@ -105,9 +101,7 @@ def test_csv_gives_back_every_bit_of_every_row(rows: list[Row]) -> None:
 
 
 @given(ABOUTS, ABOUTS, ABOUTS)
-def test_adding_results_loses_nothing_in_any_order_of_brackets(
-    a: dict[str, int], b: dict[str, int], c: dict[str, int]
-) -> None:
+def test_adding_results_loses_nothing_in_any_order_of_brackets(a: dict[str, int], b: dict[str, int], c: dict[str, int]) -> None:
     x, y, z = (Results(grid(method=[name]).rows, about) for name, about in [("x", a), ("y", b), ("z", c)])
     assert (x + y) + z == x + (y + z)
     assert (x + y + z).names("method") == ["x", "y", "z"]

@@ -23,9 +23,7 @@ def grid(value: Callable[[int], float] = float, **columns: list[Any]) -> Results
     """Every combination of the columns, the last one fastest, each with the value of its number."""
     names = {"dataset": ["set"], "method": ["a"], "metric": ["brier"]} | columns
     combinations = itertools.product(*names.values())
-    return Results(
-        tuple(Row(**dict(zip(names, values, strict=True)), value=value(i)) for i, values in enumerate(combinations))
-    )
+    return Results(tuple(Row(**dict(zip(names, values, strict=True)), value=value(i)) for i, values in enumerate(combinations)))
 
 
 TABLE = Results(
@@ -83,9 +81,7 @@ def test_no_rows_have_no_summary() -> None:
 
 def test_the_best_of_a_column_is_marked_among_eligible_methods() -> None:
     results = rows(a=[0.3], b=[0.2], c=[0.1])
-    table = comparison(
-        results, "set", metrics=["brier"], better={"brier": "lower"}, eligible=lambda method: method != "c"
-    )
+    table = comparison(results, "set", metrics=["brier"], better={"brier": "lower"}, eligible=lambda method: method != "c")
     assert table.best == {(1, 1)}
     assert "| b | **0.2000** |" in table.markdown()
 

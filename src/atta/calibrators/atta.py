@@ -17,6 +17,7 @@ from torch import Tensor
 
 from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, base_probs, check_choice, check_step
 from atta.calibrators.fitting import descend, minimize, nll
+from atta.calibrators.scaling import scaled
 from atta.calibrators.slopes import nll_slopes
 from atta.errors import InputError
 from atta.functional import Space, blend, fuse, guarded_blend, largest_share, leader, weighted_sum
@@ -35,24 +36,27 @@ Fit: TypeAlias = tuple[Predictions, Int[Tensor, "_"], tuple[str, ...]]  # with t
 class ViewBlend(Calibrator):
     """The views, weighted and fused, blended into the softmax as far as the class admits: `functional.atta`.
 
-    With `itself` the first row of the weights is that of the image itself.
+    With `itself` the first row of the weights is that of the image itself; with a `temperature` the views are blended into
+    softmax(logits / temperature), whose class is the same.
     """
 
     def __init__(
         self,
         weights: Tensor,
         limit: Tensor,
+        temperature: Tensor | None = None,
         *,
         kinds: Sequence[str],
         step: float | None = None,
         space: Space = "logits",
         itself: bool = False,
     ) -> None:
-        super().__init__(weights=weights, limit=limit)
+        super().__init__(weights=weights, limit=limit, temperature=temperature)
         self.kinds, self.step, self.space, self.itself = tuple(kinds), step, space, itself
 
     weights: Tensor
     limit: Tensor
+    temperature: Tensor | None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -67,9 +71,13 @@ class ViewBlend(Calibrator):
             return weighted_sum(rows, weights).softmax(dim=-1)
         return fuse(torch.stack(rows, dim=1), weights, space=self.space)
 
+    def base(self, logits: Logits) -> Probs:
+        """What the views are blended into: the softmax, at its temperature if there is one."""
+        return base_probs(logits) if self.temperature is None else scaled(logits, self.temperature.to(logits))
+
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Blend what the views say into what the network says."""
-        return guarded_blend(base_probs(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
+        return guarded_blend(self.base(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
 
 
 @dataclass(frozen=True, kw_only=True)

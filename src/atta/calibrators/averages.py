@@ -43,9 +43,13 @@ class AverageBlend(Calibrator):
         """Average the probabilities of the repeats and weigh the kinds: what the views say."""
         return average(mean_probs(views, self.kinds), self.weights.to(logits))
 
+    def base(self, logits: Logits) -> Probs:
+        """What the views are blended into: the softmax."""
+        return base_probs(logits)
+
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Blend what the views say into what the network says."""
-        return guarded_blend(base_probs(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
+        return guarded_blend(self.base(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
 
 
 class ViewMean(Calibrator):
@@ -79,9 +83,7 @@ def average(view_probs: ViewLogits, weights: Tensor) -> Probs:
     return torch.einsum("m,nmk->nk", share, view_probs)
 
 
-def log_mean_probs(
-    logits: Logits, views: Mapping[str, RepeatLogits], kinds: tuple[str, ...], *, original: bool
-) -> Logits:
+def log_mean_probs(logits: Logits, views: Mapping[str, RepeatLogits], kinds: tuple[str, ...], *, original: bool) -> Logits:
     """Return the logarithm of the mean probability over every pass of the network, each counting the same."""
     passes = ([logits.unsqueeze(1)] if original else []) + [views[kind] for kind in kinds]
     every = torch.cat(passes, dim=1)

@@ -123,7 +123,7 @@ class Calibrator(nn.Module, ABC):
     method: Method
     kinds: tuple[str, ...] = ()
 
-    def __init__(self, **learned: Tensor) -> None:
+    def __init__(self, **learned: Tensor | None) -> None:
         super().__init__()
         for name, tensor in learned.items():
             self.register_buffer(name, tensor)
@@ -188,9 +188,7 @@ class Calibrator(nn.Module, ABC):
             got = type(predictions).__name__
             raise InputError(f"a calibrator takes atta.Predictions (of logits, or a record's .predictions), got {got}")
         if predictions.classes != self.classes:
-            raise InputError(
-                f"this calibrator was fitted on {self.classes} classes, got predictions of {predictions.classes}"
-            )
+            raise InputError(f"this calibrator was fitted on {self.classes} classes, got predictions of {predictions.classes}")
         used = predictions.select(self.kinds)
         state = next(self.buffers(), None)
         device = used.logits.device if state is None else state.device
@@ -233,9 +231,7 @@ def check_format(header: Mapping[str, str], path: str | os.PathLike[str]) -> Non
         raise InputError(f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}")
     version = header.get("format_version", "")
     if not version.isdecimal() or int(version) > FORMAT_VERSION:
-        raise InputError(
-            f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one"
-        )
+        raise InputError(f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one")
 
 
 def _computing_dtype(predictions: Predictions) -> torch.dtype:

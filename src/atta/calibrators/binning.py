@@ -137,8 +137,7 @@ class Isotonic(_MapMethod):
         knots, values = zip(*(_isotonic_knots(p, h) for p, h in zip(probs, hits, strict=True)), strict=True)
         longest = max(len(x) for x in knots)
         padded = [
-            np.stack([np.pad(line, (0, longest - len(line)), mode="edge") for line in lines])
-            for lines in (knots, values)
+            np.stack([np.pad(line, (0, longest - len(line)), mode="edge") for line in lines]) for lines in (knots, values)
         ]
         device = predictions.logits.device
         x, y = (torch.from_numpy(lines).to(device) for lines in padded)
@@ -179,9 +178,7 @@ class Histogram(_MapMethod):
         edges = edges.to(predictions.logits.dtype)
         index = bin_index(probs, edges)
         shape = (probs.shape[0], self.bins)
-        counts = torch.zeros(shape, dtype=torch.float64, device=probs.device).scatter_add_(
-            1, index, torch.ones_like(hits)
-        )
+        counts = torch.zeros(shape, dtype=torch.float64, device=probs.device).scatter_add_(1, index, torch.ones_like(hits))
         rights = torch.zeros_like(counts).scatter_add_(1, index, hits)
         midpoints = (edges[1:] + edges[:-1]).double() / 2
         values = torch.where(counts > 0, rights / counts.clamp(min=1), midpoints)

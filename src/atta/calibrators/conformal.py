@@ -49,9 +49,7 @@ class Conformal:
             raise InputError(f"coverage must lie between 0 and 1, such as 0.95, got {self.coverage}")
         check_choice("score", self.score, SCORES)
         if not self.penalty >= 0 or self.allowed < 1:
-            raise InputError(
-                f"penalty must not be negative and allowed at least 1, got {self.penalty} and {self.allowed}"
-            )
+            raise InputError(f"penalty must not be negative and allowed at least 1, got {self.penalty} and {self.allowed}")
 
     @property
     def least(self) -> int:
@@ -123,9 +121,7 @@ def cross_checked(how: Conformal, probs: Probs, labels: Labels, *, seed: int = 0
 def _as_probs(probs: Any) -> Tensor:
     tensor = torch.as_tensor(probs)
     if tensor.ndim != 2 or not tensor.is_floating_point() or tensor.shape[1] < 2:
-        raise InputError(
-            f"expected probabilities of shape (images, classes), got {tuple(tensor.shape)} of {tensor.dtype}"
-        )
+        raise InputError(f"expected probabilities of shape (images, classes), got {tuple(tensor.shape)} of {tensor.dtype}")
     low, high = (float(value) for value in tensor.aminmax()) if tensor.numel() else (0.0, 1.0)
     if not (low >= 0 and high <= 1 + 1e-5):
         raise InputError(f"expected probabilities in [0, 1], got {low:.4g} to {high:.4g}; logits need a softmax first")

@@ -104,16 +104,23 @@ def minimize(
 
 @torch.no_grad()
 def newton(
-    rows: ViewLogits, labels: Labels, *, smoothing: float = 0.0, prior: float = 0.0, iterations: int = 100
+    rows: ViewLogits,
+    labels: Labels,
+    *,
+    start: Float[Tensor, " m"] | None = None,
+    smoothing: float = 0.0,
+    prior: float = 0.0,
+    iterations: int = 100,
 ) -> Float[Tensor, " m"]:
-    """Return the weights of least NLL of softmax(Σ_i w_i · rows_i), plus `prior` · |w|², starting from equal ones.
+    """Return the weights of least NLL of softmax(Σ_i w_i · rows_i), plus `prior` · |w|², from `start` on or from equal ones.
 
-    A step that would go uphill is halved. Directions that the loss does not know, as when two rows are equal, are left as they
-    are. It ends where a step promises less than rounding, or after `iterations`, when the weights grow without end.
+    A step that would go uphill is halved, so that the answer is never worse than the start. Directions that the loss does not
+    know, as when two rows are equal, are left as they are. It ends where a step promises less than rounding, or after
+    `iterations`, when the weights grow without end. From where all answers are one-hot there is no way down: start elsewhere.
     """
     n, m, k = rows.shape
     target = F.one_hot(labels, k).to(rows) * (1 - smoothing) + smoothing / k
-    weights = rows.new_full((m,), 1 / m)
+    weights = rows.new_full((m,), 1 / m) if start is None else start
 
     def value(weights: Tensor) -> tuple[Tensor, Tensor]:
         fused = torch.einsum("m,nmk->nk", weights, rows)
@@ -127,14 +134,17 @@ def newton(
         around = rows - torch.einsum("nk,nmk->nm", probs, rows).unsqueeze(-1)
         spread = (around * probs.sqrt().unsqueeze(1)).transpose(0, 1).flatten(1)
         curvature = spread @ spread.T / n + 2 * prior * torch.eye(m).to(rows)
-        step = torch.linalg.pinv(curvature, rtol=1e-12, hermitian=True) @ slope
+        # In units in which each curvature is 1: the kinds of view may differ in scale by many powers of ten.
+        unit = curvature.diagonal().clamp(min=torch.finfo(rows.dtype).tiny).rsqrt()
+        inverse = torch.linalg.pinv(unit[:, None] * curvature * unit, rtol=1e-12, hermitian=True)
+        step = unit * (inverse @ (unit * slope))
         promise = slope @ step
-        if promise < 1e-15:
+        if not promise > 1e-15:
             break
         size = 1.0
-        while (tried := value(weights - size * step))[0] > loss and size > 1e-6:
+        while not (tried := value(weights - size * step))[0] <= loss and size > 1e-6:
             size /= 2
-        if tried[0] > loss:
+        if not tried[0] <= loss:
             break
         weights, (loss, log_probs) = weights - size * step, tried
     return weights
@@ -194,6 +204,17 @@ def descend(
             for name, (low, high) in (bounds or {}).items():
                 parameters[name].clamp_(low, high)
     return parameters
+
+
+def cholesky(curvature: Float[Tensor, "b m m"]) -> Float[Tensor, "b m m"]:
+    """Return L with L Lᵀ = curvature, eased as far as rounding asks for: the coordinates of a search need not be exact."""
+    size = curvature.diagonal(dim1=1, dim2=2).mean(dim=1).clamp(min=torch.finfo(curvature.dtype).tiny)
+    eye = torch.eye(curvature.shape[-1]).to(curvature)
+    for ease in (0.0, *(10.0**power for power in range(-14, 1))):
+        factor, failed = torch.linalg.cholesky_ex(curvature + (ease * size)[:, None, None] * eye)
+        if not failed.any():
+            return factor
+    return size.sqrt()[:, None, None] * eye
 
 
 def folds(images: int, count: int, *, seed: int = 0) -> list[Int[Tensor, " rows"]]:

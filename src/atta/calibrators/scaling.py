@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from atta.calibrators.base import Calibrator, Method, base_probs, guard_class
-from atta.calibrators.fitting import fold_weights, folds, laplace_smoothing, minimize
+from atta.calibrators.fitting import cholesky, fold_weights, folds, laplace_smoothing, minimize
 from atta.errors import InputError
 from atta.predictions import Predictions
 from atta.types import Labels, Logits, Probs, RepeatLogits
@@ -26,7 +26,8 @@ from atta.types import Labels, Logits, Probs, RepeatLogits
 Pair: TypeAlias = tuple[float, float]
 """λ and μ."""
 
-LOG_TEMPERATURE = (-10.0, 12.0)  # far beyond any use
+LOG_TEMPERATURE = (-12.0, 12.0)  # in units of the logits' own size: far beyond any use
+LEAST = -1e6  # log-probabilities below it count as it: their squares must not overflow
 FULL_CURVATURE = 200  # classes up to which a k × k matrix a class is worth its k³ numbers; beyond, its diagonal
 
 
@@ -54,7 +55,9 @@ class Affine(Calibrator):
 
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Apply the affine map to the log-probabilities."""
-        return F.linear(logits.log_softmax(dim=-1), self.weight.to(logits), self.bias.to(logits)).softmax(dim=-1)
+        return F.linear(logits.log_softmax(dim=-1).clamp(min=LEAST), self.weight.to(logits), self.bias.to(logits)).softmax(
+            dim=-1
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,15 +92,19 @@ def scaled(logits: Logits, temperature: Tensor) -> Probs:
 
 
 def fit_temperature(logits: Logits, labels: Labels) -> Tensor:
-    """Return the T > 0 at which softmax(logits / T) has the least NLL."""
+    """Return the T > 0 at which softmax(logits / T) has the least NLL, whatever the scale of the logits."""
     logits = logits.double()
     smoothing = laplace_smoothing(logits, labels)
+    logits = logits - logits.amax(dim=-1, keepdim=True)
+    size = -logits.mean()
+    size = torch.where(size > 0, size, 1.0)  # all logits equal: any temperature will do
+    logits = logits / size
 
     def loss(parameters: Mapping[str, Tensor]) -> Tensor:
         return F.cross_entropy(logits / parameters["log_t"].exp(), labels, label_smoothing=smoothing)
 
-    start = {"log_t": torch.zeros((), dtype=torch.float64, device=logits.device)}
-    return minimize(loss, start, {"log_t": LOG_TEMPERATURE})["log_t"].exp()
+    start = {"log_t": -size.log().clamp(-5, 5)}  # T = 1, unless that is far off
+    return size * minimize(loss, start, {"log_t": LOG_TEMPERATURE})["log_t"].exp()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +156,7 @@ class Dirichlet(Method):
 
     def learn(self, predictions: Predictions, labels: Labels) -> Affine:
         """Choose λ and μ by cross-validation, the folds fitted together and each pair from its neighbour; then fit on all."""
-        log_probs = predictions.logits.log_softmax(dim=-1)
+        log_probs = predictions.logits.log_softmax(dim=-1).clamp(min=LEAST)
         n, k = log_probs.shape
         pairs = self.pairs(k)
         best, start = pairs[0], _identity(1, log_probs)
@@ -212,7 +219,7 @@ def _fit_odir(
     spread = (probs * (1 - probs)).mean(dim=1) / x.shape[0]
     if k <= FULL_CURVATURE:
         curvature = torch.stack([(x * row[:, None]).T @ x for row in spread.T])
-        factor = torch.linalg.cholesky(curvature + torch.diag_embed(2 * penalties + 1e-5))
+        factor = cholesky(curvature + torch.diag_embed(2 * penalties + 1e-5))
         inverse = torch.linalg.inv(factor)
         coordinates = torch.einsum("ipq,fip->fiq", factor, start)
     else:

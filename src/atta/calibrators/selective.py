@@ -7,7 +7,7 @@ sequential-v-atta    the same, a kind of view at a time: V-ATTA with the kinds s
 Stage 0 is the softmax at a temperature, stage s = 1 … S is V-ATTA with the kinds of view of the first s stages. An image goes
 on from stage s while its confidence is below the gate of that stage,
 
-    confidence_0 = max softmax(logits)        confidence_s = max V-ATTA_s        goes on if confidence_s < gate_s
+    confidence_0 = max softmax(logits / T)    confidence_s = max V-ATTA_s        goes on if confidence_s < gate_s
 
 and is answered by the stage that it stops at. Every stage keeps the class, so the whole does.
 
@@ -55,7 +55,8 @@ class StagedBlend(Calibrator):
     """A temperature for the images that are sure, and V-ATTA with more and more kinds of view for those that are not.
 
     `weights` has a row a stage and a column a kind, zero for kinds of later stages, before them one for the image if `itself`;
-    `sizes` says how many kinds a stage adds, and `expected` what an image cost on average where this was fitted.
+    `sizes` says how many kinds a stage adds, and `expected` what an image cost on average where this was fitted. If `tempered`,
+    the views are blended into the softmax at its temperature, whose confidence is asked first, and else into the plain one.
     """
 
     def __init__(
@@ -69,9 +70,10 @@ class StagedBlend(Calibrator):
         kinds: Sequence[str],
         sizes: Sequence[int],
         itself: bool = False,
+        tempered: bool = False,
     ) -> None:
         super().__init__(temperature=temperature, gates=gates, weights=weights, limits=limits, expected=expected)
-        self.kinds, self.sizes, self.itself = tuple(kinds), tuple(sizes), itself
+        self.kinds, self.sizes, self.itself, self.tempered = tuple(kinds), tuple(sizes), itself, tempered
 
     temperature: Tensor
     gates: Tensor
@@ -82,7 +84,12 @@ class StagedBlend(Calibrator):
     @property
     def options(self) -> dict[str, Any]:
         """What the constructor needs besides the buffers."""
-        return {"kinds": list(self.kinds), "sizes": list(self.sizes), "itself": self.itself}
+        return {
+            "kinds": list(self.kinds),
+            "sizes": list(self.sizes),
+            "itself": self.itself,
+            "tempered": self.tempered,
+        }
 
     @property
     def expected_passes(self) -> float:
@@ -114,8 +121,9 @@ class StagedBlend(Calibrator):
 
     def answers(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Iterator[tuple[Probs, Shares]]:
         """Each stage's probabilities and how sure it is of them, for as many stages as there are views."""
-        base = base_probs(logits)
-        yield scaled(logits, self.temperature.to(logits)), base.amax(dim=-1)
+        cooled = scaled(logits, self.temperature.to(logits))
+        base = cooled if self.tempered else base_probs(logits)
+        yield cooled, base.amax(dim=-1)
         rows = [logits] if self.itself else []
         for kinds, weights, limit in zip(self.stages, self.weights.to(logits), self.limits.to(logits), strict=True):
             if not all(kind in views for kind in kinds):
@@ -194,9 +202,7 @@ class SequentialVATTA(_Staged):
         found = _with_open_gates(temperature, self._blends(predictions, labels, temperature, whole))
         return _with_gates(found, predictions, self._reaching(found, predictions))
 
-    def _blends(
-        self, predictions: Predictions, labels: Labels, temperature: Tensor, whole: ViewBlend
-    ) -> list[ViewBlend]:
+    def _blends(self, predictions: Predictions, labels: Labels, temperature: Tensor, whole: ViewBlend) -> list[ViewBlend]:
         """V-ATTA with one kind, with two, … with all of them; next comes the kind that gains most, a pass, on the whole."""
         logits, views = predictions.logits.double(), predictions.to(torch.float64).views
         target = whole.calibrate(logits, views)
@@ -218,7 +224,7 @@ class SequentialVATTA(_Staged):
         order = (*chosen, *left)
         own = [0] if whole.itself else []
         weights = whole.weights[[*own, *(whole.kinds.index(kind) + len(own) for kind in order)]]
-        return [*found, ViewBlend(weights, whole.limit, kinds=order, itself=whole.itself)]
+        return [*found, ViewBlend(weights, whole.limit, whole.temperature, kinds=order, itself=whole.itself)]
 
     def _reaching(self, found: StagedBlend, predictions: Predictions) -> list[int]:
         """How many images shall reach each stage."""
@@ -281,6 +287,7 @@ def _with_open_gates(temperature: Tensor, blends: Sequence[ViewBlend]) -> Staged
         kinds=blends[-1].kinds,
         sizes=[end - start for start, end in zip([0, *ends], ends, strict=False)],
         itself=blends[-1].itself,
+        tempered=blends[-1].temperature is not None,
     )
 
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from atta.calibrators.atta import LIMIT, PRIOR, SPACES, VATTA, ViewBlend
 from atta.calibrators.base import ViewMethod, base_probs, check_choice, check_step
-from atta.calibrators.fitting import folds, minimize
+from atta.calibrators.fitting import cholesky, folds, minimize
 from atta.errors import InputError
 from atta.functional import First, Space, fuse, largest_share, leader, mix
 from atta.predictions import Predictions, mean_views
@@ -101,9 +101,7 @@ class ShrunkMATTA(ViewMethod):
         except (TypeError, ValueError):
             strengths = ()
         if not strengths or not all(0 < strength < math.inf for strength in strengths):
-            raise InputError(
-                f"strengths must be numbers, positive and finite (∞ is always tried), got {self.strengths!r}"
-            )
+            raise InputError(f"strengths must be numbers, positive and finite (∞ is always tried), got {self.strengths!r}")
         object.__setattr__(self, "strengths", strengths)
 
     @property
@@ -160,14 +158,10 @@ class ShrunkMATTA(ViewMethod):
         picked = mix(base.gather(-1, label), fused.gather(-1, label), share).squeeze(-1)
         return -picked.clamp(min=torch.finfo(base.dtype).tiny).log().double()
 
-    def _fit(
-        self, strength: float, images: Samples, start: Point, *, tolerance: float = 1e-6, iterations: int = 40
-    ) -> Point:
+    def _fit(self, strength: float, images: Samples, start: Point, *, tolerance: float = 1e-6, iterations: int = 40) -> Point:
         """Go to the minimum from `start`: L-BFGS, in coordinates in which the curvature is about 1."""
         n, _, k = images.views.shape
-        size, factor = _coordinates(
-            images, fuse(images.views, start.weights.to(images.views), space=self.space), strength
-        )
+        size, factor = _coordinates(images, fuse(images.views, start.weights.to(images.views), space=self.space), strength)
 
         def point(parameters: Mapping[str, Tensor]) -> Point:
             scaled = torch.linalg.solve_triangular(factor.mT, parameters["moves"].unsqueeze(2), upper=True)
@@ -182,9 +176,7 @@ class ShrunkMATTA(ViewMethod):
 
         scaled = size * torch.cat([start.spread, start.shared], dim=1).T
         moves = (factor.mT @ scaled.unsqueeze(2)).squeeze(2)
-        return point(
-            minimize(loss, {"moves": moves, "limit": start.limit}, LIMIT, tolerance=tolerance, iterations=iterations)
-        )
+        return point(minimize(loss, {"moves": moves, "limit": start.limit}, LIMIT, tolerance=tolerance, iterations=iterations))
 
 
 def _coordinates(
@@ -209,7 +201,7 @@ def _coordinates(
     diagonal = curvature.diagonal(dim1=1, dim2=2)
     diagonal += EASE * (diagonal.mean(dim=1, keepdim=True) + 1 / n)
     diagonal[:k] += strength / n
-    return size, torch.linalg.cholesky(curvature)
+    return size, cholesky(curvature)
 
 
 def _clearly_worse(losses: Tensor, best: Tensor) -> bool:

@@ -12,6 +12,8 @@ to draw level: share = (1 - MARGIN) · lead_j / (lead_j + gain_j) and gain_j = f
 
     ∂share/∂fused_j = -share / (lead_j + gain_j) = -∂share/∂fused_c
 
+but for rivals that are near in both answers, who hold it back by what `functional` says,
+
 and through p = softmax(z), ∂/∂z = p ⊙ (∂/∂p - Σ p ⊙ ∂/∂p). The tests hold all of it against autograd on `functional`.
 
 **The bits of a fit do not depend on which fits are computed beside it, nor on the threads.** Operations that give a number
@@ -30,7 +32,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from atta.calibrators.fitting import Parameters
-from atta.functional import MARGIN, TINY, Space, slack
+from atta.functional import MARGIN, NEAR, TINY, Space, slack
 
 FitProbs: TypeAlias = Float[Tensor, "fits k n"]
 FitShares: TypeAlias = Float[Tensor, "fits 1 n"]
@@ -64,7 +66,7 @@ def nll_slopes(
         parts = softmax(total(terms, dim=1) if space == "logits" else terms)  # one, or one a kind
         fused = parts[:, 0] if space == "logits" else total(parts.clone(), dim=1)[:, 0] / parts.shape[1]
 
-        share, limited, overtaken, rival, reach = _shares(base, fused, limit, first, step)
+        share, limited, rival, fall = _shares(base, fused, limit, first, step)
         label_base, label_fused = base.gather(1, label), fused.gather(1, label)
         p = mix(label_base, label_fused, share)
         tiny = torch.finfo(p.dtype).tiny
@@ -73,7 +75,7 @@ def nll_slopes(
         by_share = by_p * (label_fused - label_base)
         by_fused = torch.zeros_like(fused).scatter_add_(1, label, by_p * share)
         if step is None:
-            by_gain = torch.where(overtaken, by_share * share / reach.gather(1, rival), 0.0)
+            by_gain = by_share * fall
             by_fused.scatter_add_(1, rival, -by_gain).scatter_add_(1, first, by_gain)
 
         by_parts = by_fused.unsqueeze(1) / parts.shape[1]
@@ -91,20 +93,26 @@ def nll_slopes(
 
 def _shares(
     base: FitProbs, fused: FitProbs, limit: Tensor, first: Tensor, step: float | None
-) -> tuple[FitShares, FitMask, FitMask, Tensor, FitProbs]:
-    """Return the shares; which of them move with the limit, and which with a rival; that rival, and lead + gain of all."""
-    lead = (base.gather(1, first) - slack(base) - base).clamp_(min=TINY)
-    reach = (fused - fused.gather(1, first)).clamp_(min=0).add_(lead)
-    catch_up, rival = (lead / reach).min(dim=1, keepdim=True)
+) -> tuple[FitShares, FitMask, Tensor, FitShares]:
+    """Return the shares; which of them move with the limit; the rivals that others move with, and how fast those fall."""
+    ahead = base.gather(1, first)
+    lead, gain = ahead - slack(base) - base, fused - fused.gather(1, first)
     if step is not None:
+        lead.clamp_(min=TINY)
+        catch_up, rival = (lead / gain.clamp_(min=0).add_(lead)).min(dim=1, keepdim=True)
         share = _share_on_grid(base, fused, limit, catch_up, step, first)
-        moves = share > 0
-        return share, moves, ~moves, rival, reach
+        return share, share > 0, rival, torch.zeros_like(share)
+    lead.clamp_(min=0)
+    level, near = gain.clamp(min=0).add_(lead), NEAR * ahead
+    reach = torch.maximum(level, near)
+    catch_up, rival = ((lead - gain.clamp(max=0)) / reach).scatter_(1, first, 1.0).min(dim=1, keepdim=True)
     bound = (1 - MARGIN) * catch_up
     limited = (catch_up >= 1) | (limit < bound)
     share = torch.where(limited, limit, bound)
     kept = _keeps(base, fused, share, first)
-    return share * kept, limited & kept, ~limited & kept, rival, reach
+    gains, held_back = gain.gather(1, rival) > 0, level.gather(1, rival) < near
+    fall = torch.where(gains, torch.where(held_back, 0.0, bound), 1 - MARGIN) / reach.gather(1, rival)
+    return share * kept, limited & kept, rival, fall * (~limited & kept)
 
 
 def _share_on_grid(

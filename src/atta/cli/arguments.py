@@ -82,9 +82,7 @@ def read_parts(images: int, rows: str | None, test: str | None) -> tuple[slice, 
             raise InputError(f"{option} {texts[option]} leaves none of the {images} images")
     fitted, tested = parts.get("--rows", slice(None)), parts.get("--test")
     if tested is not None and (both := {*range(images)[fitted]} & {*range(images)[tested]}):
-        raise InputError(
-            f"--test expects rows that are not searched, got {len(both)} of --rows {rows or ':'} in {test}"
-        )
+        raise InputError(f"--test expects rows that are not searched, got {len(both)} of --rows {rows or ':'} in {test}")
     return fitted, tested
 
 

@@ -49,9 +49,7 @@ def digits(folder: Path, *, say: Callable[[str], None]) -> tuple[Record, dict[st
     return record, paths, test_set
 
 
-def thumbnails(
-    results: Results, dataset: str, images: ImageSet, validation: int
-) -> dict[tuple[str, int], dict[str, str]]:
+def thumbnails(results: Results, dataset: str, images: ImageSet, validation: int) -> dict[tuple[str, int], dict[str, str]]:
     """The images that changed the most, and the first of each of their views, for the report on the first split."""
     _, tested = Rows(len(images), validation).drawn()
     wanted = {
@@ -64,8 +62,6 @@ def thumbnails(
     for row in sorted(wanted):
         one = images.subset(tested[row : row + 1])
         pixels = one.tensors().float() / 255
-        shown = {
-            name: view[0] for name, repeat, view in Policy.parse(POLICY).render(pixels, one.indices) if repeat == 0
-        }
+        shown = {name: view[0] for name, repeat, view in Policy.parse(POLICY).render(pixels, one.indices) if repeat == 0}
         found[dataset, row] = {what: data_uri(image) for what, image in {"image": pixels[0], **shown}.items()}
     return found

@@ -108,9 +108,9 @@ def reproduce(
 
 
 def demo(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where everything is written.")
-    ] = Path("atta-demo"),
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where everything is written.")] = Path(
+        "atta-demo"
+    ),
 ) -> None:
     """Show the whole chain: train a small network, record its views, compare every method; then a ResNet-50 on CIFAR-10."""
     from atta.calibrators import METHODS
@@ -125,9 +125,7 @@ def demo(
     with bar("comparing", 3 * len(everything)) as advance:
         results = compare_records({"digits": record}, everything, validation=300, splits=3, cost=True, done=advance)
     show(comparison_table(results, "digits"))
-    out.print(
-        "Eight by eight pixels and a handful of mistakes: the chain is the point here, the numbers are mostly noise.\n"
-    )
+    out.print("Eight by eight pixels and a handful of mistakes: the chain is the point here, the numbers are mostly noise.\n")
     paths["numbers"] = results.save(output / "digits.json")
     pictures = thumbnails(results, "digits", images, 300)
 
@@ -141,9 +139,7 @@ def demo(
     cifar = run_experiment(chosen)
     show(own_table(cifar, chosen))
     paths["CIFAR-10 numbers"] = cifar.save(output / f"{EXPERIMENT}.json")
-    out.print(
-        "In bold: the best of the methods that keep every predicted class. class_changes counts the others' changes."
-    )
+    out.print("In bold: the best of the methods that keep every predicted class. class_changes counts the others' changes.")
     for what, path in paths.items():
         out.print(f"{what}: {path}")
     write_page(cifar, output / "report.html", title="A ResNet-50 on CIFAR-10")

@@ -16,12 +16,8 @@ if TYPE_CHECKING:
 
 
 def train(
-    dataset: Annotated[
-        str, typer.Argument(help="cifar10, cifar100, aid, digits, ... or the name of a folder under --data.")
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the model and checkpoints go.")
-    ],
+    dataset: Annotated[str, typer.Argument(help="cifar10, cifar100, aid, digits, ... or the name of a folder under --data.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the model and checkpoints go.")],
     data: Data = None,
     model: Annotated[str, typer.Option(help="resnet50, resnet18 or small_cnn.")] = "resnet50",
     image_size: ImageSize = None,
@@ -72,9 +68,7 @@ def collect(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the record.")],
     policy: Annotated[str, typer.Option(help='A policy by name, or as text: "flip + 5 crop".')] = "aug8",
     source: Source = ANY,
-    shift: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Add the noise and blur of CIFAR-10* first.")
-    ] = None,
+    shift: Annotated[int | None, typer.Option(metavar="SEED", help="Add the noise and blur of CIFAR-10* first.")] = None,
     rows: Rows = None,
     seed: Seed = 0,
     draws: Annotated[str, typer.Option(help="random, as in the paper, or stratified.")] = "random",

@@ -20,26 +20,14 @@ from atta.cli.arguments import read_rows
 if TYPE_CHECKING:
     from atta.images.sets import ImageSet
 
-RecordArgument = Annotated[
-    str, typer.Argument(metavar="RECORD", help="A record file, or the name of a bundled record.")
-]
-ModelArgument = Annotated[
-    str, typer.Argument(help="What `atta train` wrote, an .onnx file, or package.module:name in Python.")
-]
-Rows = Annotated[
-    str | None, typer.Option(metavar="FROM:TO", help="Use only these rows of the record, such as 0:1000 or 1000:")
-]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated.")
-]
-Report = Annotated[
-    Path | None, typer.Option("--report", metavar="FILE", help="Also write an HTML page that opens anywhere.")
-]
+RecordArgument = Annotated[str, typer.Argument(metavar="RECORD", help="A record file, or the name of a bundled record.")]
+ModelArgument = Annotated[str, typer.Argument(help="What `atta train` wrote, an .onnx file, or package.module:name in Python.")]
+Rows = Annotated[str | None, typer.Option(metavar="FROM:TO", help="Use only these rows of the record, such as 0:1000 or 1000:")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated.")]
+Report = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Also write an HTML page that opens anywhere.")]
 Intervals = Annotated[
     bool,
-    typer.Option(
-        "--intervals", help="Also print how sure each number is, and each difference to vanilla on the same images."
-    ),
+    typer.Option("--intervals", help="Also print how sure each number is, and each difference to vanilla on the same images."),
 ]
 Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file.")]
 RecordsFolder = Annotated[
@@ -50,12 +38,8 @@ Validation = Annotated[
     int | None,
     typer.Option(help="Images to fit on, instead of what the experiment says; several sizes are scaled alike."),
 ]
-Splits = Annotated[
-    int | None, typer.Option(help="How often to draw validation images, instead of what the experiment says.")
-]
-Data = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Where datasets lie; by default $ATTA_DATA, then the hub.")
-]
+Splits = Annotated[int | None, typer.Option(help="How often to draw validation images, instead of what the experiment says.")]
+Data = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where datasets lie; by default $ATTA_DATA, then the hub.")]
 ImageSize = Annotated[int | None, typer.Option(metavar="PIXELS", help="Resize the images to this side.")]
 OwnModel = Annotated[
     str | None,
@@ -74,9 +58,7 @@ class Source:
     data: Data = None
     image_size: ImageSize = None
     columns: Annotated[str | None, typer.Option(metavar="IMAGE,LABEL", help="The columns of a table.")] = None
-    shuffle: Annotated[int | None, typer.Option(metavar="SEED", help="Put the images into a random order first.")] = (
-        None
-    )
+    shuffle: Annotated[int | None, typer.Option(metavar="SEED", help="Put the images into a random order first.")] = None
 
     def read(self, dataset: str, rows: str | None) -> ImageSet:
         """Load a dataset by name, or a folder of images by its path; shuffled, and then cut to the rows."""
@@ -106,9 +88,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             shown.append(parameter.replace(annotation=hints[name]))
             continue
         inside = get_type_hints(groups[name], include_extras=True)
-        shown += [
-            parameter.replace(name=f.name, annotation=inside[f.name], default=f.default) for f in fields(groups[name])
-        ]
+        shown += [parameter.replace(name=f.name, annotation=inside[f.name], default=f.default) for f in fields(groups[name])]
 
     @wraps(command)
     def called(**given: Any) -> None:

@@ -13,9 +13,7 @@ from atta.results.rows import Results
 
 def report(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="What compare --json, run -o or reproduce wrote.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
-        "report.html"
-    ),
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="What stands above it.")] = "",
 ) -> None:
     """Turn results into one HTML page that opens offline, for people who were not there."""
@@ -30,9 +28,7 @@ def figure(
         ),
     ],
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A file of numbers, as the commands write them.")],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to: .svg, .png, .pdf, .json or .html.")
-    ],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to: .svg, .png, .pdf, .json or .html.")],
     method: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this method; may be repeated.")] = None,
     dataset: Annotated[str | None, typer.Option(metavar="NAME", help="Only this dataset.")] = None,
     experiment: Annotated[str | None, typer.Option(metavar="NAME", help="Only this experiment.")] = None,

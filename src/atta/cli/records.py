@@ -33,14 +33,10 @@ def methods() -> None:
 
 
 def compare(
-    records: Annotated[
-        list[str], typer.Argument(metavar="RECORD...", help="Record files, or names of bundled records.")
-    ],
+    records: Annotated[list[str], typer.Argument(metavar="RECORD...", help="Record files, or names of bundled records.")],
     validation: Annotated[int, typer.Option(help="Images to fit on; the rest is tested on.")] = 1000,
     splits: Annotated[int, typer.Option(help="How often to split anew; the first takes the rows as they stand.")] = 1,
-    methods: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Only these methods; all of them by default.")
-    ] = None,
+    methods: Annotated[str | None, typer.Option(metavar="A,B,...", help="Only these methods; all of them by default.")] = None,
     fit: Annotated[
         str | None, typer.Option(metavar="RECORD", help="Fit on all of this record, test on all of the others.")
     ] = None,
@@ -55,9 +51,7 @@ def compare(
     width of the 95 % interval of the mean. ✓ and ✗ are surely better or worse than vanilla: the interval of the
     difference, by the bootstrap over the test images, excludes 0.
     """
-    results = run_comparison(
-        records, methods, validation=validation, splits=splits, fit=fit, cost=report_file is not None
-    )
+    results = run_comparison(records, methods, validation=validation, splits=splits, fit=fit, cost=report_file is not None)
     from atta.experiments.tables import interval_table  # now that torch is there: mistakes need not wait for it
 
     write = formatted("markdown" if markdown else "table")

@@ -21,9 +21,7 @@ err = Console(stderr=True)
 
 def show(table: Table) -> None:
     """Print a table, the best cells bold, and below it what its marks say."""
-    rich = RichTable(
-        title=table.title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
-    )
+    rich = RichTable(title=table.title, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
     for j, name in enumerate(table.header):
         rich.add_column(name, justify="right" if table.is_numeric(j) else "left", no_wrap=j == 0)
     for i, row in enumerate(table.cells):

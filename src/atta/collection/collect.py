@@ -137,9 +137,7 @@ def _as_numbers(labels: object, source: Source) -> Tensor | None:
     try:
         numbers = torch.as_tensor(labels)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"expected labels as whole numbers, one an image, got {type(labels).__name__} ({error})"
-        ) from None
+        raise InputError(f"expected labels as whole numbers, one an image, got {type(labels).__name__} ({error})") from None
     if source.count is not None and numbers.shape[:1] != (source.count,):
         raise InputError(f"expected {source.count} labels, one an image, got {tuple(numbers.shape)}")
     return numbers
@@ -166,9 +164,7 @@ class _Done:
     def resume(self) -> int:
         """Take over what an earlier run finished, if it ran on these images; say how many they are."""
         for shard in self.kept.finished() if self.kept else ():
-            ends = [
-                block for block, _ in self.source.read([(shard.start, shard.start + 1), (shard.stop - 1, shard.stop)])
-            ]
+            ends = [block for block, _ in self.source.read([(shard.start, shard.start + 1), (shard.stop - 1, shard.stop)])]
             if len(ends) < 2 or mark(ends[0], ends[1]) != shard.mark:
                 raise InputError(
                     f"expected the images from {self.source.where(shard.start)} on to be those whose shards are in "
@@ -210,9 +206,7 @@ class _Done:
         answers = torch.cat([part for part, _ in fresh])
         labels = [part for _, part in fresh if part is not None]
         start = self.stop - answers.shape[0]
-        self.kept.write(
-            Shard(start, self.stop, answers, torch.cat(labels) if labels else None, mark(first, self._last))
-        )
+        self.kept.write(Shard(start, self.stop, answers, torch.cat(labels) if labels else None, mark(first, self._last)))
 
     def record(self, origin: Mapping[str, str]) -> Record:
         """All of it, one tensor a kind of view."""

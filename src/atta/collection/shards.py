@@ -67,9 +67,7 @@ class Shards:
         if not path.is_file():
             there = [path.name for path in self.folder.iterdir() if path.name[0] != "."] if self.folder.is_dir() else []
             if there:
-                raise InputError(
-                    f"expected an empty folder, or one of shards, found {sorted(there)[0]} in {self.folder}"
-                )
+                raise InputError(f"expected an empty folder, or one of shards, found {sorted(there)[0]} in {self.folder}")
             return None
         try:
             found = json.loads(path.read_text())

@@ -158,9 +158,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Part]]
     if about.get("format") != FORMAT or type(version) is not int:
         raise InputError(f"{path} is not a classifier: expected format {FORMAT!r}, got {about.get('format')!r}")
     if version > FORMAT_VERSION:
-        raise InputError(
-            f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one"
-        )
+        raise InputError(f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one")
     digest = about.pop("digest", None)
     parts = {name: Part(tensors.get(name, {}), header) for name, header in headers.items()}
     if set(tensors) - set(parts) or digest != _digest(about, parts):

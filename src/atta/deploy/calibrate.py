@@ -56,9 +56,7 @@ def calibrate(
     if isinstance(source, StreamSource):  # which may come in another order the next time
         images, labels, channels = *_read(source, labels), "first"
     if "draws" in collecting:
-        raise InputError(
-            "draws: a classifier shows every image in the same, stratified views; expected none to be named"
-        )
+        raise InputError("draws: a classifier shows every image in the same, stratified views; expected none to be named")
     own = [name for name in signature(calibrate).parameters if name != "collecting"]
     refuse_unknown("calibrate", collecting, [*own, *Collecting.__annotations__])
     policies = {NO_VIEWS: Policy(())}
@@ -98,9 +96,7 @@ def candidates(policy: str | int | Policy, budget: int, image: Tensor, method: M
     found = {name: one for name, one in POLICIES.items() if one.passes <= budget and _suits(one, image)}
     found = {NO_VIEWS: Policy(()), **found} if method.keeps_class and budget >= 1 else found
     if not found:
-        raise InputError(
-            f"budget: expected passes enough for {method.name}, 2 or more (1 is temperature), got {budget}"
-        )
+        raise InputError(f"budget: expected passes enough for {method.name}, 2 or more (1 is temperature), got {budget}")
     return found
 
 
@@ -132,9 +128,7 @@ def _suits(policy: Policy, image: Tensor) -> bool:
         return False
 
 
-def record_policies(
-    model: object, images: Any, labels: Any, policies: Mapping[str, Policy], **how: Any
-) -> dict[str, Record]:
+def record_policies(model: object, images: Any, labels: Any, policies: Mapping[str, Policy], **how: Any) -> dict[str, Record]:
     """Record the views of all policies, each view of several of them once, and give each policy its own.
 
     Stratified numbers depend on how many repeats there are, so policies that disagree about a view are recorded apart.

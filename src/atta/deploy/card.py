@@ -91,8 +91,7 @@ def _use(about: About, repo_id: str) -> str:
 
 def _measured(summary: Mapping[str, Any], picture: bool) -> str:
     rows = [
-        f"| {metric_name(name)} | {summary['before'][name]:.4f} | {after:.4f} |"
-        for name, after in summary["after"].items()
+        f"| {metric_name(name)} | {summary['before'][name]:.4f} | {after:.4f} |" for name, after in summary["after"].items()
     ]
     changes = summary["class_changes"]
     diagram = f"![Reliability diagrams before and after calibration]({PICTURE})" if picture else _bins(summary)

@@ -322,7 +322,5 @@ def _unwrapped(model: object) -> object:
 def _checked(probs: Tensor, logits: Tensor) -> Tensor:
     """Refuse what a network could not answer; asked last, because a GPU has to be waited for."""
     if not (known := torch.isfinite(logits).all(dim=1)).all():
-        raise InputError(
-            f"the model answers image {int(known.long().argmin())} of the batch with logits that are not finite"
-        )
+        raise InputError(f"the model answers image {int(known.long().argmin())} of the batch with logits that are not finite")
     return probs

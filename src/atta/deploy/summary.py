@@ -59,9 +59,7 @@ def summarise(
     """Judge the method by its answers to images that its fits did not see, beside the network as it is."""
     method, predictions, labels = calibrator.method, record.predictions, record.require_labels()
     probs = {"before": predictions.logits.softmax(dim=-1), "after": answers}
-    measured = {
-        when: evaluate(found, labels, metrics=SHOWN, simplex=method.on_simplex) for when, found in probs.items()
-    }
+    measured = {when: evaluate(found, labels, metrics=SHOWN, simplex=method.on_simplex) for when, found in probs.items()}
     return Summary(
         method=method.name,
         policy=str(policy),

@@ -43,9 +43,7 @@ def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]
     rows = iter(rows)
     group = list(islice(rows, GROUP))
     name = arrow.string() if group and isinstance(group[0][1], str) else arrow.int64()
-    schema = arrow.schema(
-        [("file", arrow.string()), ("class", name), *((each, arrow.float64()) for each in columns[2:])]
-    )
+    schema = arrow.schema([("file", arrow.string()), ("class", name), *((each, arrow.float64()) for each in columns[2:])])
     with parquet.ParquetWriter(path, schema) as writer:
         while group:
             writer.write_table(arrow.table([list(column) for column in zip(*group, strict=True)], schema=schema))

@@ -97,7 +97,5 @@ def nested(views: Mapping[str, Any]) -> tuple[str, ...]:
     most = {kind: view.shape[1] for kind, view in views.items()}
     if not most or not most.keys() <= VIEWS.keys():
         return ()
-    rounds = (
-        {kind: min(repeats, count) for kind, count in most.items()} for repeats in range(1, max(most.values()) + 1)
-    )
+    rounds = ({kind: min(repeats, count) for kind, count in most.items()} for repeats in range(1, max(most.values()) + 1))
     return tuple(dict.fromkeys(map(written, ({next(iter(most)): 1}, *rounds))))

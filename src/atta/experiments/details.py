@@ -54,9 +54,7 @@ def _counts(values: Tensor, cells: int) -> list[int]:
     return torch.bincount(bin_index(values, edges), minlength=cells).tolist()
 
 
-def _per_class(
-    confidence: Tensor, correct: Tensor, winner: Tensor, classes: int, names: Sequence[str]
-) -> dict[str, Any]:
+def _per_class(confidence: Tensor, correct: Tensor, winner: Tensor, classes: int, names: Sequence[str]) -> dict[str, Any]:
     counts = torch.bincount(winner, minlength=classes).double()
     sums = {
         name: torch.zeros(classes, dtype=torch.float64).index_add_(0, winner, values) / counts
@@ -72,8 +70,10 @@ def _per_class(
 def _views(calibrator: Calibrator, test: Record, base: Probs) -> dict[str, Any] | None:
     if not isinstance(calibrator, ViewBlend | AverageBlend):
         return None
-    fused, limit = calibrator.fused(test.predictions.logits, test.predictions.views), calibrator.limit.to(base)
-    shares = largest_share(base, fused, limit, step=calibrator.step).double().clamp(0, 1).cpu()
+    logits = test.predictions.logits
+    fused, limit = calibrator.fused(logits, test.predictions.views), calibrator.limit.to(base)
+    start = calibrator.base(logits)
+    shares = largest_share(start, fused, limit, step=calibrator.step).double().clamp(0, 1).cpu()
     weights = calibrator.weights.double().cpu()
     itself = isinstance(calibrator, ViewBlend) and calibrator.itself
     kinds = [*(["the image"] if itself else []), *calibrator.kinds]

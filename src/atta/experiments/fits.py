@@ -47,9 +47,7 @@ class Rows:
 
     def __post_init__(self) -> None:
         if not 0 < self.validation <= self.images:
-            raise InputError(
-                f"expected 1 to {self.images} validation images out of {self.images}, got {self.validation}"
-            )
+            raise InputError(f"expected 1 to {self.images} validation images out of {self.images}, got {self.validation}")
 
     def drawn(self) -> tuple[Int[Tensor, " v"], Int[Tensor, " t"]]:
         """The validation rows, and all others."""
@@ -75,9 +73,7 @@ class Rows:
     def parted(self) -> list[Rows]:
         """The folds of these rows, each to be fitted on all the others."""
         if self.validation < self.folds:
-            raise InputError(
-                f"expected at least {self.folds} validation images for {self.folds} folds, got {self.validation}"
-            )
+            raise InputError(f"expected at least {self.folds} validation images for {self.folds} folds, got {self.validation}")
         return [replace(self, fold=fold) for fold in range(self.folds)]
 
     def _held(self) -> Int[Tensor, " h"]:

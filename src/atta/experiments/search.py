@@ -31,9 +31,7 @@ from atta.types import Labels, Probs
 
 BUDGET = 4  # passes an image, if nobody says otherwise
 TESTED = ("brier", "nll")
-ROUNDING = (
-    0.01  # of the largest logit: more than batches or half precision move it, less than other images or networks do
-)
+ROUNDING = 0.01  # of the largest logit: more than batches or half precision move it, less than other images or networks do
 
 
 # ------------------------------------------------------------------------------------------------- records as one

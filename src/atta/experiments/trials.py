@@ -37,9 +37,7 @@ def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[Tr
     for validation in experiment.validation:
         size = validation or images
         if size > images or (size == images and experiment.test == REST):
-            raise InputError(
-                f"record {experiment.fit} has {images} images: expected fewer of them for validation, got {size}"
-            )
+            raise InputError(f"record {experiment.fit} has {images} images: expected fewer of them for validation, got {size}")
         if size == images and experiment.aligned:
             raise InputError(f"record {experiment.fit}: all {images} images are fitted on, and none is left to test")
         for split in range(experiment.splits if size < images else 1):  # there is one way to take all of them
@@ -101,9 +99,7 @@ def _find(experiment: Experiment, records: Mapping[str, Record], name: str) -> R
 def _check_aligned(experiment: Experiment, record: Record, other: Record) -> None:
     first = len(record) - len(other)
     if first < 0:
-        raise InputError(
-            f"record {experiment.test} has {len(other)} images, more than the {len(record)} of {experiment.fit}"
-        )
+        raise InputError(f"record {experiment.test} has {len(other)} images, more than the {len(record)} of {experiment.fit}")
     if other.labels is not None and not torch.equal(record.require_labels()[first:], other.labels):
         raise InputError(
             f"record {experiment.test} is not the last {len(other)} images of {experiment.fit}: their labels differ"

@@ -56,9 +56,7 @@ def run(tasks: Iterable[Task], workers: int) -> Iterator[Task]:
             while doing:
                 yield from _finished(doing)
         except BrokenProcessPool:
-            raise InputError(
-                "a process that fitted was ended, perhaps for want of memory; the same call goes on"
-            ) from None
+            raise InputError("a process that fitted was ended, perhaps for want of memory; the same call goes on") from None
         finally:
             # What is stopped half-way is not waited for: files are written whole or not at all, so nothing is lost.
             if doing:

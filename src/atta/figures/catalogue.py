@@ -35,12 +35,8 @@ FIGURES: dict[str, Callable[..., Any]] = {
     "weights": _each("views", "weights of views", lambda detail, name: weights_panel(detail, name, None)),
     "shares": _each("views", "shares of views", lambda detail, name: shares_panel(detail, True, name, 360)),
     "per-class": _each("per_class", "labels", lambda detail, name: per_class_panel(detail, 30, name, 420)),
-    "ranking": lambda results, metric, dark: ranking(
-        results, metric or "brier", intervals=results.intervals, dark=dark
-    ),
-    "entropy": lambda results, metric, dark: entropy(
-        results, metric or "entropy", intervals=results.intervals, dark=dark
-    ),
+    "ranking": lambda results, metric, dark: ranking(results, metric or "brier", intervals=results.intervals, dark=dark),
+    "entropy": lambda results, metric, dark: entropy(results, metric or "entropy", intervals=results.intervals, dark=dark),
     "sizes": lambda results, metric, dark: sizes(results, [metric] if metric else (), dark=dark),
     "cost": lambda results, metric, dark: cost(cost_points(results, metric or "brier"), metric or "brier", dark=dark),
 }
@@ -79,10 +75,7 @@ def _main(results: Results, *, whole: bool) -> Results:
 
     rows = (replace(row, experiment=name) for row in results if (name := named(row.experiment)) is not None)
     seen = ({**d, "experiment": named(d["experiment"])} for d in results.details if "experiment" in d)
-    once = {
-        (r.experiment, r.dataset, r.method, r.policy, r.validation, r.split, r.seed, r.choice, r.metric): r
-        for r in rows
-    }
+    once = {(r.experiment, r.dataset, r.method, r.policy, r.validation, r.split, r.seed, r.choice, r.metric): r for r in rows}
     details = tuple(d for d in seen if d["experiment"] is not None)
     sure = (replace(one, experiment=name) for one in results.intervals if (name := named(one.experiment)) is not None)
     return Results(tuple(once.values()), results.about, details, tuple(sure))

@@ -34,9 +34,7 @@ def ranking(
     """
     data = _ranked(rows, metric, intervals)
     base = _by_method(data)
-    x = alt.X(
-        "value:Q", title=parts.sense(metric), scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, labelFlush=False)
-    )
+    x = alt.X("value:Q", title=parts.sense(metric), scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, labelFlush=False))
     layers = [
         base.mark_rule(style="measured", strokeWidth=2).encode(x="low:Q", x2="high"),
         base.mark_point(style="measured", filled=True, size=70).encode(x=x),
@@ -124,9 +122,7 @@ def sizes(
         found = [row for row in rows if row.metric == metric]
         counts = sorted({row.validation for row in found})
         data = [
-            {"validation": n, **d}
-            for n in counts
-            for d in _summaries([row for row in found if row.validation == n], metric)
+            {"validation": n, **d} for n in counts for d in _summaries([row for row in found if row.validation == n], metric)
         ]
         base = alt.Chart(parts.inline(data)).encode(
             x=alt.X(
@@ -186,15 +182,11 @@ def cost(
     )
     y = alt.Y("value:Q", title=parts.sense(metric), scale=alt.Scale(zero=False))
     base = alt.Chart(parts.inline(data)).encode(x=x, color=apart["color"])
-    tips = parts.tooltips(
-        ("method", "method"), ("policy", "policy"), ("passes", "passes", ",.2~f"), ("value", "mean", ".5f")
-    )
+    tips = parts.tooltips(("method", "method"), ("policy", "policy"), ("passes", "passes", ",.2~f"), ("value", "mean", ".5f"))
     layers = [
         base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high"),
         base.mark_point(filled=True, size=70, opacity=1).encode(y=y, shape=apart["shape"], tooltip=tips),
-        alt.Chart(parts.inline(_texts(data)))
-        .mark_text(style="note", align="left", dx=9)
-        .encode(x=x, y=y, text="policy:N"),
+        alt.Chart(parts.inline(_texts(data))).mark_text(style="note", align="left", dx=9).encode(x=x, y=y, text="policy:N"),
     ]
     best = min(data, key=lambda d: d["value"] * (-1 if DRAWN.get(metric) == "higher" else 1))
     said = f"best: {best['method']} with {best['policy'] or 'no views'}, {best['passes']:g} passes, {best['value']:.4f}"
@@ -224,9 +216,7 @@ def _texts(data: Sequence[Datum]) -> list[Datum]:
             last["top"] = d["value"]
         else:
             texts.append({"passes": d["passes"], "value": d["value"], "top": d["value"], "names": {d["policy"]: None}})
-    return [
-        {"passes": t["passes"], "value": (t["value"] + t["top"]) / 2, "policy": ", ".join(t["names"])} for t in texts
-    ]
+    return [{"passes": t["passes"], "value": (t["value"] + t["top"]) / 2, "policy": ", ".join(t["names"])} for t in texts]
 
 
 def cost_points(results: Results, metric: str = "brier") -> list[Datum]:

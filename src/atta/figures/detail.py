@@ -69,9 +69,7 @@ def _cells(counts: Sequence[int], method: str = "") -> list[Datum]:
     ]
 
 
-def weights(
-    detail: Detail, *, title: str | None = None, width: Width | None = None, dark: bool = False
-) -> alt.TopLevelMixin:
+def weights(detail: Detail, *, title: str | None = None, width: Width | None = None, dark: bool = False) -> alt.TopLevelMixin:
     """Draw the learned weights: kinds of view × classes, one column where all classes share them (V-ATTA)."""
     return finished(weights_panel(detail, parts.title_of(detail, title), width), dark)
 
@@ -175,8 +173,7 @@ def per_class_panel(detail: Detail, most: int, title: str, width: Width) -> Any:
     shown, rest = sorted(data[:most], key=lambda d: -d["gap"]), data[most:]
     never = len(found["counts"]) - len(data)
     said = [
-        f"the {len(shown)} largest gaps of {len(data)} classes; the other {len(rest)} are within "
-        f"±{abs(rest[0]['gap']):.3f}"
+        f"the {len(shown)} largest gaps of {len(data)} classes; the other {len(rest)} are within ±{abs(rest[0]['gap']):.3f}"
         if rest
         else f"all {len(data)} predicted classes",
         *([f"{never} never predicted"] if never else []),

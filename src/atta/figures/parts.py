@@ -45,9 +45,7 @@ def tooltips(*fields: tuple[str, ...]) -> list[alt.Tooltip]:
 
 def measured() -> list[alt.Tooltip]:
     """Tooltips of a mean."""
-    return tooltips(
-        ("method", "method"), ("value", "mean", ".5f"), ("interval", "its 95 % interval"), ("runs", "runs", ",d")
-    )
+    return tooltips(("method", "method"), ("value", "mean", ".5f"), ("interval", "its 95 % interval"), ("runs", "runs", ",d"))
 
 
 def unit(channel: Any, field: str, title: str | None = None, *, labels: bool = True) -> Any:

@@ -69,16 +69,12 @@ def _looked_at(probs: Array, labels: LabelArray, bins: int, simplex: bool) -> De
     }
 
 
-def reliability_of(
-    detail: Detail, *, title: str | None = None, width: int = 320, dark: bool = False
-) -> alt.TopLevelMixin:
+def reliability_of(detail: Detail, *, title: str | None = None, width: int = 320, dark: bool = False) -> alt.TopLevelMixin:
     """Draw the reliability diagram of a detail."""
     return finished(diagram(detail, parts.title_of(detail, title), width), dark)
 
 
-def reliabilities(
-    details: Sequence[Detail], *, columns: int = 3, width: int = 260, dark: bool = False
-) -> alt.TopLevelMixin:
+def reliabilities(details: Sequence[Detail], *, columns: int = 3, width: int = 260, dark: bool = False) -> alt.TopLevelMixin:
     """Draw the reliability diagrams of several details side by side, with the same axes."""
     return _side_by_side(dict(zip(parts.names_of(details), details, strict=True)), columns, width, dark)
 

@@ -152,8 +152,7 @@ def _nested(folder: Path, name: str) -> list[Path]:
 def _checked_and_resized(images: ImageSet, name: str, size: int | None) -> ImageSet:
     if name in _KNOWN and images.labels is not None and len(images.classes) != _KNOWN[name].classes:
         raise InputError(
-            f"expected the {_KNOWN[name].classes} classes of {name}, found {len(images.classes)}: "
-            f"{listed(images.classes)}"
+            f"expected the {_KNOWN[name].classes} classes of {name}, found {len(images.classes)}: {listed(images.classes)}"
         )
     return images if size is None else images.resized(size)
 

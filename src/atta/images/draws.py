@@ -16,9 +16,7 @@ from torch import Tensor
 from atta.errors import InputError
 
 
-def random_numbers(
-    name: str, count: int, indices: Int[Tensor, "n"], *, repeat: int = 0, seed: int = 0
-) -> Float[Tensor, "n d"]:
+def random_numbers(name: str, count: int, indices: Int[Tensor, "n"], *, repeat: int = 0, seed: int = 0) -> Float[Tensor, "n d"]:
     """`count` uniform numbers in [0, 1) for each image: a pure function of seed, image, view, repeat and position.
 
     The text `seed/name/repeat` is hashed to a key, key and index to the state of a SplitMix64 generator (Steele, Lea &

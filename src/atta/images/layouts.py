@@ -69,18 +69,14 @@ def is_table(value: object) -> bool:
     return datasets is not None and isinstance(value, datasets.Dataset | datasets.DatasetDict)
 
 
-def from_table(
-    table: Any, name: str | None = None, split: str | None = None, columns: Columns | None = None
-) -> ImageSet:
+def from_table(table: Any, name: str | None = None, split: str | None = None, columns: Columns | None = None) -> ImageSet:
     """The images of a table of the library `datasets`; `columns` names them where their types do not tell."""
     datasets = _library()
     if isinstance(table, datasets.DatasetDict):
         raise InputError(f"expected one split of a dataset, got {listed(list(table))}: choose one, as in table['test']")
     name, split = name or table.info.dataset_name or "table", split or str(table.split or "all")
     if table.format["type"] == "custom":
-        raise InputError(
-            f"expected {name} without a transform, which would be passed by: take it off by reset_format()"
-        )
+        raise InputError(f"expected {name} without a transform, which would be passed by: take it off by reset_format()")
     if table._indices is not None:  # Rows that were chosen or shuffled are but a list of numbers until now.
         with _quiet(datasets):
             table = table.flatten_indices()
@@ -219,9 +215,7 @@ def folder_of_images(folder: Path) -> ImageSet:
         )
     if sorted_in is None and not flat:
         there = sorted(path.name for path in folder.iterdir())
-        raise InputError(
-            f"expected images, or folders of images named by their class, in {folder}, found {listed(there)}"
-        )
+        raise InputError(f"expected images, or folders of images named by their class, in {folder}, found {listed(there)}")
     images = EncodedImages(torch.arange(len(flat)), lambda row: flat[row], lambda row: str(flat[row]))
     return sorted_in or ImageSet(folder.name, images)
 

@@ -211,15 +211,11 @@ class ItemSource(Source):
         image, label = _image_and_label(item, self.where(position))
         pixels = _as_pixels(image, self.channels, self.where(position))
         if pixels.ndim != 3:
-            raise InputError(
-                f"expected an image of shape (c, h, w), got {tuple(pixels.shape)} in {self.where(position)}"
-            )
+            raise InputError(f"expected an image of shape (c, h, w), got {tuple(pixels.shape)} in {self.where(position)}")
         if label is None:
             return pixels, None
         try:
-            return pixels, torch.tensor(
-                operator.index(label)
-            )  # Whole numbers of Python, NumPy and torch have an index.
+            return pixels, torch.tensor(operator.index(label))  # Whole numbers of Python, NumPy and torch have an index.
         except (TypeError, ValueError):
             got = f"expected a whole number as the label of {self.where(position)}, got {label!r}"
             raise InputError(got) from None
@@ -292,9 +288,7 @@ def _image_and_label(item: Any, what: str) -> tuple[Any, Any]:
         return item[0], item[1] if len(item) == 2 else None
     if isinstance(item, Mapping | tuple | list):
         inside = ", ".join(map(str, item)) if isinstance(item, Mapping) else f"{len(item)} things"
-        raise InputError(
-            f"expected an image, or an image and its label, in {what}, got a {type(item).__name__} of {inside}"
-        )
+        raise InputError(f"expected an image, or an image and its label, in {what}, got a {type(item).__name__} of {inside}")
     return item, None
 
 

@@ -58,9 +58,7 @@ def flip(images: Images) -> Images:
     return images.flip(-1)
 
 
-def crop(
-    images: Images, u: Float[Tensor, "n 2"], *, ratio: float = 0.8, resize: bool = True
-) -> Float[Tensor, "n c h2 w2"]:
+def crop(images: Images, u: Float[Tensor, "n 2"], *, ratio: float = 0.8, resize: bool = True) -> Float[Tensor, "n c h2 w2"]:
     """Cut a window of `ratio` of each side, every position equally likely, and resize it to the size it was cut from.
 
     A side of s pixels leaves p = s - round(ratio s) + 1 positions and the window starts at floor(u p). The resize is
@@ -144,9 +142,7 @@ def gaussian_blur(images: Images, u: Float[Tensor, "n 1"], *, sizes: tuple[int, 
     # have its kernel and give the same bits in any batch; neither a convolution nor a reduction promises that.
     for axis, border in ((2, (0, 0, reach, reach)), (3, (reach, reach, 0, 0))):
         padded, side = F.pad(images, border, mode="reflect"), images.shape[axis]
-        images = functools.reduce(
-            torch.add, (padded.narrow(axis, tap, side) * weights[:, tap] for tap in range(2 * reach + 1))
-        )
+        images = functools.reduce(torch.add, (padded.narrow(axis, tap, side) * weights[:, tap] for tap in range(2 * reach + 1)))
     return images.clamp(0, 1)
 
 
@@ -174,7 +170,7 @@ def shift(images: Images, u: Float[Tensor, "n 2"], *, directions: Sequence[tuple
 def _moved(images: Images, axis: int, pixels: Int[Tensor, "n"]) -> Images:
     """Move each image by whole pixels along an axis, its reflection coming in over the border."""
     side = images.shape[axis]
-    return _take(images, axis, _reflected(torch.arange(side, device=images.device) - pixels[:, None], side))
+    return _take(images, axis, reflected(torch.arange(side, device=images.device) - pixels[:, None], side))
 
 
 def flip_shift(images: Images, u: Float[Tensor, "n 2"]) -> Images:
@@ -252,7 +248,7 @@ def zoom_out(images: Images, u: Float[Tensor, "n 1"]) -> Images:
 def _zoom(images: Images, step: Float[Tensor, "n"]) -> Images:
     """Look at every `step`-th pixel, counted from the centre."""
     rows, columns = (_from_centre(side, images) * step[:, None] for side in images.shape[2:])
-    return _sample(images, rows[:, :, None], columns[:, None])
+    return sample(images, rows[:, :, None], columns[:, None])
 
 
 def rotate(images: Images, u: Float[Tensor, "n 2"]) -> Images:
@@ -264,7 +260,7 @@ def rotate(images: Images, u: Float[Tensor, "n 2"]) -> Images:
     y, x = (_from_centre(side, images) for side in images.shape[2:])
     rows = sine[:, None, None] * x + (cosine[:, None] * y)[:, :, None]
     columns = cosine[:, None, None] * x - (sine[:, None] * y)[:, :, None]
-    return _sample(images, rows, columns)
+    return sample(images, rows, columns)
 
 
 def _from_centre(side: int, images: Images) -> Float[Tensor, "side"]:
@@ -272,7 +268,7 @@ def _from_centre(side: int, images: Images) -> Float[Tensor, "side"]:
     return torch.arange(side, device=images.device, dtype=torch.float64) - (side - 1) / 2
 
 
-def _sample(images: Images, rows: Float[Tensor, "n h #w"], columns: Float[Tensor, "n #h w"]) -> Images:
+def sample(images: Images, rows: Float[Tensor, "n h #w"], columns: Float[Tensor, "n #h w"]) -> Images:
     """Look each pixel up at a place between pixels, in steps from the centre, by linear interpolation both ways."""
     _, c, h, w = images.shape
     rows, columns = rows + (h - 1) / 2, columns + (w - 1) / 2
@@ -280,7 +276,7 @@ def _sample(images: Images, rows: Float[Tensor, "n h #w"], columns: Float[Tensor
     flat = images.flatten(2)
 
     def look(row: Tensor, column: Tensor) -> Tensor:
-        places = _reflected(row.long(), h) * w + _reflected(column.long(), w)
+        places = reflected(row.long(), h) * w + reflected(column.long(), w)
         return flat.gather(2, places.reshape(-1, 1, h * w).expand(-1, c, -1)).reshape(images.shape)
 
     down, across = ((place - before).to(images.dtype)[:, None] for place, before in ((rows, top), (columns, left)))
@@ -289,7 +285,7 @@ def _sample(images: Images, rows: Float[Tensor, "n h #w"], columns: Float[Tensor
     return torch.lerp(above, below, down).clamp(0, 1)
 
 
-def _reflected(places: Int[Tensor, "..."], side: int) -> Int[Tensor, "..."]:
+def reflected(places: Int[Tensor, "..."], side: int) -> Int[Tensor, "..."]:
     """Places beyond a border, mirrored at the outermost pixel: -2, -1, 0 → 2, 1, 0."""
     period = max(1, 2 * (side - 1))
     places = places.remainder(period)
@@ -363,6 +359,21 @@ def jpeg(images: Images, u: Float[Tensor, "n 1"]) -> Images:
     The tables and their scaling are libjpeg's. The chroma is not subsampled and nothing but the coefficients is rounded.
     A side that is no multiple of 8 is continued with its last pixel. A grey image is all luma.
     """
+    percent = torch.tensor([_jpeg_percent(quality) for quality in range(30, 91)], device=images.device)
+    return _compressed(images, percent[_pick(u[:, 0], percent.shape[0])])
+
+
+def jpeg_at(images: Images, quality: int) -> Images:
+    """What JPEG leaves of an image at a quality from 1 to 100."""
+    return _compressed(images, torch.full((images.shape[0],), _jpeg_percent(quality), device=images.device))
+
+
+def _jpeg_percent(quality: int) -> int:
+    """How libjpeg scales its tables, in per cent."""
+    return 5000 // quality if quality < 50 else 200 - 2 * quality
+
+
+def _compressed(images: Images, percent: Int[Tensor, "n"]) -> Images:
     n, c, h, w = images.shape
     pixels = _wide(images)
     middle = torch.tensor([128.0, 0.0, 0.0][:c], device=images.device)[:, None, None]
@@ -370,8 +381,7 @@ def jpeg(images: Images, u: Float[Tensor, "n 1"]) -> Images:
     padded = F.pad(planes, (0, -w % 8, 0, -h % 8), mode="replicate")
     blocks = padded.reshape(n, c, -(-h // 8), 8, -(-w // 8), 8)
 
-    percent = [5000 // quality if quality < 50 else 200 - 2 * quality for quality in range(30, 91)]
-    scale = torch.tensor(percent, device=images.device)[_pick(u[:, 0], len(percent))][:, None, None, None]
+    scale = percent[:, None, None, None]
     tables = torch.tensor([_LUMA_TABLE, _CHROMA_TABLE, _CHROMA_TABLE][:c], device=images.device)
     steps = ((tables * scale + 50) // 100).clamp(1, 255).to(blocks.dtype)[:, :, None, :, None]
 
@@ -394,8 +404,7 @@ def _mix(blocks: Float[Tensor, "n c i 8 j 8"], axis: int, matrix: Float[Tensor, 
 
 
 _COSINES = [
-    [math.cos((2 * place + 1) * wave * math.pi / 16) / (8**0.5 if wave == 0 else 2) for place in range(8)]
-    for wave in range(8)
+    [math.cos((2 * place + 1) * wave * math.pi / 16) / (8**0.5 if wave == 0 else 2) for place in range(8)] for wave in range(8)
 ]
 _LUMA_TABLE = [  # JPEG's standard (ITU T.81), annex K.1
     [16, 11, 10, 16, 24, 40, 51, 61],

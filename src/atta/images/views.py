@@ -37,9 +37,7 @@ class View:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(_NAME, self.name):
-            raise InputError(
-                f"The name of a view: expected a letter, then letters, digits, '-' or '_', got {self.name!r}."
-            )
+            raise InputError(f"The name of a view: expected a letter, then letters, digits, '-' or '_', got {self.name!r}.")
         if isinstance(self.numbers, int) and self.numbers < 0:
             raise InputError(f"View {self.name!r}: expected 0 or more numbers an image, got {self.numbers}.")
 
@@ -270,14 +268,10 @@ class Policy:
         n = images.shape[0]
         places = torch.arange(n) if indices is None else torch.as_tensor(indices).cpu()
         if places.shape != (n,) or places.is_floating_point():
-            raise InputError(
-                f"indices: expected {n} whole numbers, one an image, got {tuple(places.shape)} of {places.dtype}."
-            )
+            raise InputError(f"indices: expected {n} whole numbers, one an image, got {tuple(places.shape)} of {places.dtype}.")
         for view, repeats in self.terms:
             for repeat in range(repeats):
-                u = draw_numbers(
-                    view.name, view.count(images), places, repeat=repeat, repeats=repeats, seed=seed, draws=draws
-                )
+                u = draw_numbers(view.name, view.count(images), places, repeat=repeat, repeats=repeats, seed=seed, draws=draws)
                 if images.is_cuda:  # From pinned memory, a copy need not wait for what the GPU is doing.
                     u = u.contiguous().pin_memory()
                 yield view.name, repeat, view(images, u.to(images.device, non_blocking=True))

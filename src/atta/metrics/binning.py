@@ -89,9 +89,7 @@ def mass_index(levels: Float[Tensor, "g"], total: Float[Tensor, "g"], count: int
 
 def class_index(probs: Float[Tensor, "n k"], count: int) -> Int[Tensor, "n k"]:
     """The bin of each probability, those of one class after those of another."""
-    return bin_index(probs, even_edges(count).to(probs.device)) + count * torch.arange(
-        probs.shape[1], device=probs.device
-    )
+    return bin_index(probs, even_edges(count).to(probs.device)) + count * torch.arange(probs.shape[1], device=probs.device)
 
 
 def on_grid(confidence: Float[Tensor, "n"]) -> tuple[Int[Tensor, "2 n"], Float[Tensor, "2 n"]]:

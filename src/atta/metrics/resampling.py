@@ -62,9 +62,7 @@ def bootstrap(
     drawn = Resamples(validate(probs, labels)[0].shape[0], resamples, seed)
     found = replicates(probs, labels, drawn, metrics=names, simplex=simplex)
     points = evaluate(probs, labels, metrics=names, simplex=simplex)
-    return {
-        name: (max(low, min(points[name], 0.0)), high) for name, (low, high) in intervals(points, found, confidence)
-    }
+    return {name: (max(low, min(points[name], 0.0)), high) for name, (low, high) in intervals(points, found, confidence)}
 
 
 def paired(
@@ -186,13 +184,9 @@ class _Sums:
 
     @classmethod
     def of(cls, parts: list[Images], names: list[str], count: int) -> "_Sums":
-        confidence, correct = (
-            torch.cat([getattr(part, name) for part in parts]).cpu() for name in ("confidence", "correct")
-        )
+        confidence, correct = (torch.cat([getattr(part, name) for part in parts]).cpu() for name in ("confidence", "correct"))
         gaps = correct - confidence
-        terms = {
-            name: torch.cat([part.terms[name] for part in parts]).cpu() for name in names if name in parts[0].terms
-        }
+        terms = {name: torch.cat([part.terms[name] for part in parts]).cpu() for name in names if name in parts[0].terms}
         dense = [torch.ones_like(gaps)[None], *(term[None] - term.mean() for term in terms.values())]
         if _BINNED & set(names):
             hot = torch.nn.functional.one_hot(bin_index(confidence, even_edges(count)), count).T.double()

@@ -109,9 +109,7 @@ def _smooth_ece(residual: Float[Tensor, "*r grid"]) -> Tensor:
     before = None
     for _ in range(60):
         exponent = -(pi * wave * width.exp()[..., None]).square() / 2
-        damped = (
-            spectrum * exponent.clamp_min(-40).exp()
-        )  # what is smaller still is nothing, and slow to calculate with
+        damped = spectrum * exponent.clamp_min(-40).exp()  # what is smaller still is nothing, and slow to calculate with
         left: Tensor = torch.fft.irfft(damped, n=2 * GRID).abs().mean(-1) * GRID
         excess = left.log().clamp_min(log(0.1 / GRID)) - width
         if before is not None:
@@ -277,9 +275,7 @@ def ood_auroc(probs_in: Array, probs_out: Array, *, simplex: bool = True) -> flo
     a, b = (validate(probs, None)[0] for probs in (probs_in, probs_out))
     if a.shape[1] != b.shape[1]:
         raise InputError(f"probs_out: expected {a.shape[1]} classes as in probs_in, got {b.shape[1]}")
-    inside, outside = (
-        torch.cat([torch.special.entr(rows.probs).sum(1) for rows in chunks(p, None, simplex)]) for p in (a, b)
-    )
+    inside, outside = (torch.cat([torch.special.entr(rows.probs).sum(1) for rows in chunks(p, None, simplex)]) for p in (a, b))
     inside, outside = inside.sort().values, outside.to(inside.device)
     lower, not_higher = (torch.searchsorted(inside, outside, right=right) for right in (False, True))
     return float((lower + not_higher).double().mean() / 2 / inside.shape[0])

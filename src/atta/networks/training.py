@@ -119,9 +119,7 @@ def _all_epochs(
         for epoch in range(len(history), run.epochs):
             done = run.epoch(forward, optimizer, epoch)
             if not math.isfinite(done.loss):
-                raise InputError(
-                    f"expected a finite loss, got {done.loss} in epoch {epoch + 1}; a lower peak_lr may help"
-                )
+                raise InputError(f"expected a finite loss, got {done.loss} in epoch {epoch + 1}; a lower peak_lr may help")
             history.append(done)
             tell(done.epoch, str(done))
             if on_epoch is not None:

@@ -103,9 +103,7 @@ def _best_is(metrics: tuple[str, ...], who: tuple[str, ...]) -> Callable[[Group]
 def _over_fits(group: Group) -> Found:
     fitted, tested = group.values()
     policies = {policy for _, policy in fitted.by_policy}
-    gap = {
-        method: fmean(tested.by_policy[method, p] - fitted.by_policy[method, p] for p in policies) for method in OURS
-    }
+    gap = {method: fmean(tested.by_policy[method, p] - fitted.by_policy[method, p] for p in policies) for method in OURS}
     ahead = fmean(fitted.by_policy["m-atta", p] - fitted.by_policy["v-atta", p] for p in policies)
     why = (
         f"Brier from fitted to test images: m-atta {gap['m-atta']:+.4f}, v-atta {gap['v-atta']:+.4f}; "

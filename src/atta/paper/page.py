@@ -46,9 +46,7 @@ def against(results: Results, experiment: Experiment, *, first: bool = False) ->
     if not experiment.published:
         return None
     theirs = published(experiment.published)
-    rows = [
-        r for r in results if r.experiment == experiment.name and r.choice in ("", RULE) and (r.split == 0 or not first)
-    ]
+    rows = [r for r in results if r.experiment == experiment.name and r.choice in ("", RULE) and (r.split == 0 or not first)]
     policies = by_policy(experiment)
     ours: dict[tuple[str, str], list[float]] = {}
     for row in rows:

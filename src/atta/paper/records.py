@@ -245,9 +245,7 @@ def _network(
     return network, metadata
 
 
-def _arranged(
-    images: ImageSet, sample: Sample, metadata: Mapping[str, Any], making: Making
-) -> tuple[ImageSet, dict[str, str]]:
+def _arranged(images: ImageSet, sample: Sample, metadata: Mapping[str, Any], making: Making) -> tuple[ImageSet, dict[str, str]]:
     """The images as the network is to see them, and the origin of their record."""
     rows = slice(making.validation, None) if sample.after_validation else None
     images = sample.labels(images, metadata["classes"])
@@ -273,9 +271,7 @@ def check_made(name: str, path: Path, making: Making) -> None:
     }
     for what, (found, wanted) in told.items():
         if found is not None and found != wanted:
-            raise InputError(
-                f"{path} was made with {what} {found} and not {wanted}; choose another folder, or delete it"
-            )
+            raise InputError(f"{path} was made with {what} {found} and not {wanted}; choose another folder, or delete it")
 
 
 def _file(networks: Path, dataset: str) -> Path:

@@ -259,11 +259,7 @@ def _finite(value: Any) -> Any:
 @cache
 def _vega() -> str:
     """Vega, Vega-Lite and vega-embed as one script."""
-    return (
-        str(javascript_bundle("window.vegaEmbed = vegaEmbed;"))
-        .replace("</script", r"<\/script")
-        .replace("<!--", r"<\!--")
-    )
+    return str(javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", r"<\/script").replace("<!--", r"<\!--")
 
 
 @cache

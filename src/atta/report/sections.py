@@ -134,8 +134,7 @@ class Section:
         seen = {contender(detail): detail for detail in reversed(self.details)}
         known = bounds(self.intervals)
         return tuple(
-            Line(key, label, _values(found[key]), seen.get(key, {}), known)
-            for key, label in labels(found, sizes=True).items()
+            Line(key, label, _values(found[key]), seen.get(key, {}), known) for key, label in labels(found, sizes=True).items()
         )
 
     @cached_property
@@ -329,10 +328,7 @@ def _values(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, list[float]]] = {}
     for row in rows:
         found.setdefault(row.metric, {}).setdefault(row.split, []).append(row.value)
-    return {
-        metric: {split: sum(values) / len(values) for split, values in splits.items()}
-        for metric, splits in found.items()
-    }
+    return {metric: {split: sum(values) / len(values) for split, values in splits.items()} for metric, splits in found.items()}
 
 
 def sections_of(results: Results) -> list[Section]:

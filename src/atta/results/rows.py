@@ -139,9 +139,7 @@ class Results:
         intervals = []
         for one in map(under, self.intervals):
             against = name(one.other) if one.against else ("", "", "")
-            intervals.append(
-                replace(one, **dict(zip(("against", "against_policy", "against_choice"), against, strict=True)))
-            )
+            intervals.append(replace(one, **dict(zip(("against", "against_policy", "against_choice"), against, strict=True))))
         return Results(tuple(map(under, self.rows)), self.about, self.details, tuple(intervals))
 
     def summary(self, **columns: Any) -> Summary | None:

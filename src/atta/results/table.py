@@ -113,9 +113,7 @@ class Table:
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         numeric = [self.is_numeric(j) for j in range(len(self.header))]
         aligned = [
-            "  ".join(
-                cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(line, widths, numeric, strict=True)
-            )
+            "  ".join(cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(line, widths, numeric, strict=True))
             for line in lines
         ]
         return "\n".join(line.rstrip() for line in ([_line(self.title)] if self.title else []) + aligned)
@@ -161,9 +159,7 @@ class Table:
         ]
         for i, row in enumerate(self.cells):
             texts = [_latex(cell, numeric=right) for cell, right in zip(row, numeric, strict=True)]
-            lines.append(
-                _latex_line([rf"\textbf{{{text}}}" if (i, j) in self.best else text for j, text in enumerate(texts)])
-            )
+            lines.append(_latex_line([rf"\textbf{{{text}}}" if (i, j) in self.best else text for j, text in enumerate(texts)]))
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
@@ -298,9 +294,7 @@ def _best(
     return frozenset(best)
 
 
-def _sure(
-    results: Results, layout: _Layout, better: Mapping[str, str | None], baseline: str
-) -> tuple[dict[Cell, int], str]:
+def _sure(results: Results, layout: _Layout, better: Mapping[str, str | None], baseline: str) -> tuple[dict[Cell, int], str]:
     """The cells that are surely better or worse than the baseline, and what that is called."""
     known, base, sure = bounds(results.intervals), baselines(results, baseline), dict[Cell, int]()
     for cell, group in layout.groups.items():
@@ -336,9 +330,7 @@ def _check_cell(group: Sequence[Row], cell: str) -> None:
     found = {name: list(dict.fromkeys(getattr(row, name) for row in group)) for name in SETTINGS}
     if mixed := [name for name, values in found.items() if len(values) > 1]:
         listing = ", ".join(f"{name} ({_some(found[name])})" for name in mixed)
-        raise InputError(
-            f"the cell {cell} would average over {listing}: put {' and '.join(mixed)} into rows, columns or where"
-        )
+        raise InputError(f"the cell {cell} would average over {listing}: put {' and '.join(mixed)} into rows, columns or where")
     seen: set[Key] = set()
     for row in group:
         repeat = values_of(row, REPEATS)
@@ -377,6 +369,4 @@ def comparison(
     Among `eligible` methods only: one that changes the predicted class is no calibration of that prediction.
     """
     where = {"dataset": dataset, "metric": tuple(metrics)}
-    return pivot(
-        results, where=where, better=better, eligible=eligible, digits=digits or {}, baseline=baseline, title=dataset
-    )
+    return pivot(results, where=where, better=better, eligible=eligible, digits=digits or {}, baseline=baseline, title=dataset)
