@@ -213,7 +213,7 @@ def cholesky(curvature: Float[Tensor, "b m m"]) -> Float[Tensor, "b m m"]:
     for ease in (0.0, *(10.0**power for power in range(-14, 1))):
         factor, failed = torch.linalg.cholesky_ex(curvature + (ease * size)[:, None, None] * eye)
         if not failed.any():
-            return factor
+            return torch.as_tensor(factor)
     return size.sqrt()[:, None, None] * eye
 
 
