@@ -19,10 +19,11 @@ demo: $(STAMP)  ## the whole chain on one machine: train, record the views, comp
 reproduce: $(STAMP)  ## the paper's tables and figures from the bundled records, beside the published numbers
 	$(BIN)/atta reproduce
 
-check: $(STAMP)  ## lint and types
+check: $(STAMP)  ## lint, types, and which way imports point
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 test: check  ## lint, types and every test
 	$(BIN)/pytest

@@ -39,8 +39,9 @@ def test_details_add_up_to_the_answer(fitted):
     found = fitted.details(images)
     share = found.share[:, None]
     assert torch.equal(found.probs, fitted(images))
-    assert torch.allclose(found.probs, (1 - share) * found.base + share * found.fused, atol=1e-5)
+    assert torch.allclose(found.probs, (1 - share) * found.start + share * found.fused, atol=1e-5)
     assert torch.allclose(found.base, fitted.model(images / 255).softmax(1), atol=1e-5)
+    assert torch.equal(found.start.argmax(1), found.base.argmax(1))
     assert {kind: tuple(view.shape) for kind, view in found.views.items()} == {"flip": (20, 1, 3), "crop": (20, 2, 3)}
     assert torch.allclose(found.views["flip"][:, 0], fitted.model(images.flip(-1) / 255).softmax(1), atol=1e-5)
     assert found.passes.tolist() == [4] * 20

@@ -47,9 +47,11 @@ from atta.networks.description import has_weights
 
 
 class Details(NamedTuple):
-    """What the answer to each image is made of; `fused` and `share` are None where the method has no such thing.
+    """What the answer to each image is made of: probs = (1 - share) · start + share · fused.
 
-    `views` holds the probabilities of every view, NaN where an image was not shown in it.
+    `base` is what the network says, `start` the same at the temperature that views are blended into, if there is one. `start`,
+    `fused` and `share` are None where the method has no such thing. `views` holds the probabilities of every view, NaN where an
+    image was not shown in it.
     """
 
     probs: Tensor
@@ -58,6 +60,7 @@ class Details(NamedTuple):
     share: Tensor | None
     views: Mapping[str, Tensor]
     passes: Tensor
+    start: Tensor | None = None
 
 
 class _Answer(NamedTuple):
@@ -122,12 +125,12 @@ class CalibratedClassifier(Estimator, OnHub):
         """Say what the answer to each image is made of."""
         answer = self._answer(self._validated(images))
         probs, base = _checked(self._calibrated(answer), answer.logits), answer.logits.softmax(dim=-1)
-        fused = share = None
+        start = fused = share = None
         if isinstance(self.calibrator, ViewBlend | AverageBlend):
-            fused = self.calibrator.fused(answer.logits, answer.views)
-            share = largest_share(base, fused, self.calibrator.limit.to(base), step=self.calibrator.step)
+            start, fused = self.calibrator.base(answer.logits), self.calibrator.fused(answer.logits, answer.views)
+            share = largest_share(start, fused, self.calibrator.limit.to(start), step=self.calibrator.step)
         views = {name: logits.softmax(dim=-1) for name, logits in answer.views.items()}
-        return Details(probs, base, fused, share, views, answer.passes)
+        return Details(probs, base, fused, share, views, answer.passes, start)
 
     @property
     def mean_passes(self) -> float:

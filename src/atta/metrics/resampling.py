@@ -55,7 +55,7 @@ def bootstrap(
     """The interval of every metric, or of the named ones, as (low, high): what other test images would have changed.
 
     >>> bootstrap(torch.tensor([[0.75, 0.25]] * 100), [0] * 75 + [1] * 25, metrics=["accuracy"])
-    {'accuracy': (0.67..., 0.83...)}
+    {'accuracy': (0.66..., 0.83...)}
     """
     _check(confidence)
     names = None if metrics is None else known(metrics)
