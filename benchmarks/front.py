@@ -330,8 +330,8 @@ JUDGED = """\
   on. At 1.3 passes it has the lower NLL.
 - *Fitting each part of `selective-v-atta` on its own side of the gate* is worse
   ([method.md](method.md#within-a-budget-of-passes)).
-- *Other scores for sets.* Without its random cut, `aps` at this coverage puts most classes into every set, calibrated or
-  not. With `raps` the uncalibrated network has the smallest sets.
+- *Other scores for sets.* With a class's own probability counted whole, `aps` at this coverage put most classes into every set,
+  calibrated or not: the sums now end before the class ([method.md](method.md#sets-of-classes)).
 - *Other ways to shrink M-ATTA.* Deviations from V-ATTA of low rank, or shared by groups of classes, did not win over
   plain shrinkage. Cross-validated NLL, plain / groups / rank, with 500, 1000 and 3000 images: on the bundled record
   .16536 / .16537 / .16534, .15129 / .15126 / .15149 and .16558 / .16578 / .16578; on another ResNet-50 .17640 / .17742 /

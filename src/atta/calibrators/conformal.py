@@ -12,15 +12,18 @@ probabilities do not change that promise. They make the sets smaller, which is w
 | score     | of class j, with p_(1) ≥ p_(2) ≥ … and r the rank of j                  | reference                    |
 |-----------|-------------------------------------------------------------------------|------------------------------|
 | threshold | 1 - p_j: the smallest sets on average                                   | Sadinle et al. 2019          |
-| aps       | p_(1) + … + p_(r): hard images get larger sets, easy ones smaller       | Romano et al. 2020           |
+| aps       | p_(1) + … + p_(r-1): hard images get larger sets, easy ones smaller     | Romano et al. 2020           |
 | raps      | aps + penalty · max(0, r - allowed): no long tail of unlikely classes   | Angelopoulos et al. 2021     |
 
-The sums of aps and raps count class j whole, without the random cut of the papers: a deployed answer is deterministic, and
-its coverage at or above the promise.
+The sums of aps and raps end before class j. The papers add a random part of p_j, which makes coverage exact below the accuracy
+of the network, too. A deployed answer is deterministic, and a set that holds the predicted class covers as often as the network
+is right, whatever is promised. Counting p_j whole, the other deterministic choice, gives sets of several classes to images of
+which the network is sure.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -35,41 +38,53 @@ from atta.types import Labels, Probs
 SCORES = ("threshold", "aps", "raps")
 
 
+def fewest(coverage: float) -> int:
+    """The fewest images that a coverage can be promised with: the n for which ⌈(n + 1) · coverage⌉ is at most n.
+
+    >>> fewest(0.95)
+    19
+    """
+    return math.ceil(round(coverage / (1 - coverage), 9))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Conformal:
-    """How sets are made: the promised `coverage`, the `score`, and for raps the `penalty` of each rank beyond `allowed`."""
+    """How sets are made: the promised `coverage`, the `score`, and for raps the `penalty` of each rank beyond `allowed`.
 
-    coverage: float = 0.95
+    Of several coverages, `coverage=[0.9, 0.95]`, `fit` finds the sets of each, by coverage.
+    """
+
+    coverage: float | Sequence[float] = 0.95
     score: str = "threshold"
     penalty: float = 0.01
     allowed: int = 1
 
     def __post_init__(self) -> None:
-        if not 0 < self.coverage < 1:
-            raise InputError(f"coverage must lie between 0 and 1, such as 0.95, got {self.coverage}")
+        if not isinstance(self.coverage, int | float | str):
+            object.__setattr__(self, "coverage", tuple(self.coverage))
+        promised = self.coverage if isinstance(self.coverage, tuple) else (self.coverage,)
+        if not promised or not all(isinstance(one, float) and 0 < one < 1 for one in promised):
+            raise InputError(f"coverage must lie between 0 and 1, such as 0.95, or be a list of such, got {self.coverage!r}")
         check_choice("score", self.score, SCORES)
         if not self.penalty >= 0 or self.allowed < 1:
             raise InputError(f"penalty must not be negative and allowed at least 1, got {self.penalty} and {self.allowed}")
 
-    @property
-    def least(self) -> int:
-        """The fewest images that the promise can be made with: the n for which ⌈(n + 1) · coverage⌉ is at most n.
-
-        >>> Conformal(coverage=0.95).least
-        19
-        """
-        return math.ceil(round(self.coverage / (1 - self.coverage), 9))
-
-    def fit(self, probs: Any, labels: Any) -> "ConformalSets":
+    def fit(self, probs: Any, labels: Any) -> "ConformalSets | dict[float, ConformalSets]":
         """Find the threshold from the probabilities of labelled images that the calibrator was not fitted on."""
         probs = _as_probs(probs)
         labels = as_labels(labels, images=probs.shape[0], classes=probs.shape[1]).to(probs.device)
-        own = self.scores(probs).gather(1, labels[:, None])[:, 0]
+        own = self.scores(probs).gather(1, labels[:, None])[:, 0].sort().values
+        if isinstance(self.coverage, tuple):
+            return {coverage: self._sets(coverage, own) for coverage in self.coverage}
+        assert isinstance(self.coverage, float)
+        return self._sets(self.coverage, own)
+
+    def _sets(self, coverage: float, own: Float[Tensor, " n"]) -> "ConformalSets":
+        """The sets of one coverage, from the scores of the true classes in order."""
         n = own.shape[0]
-        rank = math.ceil((n + 1) * self.coverage)
-        if n < self.least:
-            raise InputError(f"a coverage of {self.coverage} needs at least {self.least} labelled images, got {n}")
-        return ConformalSets(self, own.sort().values[rank - 1].item())
+        if n < fewest(coverage):
+            raise InputError(f"a coverage of {coverage} needs at least {fewest(coverage)} labelled images, got {n}")
+        return ConformalSets(replace(self, coverage=coverage), own[math.ceil((n + 1) * coverage) - 1].item())
 
     def scores(self, probs: Probs) -> Float[Tensor, "n k"]:
         """How strange each class would be."""
@@ -77,7 +92,8 @@ class Conformal:
         if self.score == "threshold":
             return 1 - probs
         order = probs.argsort(dim=1, descending=True, stable=True)
-        sums = probs.gather(1, order).cumsum(dim=1)
+        ranked = probs.gather(1, order)
+        sums = ranked.cumsum(dim=1) - ranked
         if self.score == "raps":
             rank = torch.arange(1, probs.shape[1] + 1, device=probs.device)
             sums = sums + self.penalty * (rank - self.allowed).clamp(min=0)
@@ -113,7 +129,9 @@ def cross_checked(how: Conformal, probs: Probs, labels: Labels, *, seed: int = 0
     order = torch.randperm(probs.shape[0], generator=torch.Generator().manual_seed(seed)).to(probs.device)
     found = []
     for here, there in zip(order.chunk(2), reversed(order.chunk(2)), strict=True):
-        sets = how.fit(probs[here], labels[here])(probs[there])
+        fitted = how.fit(probs[here], labels[here])
+        assert isinstance(fitted, ConformalSets)
+        sets = fitted(probs[there])
         found.append((covered(sets, labels[there]), mean_size(sets)))
     return sum(one for one, _ in found) / 2, sum(size for _, size in found) / 2
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from atta.calibrators import Calibrator
-from atta.calibrators.conformal import Conformal, cross_checked
+from atta.calibrators.conformal import Conformal, cross_checked, fewest
 from atta.metrics.scores import METRICS, class_changes, evaluate, ood_auroc
 from atta.predictions import Record
 from atta.results.words import CLASS_CHANGES, COVERAGE, OOD_AUROC, PASSES, SET_SIZE
@@ -11,7 +11,8 @@ from atta.results.words import CLASS_CHANGES, COVERAGE, OOD_AUROC, PASSES, SET_S
 MEASURES = (*METRICS, CLASS_CHANGES, OOD_AUROC, PASSES, COVERAGE, SET_SIZE)
 """Its names: METRICS, how many predicted classes changed, how well entropy tells foreign images, how often the network runs
 for an image on average, and how often conformal sets hold the label and how large they are."""
-SETS = Conformal(coverage=0.98)
+COVERED = 0.98
+SETS = Conformal(coverage=COVERED)
 """The conformal sets that are measured: larger than one class even for a network that is right 19 times in 20."""
 
 
@@ -22,7 +23,7 @@ def measure(calibrator: Calibrator, test: Record, reference: Record | None = Non
     numbers = evaluate(probs, test.labels, simplex=simplex)
     numbers[CLASS_CHANGES] = float(class_changes(probs, test.predictions.logits.softmax(dim=-1)))
     numbers[PASSES] = calibrator.passes(test.predictions).double().mean().item()
-    if test.labels is not None and len(test) >= 2 * SETS.least:
+    if test.labels is not None and len(test) >= 2 * fewest(COVERED):
         numbers[COVERAGE], numbers[SET_SIZE] = cross_checked(SETS, probs, test.labels)
     if test.labels is None and reference is not None:
         numbers[OOD_AUROC] = ood_auroc(calibrator(reference.predictions), probs, simplex=simplex)
