@@ -36,11 +36,7 @@ class EncodedImages:
     """
 
     def __init__(
-        self,
-        rows: Int[Tensor, "n"],
-        read: Callable[[int], bytes | Path],
-        where: Callable[[int], str],
-        size: int | None = None,
+        self, rows: Int[Tensor, "n"], read: Callable[[int], bytes | Path], where: Callable[[int], str], size: int | None = None
     ) -> None:
         self.rows, self.read, self.where, self.size = rows, read, where, size
         self._formats: tuple[str, ...] | None = None
@@ -193,11 +189,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         if "images" not in tensors or not {"name", "classes"} <= metadata.keys():
             raise InputError(f"expected images, a name and classes in {path}, found {', '.join([*tensors, *metadata])}")
         return ImageSet(
-            metadata["name"],
-            tensors["images"],
-            tensors.get("labels"),
-            json.loads(metadata["classes"]),
-            tensors.get("indices"),
+            metadata["name"], tensors["images"], tensors.get("labels"), json.loads(metadata["classes"]), tensors.get("indices")
         )
 
 

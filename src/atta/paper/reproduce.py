@@ -135,17 +135,13 @@ def load_records(files: Mapping[str, Path]) -> dict[str, Record]:
     return {name: Record.load(path) for name, path in files.items()}
 
 
-def _no_bar(title: str, total: int) -> AbstractContextManager[Callable[[str], None]]:
-    return nullcontext(lambda what: None)
-
-
 def reproduce(
     experiments: Sequence[Experiment],
     places: Places,
     making: Making | None = None,
     *,
     say: Callable[[str], None] = lambda line: None,
-    bar: Callable[[str, int], AbstractContextManager[Callable[[str], None]]] = _no_bar,
+    bar: Callable[[str, int], AbstractContextManager[Callable[[str], None]]] = lambda *of: nullcontext(lambda what: None),
     workers: int = 0,
 ) -> Reproduction:
     """Run experiments on records that are found or made, one after the other; each fit is made once and kept in the output.

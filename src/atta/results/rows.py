@@ -200,7 +200,11 @@ class Results:
             raise InputError(f"{path} has version {version}, this atta reads up to {FORMAT_VERSION}")
         rows, about, details = content.get("rows"), content.get("about", {}), content.get("details", [])
         intervals = content.get("intervals", [])  # which older files do not have
-        if not isinstance(about, dict) or not all(isinstance(part, list) for part in (rows, details, intervals)):
+        if (
+            not isinstance(rows, list)
+            or not isinstance(about, dict)
+            or not all(isinstance(x, list) for x in (details, intervals))
+        ):
             raise InputError(f"{path} is damaged: expected a list of rows and what is known about them")
         return cls(
             tuple(_read(Row, row, f"{path}, row {i}") for i, row in enumerate(rows, 1)),
