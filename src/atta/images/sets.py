@@ -132,12 +132,10 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         c, h, w = self.images[0].shape
         return c, h, w
 
-    def tensors(self, size: int | None = None) -> Bytes:
-        """Decode every image, resized to `size` x `size` if that is given."""
+    def tensors(self) -> Bytes:
+        """Decode every image."""
         if not len(self):
             raise InputError(f"expected at least one image in {self.name}, found none")
-        if size is not None:
-            return self.resized(size).tensors()
         if isinstance(self.images, Tensor):
             return self.images
         first = self.images[0]

@@ -211,8 +211,7 @@ class ItemSource(Source):
         try:
             return pixels, torch.tensor(operator.index(label))  # Whole numbers of Python, NumPy and torch have an index.
         except (TypeError, ValueError):
-            got = f"expected a whole number as the label of {self.where(position)}, got {label!r}"
-            raise InputError(got) from None
+            raise InputError(f"expected a whole number as the label of {self.where(position)}, got {label!r}") from None
 
     def _block(self, start: int, items: Sequence[Block]) -> Block:
         pixels = [self._checked(image[None], start + i) for i, (image, _) in enumerate(items)]

@@ -43,11 +43,6 @@ class Places:
     """Whether records may lie in the output, where they are made."""
 
     @property
-    def bundled(self) -> bool:
-        """Whether the records that come with the package may be used."""
-        return self.records is None and self.data is None
-
-    @property
     def made(self) -> Path:
         """Where records are made."""
         return self.records or self.output / "records"
@@ -57,7 +52,8 @@ class Places:
         path = self.made / f"{name}.safetensors"
         if (self.own or self.records is not None) and path.exists():
             return path
-        return BUNDLED / f"{BUNDLED_AS[name]}.safetensors" if self.bundled and name in BUNDLED_AS else None
+        bundled = self.records is None and self.data is None and name in BUNDLED_AS
+        return BUNDLED / f"{BUNDLED_AS[name]}.safetensors" if bundled else None
 
 
 @dataclass

@@ -253,7 +253,9 @@ class Section:
                     "summary": self.table.numbers.get((i, j)),
                     "spread": self._spread(one, metric, self.table.numbers.get((i, j))),
                     "best": (i, j) in self.table.best,
-                    "difference": None if i == self.baseline else _difference(one, base, metric),
+                    "difference": None
+                    if i == self.baseline or metric == CLASS_CHANGES
+                    else Difference.between(one, base, metric),
                 }
                 for j, metric in enumerate(self.metrics, 1)
             ]
@@ -303,7 +305,7 @@ class Section:
         return {
             "metrics": [metric for metric in self.metrics if metric != CLASS_CHANGES],
             "differences": {
-                f"{i} {j}": [_plain(_difference(one, other, m)) for m in self.metrics if m != CLASS_CHANGES]
+                f"{i} {j}": [_plain(Difference.between(one, other, m)) for m in self.metrics if m != CLASS_CHANGES]
                 for i, one in enumerate(self.contenders)
                 for j, other in enumerate(self.contenders[:i])
             },
@@ -311,10 +313,6 @@ class Section:
             "classes": names,
             "dataset": self.dataset,
         }
-
-
-def _difference(one: Line, other: Line, metric: str) -> Difference | None:
-    return None if metric == CLASS_CHANGES else Difference.between(one, other, metric)
 
 
 def _plain(found: Difference | None) -> list[Any] | None:
