@@ -24,7 +24,7 @@ def test_images_of_different_sizes_need_a_size(tmp_path):
     found = load("insects", "train", data=tmp_path)
     with pytest.raises(InputError, match=r"to be \(3, 8, 8\) as the first is, image 2 is \(3, 4, 8\); give an"):
         found.tensors()
-    assert found.tensors(size=5).shape == (6, 3, 5, 5)
+    assert found.resized(5).tensors().shape == (6, 3, 5, 5)
     assert load("insects", "train", data=tmp_path, image_size=5)[2][0].shape == (3, 5, 5)
 
 

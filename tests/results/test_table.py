@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta.results.rows import Interval, Results, Row
-from atta.results.table import Summary, Table, comparison
+from atta.results.table import Summary, Table, pivot
 from atta.types import InputError
 from scenarios import ROWS, rows
 
@@ -81,23 +81,23 @@ def test_no_rows_have_no_summary() -> None:
 
 def test_the_best_of_a_column_is_marked_among_eligible_methods() -> None:
     results = rows(a=[0.3], b=[0.2], c=[0.1])
-    table = comparison(results, "set", metrics=["brier"], better={"brier": "lower"}, eligible=lambda method: method != "c")
+    table = pivot(results, where={"metric": ("brier",)}, better={"brier": "lower"}, eligible=lambda method: method != "c")
     assert table.best == {(1, 1)}
     assert "| b | **0.2000** |" in table.markdown()
 
 
 def test_methods_that_look_equal_are_best_together() -> None:
-    table = comparison(rows(a=[0.20001], b=[0.20002]), "set", metrics=["brier"], better={"brier": "lower"})
+    table = pivot(rows(a=[0.20001], b=[0.20002]), where={"metric": ("brier",)}, better={"brier": "lower"})
     assert table.best == {(0, 1), (1, 1)}
 
 
 def test_higher_is_better_where_it_is() -> None:
-    table = comparison(rows(a=[0.3], b=[0.2]), "set", metrics=["brier"], better={"brier": "higher"})
+    table = pivot(rows(a=[0.3], b=[0.2]), where={"metric": ("brier",)}, better={"brier": "higher"})
     assert table.best == {(0, 1)}
 
 
 def test_a_missing_number_is_a_dash() -> None:
-    table = comparison(rows(a=[0.3]), "set", metrics=["brier", "ece"], better={})
+    table = pivot(rows(a=[0.3]), where={"metric": ("brier", "ece")})
     assert table.cells == (("a", "0.3000", "–"),)
 
 

@@ -19,7 +19,7 @@ from atta.calibrators.base import Calibrator, ViewMethod, base_probs, check_choi
 from atta.calibrators.fitting import minimize, nll
 from atta.calibrators.scaling import fit_temperature
 from atta.functional import blend, guarded_blend, largest_share
-from atta.metrics.binning import bin_index
+from atta.metrics.binning import COUNT, bin_index, even_edges
 from atta.predictions import Predictions, repeat_mean
 from atta.types import Labels, Logits, Probs, RepeatLogits, ViewLogits
 
@@ -142,9 +142,8 @@ def _ece(probs: Probs, labels: Labels) -> Tensor:
     """ECE, differentiable between the jumps: the bins are fixed by the values, the gaps move with them."""
     confidence, prediction = probs.max(dim=-1)
     hits = (prediction == labels).to(probs)
-    edges = torch.arange(16, dtype=torch.float64, device=probs.device) / 15
-    index = bin_index(confidence.detach(), edges)
-    gaps = torch.zeros(15, dtype=probs.dtype, device=probs.device).index_add(0, index, confidence - hits)
+    index = bin_index(confidence.detach(), even_edges(COUNT).to(probs.device))
+    gaps = probs.new_zeros(COUNT).index_add(0, index, confidence - hits)
     return gaps.abs().sum() / probs.shape[0]
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from atta.calibrators.base import Calibrator, Method, base_probs, guard_class
 from atta.errors import InputError
 from atta.functional import MARGIN
-from atta.metrics.binning import bin_index
+from atta.metrics.binning import bin_index, even_edges
 from atta.predictions import Predictions
 from atta.types import Labels, Logits, Probs, RepeatLogits
 
@@ -173,9 +173,8 @@ class Histogram(_MapMethod):
     def learn(self, predictions: Predictions, labels: Labels) -> Steps:
         """Count hits by bin; a bin that no validation probability falls into keeps its midpoint."""
         probs, hits, floor = _pairs(predictions, labels, pooled=self.pooled)
-        edges = torch.arange(self.bins + 1, dtype=torch.float64, device=probs.device) / self.bins
         # In the dtype that is kept: a softmax of exactly 1/5 must fall into the same bin here and later.
-        edges = edges.to(predictions.logits.dtype)
+        edges = even_edges(self.bins).to(predictions.logits)
         index = bin_index(probs, edges)
         shape = (probs.shape[0], self.bins)
         counts = torch.zeros(shape, dtype=torch.float64, device=probs.device).scatter_add_(1, index, torch.ones_like(hits))

@@ -55,9 +55,8 @@ class Affine(Calibrator):
 
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Apply the affine map to the log-probabilities."""
-        return F.linear(logits.log_softmax(dim=-1).clamp(min=LEAST), self.weight.to(logits), self.bias.to(logits)).softmax(
-            dim=-1
-        )
+        log_probs = logits.log_softmax(dim=-1).clamp(min=LEAST)
+        return F.linear(log_probs, self.weight.to(logits), self.bias.to(logits)).softmax(dim=-1)
 
 
 @dataclass(frozen=True, kw_only=True)

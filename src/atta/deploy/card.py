@@ -10,8 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from atta.results.words import metric_name
+
 PICTURE = "reliability.png"
-NAMES = {"brier": "Brier score", "ece": "ECE", "nll": "NLL"}
 BIBTEX = """\
 @article{conde2023approaching,
   title   = {Approaching Test Time Augmentation in the Context of Uncertainty Calibration for Deep Neural Networks},
@@ -150,8 +151,3 @@ def _some(names: list[str]) -> str:
 def images_of(summary: Mapping[str, Any]) -> str:
     """What the numbers of a summary were measured on."""
     return f"{summary['images']} labelled images"
-
-
-def metric_name(metric: str) -> str:
-    """What a card calls a metric."""
-    return NAMES.get(metric, metric)

@@ -17,6 +17,7 @@ from atta.deploy import card
 from atta.deploy.archive import ABOUT, SUFFIX, Archived
 from atta.errors import require
 from atta.files import whole_file
+from atta.results.words import metric_name
 
 TAGS = ["calibration", "uncertainty", "test-time-augmentation", "image-classification", "atta"]
 
@@ -87,7 +88,7 @@ def front_matter(about: Mapping[str, Any], repo_id: str, metadata: Mapping[str, 
                 dataset_type="validation",
                 dataset_name=card.images_of(summary),
                 metric_type=name,
-                metric_name=f"{card.metric_name(name)}, cross-validated",
+                metric_name=f"{metric_name(name)}, cross-validated",
                 metric_value=float(f"{value:.6g}"),
             )
         )

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from atta.calibrators import AverageBlend, Calibrator, ViewBlend
 from atta.functional import largest_share
-from atta.metrics.binning import bin_index, known_means, reliability_bins
+from atta.metrics.binning import bin_index, even_edges, known_means, reliability_bins
 from atta.metrics.scores import class_changes
 from atta.predictions import Record
 from atta.types import Probs
@@ -50,8 +50,7 @@ def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> 
 
 
 def _counts(values: Tensor, cells: int) -> list[int]:
-    edges = torch.arange(cells + 1, dtype=torch.float64) / cells
-    return torch.bincount(bin_index(values, edges), minlength=cells).tolist()
+    return torch.bincount(bin_index(values, even_edges(cells)), minlength=cells).tolist()
 
 
 def _per_class(confidence: Tensor, correct: Tensor, winner: Tensor, classes: int, names: Sequence[str]) -> dict[str, Any]:
@@ -89,13 +88,8 @@ def _views(calibrator: Calibrator, test: Record, base: Probs) -> dict[str, Any] 
 
 def _changed(before: Tensor, after: Tensor, winner: Tensor, labels: Tensor | None) -> list[dict[str, Any]]:
     rows = (after - before).abs().argsort(descending=True, stable=True)[:CHANGED].tolist()
+    known = {row: None if labels is None else int(labels[row]) for row in rows}
     return [
-        {
-            "row": row,
-            "predicted": int(winner[row]),
-            "label": None if labels is None else int(labels[row]),
-            "before": before[row].item(),
-            "after": after[row].item(),
-        }
-        for row in rows
+        {"row": i, "predicted": int(winner[i]), "label": known[i], "before": before[i].item(), "after": after[i].item()}
+        for i in rows
     ]

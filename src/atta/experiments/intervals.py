@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from atta.metrics.resampling import intervals
-from atta.results.contenders import contender
+from atta.results.contenders import Contender, contender
 from atta.results.rows import Interval, Row
 
 JUDGED = ("accuracy", "brier", "ece", "smooth_ece", "mc_brier", "nll", "entropy", "shannon_entropy")
@@ -25,8 +25,8 @@ JUDGED = ("accuracy", "brier", "ece", "smooth_ece", "mc_brier", "nll", "entropy"
 class Intervals:
     """Collects what resamples make of every contender, and turns it into intervals."""
 
-    _points: dict[tuple[Any, ...], list[Mapping[str, float]]] = field(default_factory=dict)
-    _values: dict[tuple[Any, ...], list[Mapping[str, Tensor]]] = field(default_factory=dict)
+    _points: dict[Contender, list[Mapping[str, float]]] = field(default_factory=dict)
+    _values: dict[Contender, list[Mapping[str, Tensor]]] = field(default_factory=dict)
 
     def add(self, row: Row, points: Mapping[str, float], values: Mapping[str, Tensor]) -> None:
         """Take in one split and seed of the contender that this is a row of."""
@@ -36,18 +36,18 @@ class Intervals:
 
     def found(self) -> Iterator[Interval]:
         """Those of each contender, and of its difference to each one before it that was fitted on as many images."""
-        done: list[tuple[tuple[Any, ...], dict[str, float], dict[str, Tensor]]] = []
+        done: list[tuple[Contender, dict[str, float], dict[str, Tensor]]] = []
         for key, parts in self._points.items():
             points = {name: sum(part[name] for part in parts) / len(parts) for name in parts[0]}
             values = {name: torch.stack([part[name] for part in self._values[key]]).mean(0) for name in points}
-            what = dict(zip(("experiment", "dataset", "validation", "method", "policy", "choice"), key, strict=True))
+            what: dict[str, Any] = key._asdict()
             for metric, (low, high) in intervals(points, values):
                 yield Interval(**what, metric=metric, low=max(low, 0.0), high=high)
             for other, theirs, drawn in done:
-                if other[2] != key[2]:
+                if other.validation != key.validation:
                     continue
-                against = dict(zip(("against", "against_policy", "against_choice"), other[3:], strict=True))
+                what |= {"against": other.method, "against_policy": other.policy, "against_choice": other.choice}
                 less = {name: points[name] - theirs[name] for name in points}
                 for metric, (low, high) in intervals(less, {name: values[name] - drawn[name] for name in points}):
-                    yield Interval(**what, **against, metric=metric, low=low, high=high)
+                    yield Interval(**what, metric=metric, low=low, high=high)
             done.append((key, points, values))

@@ -189,12 +189,7 @@ class Findings:
                 "policy": one.policy,
                 "choice": "one-standard-error" if one is self.choice else "greedy" if one is self.free else "",
             }
-            judged = {
-                PASSES: float(one.passes),
-                "cv_nll": one.nll,
-                "cv_nll_above": one.above,
-                "cv_nll_error": one.error,
-            }
+            judged = {PASSES: float(one.passes), "cv_nll": one.nll, "cv_nll_above": one.above, "cv_nll_error": one.error}
             numbers = {**judged, **self.tested.get(one.policy, {})}
             found += [Row(**what, metric=metric, value=value) for metric, value in numbers.items()]
         return Results(tuple(found))

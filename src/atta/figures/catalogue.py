@@ -32,9 +32,9 @@ def _each(part: str, what: str, draw: Callable[[Detail, str], Any]) -> Callable[
 FIGURES: dict[str, Callable[..., Any]] = {
     "reliability": _each("bins", "labels", lambda detail, name: diagram(detail, name, 300)),
     "confidence": lambda results, metric, dark: confidence_histogram(results.details, dark=dark),
-    "weights": _each("views", "weights of views", lambda detail, name: weights_panel(detail, name, None)),
-    "shares": _each("views", "shares of views", lambda detail, name: shares_panel(detail, True, name, 360)),
-    "per-class": _each("per_class", "labels", lambda detail, name: per_class_panel(detail, 30, name, 420)),
+    "weights": _each("views", "weights of views", weights_panel),
+    "shares": _each("views", "shares of views", shares_panel),
+    "per-class": _each("per_class", "labels", per_class_panel),
     "ranking": lambda results, metric, dark: ranking(results, metric or "brier", intervals=results.intervals, dark=dark),
     "entropy": lambda results, metric, dark: entropy(results, metric or "entropy", intervals=results.intervals, dark=dark),
     "sizes": lambda results, metric, dark: sizes(results, [metric] if metric else (), dark=dark),
@@ -54,14 +54,12 @@ def figure(name: str, results: Results, *, metric: str = "", dark: bool = False,
     if "experiment" not in wanted:
         results = _main(results, whole=name == "cost")
     chosen = results.where(**wanted)
-    rows = chosen.rows
     allowed = {column: one_of(value) for column, value in wanted.items()}
     details = [d for d in results.details if all(d.get(column) in allowed[column] for column in allowed)]
-    if not rows and not details:
+    if not chosen.rows and not details:
         raise InputError(f"the results have nothing with {', '.join(f'{k} {v!r}' for k, v in wanted.items())}")
     for column in ("experiment", "dataset", *(() if name == "sizes" else ("validation",))):
-        there = list(dict.fromkeys(getattr(row, column) for row in rows))
-        if len(there) > 1:
+        if len(there := chosen.names(column)) > 1:
             names = " or ".join(repr(one) for one in there)
             raise InputError(f"expected one {column} to draw, got {len(there)}; choose one: --{column} {names}")
     return FIGURES[name](replace(chosen, details=tuple(details)), metric, dark)

@@ -81,8 +81,7 @@ def _ranked(rows: Iterable[Row], metric: str, intervals: Iterable[Interval], *, 
 def _by_method(data: list[Datum]) -> alt.Chart:
     names = [d["method"] for d in data]
     return alt.Chart(parts.inline(data)).encode(
-        y=alt.Y("method:N", title=None, scale=alt.Scale(domain=names), axis=parts.all_labels()),
-        tooltip=parts.measured(),
+        y=alt.Y("method:N", title=None, scale=alt.Scale(domain=names), axis=parts.all_labels()), tooltip=parts.measured()
     )
 
 
@@ -104,12 +103,7 @@ def _bars(
 
 
 def sizes(
-    rows: Iterable[Row],
-    metrics: Sequence[str] = (),
-    *,
-    columns: int = 2,
-    width: int = 300,
-    dark: bool = False,
+    rows: Iterable[Row], metrics: Sequence[str] = (), *, columns: int = 2, width: int = 300, dark: bool = False
 ) -> alt.TopLevelMixin:
     """Draw metrics against the number of validation images, a line a method with its 95 % interval, a panel a metric.
 
@@ -137,9 +131,7 @@ def sizes(
         band = base.mark_area(opacity=0.12).encode(y=alt.Y("low:Q", title=parts.sense(metric)), y2="high")
         lines = base.mark_line(strokeWidth=2).encode(y=y, strokeDash=apart["strokeDash"])
         points = base.mark_point(filled=True, size=50, opacity=1).encode(
-            y=y,
-            shape=apart["shape"],
-            tooltip=[*parts.tooltips(("validation", "validation images", ",d")), *parts.measured()],
+            y=y, shape=apart["shape"], tooltip=[*parts.tooltips(("validation", "validation images", ",d")), *parts.measured()]
         )
         panels.append(
             alt.layer(band, lines, points).properties(

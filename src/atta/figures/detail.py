@@ -29,9 +29,7 @@ def confidence_histogram(
     after = list(zip(names[1:], details[1:], strict=True))
     size = width if len(after) < 2 else parts.pixels(width)
     panels = [_histogram(before, pair, log, size) for pair in after] or [_histogram(None, before, log, size)]
-    if len(panels) == 1:
-        return finished(panels[0], dark)
-    return finished(parts.grid(panels, columns), dark)
+    return finished(panels[0] if len(panels) == 1 else parts.grid(panels, columns), dark)
 
 
 def _histogram(before: tuple[str, Detail] | None, after: tuple[str, Detail], log: bool, width: Width) -> Any:
@@ -69,13 +67,8 @@ def _cells(counts: Sequence[int], method: str = "") -> list[Datum]:
     ]
 
 
-def weights(detail: Detail, *, title: str | None = None, width: Width | None = None, dark: bool = False) -> alt.TopLevelMixin:
+def weights_panel(detail: Detail, title: str, width: Width | None = None) -> Any:
     """Draw the learned weights: kinds of view × classes, one column where all classes share them (V-ATTA)."""
-    return finished(weights_panel(detail, parts.title_of(detail, title), width), dark)
-
-
-def weights_panel(detail: Detail, title: str, width: Width | None) -> Any:
-    """The weights, without the looks."""
     views = _views(detail)
     classes = len(views["weights"][0]) if views["weights"] else 0
     names = ["all classes"] if classes == 1 else parts.class_names(detail, classes)
@@ -123,15 +116,8 @@ def weights_panel(detail: Detail, title: str, width: Width | None) -> Any:
     )
 
 
-def shares(
-    detail: Detail, *, log: bool = True, title: str | None = None, width: Width = 360, dark: bool = False
-) -> alt.TopLevelMixin:
+def shares_panel(detail: Detail, title: str, width: Width = 360, *, log: bool = True) -> Any:
     """Draw the shares that images give their views, the limit, and how many images the class guard holds below it."""
-    return finished(shares_panel(detail, log, parts.title_of(detail, title), width), dark)
-
-
-def shares_panel(detail: Detail, log: bool, title: str, width: Width) -> Any:
-    """The shares, without the looks."""
     views = _views(detail)
     bars = (
         alt.Chart(parts.inline(_cells(views["shares"])))
@@ -157,15 +143,8 @@ def shares_panel(detail: Detail, log: bool, title: str, width: Width) -> Any:
     )
 
 
-def per_class(
-    detail: Detail, *, most: int = 30, title: str | None = None, width: Width = 420, dark: bool = False
-) -> alt.TopLevelMixin:
+def per_class_panel(detail: Detail, title: str, width: Width = 420, *, most: int = 30) -> Any:
     """Draw confidence minus accuracy by predicted class, with 95 % intervals: the `most` classes of the largest gaps."""
-    return finished(per_class_panel(detail, most, parts.title_of(detail, title), width), dark)
-
-
-def per_class_panel(detail: Detail, most: int, title: str, width: Width) -> Any:
-    """The gaps by class, without the looks."""
     found = detail["per_class"]
     if found is None:
         raise InputError("accuracy by class needs labels, and these images have none")
@@ -192,10 +171,7 @@ def per_class_panel(detail: Detail, most: int, title: str, width: Width) -> Any:
     bars = base.mark_bar(height={"band": 0.7}).encode(
         x=alt.X("gap:Q", title="confidence − accuracy", axis=alt.Axis(format="+.3~f", tickCount=5, labelFlush=False)),
         color=alt.Color(
-            "sense:N",
-            title=None,
-            scale=alt.Scale(domain=[OVER, UNDER], range=[ORANGE, PURPLE]),
-            legend=parts.above(),
+            "sense:N", title=None, scale=alt.Scale(domain=[OVER, UNDER], range=[ORANGE, PURPLE]), legend=parts.above()
         ),
     )
     whiskers = base.mark_rule(style="whisker").encode(x="low:Q", x2="high")
@@ -206,6 +182,10 @@ def per_class_panel(detail: Detail, most: int, title: str, width: Width) -> Any:
         title=parts.heading(title, ["; ".join(said)], width),
         description=f"Confidence minus accuracy by predicted class{parts.of_title(title)}: {'; '.join(said)}.",
     )
+
+
+weights, shares = parts.of_detail(weights_panel), parts.of_detail(shares_panel)
+per_class = parts.of_detail(per_class_panel)
 
 
 def _views(detail: Detail) -> Mapping[str, Any]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from atta.figures.theme import COLOURS, DASHES, SHAPES, alt
+from atta.figures.theme import COLOURS, DASHES, SHAPES, alt, finished
 from atta.results.contenders import contender, labels
 from atta.results.words import DRAWN
 
@@ -125,12 +125,14 @@ def class_names(detail: Detail, count: int) -> list[str]:
     return [f"{name} ({i})" if times[name] > 1 else name for i, name in enumerate(names)]
 
 
-def title_of(detail: Detail, title: str | None) -> str:
-    """The title given, or what is drawn and on what."""
-    if title is not None:
-        return title
-    (name,) = names_of([detail])
-    return " on ".join(filter(None, (name, detail.get("dataset", ""))))
+def of_detail(panel: Callable[..., Any]) -> Callable[..., alt.TopLevelMixin]:
+    """A panel as a chart of its own, `chart(detail, title=None, dark=False, width=...)`; the title is what is drawn on what."""
+
+    def chart(detail: Detail, *, title: str | None = None, dark: bool = False, **settings: Any) -> alt.TopLevelMixin:
+        what = " on ".join(filter(None, (*names_of([detail]), detail.get("dataset", ""))))
+        return finished(panel(detail, what if title is None else title, **settings), dark)
+
+    return chart
 
 
 def names_of(details: Sequence[Detail]) -> list[str]:

@@ -69,11 +69,6 @@ def _looked_at(probs: Array, labels: LabelArray, bins: int, simplex: bool) -> De
     }
 
 
-def reliability_of(detail: Detail, *, title: str | None = None, width: int = 320, dark: bool = False) -> alt.TopLevelMixin:
-    """Draw the reliability diagram of a detail."""
-    return finished(diagram(detail, parts.title_of(detail, title), width), dark)
-
-
 def reliabilities(details: Sequence[Detail], *, columns: int = 3, width: int = 260, dark: bool = False) -> alt.TopLevelMixin:
     """Draw the reliability diagrams of several details side by side, with the same axes."""
     return _side_by_side(dict(zip(parts.names_of(details), details, strict=True)), columns, width, dark)
@@ -86,7 +81,7 @@ def _side_by_side(looked: Mapping[str, Detail], columns: int, width: int, dark: 
     return finished(parts.grid(panels, columns), dark)
 
 
-def diagram(detail: Detail, title: str, width: int, *, apart: int = 4) -> Any:
+def diagram(detail: Detail, title: str, width: int = 320, *, apart: int = 4) -> Any:
     """The bins above, how many images they hold below; `apart` leaves room for a legend that several share."""
     if detail["bins"] is None:
         raise InputError("a reliability diagram needs labels, and these images have none")
@@ -121,6 +116,10 @@ def diagram(detail: Detail, title: str, width: int, *, apart: int = 4) -> Any:
         title=parts.heading(title, said, width),
         description=f"Reliability diagram{parts.of_title(title)}: {len(bins)} bins of {' · '.join(said)}.",
     )
+
+
+reliability_of = parts.of_detail(diagram)
+"""The diagram of a detail."""
 
 
 def _bins(found: Mapping[str, Any]) -> list[Datum]:

@@ -44,11 +44,7 @@ def picture(chart: alt.TopLevelMixin, path: str | os.PathLike[str]) -> Path:
             import_module("vl_convert")  # which altair has drawn
     with whole_file(path) as part:
         chart.save(part, **{"format": kind, **_FORMATS[kind]})
-        if kind == "svg":
-            part.write_text(_read_aloud(part.read_text(encoding="utf-8"), chart), encoding="utf-8")
+        if kind == "svg":  # with its description, which Vega gives to pages alone
+            aloud = f'<svg role="img" aria-label={quoteattr(chart.description)} '  # type: ignore[attr-defined]
+            part.write_text(part.read_text(encoding="utf-8").replace("<svg ", aloud, 1), encoding="utf-8")
     return path
-
-
-def _read_aloud(svg: str, chart: Any) -> str:
-    """The picture with its description, which Vega gives to pages alone."""
-    return svg.replace("<svg ", f'<svg role="img" aria-label={quoteattr(chart.description)} ', 1)

@@ -36,11 +36,7 @@ class EncodedImages:
     """
 
     def __init__(
-        self,
-        rows: Int[Tensor, "n"],
-        read: Callable[[int], bytes | Path],
-        where: Callable[[int], str],
-        size: int | None = None,
+        self, rows: Int[Tensor, "n"], read: Callable[[int], bytes | Path], where: Callable[[int], str], size: int | None = None
     ) -> None:
         self.rows, self.read, self.where, self.size = rows, read, where, size
         self._formats: tuple[str, ...] | None = None
@@ -136,12 +132,10 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         c, h, w = self.images[0].shape
         return c, h, w
 
-    def tensors(self, size: int | None = None) -> Bytes:
-        """Decode every image, resized to `size` x `size` if that is given."""
+    def tensors(self) -> Bytes:
+        """Decode every image."""
         if not len(self):
             raise InputError(f"expected at least one image in {self.name}, found none")
-        if size is not None:
-            return self.resized(size).tensors()
         if isinstance(self.images, Tensor):
             return self.images
         first = self.images[0]
@@ -193,11 +187,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         if "images" not in tensors or not {"name", "classes"} <= metadata.keys():
             raise InputError(f"expected images, a name and classes in {path}, found {', '.join([*tensors, *metadata])}")
         return ImageSet(
-            metadata["name"],
-            tensors["images"],
-            tensors.get("labels"),
-            json.loads(metadata["classes"]),
-            tensors.get("indices"),
+            metadata["name"], tensors["images"], tensors.get("labels"), json.loads(metadata["classes"]), tensors.get("indices")
         )
 
 

@@ -101,7 +101,7 @@ def as_source(images: Any, channels: Channels = None) -> Source:
     if channels not in (None, "first", "last"):
         raise InputError(f"channels: expected 'first' or 'last', got {channels!r}")
     if isinstance(images, str | Path):
-        images = _from_path(Path(images))
+        images = ImageSet.load_file(images) if Path(images).suffix == ".safetensors" else folder_of_images(Path(images))
     elif is_table(images):
         images = from_table(images)
     if isinstance(images, ImageSet):
@@ -128,15 +128,9 @@ def _from_set(images: ImageSet) -> Source:
     if isinstance(images.images, Tensor):
         return ArraySource(images.images, "first", images.name, images.labels, images.indices)
     encoded = images.images
-
-    def where(position: int) -> str:
-        return encoded.where(int(encoded.rows[position]))
-
-    return ItemSource(encoded, None, images.name, images.labels, images.indices, where=where)
-
-
-def _from_path(path: Path) -> ImageSet:
-    return ImageSet.load_file(path) if path.suffix == ".safetensors" else folder_of_images(path)
+    return ItemSource(
+        encoded, None, images.name, images.labels, images.indices, lambda position: encoded.where(int(encoded.rows[position]))
+    )
 
 
 @final
@@ -217,8 +211,7 @@ class ItemSource(Source):
         try:
             return pixels, torch.tensor(operator.index(label))  # Whole numbers of Python, NumPy and torch have an index.
         except (TypeError, ValueError):
-            got = f"expected a whole number as the label of {self.where(position)}, got {label!r}"
-            raise InputError(got) from None
+            raise InputError(f"expected a whole number as the label of {self.where(position)}, got {label!r}") from None
 
     def _block(self, start: int, items: Sequence[Block]) -> Block:
         pixels = [self._checked(image[None], start + i) for i, (image, _) in enumerate(items)]

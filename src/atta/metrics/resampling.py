@@ -207,11 +207,7 @@ class _Sums:
         if "aurc" in names:
             group = _groups(level, correct)
             size = int(group.max()) + 1
-            sparse["tied"] = (
-                (2, size),
-                torch.stack([group, group + size]),
-                torch.stack([torch.ones_like(gaps), correct]),
-            )
+            sparse["tied"] = ((2, size), torch.stack([group, group + size]), torch.stack([torch.ones_like(gaps), correct]))
         return cls(
             {name: float(term.mean()) for name, term in terms.items()},
             torch.cat(dense).float(),

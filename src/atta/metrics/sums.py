@@ -29,12 +29,7 @@ class Sums:
     """
 
     def __init__(
-        self,
-        classes: int,
-        *,
-        count: int = COUNT,
-        metrics: Iterable[str] | None = None,
-        device: torch.device | str = "cpu",
+        self, classes: int, *, count: int = COUNT, metrics: Iterable[str] | None = None, device: torch.device | str = "cpu"
     ) -> None:
         self.classes, self.count = classes, count
         self.metrics = None if metrics is None else known(metrics)

@@ -50,13 +50,7 @@ def _asymmetry(differences: Float[Tensor, "n s s"], labels: Labels) -> float:
 
 
 def augment(
-    images: Images,
-    u: Float[Tensor, "n 7"],
-    *,
-    shift: float,
-    zoom: float,
-    zoomed: float,
-    mirrors: tuple[str, ...],
+    images: Images, u: Float[Tensor, "n 7"], *, shift: float, zoom: float, zoomed: float, mirrors: tuple[str, ...]
 ) -> Images:
     """Move each image by up to `shift` of its side, zoom a part `zoomed` of them to a window of `zoom` to 1, mirror.
 

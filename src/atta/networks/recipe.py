@@ -48,8 +48,7 @@ class Recipe:
         known = [field.name for field in fields(cls)]
         for name in settings:
             if name not in known:
-                hint = suggest(name, known)
-                raise InputError(f"the recipe has no setting {name!r}.{hint} It has: {', '.join(known)}")
+                raise InputError(f"the recipe has no setting {name!r}.{suggest(name, known)} It has: {', '.join(known)}")
         return cls(**settings)
 
     def epochs(self, images: int) -> int:

@@ -113,22 +113,13 @@ def resnet50(num_classes: int, *, in_channels: int = 3, small_images: bool = Tru
 
 def small_cnn(num_classes: int, *, in_channels: int = 3, small_images: bool = True) -> nn.Module:
     """Three convolutions, some 57,000 parameters, for a CPU; without `small_images` the first one strides by 4."""
-    first = (3, 1, 1) if small_images else (7, 4, 3)
-    network = nn.Sequential(
-        nn.Conv2d(in_channels, 32, first[0], stride=first[1], padding=first[2], bias=False),
-        nn.BatchNorm2d(32),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3, padding=1, bias=False),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(64, 64, 3, padding=1, bias=False),
-        nn.BatchNorm2d(64),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(64, num_classes),
-    )
+
+    def layer(channels: int, width: int, size: int = 3, stride: int = 1) -> Sequence[nn.Module]:
+        return nn.Conv2d(channels, width, size, stride, size // 2, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+
+    first = layer(in_channels, 32) if small_images else layer(in_channels, 32, size=7, stride=4)
+    middle = *layer(32, 64), nn.MaxPool2d(2), *layer(64, 64)
+    network = nn.Sequential(*first, *middle, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, num_classes))
     return _named(network, "small_cnn", num_classes, in_channels, small_images)
 
 

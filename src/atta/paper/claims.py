@@ -134,9 +134,7 @@ CLAIMS = (
     Claim("M-ATTA, V-ATTA and Adaptive-TTA are never worse than vanilla", EVERY_TABLE, _never_worse),
     Claim("M-ATTA or V-ATTA is best in Brier, mc-Brier and NLL", EVERY_TABLE, _best_is(PROPER, OURS)),
     Claim(
-        "isotonic regression or histogram binning is best in ECE",
-        EVERY_TABLE,
-        _best_is(("ece",), ("isotonic", "histogram")),
+        "isotonic regression or histogram binning is best in ECE", EVERY_TABLE, _best_is(("ece",), ("isotonic", "histogram"))
     ),
     Claim("isotonic regression has the highest OOD entropy", (("Figure 2",), ("Figure 3",)), _highest_entropy),
     Claim("M-ATTA over-fits its validation images", (("Table 2", "Supplement, Table 1"),), _over_fits),

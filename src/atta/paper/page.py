@@ -51,20 +51,14 @@ def against(results: Results, experiment: Experiment, *, first: bool = False) ->
     ours: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         ours.setdefault((row.method, row.policy if policies else row.metric), []).append(row.value)
-    columns = list(next(iter(theirs.values())))
-    lines: list[tuple[str, ...]] = []
-    if policies:
-        header = ("policy", *(f"{m} {what}" for m in theirs for what in ("published", "ours", "difference")))
-        for policy in columns:
-            cells = (cell for method in theirs for cell in _three(theirs[method][policy], ours.get((method, policy))))
-            lines.append((policy, *cells))
-    else:
-        header = ("method", *(f"{metric} {what}" for metric in columns for what in ("published", "ours", "difference")))
-        for method, numbers in theirs.items():
-            cells = (cell for metric in columns for cell in _three(numbers[metric], ours.get((method, metric))))
-            lines.append((method, *cells))
+    methods, columns = list(theirs), list(next(iter(theirs.values())))
+    down, across = (columns, methods) if policies else (methods, columns)
+    three = {(m, c): _three(theirs[m][c], ours.get((m, c))) for m in methods for c in columns}
+    lines = ((one, *(cell for other in across for cell in three[(other, one) if policies else (one, other)])) for one in down)
+    head = (f"{name} {what}" for name in across for what in ("published", "ours", "difference"))
     how = "first split alone" if first else "mean of all splits"
-    return Table(f"{experiment.title or experiment.name} ({experiment.paper}), {how}", header, tuple(lines))
+    title = f"{experiment.title or experiment.name} ({experiment.paper}), {how}"
+    return Table(title, ("policy" if policies else "method", *head), tuple(lines))
 
 
 def _three(theirs: float, ours: list[float] | None) -> tuple[str, str, str]:
@@ -111,15 +105,10 @@ def _section(results: Results, experiment: Experiment) -> list[str]:
         f"`atta run experiments/{experiment.name}.toml`",
         own_table(results, experiment).markdown(),
     ]
-    policies = chosen(results, experiment)
-    if policies is not None:
+    if (policies := chosen(results, experiment)) is not None:
         parts += ["Policies that were chosen:", policies.markdown()]
-    for first, title in (
-        (False, "Published, ours (mean of all draws) and the difference:"),
-        (True, "The first draw alone:"),
-    ):
-        table = against(results, experiment, first=first)
-        if table is not None:
+    for first, title in ((False, "Published, ours (mean of all draws) and the difference:"), (True, "The first draw alone:")):
+        if (table := against(results, experiment, first=first)) is not None:
             parts += [title, table.markdown()]
     return parts
 

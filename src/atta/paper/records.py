@@ -67,11 +67,6 @@ NETWORKS = {
 }
 
 
-def own_labels(images: ImageSet, classes: Sequence[str]) -> ImageSet:
-    """The images as they are: those of the dataset that the network was trained on."""
-    return images
-
-
 def no_labels(images: ImageSet, classes: Sequence[str]) -> ImageSet:
     """The images alone: what they show is none of the network's classes."""
     return ImageSet(images.name, images.images, indices=images.indices)
@@ -83,8 +78,8 @@ class Sample:
 
     dataset: str
     split: str = "test"
-    labels: Callable[[ImageSet, Sequence[str]], ImageSet] = own_labels
-    """Given the images and the network's classes: the images to use, labelled for that network."""
+    labels: Callable[[ImageSet, Sequence[str]], ImageSet] = lambda images, classes: images
+    """Given the images and the network's classes: the images to use, labelled for that network; as they are by default."""
     after_validation: bool = False
     """Leave out the rows that would be calibrated on if the dataset were the network's own."""
     shift: int | None = None
@@ -234,13 +229,7 @@ def _network(
     # From the file even if it was trained just now: in another memory format it would have other last bits.
     network, metadata = load_trained(file)
     check_trained(
-        metadata,
-        file,
-        model=making.model,
-        dataset=dataset,
-        recipe=plan.recipe,
-        seed=making.seed,
-        image_size=plan.image_size,
+        metadata, file, model=making.model, dataset=dataset, recipe=plan.recipe, seed=making.seed, image_size=plan.image_size
     )
     return network, metadata
 
@@ -283,7 +272,6 @@ def _sample(recording: Recording, data: str | Path | None) -> Sample | None:
 
 
 def _recording(name: str) -> Recording:
-    if name in RECORDINGS:
-        return RECORDINGS[name]
-    known = ", ".join(RECORDINGS)
-    raise InputError(f"expected one of the records {known}, got {name!r}.{suggest(name, RECORDINGS)}")
+    if name not in RECORDINGS:
+        raise InputError(f"expected one of the records {', '.join(RECORDINGS)}, got {name!r}.{suggest(name, RECORDINGS)}")
+    return RECORDINGS[name]

@@ -43,11 +43,6 @@ class Places:
     """Whether records may lie in the output, where they are made."""
 
     @property
-    def bundled(self) -> bool:
-        """Whether the records that come with the package may be used."""
-        return self.records is None and self.data is None
-
-    @property
     def made(self) -> Path:
         """Where records are made."""
         return self.records or self.output / "records"
@@ -57,7 +52,8 @@ class Places:
         path = self.made / f"{name}.safetensors"
         if (self.own or self.records is not None) and path.exists():
             return path
-        return BUNDLED / f"{BUNDLED_AS[name]}.safetensors" if self.bundled and name in BUNDLED_AS else None
+        bundled = self.records is None and self.data is None and name in BUNDLED_AS
+        return BUNDLED / f"{BUNDLED_AS[name]}.safetensors" if bundled else None
 
 
 @dataclass
@@ -135,17 +131,13 @@ def load_records(files: Mapping[str, Path]) -> dict[str, Record]:
     return {name: Record.load(path) for name, path in files.items()}
 
 
-def _no_bar(title: str, total: int) -> AbstractContextManager[Callable[[str], None]]:
-    return nullcontext(lambda what: None)
-
-
 def reproduce(
     experiments: Sequence[Experiment],
     places: Places,
     making: Making | None = None,
     *,
     say: Callable[[str], None] = lambda line: None,
-    bar: Callable[[str, int], AbstractContextManager[Callable[[str], None]]] = _no_bar,
+    bar: Callable[[str, int], AbstractContextManager[Callable[[str], None]]] = lambda *of: nullcontext(lambda what: None),
     workers: int = 0,
 ) -> Reproduction:
     """Run experiments on records that are found or made, one after the other; each fit is made once and kept in the output.

@@ -27,7 +27,7 @@ from atta.figures.reliability import reliability_of
 from atta.figures.theme import theme, unchecked
 from atta.files import whole_file
 from atta.report.sections import CRITERIA, WORDS, Line, Section, packed, sections_of
-from atta.results.rows import Results
+from atta.results.rows import Results, finite
 from atta.results.table import Table
 from atta.results.words import SENSE, digits, metric_name
 
@@ -240,20 +240,11 @@ def _pictures(pictures: Pictures, sections: Sequence[Section]) -> dict[str, Mapp
 
 
 def inlined(data: Any) -> str:
-    """JSON that no part of can end the script element around it, or open a comment in it."""
-    text = json.dumps(_finite(data), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    """JSON that no part of can end the script element around it, or open a comment in it; null where there is no number."""
+    text = json.dumps(finite(data, lambda number: None), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def _finite(value: Any) -> Any:
-    """Nothing where there is no number: JSON has no nan."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @cache
@@ -265,11 +256,7 @@ def _vega() -> str:
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(FOLDER),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {
         "called": metric_name,

@@ -253,7 +253,9 @@ class Section:
                     "summary": self.table.numbers.get((i, j)),
                     "spread": self._spread(one, metric, self.table.numbers.get((i, j))),
                     "best": (i, j) in self.table.best,
-                    "difference": None if i == self.baseline else _difference(one, base, metric),
+                    "difference": None
+                    if i == self.baseline or metric == CLASS_CHANGES
+                    else Difference.between(one, base, metric),
                 }
                 for j, metric in enumerate(self.metrics, 1)
             ]
@@ -271,19 +273,16 @@ class Section:
     def note(self) -> str:
         """How the table is to be read."""
         among = f", fitted on {self.size} images" if self.mixed else ""
-        return " ".join(
-            sentence
-            for sentence in (
-                f"Mean over {self.splits} splits ± half its 95 % interval (Student’s t); the splits share images, so an "
-                "interval says how much the choice of the validation images matters."
-                if self.splits > 1
-                else "One split ± half its 95 % interval over test images (bootstrap), the fit held fixed."
-                if self.intervals
-                else "One split: no intervals, and no difference is called clear.",
-                f"★ and bold: the best of the methods that keep the predicted class{among}." if self.table.best else "",
-            )
-            if sentence
+        spread = (
+            f"Mean over {self.splits} splits ± half its 95 % interval (Student’s t); the splits share images, so an "
+            "interval says how much the choice of the validation images matters."
+            if self.splits > 1
+            else "One split ± half its 95 % interval over test images (bootstrap), the fit held fixed."
+            if self.intervals
+            else "One split: no intervals, and no difference is called clear."
         )
+        best = f" ★ and bold: the best of the methods that keep the predicted class{among}."
+        return spread + best if self.table.best else spread
 
     @property
     def facts(self) -> list[str]:
@@ -293,7 +292,7 @@ class Section:
         found = [
             self.record.get("model"),
             f"{classes} classes" if classes else None,
-            f"{listed(sizes)} images to fit on" if sizes else None,
+            f"{' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} images to fit on" if sizes else None,
             f"{self.images} to test on" if self.images and len(sizes) < 2 else None,
             "1 split" if self.splits == 1 else f"{self.splits} splits",
             self.experiment.get("paper"),
@@ -306,7 +305,7 @@ class Section:
         return {
             "metrics": [metric for metric in self.metrics if metric != CLASS_CHANGES],
             "differences": {
-                f"{i} {j}": [_plain(_difference(one, other, m)) for m in self.metrics if m != CLASS_CHANGES]
+                f"{i} {j}": [_plain(Difference.between(one, other, m)) for m in self.metrics if m != CLASS_CHANGES]
                 for i, one in enumerate(self.contenders)
                 for j, other in enumerate(self.contenders[:i])
             },
@@ -314,10 +313,6 @@ class Section:
             "classes": names,
             "dataset": self.dataset,
         }
-
-
-def _difference(one: Line, other: Line, metric: str) -> Difference | None:
-    return None if metric == CLASS_CHANGES else Difference.between(one, other, metric)
 
 
 def _plain(found: Difference | None) -> list[Any] | None:
@@ -347,11 +342,6 @@ def sections_of(results: Results) -> list[Section]:
     fewer = {(s.name.removesuffix(COST), s.dataset): s for s in sections if s.name.endswith(COST)}
     own = (replace(s, fewer=fewer.pop((s.name, s.dataset), None)) for s in sections if not s.name.endswith(COST))
     return [*own, *fewer.values()]
-
-
-def listed(values: Sequence[int]) -> str:
-    """One number, or from the first to the last."""
-    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
 def packed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -112,10 +112,11 @@ def _nothing_helps(section: Section) -> Markup:
 def _lowest(section: Section, best: Line) -> Markup:
     """Why this one, and how clearly."""
     criterion = section.criterion or ""
+    methods = {section.contenders[i].key.method for i in section.ranked}
     why = _say(
         "Of the {} {} that keep the predicted class, {} has the lowest {} ({})",
         len(section.ranked),
-        "methods" if len(section.ranked) == len(set(_methods(section))) else "candidates",
+        "candidates" if len(methods) < len(section.ranked) else "methods",
         _name(best),
         metric_name(criterion),
         exact(best.mean(criterion)),
@@ -126,10 +127,6 @@ def _lowest(section: Section, best: Line) -> Markup:
         return why + _say("; next is {} ({}).", _name(second), exact(second.mean(criterion)))
     how = "clearly behind" if found.better else "not clearly behind"
     return why + _say("; next is {}, {} ({}).", _name(second), how, signed(found))
-
-
-def _methods(section: Section) -> Iterator[str]:
-    return (section.contenders[i].label.split(" · ")[0] for i in section.ranked)
 
 
 def _cost(section: Section, best: Line) -> Iterator[Markup]:

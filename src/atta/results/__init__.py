@@ -2,6 +2,6 @@
 
 rows        `Row`, `Interval`, `Results`: in and out of results.json
 contenders  what is compared: its key, its label, how sure a difference between two is
-table       `pivot` and `comparison` lay rows out as a `Table`, a `Summary` in each cell
+table       `pivot` lays rows out as a `Table`, a `Summary` in each cell
 words       the names of metrics and datasets, which way is better, how many digits
 """

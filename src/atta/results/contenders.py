@@ -16,12 +16,12 @@ from atta.results.words import RULE
 class Contender(NamedTuple):
     """What is compared, and, in the first three columns, on what."""
 
-    experiment: str
-    dataset: str
-    validation: int
-    method: str
-    policy: str
-    choice: str
+    experiment: str = ""
+    dataset: str = ""
+    validation: int = 0
+    method: str = ""
+    policy: str = ""
+    choice: str = ""
 
     @property
     def setting(self) -> Setting:
@@ -37,15 +37,8 @@ Bounds: TypeAlias = dict[tuple[Contender, Contender | None, str], tuple[float, f
 def contender(one: Row | Interval | Mapping[str, Any]) -> Contender:
     """Of a row, an interval or a detail: a policy that a rule chose may differ from split to split, and is none of its own."""
     columns = one if isinstance(one, Mapping) else vars(one)
-    choice = columns.get("choice", "")
-    return Contender(
-        columns.get("experiment", ""),
-        columns.get("dataset", ""),
-        columns.get("validation", 0),
-        columns.get("method", ""),
-        "" if choice else columns.get("policy", ""),
-        choice,
-    )
+    found = Contender(**{name: columns[name] for name in Contender._fields if name in columns})
+    return found._replace(policy="") if found.choice else found
 
 
 def label(method: str, choice: str = "", *more: str) -> str:
@@ -61,12 +54,7 @@ def labels(contenders: Iterable[Contender], *, sizes: bool = False) -> dict[Cont
         policies.setdefault(key.method, set()).add(key.policy)
     several = sizes and len({key.validation for key in keys}) > 1
     return {
-        key: label(
-            key.method,
-            key.choice,
-            key.policy if len(policies[key.method]) > 1 else "",
-            f"{key.validation} images" if several else "",
-        )
+        key: label(key.method, key.choice, key.policy * (len(policies[key.method]) > 1), f"{key.validation} images" * several)
         for key in keys
     }
 

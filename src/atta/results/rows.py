@@ -107,8 +107,7 @@ class Results:
             if about not in runs:
                 runs.append(about)
         about = {"runs": runs} if len(runs) > 1 else dict(*runs)
-        both = ((*getattr(self, name), *getattr(other, name)) for name in ("rows", "details", "intervals"))
-        rows, details, intervals = both
+        rows, details, intervals = ((*getattr(self, name), *getattr(other, name)) for name in ("rows", "details", "intervals"))
         return Results(rows, about, details, intervals)
 
     def names(self, column: str) -> list[Any]:
@@ -174,7 +173,7 @@ class Results:
         JSON has no numbers for nan and ±inf: these are written as the strings "nan", "inf" and "-inf".
         """
         rows, intervals = (",\n".join(_json(vars(one)) for one in those) for those in (self.rows, self.intervals))
-        about = json.dumps(_finite(self.about), indent=1, ensure_ascii=False, sort_keys=True, allow_nan=False)
+        about = json.dumps(finite(self.about), indent=1, ensure_ascii=False, sort_keys=True, allow_nan=False)
         details = ",\n".join(_json(detail) for detail in self.details)
         head = f'"format": "{FORMAT}",\n"version": {FORMAT_VERSION},\n"about": {about},\n'
         return f'{{\n{head}"details": [\n{details}\n],\n"rows": [\n{rows}\n],\n"intervals": [\n{intervals}\n]\n}}\n'
@@ -201,8 +200,10 @@ class Results:
             raise InputError(f"{path} has version {version}, this atta reads up to {FORMAT_VERSION}")
         rows, about, details = content.get("rows"), content.get("about", {}), content.get("details", [])
         intervals = content.get("intervals", [])  # which older files do not have
-        if not (isinstance(rows, list) and isinstance(details, list) and isinstance(intervals, list)) or not isinstance(
-            about, dict
+        if (
+            not isinstance(rows, list)
+            or not isinstance(about, dict)
+            or not all(isinstance(x, list) for x in (details, intervals))
         ):
             raise InputError(f"{path} is damaged: expected a list of rows and what is known about them")
         return cls(
@@ -220,21 +221,19 @@ def _json(value: Any) -> str:
     try:
         return _ENCODER.encode(value)
     except ValueError:  # nan or ±inf, somewhere: seldom, and looking for it takes longer than writing
-        return _ENCODER.encode(_finite(value))
+        return _ENCODER.encode(finite(value))
 
 
-def _finite(value: Any) -> Any:
-    """Write nan and ±inf as text, however deep they lie."""
+def finite(value: Any, instead: Callable[[float], Any] = str) -> Any:
+    """What JSON can hold: `instead` of nan and ±inf, however deep they lie."""
     if isinstance(value, Mapping):
-        return {str(key): _finite(inner) for key, inner in value.items()}
+        return {str(key): finite(inner, instead) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(inner) for inner in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        return [finite(inner, instead) for inner in value]
+    return instead(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 _Read = TypeVar("_Read", Row, Interval)
-
-
 _NEEDED: dict[type, dict[str, bool]] = {
     form: {column.name: column.default is MISSING for column in fields(form)} for form in (Row, Interval)
 }

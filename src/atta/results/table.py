@@ -80,17 +80,11 @@ class Table:
     def legend(self) -> str:
         """What ±, ✓ and ✗ say, of those that are there."""
         spread = any(number.interval is not None for number in self.numbers.values())
-        return " ".join(
-            sentence
-            for sentence in (
-                "± is half the 95 % interval of the mean over the splits (Student's t)." if spread else "",
-                f"✓ surely better, ✗ surely worse than {self.against} on the same test images: "
-                "the 95 % bootstrap interval of the difference excludes 0."
-                if self.sure
-                else "",
-            )
-            if sentence
-        )
+        said = "± is half the 95 % interval of the mean over the splits (Student's t)." if spread else ""
+        if not self.sure:
+            return said
+        marks = f"✓ surely better, ✗ surely worse than {self.against} on the same test images:"
+        return f"{said} {marks} the 95 % bootstrap interval of the difference excludes 0.".lstrip()
 
     def shown(self, i: int, j: int) -> str:
         """The text of a cell and, if it is surely better or worse, its mark; the others of its column leave room for it."""
@@ -352,21 +346,3 @@ def _nothing(results: Results, where: Mapping[str, Any]) -> str:
             wanted = " or ".join(map(repr, one_of(value)))
             return f"no row has {name} {wanted}; there are {_some(results.names(name))}"
     return f"no row has all of {', '.join(f'{name} {value!r}' for name, value in where.items())}"
-
-
-def comparison(
-    results: Results,
-    dataset: str,
-    *,
-    metrics: Sequence[str],
-    better: Mapping[str, str | None],
-    eligible: Callable[[str], bool] = lambda method: True,
-    digits: Mapping[str, int] | None = None,
-    baseline: str = "",
-) -> Table:
-    """Lay out methods × metrics as the paper does; the best of each column is told by `better`.
-
-    Among `eligible` methods only: one that changes the predicted class is no calibration of that prediction.
-    """
-    where = {"dataset": dataset, "metric": tuple(metrics)}
-    return pivot(results, where=where, better=better, eligible=eligible, digits=digits or {}, baseline=baseline, title=dataset)
