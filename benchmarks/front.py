@@ -31,8 +31,8 @@ from atta.experiments.provenance import machine
 from atta.files import whole_file
 from atta.images.draws import stratified_numbers
 from atta.images.views import POLICIES, Policy
+from atta.metrics.per_image import per_image, validate
 from atta.metrics.resampling import Resamples, intervals
-from atta.metrics.terms import per_image, validate
 from atta.predictions import read_tensors, write_tensors
 from atta.results.table import Table
 

@@ -156,6 +156,12 @@ def guarded_blend(base: Probs, fused: Probs, limit: Scalar | float, *, step: flo
     return blend(base, fused, largest_share(base, fused, limit, step=step, first=first), first=first)
 
 
+def guard_class(probs: Probs, base: Probs) -> Probs:
+    """Answer with `base` in rows where rounding would change the class."""
+    same: Tensor = probs.argmax(dim=-1, keepdim=True) == base.argmax(dim=-1, keepdim=True)
+    return torch.where(same, probs, base)
+
+
 def slack(base: Tensor) -> float:
     """What rounding may take from a lead: rivals count as so much closer, and the blend never falls behind by rounding."""
     return 4 * torch.finfo(base.dtype).eps

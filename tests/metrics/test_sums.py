@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import InputError
-from atta.metrics import terms
 from atta.metrics.scores import METRICS, evaluate
 from atta.metrics.sums import Sums
 from scenarios import answers as sample

@@ -13,7 +13,8 @@ from atta import Record
 from atta.experiments import fits
 from atta.experiments.experiment import Experiment
 from atta.experiments.tables import chosen, own_table
-from atta.paper.page import against, results_page
+from atta.paper.comparison import against
+from atta.paper.page import results_page
 from atta.paper.published import published
 from atta.paper.records import RECORDINGS, Making
 from atta.paper.reproduce import Places, Reproduction, experiments_folder, find_experiments, needed, reproduce

@@ -6,7 +6,7 @@ A method is a frozen dataclass of settings, a calibrator an `nn.Module` of buffe
 | module    | calibrators (what is learned) | methods (how)                                 |
 |-----------|-------------------------------|-----------------------------------------------|
 | scaling   | Temperature, Affine           | vanilla, temperature, dirichlet               |
-| binning   | Steps, Polyline               | histogram, isotonic                           |
+| probability_maps | Steps, Polyline               | histogram, isotonic                           |
 | atta      | ViewBlend                     | m-atta, v-atta                                |
 | averages  | AverageBlend, ViewMean        | adaptive-tta, mean-tta, mean-tta-temperature  |
 | convex    | ViewBlend                     | c-atta                                        |
@@ -31,8 +31,8 @@ from torch import Tensor
 from atta.calibrators.atta import MATTA, VATTA, ViewBlend
 from atta.calibrators.averages import AdaptiveTTA, AverageBlend, MeanTTA, MeanTTATemperature, ViewMean
 from atta.calibrators.base import Calibrator, Method, check_format
-from atta.calibrators.binning import Histogram, Isotonic, Polyline, Steps
 from atta.calibrators.convex import CATTA
+from atta.calibrators.probability_maps import Histogram, Isotonic, Polyline, Steps
 from atta.calibrators.scaling import Affine, Dirichlet, Temperature, TemperatureScaling, Vanilla
 from atta.calibrators.selective import SelectiveVATTA, SequentialVATTA, StagedBlend
 from atta.calibrators.shrunk import ShrunkMATTA

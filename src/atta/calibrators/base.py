@@ -244,12 +244,6 @@ def base_probs(logits: Logits) -> Probs:
     return logits.softmax(dim=-1)
 
 
-def guard_class(probs: Probs, base: Probs) -> Probs:
-    """Answer with `base` in rows where rounding would change the class."""
-    same: Tensor = probs.argmax(dim=-1, keepdim=True) == base.argmax(dim=-1, keepdim=True)
-    return torch.where(same, probs, base)
-
-
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     """Refuse a setting that is none of the choices."""
     if value not in choices:

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from atta.calibrators.base import Calibrator, Method, base_probs, guard_class
+from atta.calibrators.base import Calibrator, Method, base_probs
 from atta.calibrators.fitting import cholesky, fold_weights, folds, laplace_smoothing, minimize
 from atta.errors import InputError
+from atta.functional import guard_class
 from atta.predictions import Predictions
 from atta.types import Labels, Logits, Probs, RepeatLogits
 

@@ -80,7 +80,8 @@ def reproduce(
     Records are found in --records, or made from --data by training the network and recording its views; without either, those
     that come with the package are used. What cannot be had is skipped with a line. Stopped, the same command goes on.
     """
-    from atta.experiments.provenance import cores, machine
+    from atta.experiments.provenance import machine
+    from atta.experiments.workers import cores
     from atta.paper.page import results_page
     from atta.paper.records import VALIDATION, Making
     from atta.paper.reproduce import Places, find_experiments
@@ -151,9 +152,9 @@ def run_experiment(chosen: Experiment, records: Path | None = None) -> Results:
     from tempfile import TemporaryDirectory
 
     from atta.experiments.fits import Fits
-    from atta.experiments.provenance import cores
     from atta.experiments.run import run as run_all
     from atta.experiments.trials import planned
+    from atta.experiments.workers import cores
     from atta.paper.reproduce import Places, find_records, load_records
 
     loaded = load_records(find_records([chosen], Places(output=Path(), records=records, own=False)))
@@ -165,7 +166,7 @@ def show_reproduction(done: Reproduction) -> None:
     """Print the table of each experiment, ours beside the published, and the paper's conclusions."""
     from atta.experiments.tables import own_table
     from atta.paper.claims import claims_table
-    from atta.paper.page import against
+    from atta.paper.comparison import against
 
     if not done.experiments:
         raise InputError("nothing could be run: see the lines above")

@@ -58,7 +58,7 @@ def write_page(results: Results, path: Path | None, *, title: str = "", pictures
     """Write the report, if one is asked for, and say where it is."""
     if path is None:
         return
-    from atta.paper.beside import paper_tables
+    from atta.paper.comparison import paper_tables
     from atta.report.page import write_report
 
     tables = paper_tables(results)

@@ -18,7 +18,7 @@ from atta.results.words import BASELINE, BETTER, DIGITS
 
 if TYPE_CHECKING:
     from atta.calibrators import Method
-    from atta.experiments.search import Findings
+    from atta.experiments.policy_search import Findings
     from atta.predictions import Record
 
 COMPARED = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy", "class_changes")
@@ -132,7 +132,7 @@ def search(
     a random view only with the repeats it was made with; give several records where policies differ in those.
     """
     from atta.calibrators import find_method
-    from atta.experiments.search import Pool, Search
+    from atta.experiments.policy_search import Pool, Search
 
     chosen = find_method(method, **read_settings(settings))
     whole = Pool.of([read_record(name) for name in records])

@@ -8,9 +8,9 @@ compare      methods side by side on records, without a file
 run          run(experiment, records) and the bench that tests calibrators
 trials       what an experiment comes to on given records; whether they fit it
 fits         every fit once: Rows, Fit, Fits
-workers      fits in processes beside this one
-choice       rules by which one policy of several is chosen
-search       which policy of the library to take, by cross-validation
+workers      fits in processes beside this one, and how many
+policy_rules   rules by which one policy of several is chosen in an experiment: the paper's, and by held-out Brier
+policy_search  which policy of the library to take, by held-out NLL and passes
 measure      all that can be measured of a calibrator
 intervals    how sure the means and differences are
 details      what a report shows of one calibrator besides

@@ -16,9 +16,9 @@ from typing import Any, NoReturn, TypeAlias
 
 from atta.calibrators import Method, find_method
 from atta.errors import InputError, suggest
-from atta.experiments.choice import RULES
 from atta.experiments.fits import RECORDED
 from atta.experiments.measure import MEASURES
+from atta.experiments.policy_rules import RULES
 from atta.images.views import Policy
 from atta.results.words import CLASS_CHANGES, FITTED, REST
 

@@ -1,6 +1,5 @@
 """On what a number was measured: the machine, the versions, the commit."""
 
-import os
 import platform
 import subprocess
 from pathlib import Path
@@ -38,11 +37,6 @@ def commit() -> str:
         return git("rev-parse", "--short=12", "HEAD") + (", with changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-
-
-def cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

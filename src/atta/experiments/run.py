@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from atta import __version__
-from atta.experiments.choice import choose
 from atta.experiments.details import details
 from atta.experiments.experiment import Experiment, described
 from atta.experiments.fits import RECORDED, Fit, Fits, written
 from atta.experiments.intervals import JUDGED, Intervals
 from atta.experiments.measure import measure
+from atta.experiments.policy_rules import choose
 from atta.experiments.trials import Trial, fits_of, trials
 from atta.experiments.workers import one_thread
 from atta.metrics.resampling import CONFIDENCE, RESAMPLES, Resamples, replicates

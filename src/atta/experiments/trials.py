@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from atta.errors import InputError
-from atta.experiments.choice import RULES
 from atta.experiments.experiment import Experiment
 from atta.experiments.fits import RECORDED, Fit, Rows
+from atta.experiments.policy_rules import RULES
 from atta.images.views import Policy
 from atta.metrics.scores import METRICS
 from atta.predictions import Record

@@ -31,6 +31,11 @@ Sets: TypeAlias = Sequence[tuple[Predictions, Tensor]]
 Arrays: TypeAlias = tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]
 
 
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
 class Task:
     """Fits of one method, and the files the calibrators go to."""

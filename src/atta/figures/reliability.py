@@ -10,8 +10,8 @@ from atta.figures import parts
 from atta.figures.parts import OVER, UNDER, Datum, Detail
 from atta.figures.theme import ORANGE, PURPLE, SKY, alt, finished
 from atta.metrics.binning import reliability_bins
+from atta.metrics.per_image import Array, LabelArray, as_tensor
 from atta.metrics.scores import evaluate
-from atta.metrics.terms import Array, LabelArray, as_tensor
 
 
 def reliability(

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from atta.errors import InputError
-from atta.metrics.terms import Array, as_tensor, check_unit
+from atta.metrics.per_image import Array, as_tensor, check_unit
 
 Table: TypeAlias = Float[Tensor, "3 *b"]
 """What each bin keeps of its images: how many, the sum of their confidence, how many are right."""

@@ -34,8 +34,8 @@ from torch import Tensor
 
 from atta.errors import InputError
 from atta.metrics.binning import COUNT, GRID, bin_index, class_index, even_edges, mass_index, on_grid
+from atta.metrics.per_image import Array, Images, LabelArray, per_image, validate
 from atta.metrics.scores import METRICS, evaluate, known, measurable
-from atta.metrics.terms import Array, Images, LabelArray, per_image, validate
 
 CELLS = 2**21  # counts looked at together: 2 MB as bytes, 8 MB as they are multiplied
 RESAMPLES, CONFIDENCE = 1000, 0.95

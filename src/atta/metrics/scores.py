@@ -36,7 +36,7 @@ from torch import Tensor
 
 from atta.errors import InputError, suggest
 from atta.metrics.binning import COUNT, GRID, Table, bin_index, class_index, even_edges, mass_index, on_grid, tally
-from atta.metrics.terms import Array, Images, LabelArray, chunks, per_image, validate
+from atta.metrics.per_image import Array, Images, LabelArray, chunks, per_image, validate
 from atta.results.words import DIRECTION, Better
 
 # --- Formulas, from sums ----------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import torch
 
 from atta.errors import InputError
 from atta.metrics.binning import COUNT, bin_index, cell_edges, tally
+from atta.metrics.per_image import Array, Images, LabelArray, per_image, validate
 from atta.metrics.scores import METRICS, TOTALS, add_images, known, measurable, no_images, summarised
-from atta.metrics.terms import Array, Images, LabelArray, per_image, validate
 
 
 @final

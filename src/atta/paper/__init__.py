@@ -8,5 +8,6 @@ claims       its conclusions, checked on any results
 shifts       its shifted test sets
 records      its records, made from data: a network is trained and looks at images and their views
 reproduce    its evaluation from start to end
-page         ours beside the published, and all of it as one page
+comparison   ours beside the published, table by table
+page         all of it as one page
 """

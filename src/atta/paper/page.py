@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from atta.experiments.experiment import Experiment
-from atta.experiments.tables import by_policy, chosen, own_table, titled
+from atta.experiments.tables import chosen, own_table, titled
 from atta.paper.claims import claims_table
-from atta.paper.published import published
+from atta.paper.comparison import against
 from atta.paper.reproduce import Reproduction
 from atta.results.rows import Results
 from atta.results.table import Table
-from atta.results.words import RULE, dataset_name
+from atta.results.words import dataset_name
 
 DIFFERENCES = """\
 - **Network.** The paper says ResNet-50 and its accuracy (94.21 % on CIFAR-10), not how it was trained. Ours has a 3x3 stem
@@ -36,39 +36,6 @@ DIFFERENCES = """\
 - **Dirichlet calibration** chooses its two penalties by 5-fold cross-validation over 15 pairs; its authors try 432.
 - **Policies for the sizes of the validation set** are those that the paper's Table 2 chose.
 - **CIFAR-10***: noise first, then blur; an even kernel size covers half of its two outermost pixels."""
-
-
-def against(results: Results, experiment: Experiment, *, first: bool = False) -> Table | None:
-    """Published, ours and the difference, for each method and metric; None if the paper prints no numbers.
-
-    Ours is the mean over the splits, with the policy chosen by the paper's rule; with `first`, the first split alone.
-    """
-    if not experiment.published:
-        return None
-    theirs = published(experiment.published)
-    rows = [r for r in results if r.experiment == experiment.name and r.choice in ("", RULE) and (r.split == 0 or not first)]
-    policies = by_policy(experiment)
-    ours: dict[tuple[str, str], list[float]] = {}
-    for row in rows:
-        ours.setdefault((row.method, row.policy if policies else row.metric), []).append(row.value)
-    methods, columns = list(theirs), list(next(iter(theirs.values())))
-    down, across = (columns, methods) if policies else (methods, columns)
-    three = {(m, c): _three(theirs[m][c], ours.get((m, c))) for m in methods for c in columns}
-    lines = ((one, *(cell for other in across for cell in three[(other, one) if policies else (one, other)])) for one in down)
-    head = (f"{name} {what}" for name in across for what in ("published", "ours", "difference"))
-    how = "first split alone" if first else "mean of all splits"
-    title = f"{experiment.title or experiment.name} ({experiment.paper}), {how}"
-    return Table(title, ("policy" if policies else "method", *head), tuple(lines))
-
-
-def _three(theirs: float, ours: list[float] | None) -> tuple[str, str, str]:
-    if not ours:
-        return f"{theirs:.4f}", "–", "–"
-    mean = sum(ours) / len(ours)
-    return f"{theirs:.4f}", f"{mean:.4f}", f"{mean - theirs:+.4f}"
-
-
-# ---- the page
 
 
 def results_page(done: Reproduction, machine: Mapping[str, str], *, command: str) -> str:

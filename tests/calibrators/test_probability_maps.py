@@ -14,7 +14,7 @@ from atta.calibrators import (
     Histogram,
     Isotonic,
 )
-from atta.calibrators.binning import carry_class
+from atta.calibrators.probability_maps import carry_class
 from scenarios import toy
 
 seeds = st.integers(0, 2**32 - 1)

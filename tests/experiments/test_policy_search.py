@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import atta
 from atta import POLICIES, VIEWS, Predictions, Record
 from atta.calibrators.crossval import held_out, losses, rank
-from atta.experiments.search import Pass, Pool, Search, described, search
+from atta.experiments.policy_search import Pass, Pool, Search, described, search
 from atta.types import InputError
 
 # ------------------------------------------------------------------------------------------------- records as one

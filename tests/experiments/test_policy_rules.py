@@ -1,8 +1,8 @@
 import torch
 
 from atta import MATTA, VATTA, Predictions, Record
-from atta.experiments.choice import RULES, choose
 from atta.experiments.fits import Fit, Fits, Rows
+from atta.experiments.policy_rules import RULES, choose
 from atta.metrics.scores import METRICS
 from scenarios import made_up
 

@@ -1,6 +1,6 @@
 """What a report shows of the paper: its claims and its numbers, where results are of its experiments."""
 
-from atta.paper.beside import paper_tables
+from atta.paper.comparison import paper_tables
 from atta.results.rows import Results, Row
 
 METHODS = ("vanilla", "temperature", "isotonic", "histogram", "dirichlet", "adaptive-tta", "m-atta", "v-atta")

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from atta.errors import InputError
-from atta.metrics import terms
 from atta.metrics.scores import brier, class_changes, evaluate, ood_auroc
 from atta.metrics.sums import Sums
 from scenarios import answers as sample

@@ -19,9 +19,9 @@ import torch
 from scipy.optimize import isotonic_regression
 from torch import Tensor
 
-from atta.calibrators.base import Calibrator, Method, base_probs, guard_class
+from atta.calibrators.base import Calibrator, Method, base_probs
 from atta.errors import InputError
-from atta.functional import MARGIN
+from atta.functional import MARGIN, guard_class
 from atta.metrics.binning import bin_index, even_edges
 from atta.predictions import Predictions
 from atta.types import Labels, Logits, Probs, RepeatLogits
