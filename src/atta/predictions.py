@@ -402,7 +402,7 @@ def _bad_rows(tensor: Tensor) -> list[int]:
     """The rows with numbers that are not finite, found piece by piece: a mask of all would take as much memory again."""
     size = max(1, PIECE // max(1, tensor[0].numel()))
     bad: list[int] = []
-    for number, piece in enumerate(tensor.split(size)):
+    for number, piece in enumerate(torch.split(tensor, size)):
         low, high = piece.aminmax()  # nan, if there is one
         if not (torch.isfinite(low) and torch.isfinite(high)):
             inside = ~torch.isfinite(piece).flatten(1).all(dim=1)
