@@ -17,6 +17,7 @@ from atta.metrics.resampling import Resamples
 from scenarios import made_up
 
 torch.set_num_threads(1)  # two workers on two cores
+os.fsync = lambda file: None  # nobody cuts the power of the tests, and thousands of files wait for the disk otherwise
 
 settings.register_profile("brief", max_examples=40)  # of each law; the suite runs often
 settings.load_profile("brief")

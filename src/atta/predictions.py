@@ -4,7 +4,8 @@
     Record(predictions, labels, origin)   ⇄   one safetensors file
 
 The network runs once a split; every policy, method and metric then works from the record. A file holds the tensors
-`logits` (n k), `view.<name>` (n r k), `labels` (n, optional), and text metadata.
+`logits` (n k), `view.<name>` (n r k), `labels` (n, optional), and text metadata: the origin, the order of the views as
+`kinds`, and a digest of all of it, by which a file that was damaged is found out. Files without one are read as well.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -23,13 +25,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from atta.files import whole_file
+from atta.files import check_digest, digest, named, whole_file
 from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits
 
 VIEW_PREFIX = "view."
 BUNDLED = Path(__file__).parent / "records"
+HASH, DIGEST, ORIGIN = "atta.hash", "atta.digest", "atta.origin"
+"""Names in the metadata that are ours: how the digest was made, the digest, and what of an origin has one of these names."""
 FLOAT16_MAX = torch.finfo(torch.float16).max
+RESERVED = ("kinds", HASH, DIGEST, ORIGIN)
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+PIECE = 1 << 20  # numbers looked at together: looking takes memory as well
 Rows: TypeAlias = slice | Sequence[int] | np.ndarray | Tensor
 
 
@@ -56,6 +62,8 @@ class Predictions:
             raise InputError("logits must hold at least one image, got none")
         if k < 2:
             raise InputError(f"logits must hold at least two classes, got {k}")
+        if not isinstance(views, Mapping):
+            raise InputError(f"views must be a mapping from kinds of view to their logits, got {type(views).__name__}")
         checked = {}
         for name, given in views.items():
             if not isinstance(name, str) or not name:
@@ -188,6 +196,10 @@ class Record:
     origin: Mapping[str, str]
 
     def __init__(self, predictions: Predictions, labels: Any = None, origin: Mapping[str, Any] = NOTHING) -> None:
+        if not isinstance(predictions, Predictions):
+            raise InputError(f"a record is made of atta.Predictions, got {type(predictions).__name__}")
+        if not isinstance(origin, Mapping):
+            raise InputError(f"the origin of a record must be a mapping from words to words, got {type(origin).__name__}")
         if labels is not None:
             labels = as_labels(labels, images=len(predictions), classes=predictions.classes)
             labels = labels.to(predictions.logits.device)
@@ -216,13 +228,16 @@ class Record:
     def save(self, path: str | os.PathLike[str], *, half: bool = False) -> Path:
         """Write one safetensors file, whole or not at all; `half` stores the logits in float16."""
         predictions = self.predictions.to(torch.float16) if half else self.predictions
-        if half and not all(torch.isfinite(t).all() for t in (predictions.logits, *predictions.views.values())):
+        if half and any(map(_bad_rows, (predictions.logits, *predictions.views.values()))):
             raise InputError(f"float16 holds logits up to {FLOAT16_MAX:.0f}, got larger ones: save with half=False")
         tensors = {"logits": predictions.logits}
         tensors |= {VIEW_PREFIX + name: view for name, view in predictions.views.items()}
         if self.labels is not None:
             tensors["labels"] = self.labels
-        metadata = {**self.origin, "kinds": ",".join(predictions.kinds)}
+        metadata = {key: value for key, value in self.origin.items() if key not in RESERVED}
+        if hidden := {key: value for key, value in self.origin.items() if key in RESERVED}:
+            metadata[ORIGIN] = json.dumps(hidden)
+        metadata["kinds"] = json.dumps(predictions.kinds, ensure_ascii=False)
         return write_tensors(path, tensors, metadata)
 
     @classmethod
@@ -235,17 +250,29 @@ class Record:
             have = ", ".join(foreign) if foreign else "no logits"
             raise InputError(f"{path} is not a record: expected tensors logits, labels and view.<name>, got {have}")
         views = {name.removeprefix(VIEW_PREFIX): view for name, view in tensors.items()}
-        order = [name for name in metadata.pop("kinds", "").split(",") if name in views]
+        order = [name for name in _read_kinds(metadata.pop("kinds", "")) if name in views]
         views = {name: views[name] for name in [*order, *(name for name in views if name not in order)]}
         try:
-            return cls(Predictions(logits, views), labels, metadata)
+            origin = metadata | json.loads(metadata.pop(ORIGIN, "{}"))
+            return cls(Predictions(logits, views), labels, origin)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InputError(f"{path} is damaged: its origin cannot be read ({error})") from None
+
+
+def _read_kinds(text: str) -> list[Any]:
+    """The order of the kinds of view: a list in JSON or, in older files, names between commas."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    return [name for name in found if isinstance(name, str)] if isinstance(found, list) else text.split(",")
 
 
 def find_record(name: str | os.PathLike[str]) -> Record:
     """Load a record by its path, or one that comes with the package by its name."""
-    if Path(name).exists():
+    if named(name).exists():
         return Record.load(name)
     bundled = {path.stem: path for path in sorted(BUNDLED.glob("*.safetensors"))}
     if str(name) in bundled:
@@ -254,27 +281,72 @@ def find_record(name: str | os.PathLike[str]) -> Record:
 
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read the tensors and the text metadata of a safetensors file."""
-    if Path(path).is_dir():
+    """Read the tensors and the text metadata of a safetensors file, and refuse one that is not what its digest says."""
+    with _opened(path) as file:
+        metadata = dict(file.metadata() or {})
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    said = metadata.pop(DIGEST, None)
+    if said is not None or HASH in metadata:  # either tells that the other was there
+        check_digest(path, said, digest(metadata, buffers(tensors)))
+        metadata.pop(HASH, None)
+    return tensors, metadata
+
+
+def read_header(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read the text metadata of a safetensors file alone, as it stands there."""
+    with _opened(path) as file:
+        return dict(file.metadata() or {})
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
+    path = named(path)
+    if path.is_dir():
         raise InputError(f"expected a file, got the folder {path}; a saved classifier is read by CalibratedClassifier.load")
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+            yield file
     except FileNotFoundError:
         raise InputError(f"there is no file {path}") from None
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is not a whole safetensors file ({error})") from None
 
 
-def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Path:
-    """Write a safetensors file, whole or not at all."""
+def write_tensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str], *, sealed: bool = True
+) -> Path:
+    """Write a safetensors file, whole or not at all; with the digest of all that is in it, unless something else has one."""
+    apart = _apart(tensors)
+    text = dict(metadata)
+    if sealed:
+        text[HASH] = "sha256"
+        text[DIGEST] = digest(text, buffers(apart))
     try:
         with whole_file(path) as part:
-            save_file({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, part, dict(metadata))
+            save_file(apart, part, text)
             _sort_metadata(part)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} could not be written ({error})") from None
     return Path(path)
+
+
+def buffers(tensors: Mapping[str, Tensor], prefix: str = "") -> Iterator[tuple[str, memoryview]]:
+    """What a digest covers of tensors, in the order of their names: name, dtype, shape and, without a copy, the bytes."""
+    for name, tensor in sorted(tensors.items()):
+        yield f"{prefix}{name} {tensor.dtype} {tuple(tensor.shape)}", tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the CPU; one that shares memory with another, which safetensors refuses, as a copy."""
+    apart: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        if (memory := plain.untyped_storage().data_ptr()) in taken:
+            plain = plain.clone(memory_format=torch.contiguous_format)
+        taken.add(memory)
+        apart[name] = plain
+    return apart
 
 
 def _sort_metadata(path: Path) -> None:
@@ -320,11 +392,22 @@ def _as_logits(values: Any, name: str) -> Tensor:
 
 
 def _check_finite(tensor: Tensor, name: str) -> None:
-    if torch.isfinite(tensor).all():
-        return
-    rows = (~torch.isfinite(tensor)).flatten(1).any(dim=1).nonzero().flatten()
-    value = tensor[rows[0]][~torch.isfinite(tensor[rows[0]])][0].item()
-    raise InputError(f"{name} must be finite, got {value} in row {int(rows[0])} ({len(rows)} such rows)")
+    if rows := _bad_rows(tensor):
+        first = tensor[rows[0]]
+        value = first[~torch.isfinite(first)][0].item()
+        raise InputError(f"{name} must be finite, got {value} in row {rows[0]} ({len(rows)} such rows)")
+
+
+def _bad_rows(tensor: Tensor) -> list[int]:
+    """The rows with numbers that are not finite, found piece by piece: a mask of all would take as much memory again."""
+    size = max(1, PIECE // max(1, tensor[0].numel()))
+    bad: list[int] = []
+    for number, piece in enumerate(torch.split(tensor, size)):
+        low, high = piece.aminmax()  # nan, if there is one
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            inside = ~torch.isfinite(piece).flatten(1).all(dim=1)
+            bad += (inside.nonzero().flatten() + number * size).tolist()
+    return bad
 
 
 def _shape(tensor: Tensor) -> str:

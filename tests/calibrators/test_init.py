@@ -103,10 +103,11 @@ json.dump(answers, sys.stdout)
 
 
 def edit(source: Path, target: Path, *, tensors: dict | None = None, about: dict | None = None, **header: str) -> Path:
-    """Write a calibrator's file anew with some of it changed."""
+    """Write a calibrator's file anew with some of it changed, as one that has no digest."""
     with source.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         metadata = json.loads(file.read(size))["__metadata__"]
+    metadata = {key: value for key, value in metadata.items() if not key.startswith("atta.")}
     metadata["about"] = json.dumps(json.loads(metadata["about"]) | (about or {}))
     content = {name: value for name, value in (load_file(source) | (tensors or {})).items() if value is not None}
     save_file(content, target, metadata | header)

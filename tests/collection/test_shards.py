@@ -111,7 +111,7 @@ def test_a_full_disk_is_said_and_what_was_done_is_kept(tmp_path, monkeypatch, ea
 
     with monkeypatch.context() as patch:
         patch.setattr(predictions, "save_file", full)
-        with pytest.raises(InputError, match=r"No space left on device.* the 8 images before it are kept, run again"):
+        with pytest.raises(InputError, match=r"no space left on device; the 8 images before it are kept, run again"):
             calls(twenty(), batch_size=4, shards=tmp_path)
     resumed, fewer_calls = calls(twenty(), batch_size=4, shards=tmp_path)
     assert same(resumed, calls(twenty(), batch_size=4)[0])

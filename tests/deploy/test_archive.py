@@ -1,7 +1,12 @@
 """A classifier on disk: the same bits back from a folder and from one file, and whatever was changed is refused."""
 
+import hashlib
 import json
+import os
 import shutil
+import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import atta
-from atta.deploy import archive
 from atta.deploy.classifier import CalibratedClassifier
 from atta.deploy.summary import Summary
 from atta.errors import InputError
@@ -55,6 +59,7 @@ def saved(tmp_path_factory):
 def copied(saved, tmp_path, form):
     _, root = saved
     path = tmp_path / form
+    tmp_path.mkdir(exist_ok=True)
     shutil.copytree(root / form, path) if (root / form).is_dir() else shutil.copy(root / form, path)
     return path
 
@@ -149,21 +154,109 @@ def test_saving_over_another_classifier_replaces_it(saved, form, tmp_path):
     assert torch.equal(CalibratedClassifier.load(path, linear(4))(pixels(9)), other(pixels(9)))
 
 
-def test_a_save_that_was_interrupted_is_refused(saved, tmp_path, monkeypatch):
-    path = copied(saved, tmp_path, "folder")
-    write, calls = archive.write_tensors, []
+def steps(monkeypatch, stop_at):
+    """Count every file that is put in its place or removed, and stop before the step of that number."""
+    taken = []
 
-    def stopped(*args):
-        calls.append(args)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        return write(*args)
+    def counted(name, step):
+        def take(path, *rest, **options):
+            if name != "unlink" or not path.name.endswith(".part"):  # what is thrown away is no step
+                taken.append(path)
+                if len(taken) == stop_at:
+                    raise KeyboardInterrupt
+            return step(path, *rest, **options)
 
-    monkeypatch.setattr(archive, "write_tensors", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        blend(Own(), limit=0.1).save(path)
-    with pytest.raises(InputError, match="was changed after it was saved, or is not complete"):
-        CalibratedClassifier.load(path, Own())
+        return take
+
+    for name in ("replace", "rename", "unlink"):
+        monkeypatch.setattr(Path, name, counted(name, getattr(Path, name)))
+    return taken
+
+
+@pytest.mark.parametrize("form", [*FORMS, "folder that was saved over"])
+def test_a_save_that_is_stopped_anywhere_leaves_the_old_classifier_or_the_new_one(saved, form, tmp_path):
+    old, new = saved[0], blend(Own(), limit=0.1)
+    old_answer, new_answer = old(pixels(9)), new(pixels(9))
+    for stop_at in range(1, 10):
+        path = copied(saved, tmp_path / str(stop_at), form.partition(" ")[0])
+        if form not in FORMS:
+            old.save(path)
+        with pytest.MonkeyPatch.context() as patch:
+            taken = steps(patch, stop_at)
+            with suppress(KeyboardInterrupt):
+                new.save(path)
+        answer = CalibratedClassifier.load(path, Own())(pixels(9))
+        assert torch.equal(answer, old_answer) or torch.equal(answer, new_answer)
+        new.save(path)
+        assert torch.equal(CalibratedClassifier.load(path, Own())(pixels(9)), new_answer)
+        assert path.is_file() or len(list(path.iterdir())) == 3, "nothing is left of the one that was stopped"
+        if len(taken) < stop_at:
+            break
+    assert len(taken) == (1 if path.is_file() else 5)  # two parts, the description, two old parts
+
+
+def test_a_save_of_a_new_folder_that_is_stopped_leaves_nothing(tmp_path):
+    for stop_at in range(1, 5):
+        with pytest.MonkeyPatch.context() as patch:
+            steps(patch, stop_at)
+            with pytest.raises(KeyboardInterrupt):
+                blend(Own()).save(tmp_path / "c")
+        assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are made by fork here")
+@pytest.mark.filterwarnings("ignore:This process")  # is multi-threaded: the child does nothing but write
+def test_a_classifier_outlives_the_processes_that_write_it(tmp_path):
+    path, network = tmp_path / "c", Own()
+    both = [blend(network, limit=limit) for limit in (0.1, 0.8)]
+    answers = [classifier(pixels(9)) for classifier in both]
+    both[0].save(path)
+    for delay in (0.01, 0.013, 0.017, 0.022, 0.03, 0.04):
+        if not (child := os.fork()):
+            while True:
+                both[1].save(path)
+                both[0].save(path)
+        time.sleep(delay)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        found = CalibratedClassifier.load(path, Own())(pixels(9))
+        assert any(torch.equal(found, answer) for answer in answers)
+    both[1].save(path)
+    assert torch.equal(CalibratedClassifier.load(path, Own())(pixels(9)), answers[1])
+    assert len(list(path.iterdir())) == 3
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_lies_in_the_folder_besides_stays(saved, tmp_path):
+    """A trained network and notes were there; the names of a forged description are not removed."""
+    for name in ("model.safetensors", "README.md"):
+        (tmp_path / name).write_text("mine")
+    classifier = saved[0]
+    for _ in range(2):
+        classifier.save(tmp_path)
+        assert (tmp_path / "model.safetensors").read_text() == (tmp_path / "README.md").read_text() == "mine"
+        assert torch.equal(CalibratedClassifier.load(tmp_path, Own())(pixels(3)), classifier(pixels(3)))
+    edit(tmp_path, lambda about: about | {"files": {"model": "README.md"}})
+    with pytest.raises(InputError, match=r"says that model is in 'README.md', which is no name of ours"):
+        CalibratedClassifier.load(tmp_path, Own())
+    classifier.save(tmp_path)
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_folders_of_an_earlier_version_are_read(tmp_path):
+    """Their digest was made by other code: bytes of the format are checked here, not a round trip."""
+    classifier = blend(linear())
+    path = classifier.save(tmp_path / "c")
+    about = json.loads((path / "classifier.json").read_text())
+    said = about.pop("digest")
+    found = hashlib.sha256(json.dumps(about, sort_keys=True, ensure_ascii=False).encode())
+    for part in ("calibrator", "model"):
+        for name, tensor in sorted(load_file(path / f"{part}.safetensors").items()):
+            found.update(f"\n{part}.{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode() + tensor.numpy().tobytes())
+    assert said == found.hexdigest()
+    for part in ("calibrator", "model"):
+        save_file(load_file(path / f"{part}.safetensors"), path / f"{part}.safetensors")  # without a digest of its own
+    assert torch.equal(CalibratedClassifier.load(path, linear())(pixels(3)), classifier(pixels(3)))
 
 
 @pytest.mark.parametrize("length", range(16))

@@ -8,6 +8,7 @@ networks      train, collect: with the network
 deploy        calibrate, export, predict
 experiments   run, reproduce, demo
 pages         report, figure
+files         check: what a file is, and whether it is whole
 options       options that commands share, and groups of them
 arguments     what was typed, read
 terminal      what a person sees: tables, bars

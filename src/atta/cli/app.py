@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from atta import __version__
-from atta.cli import deploy, experiments, networks, pages, records
+from atta.cli import deploy, experiments, files, networks, pages, records
 from atta.cli.terminal import err, out
 from atta.errors import InputError
 
@@ -55,5 +55,6 @@ for command in (  # in the order of --help
     pages.report,
     experiments.demo,
     pages.figure,
+    files.check,
 ):
     commands.command()(command)

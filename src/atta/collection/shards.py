@@ -97,11 +97,8 @@ class Shards:
 
     def keep_rows(self, rows: int) -> None:
         """Write what the run is made of, and how many images a pass is given."""
-        try:
-            with whole_file(self.folder / "run.json") as part:
-                part.write_text(json.dumps({**self.run, "batch": self.batch, "rows": rows}, indent=1))
-        except OSError as error:
-            raise InputError(f"{self.folder / 'run.json'} could not be written ({error})") from error
+        with whole_file(self.folder / "run.json") as part:
+            part.write_text(json.dumps({**self.run, "batch": self.batch, "rows": rows}, indent=1))
 
     def write(self, shard: Shard) -> None:
         """Write a shard, and say what is kept if there is no room for it."""

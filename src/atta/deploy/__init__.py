@@ -10,6 +10,7 @@ archive     a classifier on disk: `save`, `load`
 graphs      a classifier as one graph, .pt2 or .onnx: `export`, `open_graph`
 hub         classifiers shared on the Hugging Face hub
 card        the page that goes with one
+check       what a file is, and whether it is whole
 predict     files of images in, a table of predictions out
 tables      such a table as CSV, JSON lines or Parquet
 """

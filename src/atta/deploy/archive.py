@@ -5,15 +5,20 @@
         calibrator.safetensors                       calibrator.*
         model.safetensors                            model.*
 
+A new folder appears whole. In one that is there, a part whose name is taken is named classifier-model-0123456789ab.safetensors;
+then classifier.json names the new parts, and then the old ones go: whenever it is stopped, the old classifier is there or the
+new one.
+
 The digest covers every number, name and word, so that a file that was edited, cut short or taken from another classifier
 is found out. It protects from accidents, not from forgers: whoever can rewrite the file can rewrite the digest.
 Nothing is pickled, so that nothing can run when a classifier is read.
 """
 
-import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -25,18 +30,21 @@ from atta.calibrators import Calibrator, restore
 from atta.collection.runner import check_takes
 from atta.deploy.summary import Summary
 from atta.errors import InputError
-from atta.files import whole_file
+from atta.files import alone, digest, named, whole_file, whole_folder
 from atta.images.views import Policy, View
 from atta.networks import description
 from atta.networks.borrowing import dtype_of
 from atta.networks.weights import check_weights, copied
-from atta.predictions import read_tensors, write_tensors
+from atta.predictions import buffers, read_header, read_tensors, write_tensors
 
 FORMAT = "atta.classifier"
 FORMAT_VERSION = 1
 ABOUT = "classifier.json"
 SUFFIX = ".safetensors"
 PICKLES = (b"PK\x03\x04", b"\x80")  # a zip, as torch.save writes; a bare pickle
+PARTS = ("calibrator", "model")
+PART = "atta.part"  # what the header of a part says that it is
+_BY_CONTENT = re.compile(rf"classifier-({'|'.join(PARTS)})-[0-9a-f]{{12}}{re.escape(SUFFIX)}")
 Classifier = TypeVar("Classifier", bound="Archived")
 
 
@@ -127,28 +135,80 @@ class Part(NamedTuple):
 
 
 def write(path: str | os.PathLike[str], about: Mapping[str, Any], parts: Mapping[str, Part]) -> Path:
-    """Write a folder, or one file if the name ends in .safetensors; each file appears whole or not at all."""
-    path = Path(path)
+    """Write a folder, or one file if the name ends in .safetensors, whole or not at all."""
+    path = named(path)
     parts = {name: Part(copied(part.tensors), part.header) for name, part in parts.items()}
     sealed = {"format": FORMAT, "format_version": FORMAT_VERSION, **about}
     sealed["parts"] = {name: dict(part.header) for name, part in parts.items()}
-    sealed["digest"] = _digest(sealed, parts)
-    text = json.dumps(sealed, indent=2, ensure_ascii=False)
     if path.suffix == SUFFIX:
         together = {f"{name}.{key}": value for name, part in parts.items() for key, value in part.tensors.items()}
-        return write_tensors(path, together, {"format": FORMAT, "about": text})
-    if path.is_file():
+        return write_tensors(path, together, {"format": FORMAT, "about": _text(sealed, parts)}, sealed=False)
+    if path.exists() and not path.is_dir():
         raise InputError(f"expected a folder, or a file that ends in {SUFFIX}, got the file {path}")
-    for name, part in parts.items():
-        write_tensors(path / f"{name}{SUFFIX}", part.tensors, part.header)
-    with whole_file(path / ABOUT) as file:  # last: a folder without it, or with an older one, is not read
-        file.write_text(text + "\n", encoding="utf-8")
+    if path.is_dir():
+        with alone(path):
+            _write_over(path, sealed, parts)
+    else:
+        with whole_folder(path) as folder:
+            _write_parts(folder, {name: f"{name}{SUFFIX}" for name in parts}, sealed, parts)
     return path
+
+
+def _write_over(folder: Path, sealed: dict[str, Any], parts: Mapping[str, Part]) -> None:
+    """Write into a folder that is there, and may hold a classifier: touch nothing of it before the new one is complete."""
+    files = {}
+    for name, part in parts.items():
+        files[name] = f"{name}{SUFFIX}"
+        if (folder / files[name]).exists():
+            files[name] = f"classifier-{name}-{digest(dict(part.header), buffers(part.tensors))[:12]}{SUFFIX}"
+    before: list[str] = []
+    with suppress(InputError):  # a damaged one is replaced all the same
+        before = [file for name, file in _files(folder).items() if name in PARTS]
+    _write_parts(folder, files, sealed, parts)
+    for path in list(folder.glob(f"*{SUFFIX}")):  # what the old one named, and what a save that was killed left
+        old = path.name in before or _BY_CONTENT.fullmatch(path.name) or (path.stem in PARTS and _is_part(path))
+        if old and path.name not in files.values():
+            path.unlink(missing_ok=True)
+
+
+def _is_part(path: Path) -> bool:
+    """Whether a file of that name is a classifier's: a network that was trained may lie in the same folder."""
+    try:
+        return PART in read_header(path)
+    except InputError:
+        return False
+
+
+def _write_parts(folder: Path, files: Mapping[str, str], sealed: dict[str, Any], parts: Mapping[str, Part]) -> None:
+    for name, part in parts.items():
+        write_tensors(folder / files[name], part.tensors, {**part.header, PART: name}, sealed=name == "calibrator")
+    if other := {name: file for name, file in files.items() if file != f"{name}{SUFFIX}"}:
+        sealed = {**sealed, "files": other}
+    with whole_file(folder / ABOUT) as file:  # last: from here on the new ones are those that are read
+        file.write_text(_text(sealed, parts) + "\n", encoding="utf-8")
+
+
+def _text(sealed: Mapping[str, Any], parts: Mapping[str, Part]) -> str:
+    return json.dumps({**sealed, "digest": _digest(sealed, parts)}, indent=2, ensure_ascii=False)
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """The parts of the classifier in a folder and the files they are in; none where that cannot be read."""
+    try:
+        about = json.loads((folder / ABOUT).read_text(encoding="utf-8", errors="replace"))
+        other = about.get("files", {})
+        files = {name: other.get(name, f"{Path(name).name}{SUFFIX}") for name in about["parts"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return {}
+    for name, file in files.items():
+        if name in other and not (isinstance(file, str) and _BY_CONTENT.fullmatch(file)):
+            raise InputError(f"{folder} is damaged: its description says that {name} is in {file!r}, which is no name of ours")
+    return files
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Part]]:
     """Read what `write` wrote, and nothing else."""
-    path = Path(path)
+    path = named(path)
     text, tensors = _read_folder(path) if path.is_dir() else _read_file(path)
     try:
         about = json.loads(text)
@@ -174,11 +234,7 @@ def _read_folder(path: Path) -> tuple[str, dict[str, dict[str, Tensor]]]:
         found = ", ".join(sorted(file.name for file in path.iterdir())[:5]) or "nothing"
         raise InputError(f"{path} is not a classifier: expected {ABOUT} in it, found {found}")
     text = (path / ABOUT).read_text(encoding="utf-8", errors="replace")
-    try:
-        names = list(json.loads(text)["parts"])
-    except (ValueError, KeyError, TypeError):
-        names = []
-    return text, {name: read_tensors(path / f"{Path(name).name}{SUFFIX}")[0] for name in names}
+    return text, {name: read_tensors(path / file)[0] for name, file in _files(path).items()}
 
 
 def _read_file(path: Path) -> tuple[str, dict[str, dict[str, Tensor]]]:
@@ -203,9 +259,4 @@ def _read_file(path: Path) -> tuple[str, dict[str, dict[str, Tensor]]]:
 
 def _digest(about: Mapping[str, Any], parts: Mapping[str, Part]) -> str:
     """Hash words and numbers, in an order that does not depend on how they were written."""
-    found = hashlib.sha256(json.dumps(about, sort_keys=True, ensure_ascii=False).encode())
-    for name, part in sorted(parts.items()):
-        for key, value in sorted(part.tensors.items()):
-            found.update(f"\n{name}.{key} {value.dtype} {tuple(value.shape)}\n".encode())
-            found.update(value.reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+    return digest(about, (one for name, part in sorted(parts.items()) for one in buffers(part.tensors, f"{name}.")))

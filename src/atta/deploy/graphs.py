@@ -5,6 +5,7 @@ only left behind if it answers as the module does, within TOLERANCE, on images o
 batches of several sizes: an exporter that drops or folds something is found out here. It runs on the CPU.
 """
 
+import io
 import logging
 import os
 import warnings
@@ -171,8 +172,9 @@ def _traced(module: nn.Module, images: Tensor) -> torch.export.ExportedProgram:
 def _write_torch(program: torch.export.ExportedProgram, path: Path) -> tuple[None, Graph]:
     """Write the program and read it back."""
     with _refused_by("torch.export"):
-        with path.open("wb") as file:
-            torch.export.save(program, file)
+        content = io.BytesIO()  # given a file, torch ends the process when the disk is full
+        torch.export.save(program, content)
+        path.write_bytes(content.getbuffer())
         return None, _open_torch(path)
 
 

@@ -121,8 +121,8 @@ class RunFolder:
     ) -> None:
         """Keep what is done so far."""
         state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
-        with whole_file(self.checkpoint) as part:
-            torch.save(state | {"history": list(history), "metadata": json.dumps(self.metadata)}, part)
+        with whole_file(self.checkpoint) as part, part.open("wb") as file:  # given a path, torch does not tell why it failed
+            torch.save(state | {"history": list(history), "metadata": json.dumps(self.metadata)}, file)
 
     def finish(self, network: nn.Module, metadata: Mapping[str, Any]) -> None:
         """Write the model; the checkpoint has served."""

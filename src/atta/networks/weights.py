@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from atta.errors import InputError
-from atta.predictions import write_tensors
+from atta.predictions import read_tensors, write_tensors
 
 
 def save_weights(model: nn.Module, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
@@ -65,19 +63,19 @@ def check_weights(model: nn.Module, weights: Mapping[str, Tensor], path: str | P
         raise InputError(f"expected {path} to fit the model: {'; '.join(faults[:4])}{more}")
 
 
-def _read_weights(path: Path) -> dict[str, Any]:
+def _read_weights(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise InputError(f"expected a file of weights, found none at {path}")
     try:
         if path.suffix == ".safetensors":
-            return dict(load_file(path))
+            return read_tensors(path)[0]
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(
             f"expected only tensors in {path}, found other Python objects, and reading those could run code; "
             "save model.state_dict() instead of the model"
         ) from error
-    except (SafetensorError, RuntimeError, EOFError) as error:
+    except (InputError, RuntimeError, EOFError) as error:
         raise InputError(f"expected weights in {path}, but the file cannot be read: {error}") from error
     if not isinstance(weights, Mapping):
         raise InputError(f"expected a state dict in {path}, found a {type(weights).__name__}")

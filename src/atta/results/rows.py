@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from atta.errors import InputError, suggest
-from atta.files import whole_file
+from atta.files import check_digest, digest, named, whole_file
 
 if TYPE_CHECKING:
     from atta.results.table import Summary, Table
@@ -170,13 +170,15 @@ class Results:
     def to_json(self) -> str:
         """Write everything as JSON, a row a line; floats keep their last bit, equal results make equal text.
 
-        JSON has no numbers for nan and ±inf: these are written as the strings "nan", "inf" and "-inf".
+        JSON has no numbers for nan and ±inf: these are written as the strings "nan", "inf" and "-inf". At the end stands
+        the digest of all the rest, whatever its order and layout.
         """
         rows, intervals = (",\n".join(_json(vars(one)) for one in those) for those in (self.rows, self.intervals))
         about = json.dumps(finite(self.about), indent=1, ensure_ascii=False, sort_keys=True, allow_nan=False)
         details = ",\n".join(_json(detail) for detail in self.details)
-        head = f'"format": "{FORMAT}",\n"version": {FORMAT_VERSION},\n"about": {about},\n'
-        return f'{{\n{head}"details": [\n{details}\n],\n"rows": [\n{rows}\n],\n"intervals": [\n{intervals}\n]\n}}\n'
+        head = f'"format": "{FORMAT}",\n"version": {FORMAT_VERSION},\n"hash": "sha256",\n"about": {about},\n'
+        body = f'{{\n{head}"details": [\n{details}\n],\n"rows": [\n{rows}\n],\n"intervals": [\n{intervals}\n]'
+        return f'{body},\n"digest": "{digest(json.loads(body + "}"))}"\n}}\n'
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a JSON file, whole or not at all."""
@@ -188,10 +190,10 @@ class Results:
     def load(cls, path: str | os.PathLike[str]) -> Results:
         """Read what `save` wrote."""
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            content = json.loads(named(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path} is not a whole JSON file ({error})") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"{path} does not hold results: expected format {FORMAT!r}")
@@ -206,12 +208,16 @@ class Results:
             or not all(isinstance(x, list) for x in (details, intervals))
         ):
             raise InputError(f"{path} is damaged: expected a list of rows and what is known about them")
-        return cls(
+        results = cls(
             tuple(_read(Row, row, f"{path}, row {i}") for i, row in enumerate(rows, 1)),
             about,
             tuple(details),
             tuple(_read(Interval, one, f"{path}, interval {i}") for i, one in enumerate(intervals, 1)),
         )
+        said = content.pop("digest", None)
+        if said is not None or "hash" in content:  # either tells that the other was there; older files have none
+            check_digest(path, said, digest(content))
+        return results
 
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
