@@ -9,15 +9,24 @@
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
-from atta.errors import InputError
+from atta.errors import InputError, first_line
 from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel, TorchModel, as_logits
 from atta.networks.resnet import MODELS
 
 CLASSIFIERS = "ForImageClassification"  # what the names of Hugging Face's classes of classifiers end in
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+"""The precisions that a file may name: any other attribute of torch is none."""
+ATTENTION = ("eager", "sdpa")  # transformers looks for any other name on the hub, and runs what it finds
+ORIGIN = ("_name_or_path", "name_or_path", "transformers_version")  # where a configuration came from, which builds nothing
+LABELS = ("id2label", "label2id")  # names of classes, which may be any text
+CODE = {"auto_map", "backbone", "custom_pipelines", "kernel_config", "quantization_config", "trust_remote_code"}
+CODE |= {"use_kernels", "use_pretrained_backbone"}
+WEIGHTLESS = tuple(f"{kind.__module__}.{kind.__qualname__}" for kind in (OnnxModel, NumpyModel))
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
@@ -37,7 +46,7 @@ def describe(model: nn.Module) -> dict[str, Any]:
         return {"kind": "atta", **built}
     config = getattr(model, "config", None)
     if type(model).__name__.endswith(CLASSIFIERS) and config is not None:
-        settings = json.loads(config.to_json_string())
+        settings = {key: value for key, value in json.loads(config.to_json_string()).items() if key not in (*ORIGIN, *CODE)}
         # Which a configuration leaves out, and rounds otherwise.
         if getattr(config, "_attn_implementation", None) == "eager":
             settings["attn_implementation"] = "eager"
@@ -81,17 +90,56 @@ def _transformer(name: str, config: dict[str, Any]) -> nn.Module:
         import transformers
     except (ImportError, RuntimeError) as error:  # a broken torchvision beside it fails at import, too
         raise InputError(f"a {name} needs the transformers library: pip install transformers ({error})") from error
-    if not name.endswith(CLASSIFIERS) or not hasattr(transformers, name):
+    if not isinstance(name, str) or not name.endswith(CLASSIFIERS) or not hasattr(transformers, name):
         raise InputError(f"expected an image classifier of transformers {transformers.__version__}, got {name!r}")
-    network = getattr(transformers, name)(transformers.AutoConfig.for_model(**config))
-    assert isinstance(network, nn.Module)
+    settings = _without_code(config)
+    try:
+        network = getattr(transformers, name)(transformers.AutoConfig.for_model(**settings))
+        assert isinstance(network, nn.Module)
+    except Exception as error:  # each of its classes checks its configuration in its own way, or not at all
+        raise InputError(f"transformers {transformers.__version__} cannot build a {name}: {first_line(error)}") from error
     return network
+
+
+def _without_code(config: Any) -> dict[str, Any]:
+    """A configuration from a file, without where it came from; what names code, a hub or a path is refused, at any depth."""
+    if not isinstance(config, dict):
+        raise InputError(f"expected the configuration of a network as a table, got {type(config).__name__}")
+    kept = {key: value for key, value in config.items() if key not in ORIGIN}
+    for key, value in kept.items():
+        _check_setting(key, value)
+    return kept
+
+
+def _check_setting(key: str, value: Any) -> None:
+    if key in LABELS or value is None or value is False:
+        return
+    choices = ATTENTION if key.endswith("_implementation") else DTYPES if key in ("dtype", "torch_dtype") else None
+    if key in CODE and value:
+        raise InputError(f"expected settings of a network, and its {key} names code to run or to fetch: refused")
+    if isinstance(value, dict):
+        inner = _without_code(value)
+        for name, one in inner.items():  # one for each part of a network
+            _check_setting(key if choices else name, one)
+    elif isinstance(value, list):
+        for one in value:
+            _check_setting(key, one)
+    elif choices and str(value).removeprefix("torch.") not in choices:
+        raise InputError(f"expected {key} to be {' or '.join(choices)}, got {value!r}: anything else could name code to fetch")
+    elif isinstance(value, str) and any(mark in value for mark in "/\\:"):
+        raise InputError(f"expected settings of a network, and its {key} names a place to fetch from, {value!r}: refused")
 
 
 def _depth(description: dict[str, Any]) -> list[str]:
     """The adapters, from the outside in."""
     inner = description.get("model")
     return [description["kind"], *_depth(inner)] if isinstance(inner, dict) else []
+
+
+def says_weights(description: Mapping[str, Any]) -> bool:
+    """Whether a file that describes the network so has its weights, too."""
+    inner = description.get("model")
+    return says_weights(inner) if isinstance(inner, dict) else description.get("class") not in WEIGHTLESS
 
 
 def has_weights(model: nn.Module) -> bool:
