@@ -46,7 +46,9 @@ def describe(model: nn.Module) -> dict[str, Any]:
         return {"kind": "atta", **built}
     config = getattr(model, "config", None)
     if type(model).__name__.endswith(CLASSIFIERS) and config is not None:
-        settings = {key: value for key, value in json.loads(config.to_json_string()).items() if key not in (*ORIGIN, *CODE)}
+        settings = json.loads(config.to_json_string())
+        for name in ("_name_or_path", "auto_map"):  # a place on this machine or a hub, which a file must not name
+            settings.pop(name, None)
         # Which a configuration leaves out, and rounds otherwise.
         if getattr(config, "_attn_implementation", None) == "eager":
             settings["attn_implementation"] = "eager"
@@ -105,29 +107,22 @@ def _without_code(config: Any) -> dict[str, Any]:
     """A configuration from a file, without where it came from; what names code, a hub or a path is refused, at any depth."""
     if not isinstance(config, dict):
         raise InputError(f"expected the configuration of a network as a table, got {type(config).__name__}")
-    kept = {key: value for key, value in config.items() if key not in ORIGIN}
-    for key, value in kept.items():
-        _check_setting(key, value)
-    return kept
+    return {key: value if key in LABELS else _setting(key, value) for key, value in config.items() if key not in ORIGIN}
 
 
-def _check_setting(key: str, value: Any) -> None:
-    if key in LABELS or value is None or value is False:
-        return
-    choices = ATTENTION if key.endswith("_implementation") else DTYPES if key in ("dtype", "torch_dtype") else None
+def _setting(key: str, value: Any) -> Any:
+    choices = ATTENTION if key.endswith("_implementation") else DTYPES if key in ("dtype", "torch_dtype") else ()
     if key in CODE and value:
         raise InputError(f"expected settings of a network, and its {key} names code to run or to fetch: refused")
-    if isinstance(value, dict):
-        inner = _without_code(value)
-        for name, one in inner.items():  # one for each part of a network
-            _check_setting(key if choices else name, one)
-    elif isinstance(value, list):
-        for one in value:
-            _check_setting(key, one)
-    elif choices and str(value).removeprefix("torch.") not in choices:
-        raise InputError(f"expected {key} to be {' or '.join(choices)}, got {value!r}: anything else could name code to fetch")
-    elif isinstance(value, str) and any(mark in value for mark in "/\\:"):
+    if isinstance(value, dict):  # of some choices, there is one for each part of a network
+        return {part: _setting(key, one) for part, one in value.items()} if choices else _without_code(value)
+    if isinstance(value, list):
+        return [_setting(key, one) for one in value]
+    if choices and value is not None and str(value) not in choices:
+        raise InputError(f"expected {key} to be {' or '.join(choices)}, got {value!r}: another could name code to fetch")
+    if isinstance(value, str) and any(mark in value for mark in "/\\:"):
         raise InputError(f"expected settings of a network, and its {key} names a place to fetch from, {value!r}: refused")
+    return value
 
 
 def _depth(description: dict[str, Any]) -> list[str]:
