@@ -382,7 +382,7 @@ def test_a_file_without_its_weights_is_refused(tmp_path, form, model):
 def test_a_description_of_odd_values_is_refused(saved, tmp_path, rest):
     path = copied(saved, tmp_path, "folder")
     (path / "classifier.json").write_text(f'{{"format": "atta.classifier", "format_version": 1, {rest}}}')
-    with pytest.raises(InputError, match="description cannot be read|was changed after it was saved"):
+    with pytest.raises(InputError, match=r"description cannot be read|was changed after it was saved"):
         CalibratedClassifier.load(path, Own())
 
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from atta.deploy.pt2 import harmless
 from atta.errors import InputError, first_line, require
 from atta.files import whole_file
+from atta.networks.adapters import check_external_data
 
 SUFFIXES = (".pt2", ".onnx")
 OUTPUTS = ("probs", "base")
@@ -91,6 +92,7 @@ def _open_torch(path: Path) -> Graph:
 def _open_onnx(path: Path) -> Graph:
     with require("onnx", "a graph in ONNX"):
         import onnxruntime
+    check_external_data(path, beside=False)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (images,) = session.get_inputs()
     outputs = {output.name: output for output in session.get_outputs()}
