@@ -398,3 +398,19 @@ def test_recorded_logits_load():
         assert record.predictions.passes == 17
         assert set(record.predictions.kinds) == {"flip", "crop", "brightness", "contrast"}
     assert (Record.load(LOGITS / "cifar10_ood.safetensors").labels) is None
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "uint32", "uint64", ">i4", "<i2"])
+def test_labels_and_logits_of_any_layout_are_taken(kind):
+    labels = np.arange(N) % K
+    assert as_labels(labels.astype(kind)[::-1], images=N, classes=K).tolist() == labels[::-1].tolist()
+    assert as_labels(torch.from_numpy(labels).to(torch.uint16), images=N, classes=K).tolist() == labels.tolist()
+    array = logits(dtype=torch.float64).numpy()
+    assert torch.equal(Predictions(array.astype(">f8")).logits, torch.from_numpy(array))
+    with pytest.raises(InputError, match="labels must lie in 0"):
+        as_labels(np.full(N, 2**64 - 1, dtype=np.uint64), images=N, classes=K)
+
+
+def test_logits_in_a_format_that_nothing_computes_in_are_refused():
+    with pytest.raises(InputError, match=r"logits must be floating-point numbers, got torch\.float8"):
+        Predictions(logits().to(torch.float8_e4m3fn))

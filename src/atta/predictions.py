@@ -32,6 +32,7 @@ VIEW_PREFIX = "view."
 BUNDLED = Path(__file__).parent / "records"
 HASH, DIGEST, ORIGIN = "atta.hash", "atta.digest", "atta.origin"
 """Names in the metadata that are ours: how the digest was made, the digest, and what of an origin has one of these names."""
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 FLOAT16_MAX = torch.finfo(torch.float16).max
 RESERVED = ("kinds", HASH, DIGEST, ORIGIN)
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -364,9 +365,10 @@ def _sort_metadata(path: Path) -> None:
 def _as_tensor(values: Any, expected: str) -> Tensor:
     if isinstance(values, np.ndarray):  # torch shares the memory of one that is contiguous and writeable only
         values = np.require(values, requirements=["C", "W"])
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
     try:
         return torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError) as error:
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputError(f"{expected}, got {type(values).__name__} ({error})") from None
 
 
@@ -386,7 +388,7 @@ def _as_index(rows: Rows, images: int) -> slice | Tensor:
 
 def _as_logits(values: Any, name: str) -> Tensor:
     tensor = _as_tensor(values, f"{name} must be an array or a tensor of numbers")
-    if not tensor.is_floating_point():
+    if tensor.dtype not in FLOATS:
         raise InputError(f"{name} must be floating-point numbers, got {tensor.dtype}")
     return tensor.detach()
 

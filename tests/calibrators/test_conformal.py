@@ -149,5 +149,41 @@ def test_too_few_images_for_the_promise_are_refused() -> None:
 
 
 def test_logits_are_refused() -> None:
-    with pytest.raises(atta.InputError, match="logits need a softmax first"):
+    with pytest.raises(atta.InputError, match="if they are logits, take their softmax first"):
         Conformal().fit(torch.randn(30, 5), torch.zeros(30, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("probs", "message"),
+    [
+        (None, "probs: expected an array of numbers, got NoneType"),
+        ("probs", "probs: expected an array of numbers, got str"),
+        (torch.full((30, 2), 0.4), "probs: expected rows that sum to 1"),
+        (torch.ones(30, 1), "probs: expected at least two classes"),
+        (torch.ones(30), "probs: expected images × classes"),
+        (torch.ones(30, 2, dtype=torch.int64), "probs: expected floating point numbers"),
+        (torch.full((30, 2), float("nan")), "probs: expected"),
+        ([[0.5, 0.5], [1.0]], "probs: expected an array of numbers"),
+    ],
+)
+def test_what_is_no_probabilities_is_refused_at_the_door(probs, message):
+    with pytest.raises(atta.InputError, match=message):
+        Conformal().fit(probs, [0] * 30)
+    with pytest.raises(atta.InputError, match=message):
+        Conformal().fit(*made(30))(probs)
+
+
+def test_arrays_of_any_layout_give_the_same_sets():
+    probs, labels = made(30)
+    sets = Conformal().fit(probs, labels)
+    array = probs.double().numpy()
+    for same in (array.astype(">f8"), array[::-1].copy()[::-1], array.tolist()):
+        again = Conformal().fit(same, labels.numpy().astype(">u2"))
+        assert again.threshold == pytest.approx(sets.threshold)
+        assert torch.equal(again(same), sets(probs))
+
+
+def test_rows_left_unnormalised_are_taken_if_that_is_said():
+    probs, labels = made(30)
+    sets = Conformal().fit(probs * 0.9, labels, simplex=False)
+    assert sets(probs * 0.9).any(1).all()

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import atta
-from atta.collection.collect import collect
+from atta.collection.collect import as_seed, collect
 from atta.errors import InputError
 from atta.images.sets import ImageSet
 from atta.images.views import Policy, View
@@ -413,3 +413,21 @@ def test_progress_is_shown_on_the_error_stream_or_not_at_all(capfd):
     assert out == ""
     run(twenty())
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("fault", [KeyError("pixels"), IndexError("3"), AttributeError("no such"), OSError("gone")])
+def test_whatever_a_model_raises_is_said_in_a_sentence(fault):
+    class Fails(torch.nn.Module):
+        def forward(self, images):
+            raise fault
+
+    with pytest.raises(InputError, match=r"the model failed on images of 3 x 8 x 8 \(channels x height x width\): ") as caught:
+        atta.collect(Fails(), torch.rand(2, 3, 8, 8), policy="flip", progress=False)
+    assert caught.value.__cause__ is fault
+
+
+def test_a_seed_is_a_whole_number():
+    assert as_seed(np.int64(3)) == 3
+    for seed in ("a", None, 1.5):
+        with pytest.raises(InputError, match="seed: expected a whole number, got"):
+            as_seed(seed)

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import atta
+from atta.deploy import archive
 from atta.deploy.classifier import CalibratedClassifier
 from atta.deploy.summary import Summary
 from atta.errors import InputError
@@ -313,7 +314,7 @@ EDITS = {
     "format": (lambda about: about | {"format": "other"}, "is not a classifier: expected format 'atta.classifier'"),
     "no parts": (lambda about: about | {"parts": {}}, "was changed after it was saved"),
     "a list of parts": (lambda about: about | {"parts": ["model", "calibrator"]}, "description cannot be read"),
-    "a part outside": (lambda about: about | {"parts": {"../other": {}}}, "other|was changed"),
+    "a part outside": (lambda about: about | {"parts": {"../other": {}}}, "description cannot be read"),
     "a list": (lambda about: [about], "description cannot be read"),
     "a number": (lambda about: 3, "description cannot be read"),
 }
@@ -421,3 +422,67 @@ def test_an_onnx_model_is_asked_for(tmp_path):
 
     with pytest.raises(InputError, match=r"expected model=.*, a .*test_archive.*Session"):
         CalibratedClassifier.load(blend(Session()).save(tmp_path / "c"))
+
+
+# ---- forged: whoever can rewrite a file can rewrite its digest
+
+
+def forge(classifier, path, change, parts=None):
+    """Save a classifier whose description was changed before it was sealed; `parts` are those to keep."""
+    kept = {"calibrator": archive.Part(classifier.calibrator.state_dict(), classifier.calibrator.header())}
+    kept["model"] = archive.Part(classifier.model.state_dict(), {})
+    about = classifier.about()
+    change(about)
+    return archive.write(path, about, {name: kept[name] for name in parts or kept})
+
+
+FORGED = {
+    "dtype": (lambda about: about.update(dtype="load"), "dtype: expected float32, float16, bfloat16, float64, got 'load'"),
+    "dtypes": (lambda about: about.update(dtype=["float32"]), "dtype: expected float32"),
+    "shape": (lambda about: about.update(image_shape="abc"), r"image_shape: expected \[channels, height, width\].*'abc'"),
+    "sides": (lambda about: about.update(image_shape=["a", 8, 8]), "image_shape: expected"),
+    "large": (lambda about: about.update(image_shape=[3, 10**9, 10**9]), "image_shape: expected"),
+    "many": (lambda about: about.update(image_shape=[3, 65536, 65536]), "image_shape: expected"),
+    "names": (lambda about: about.update(class_names=[1, 2, 3]), "class_names: expected a list of names"),
+    "a name": (lambda about: about.update(class_names="abc"), "class_names: expected a list of names"),
+    "policy": (lambda about: about.update(policy=7), "is damaged"),
+    "summary": (lambda about: about.update(summary=[1]), "is damaged"),
+    "model": (lambda about: about.update(model="small_cnn"), "model: expected the description of a network"),
+    "no model": (lambda about: about.pop("model"), "is damaged: KeyError 'model'"),
+    "kind": (lambda about: about["model"]["model"].update(kind=[1]), "is damaged"),
+    "an unknown network": (lambda about: about["model"]["model"].update(name="os"), "is damaged"),
+    "classes": (lambda about: about["model"]["model"].update(num_classes=10**12), "to fit the model"),
+    "channels": (lambda about: about["model"]["model"].update(in_channels="x"), "is damaged"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_description_is_refused_in_a_sentence(tmp_path, name):
+    change, message = FORGED[name]
+    path = forge(blend(MODELS["small_cnn"](3)), tmp_path / "c.safetensors", change)
+    with pytest.raises(InputError, match=message):
+        CalibratedClassifier.load(path)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("model", [None, MODELS["small_cnn"](3)], ids=["built", "given"])
+def test_a_file_without_its_weights_is_refused(tmp_path, form, model):
+    path = forge(blend(MODELS["small_cnn"](3)), tmp_path / form, lambda about: None, parts=["calibrator"])
+    with pytest.raises(InputError, match="expected the weights of its network, found none"):
+        CalibratedClassifier.load(path, model)
+
+
+@pytest.mark.parametrize("rest", ['"parts": [5]', '"parts": {"model": 5}', '"parts": {"model": {"a": 5}}', '"note": "\\ud800"'])
+def test_a_description_of_odd_values_is_refused(saved, tmp_path, rest):
+    path = copied(saved, tmp_path, "folder")
+    (path / "classifier.json").write_text(f'{{"format": "atta.classifier", "format_version": 1, {rest}}}')
+    with pytest.raises(InputError, match=r"description cannot be read|was changed after it was saved"):
+        CalibratedClassifier.load(path, Own())
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 900])
+def test_a_description_of_another_form_is_refused(saved, tmp_path, text):
+    path = copied(saved, tmp_path, "folder")
+    (path / "classifier.json").write_text(text)
+    with pytest.raises(InputError, match="description cannot be read"):
+        CalibratedClassifier.load(path, Own())

@@ -49,3 +49,16 @@ def test_the_diagrams_are_drawn_on_white(tmp_path: Path) -> None:
     with Image.open(card.draw(made_classifier().about(), tmp_path)) as image:
         assert image.size[0] > image.size[1]
         assert image.convert("RGBA").getpixel((2, 2)) == (255, 255, 255, 255)
+
+
+def test_no_name_of_a_class_or_a_network_becomes_part_of_the_page() -> None:
+    about = made_classifier().about()
+    names = ["<script>alert(1)</script>", "[x](javascript:alert(1))", "a\n\n# b", *about["class_names"][3:]]
+    model = {"kind": "other", "class": "x`<script>alert(2)</script>\n# c"}
+    text = card.text({**about, "class_names": names, "model": model, "policy": "`<b>"})
+    assert "<script>alert(1)" not in text
+    assert "&#60;script&#62;alert(1)" in text
+    assert "[x](" not in text
+    assert not any(line.startswith(("# b", "# c")) for line in text.splitlines())
+    assert "`x'<script>alert(2)</script> # c`" in text  # inside of code, where it is text
+    assert "`'<b>`" in text

@@ -69,3 +69,10 @@ def test_methods_stand_side_by_side_with_the_same_axes() -> None:
 def test_one_set_of_probabilities_is_not_several() -> None:
     with pytest.raises(InputError, match=r"compare_plot takes {name: probs}, got Tensor; for one set, reliability"):
         compare_plot(torch.ones(2, 2) / 2, [0, 1])
+
+
+@pytest.mark.parametrize("kind", ["uint8", "uint16", "uint32", "uint64", ">i4"])
+def test_labels_of_any_whole_numbers_draw_the_same_diagram(kind: str) -> None:
+    record = made_up(50, seed=3)
+    probs, labels = record.predictions.logits.softmax(-1), record.require_labels()
+    assert data(atta.reliability(probs, labels.numpy().astype(kind))) == data(atta.reliability(probs, labels))

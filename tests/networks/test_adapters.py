@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from atta.errors import InputError
-from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel, as_logits
+from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel, as_logits, check_external_data
 from atta.networks.resnet import small_cnn
 from scenarios import ChannelMeans
 
@@ -224,3 +224,40 @@ def test_a_file_that_is_no_usable_onnx_model_is_refused(onnx_file, tmp_path):
         as_logits(onnx_file(["n", 3, 8, 8], inputs=("pixels", "mask")))
     with pytest.raises(InputError, match=r"floating point pixels, found tensor\(int32\)"):
         as_logits(onnx_file(["n", 3, 8, 8], dtype=6))
+
+
+def outside(path, place):
+    """A copy of an ONNX file, beside it, whose numbers lie in `place`."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    tensor = onnx.helper.make_tensor("more", onnx.TensorProto.FLOAT, [1], [0.0])
+    tensor.ClearField("float_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=place)
+    tensor.external_data.add(key="length", value="4")
+    model.graph.initializer.append(tensor)
+    copy = path.with_name(f"outside-{path.name}")
+    copy.write_bytes(model.SerializeToString())
+    return copy
+
+
+@pytest.mark.parametrize("place", ["../weights.bin", "/etc/passwd", "sub/../../weights.bin", "link.bin"])
+def test_an_onnx_file_whose_numbers_lie_outside_of_its_folder_is_refused(onnx_file, tmp_path, place):
+    path = onnx_file(["n", 3, 8, 8])
+    (tmp_path / "weights.bin").write_bytes(bytes(4))
+    link = path.with_name("link.bin")
+    link.unlink(missing_ok=True)
+    link.symlink_to(tmp_path / "weights.bin")
+    with pytest.raises(InputError, match=r"expected numbers in the folder of .* refused"):
+        as_logits(outside(path, place))
+    link.unlink()
+
+
+def test_numbers_beside_an_onnx_file_are_read_by_a_model_and_refused_in_a_graph_of_ours(onnx_file):
+    path = onnx_file(["n", 3, 8, 8])
+    path.with_name("weights.bin").write_bytes(bytes(4))
+    copy = outside(path, "weights.bin")
+    assert torch.equal(as_logits(copy)(IMAGES), as_logits(path)(IMAGES))
+    with pytest.raises(InputError, match="to hold its numbers itself"):
+        check_external_data(copy, beside=False)

@@ -124,6 +124,8 @@ def test_it_asks_for_nothing_from_anywhere(page: Page) -> None:
         assert element.get("href", "#").startswith("#")
     (policy,) = page.all("meta", http_equiv="Content-Security-Policy")
     assert policy["content"].startswith("default-src 'none'")
+    assert "form-action 'none'" in policy["content"]  # which default-src says nothing of
+    assert "base-uri 'none'" in policy["content"]
     assert not re.search(r"url\(|@import", page.all("style")[0]["text"])
 
 

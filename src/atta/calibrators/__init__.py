@@ -36,7 +36,7 @@ from atta.calibrators.probability_maps import Histogram, Isotonic, Polyline, Ste
 from atta.calibrators.scaling import Affine, Dirichlet, Temperature, TemperatureScaling, Vanilla
 from atta.calibrators.selective import SelectiveVATTA, SequentialVATTA, StagedBlend
 from atta.calibrators.shrunk import ShrunkMATTA
-from atta.errors import InputError, suggest
+from atta.errors import InputError, first_line, suggest
 from atta.predictions import Predictions, read_tensors
 
 __all__ = [
@@ -135,8 +135,8 @@ def restore(tensors: Mapping[str, Tensor], header: Mapping[str, str], *, path: s
         calibrator.classes = int(about["classes"])
         calibrator.method = find_method(about["method"], **about["settings"])
         _calibrate_one(calibrator)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{path} is damaged: {type(error).__name__} {error}") from None
+    except Exception as error:  # forged tensors and options reach every layer of every calibrator
+        raise InputError(f"{path} is damaged: {type(error).__name__} {first_line(error)}") from None
     return calibrator
 
 

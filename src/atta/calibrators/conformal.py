@@ -32,6 +32,7 @@ from torch import Tensor
 
 from atta.calibrators.base import check_choice
 from atta.errors import InputError
+from atta.metrics.per_image import as_tensor, chunks, validate
 from atta.predictions import as_labels
 from atta.types import Labels, Probs
 
@@ -69,22 +70,25 @@ class Conformal:
         if not self.penalty >= 0 or self.allowed < 1:
             raise InputError(f"penalty must not be negative and allowed at least 1, got {self.penalty} and {self.allowed}")
 
-    def fit(self, probs: Any, labels: Any) -> "ConformalSets | dict[float, ConformalSets]":
-        """Find the threshold from the probabilities of labelled images that the calibrator was not fitted on."""
-        probs = _as_probs(probs)
+    def fit(self, probs: Any, labels: Any, *, simplex: bool = True) -> "ConformalSets | dict[float, ConformalSets]":
+        """Find the threshold from the probabilities of labelled images that the calibrator was not fitted on.
+
+        `simplex=False` takes rows that do not sum to 1, here and in the sets.
+        """
+        probs = _as_probs(probs, simplex)
         labels = as_labels(labels, images=probs.shape[0], classes=probs.shape[1]).to(probs.device)
         own = self.scores(probs).gather(1, labels[:, None])[:, 0].sort().values
         if isinstance(self.coverage, tuple):
-            return {coverage: self._sets(coverage, own) for coverage in self.coverage}
+            return {coverage: self._sets(coverage, own, simplex) for coverage in self.coverage}
         assert isinstance(self.coverage, float)
-        return self._sets(self.coverage, own)
+        return self._sets(self.coverage, own, simplex)
 
-    def _sets(self, coverage: float, own: Float[Tensor, " n"]) -> "ConformalSets":
+    def _sets(self, coverage: float, own: Float[Tensor, " n"], simplex: bool) -> "ConformalSets":
         """The sets of one coverage, from the scores of the true classes in order."""
         n = own.shape[0]
         if n < fewest(coverage):
             raise InputError(f"a coverage of {coverage} needs at least {fewest(coverage)} labelled images, got {n}")
-        return ConformalSets(replace(self, coverage=coverage), own[math.ceil((n + 1) * coverage) - 1].item())
+        return ConformalSets(replace(self, coverage=coverage), own[math.ceil((n + 1) * coverage) - 1].item(), simplex)
 
     def scores(self, probs: Probs) -> Float[Tensor, "n k"]:
         """How strange each class would be."""
@@ -106,10 +110,11 @@ class ConformalSets:
 
     how: Conformal
     threshold: float
+    simplex: bool = True
 
     def __call__(self, probs: Any) -> Bool[Tensor, "n k"]:
         """Mark the classes of each image's set; the predicted class is always among them."""
-        probs = _as_probs(probs)
+        probs = _as_probs(probs, self.simplex)
         inside = self.how.scores(probs) <= self.threshold
         return inside.scatter(1, probs.argmax(dim=1, keepdim=True), True)
 
@@ -124,23 +129,23 @@ def mean_size(sets: Bool[Tensor, "n k"]) -> float:
     return sets.sum(dim=1).double().mean().item()
 
 
-def cross_checked(how: Conformal, probs: Probs, labels: Labels, *, seed: int = 0) -> tuple[float, float]:
+def cross_checked(how: Conformal, probs: Probs, labels: Labels, *, seed: int = 0, simplex: bool = True) -> tuple[float, float]:
     """Coverage and mean size on images that the threshold was not found on: each half of them by the other half's."""
     order = torch.randperm(probs.shape[0], generator=torch.Generator().manual_seed(seed)).to(probs.device)
     found = []
     for here, there in zip(order.chunk(2), reversed(order.chunk(2)), strict=True):
-        fitted = how.fit(probs[here], labels[here])
+        fitted = how.fit(probs[here], labels[here], simplex=simplex)
         assert isinstance(fitted, ConformalSets)
         sets = fitted(probs[there])
         found.append((covered(sets, labels[there]), mean_size(sets)))
     return sum(one for one, _ in found) / 2, sum(size for _, size in found) / 2
 
 
-def _as_probs(probs: Any) -> Tensor:
-    tensor = torch.as_tensor(probs)
-    if tensor.ndim != 2 or not tensor.is_floating_point() or tensor.shape[1] < 2:
-        raise InputError(f"expected probabilities of shape (images, classes), got {tuple(tensor.shape)} of {tensor.dtype}")
-    low, high = (float(value) for value in tensor.aminmax()) if tensor.numel() else (0.0, 1.0)
-    if not (low >= 0 and high <= 1 + 1e-5):
-        raise InputError(f"expected probabilities in [0, 1], got {low:.4g} to {high:.4g}; logits need a softmax first")
+def _as_probs(probs: Any, simplex: bool) -> Tensor:
+    """The door of the metrics: types, shapes, and values row by row."""
+    tensor, _ = validate(as_tensor(probs, "probs"), None)
+    if tensor.shape[1] < 2:
+        raise InputError(f"probs: expected at least two classes, got shape {tuple(tensor.shape)}")
+    for _ in chunks(tensor, None, simplex):
+        pass  # which has looked at them
     return tensor

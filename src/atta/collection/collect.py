@@ -11,6 +11,7 @@ order, nor the number of workers changes it. The model is borrowed: nothing of i
 """
 
 import json
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -86,7 +87,7 @@ def collect(
     """
     refuse_unknown("collect", execution, [*Execution.__annotations__])
     policy, source, network = Policy.parse(policy), as_source(images, channels), as_logits(model)
-    labels = _as_numbers(labels, source)
+    labels, seed = _as_numbers(labels, source), as_seed(seed)
     at = torch.device(execution.get("device") or device_of(network))
     size = batch_size(execution.get("batch_size"), at)
     half, fast = _half(execution), execution.get("channels_last", False)
@@ -128,6 +129,14 @@ def _switches(execution: Execution) -> dict[str, Any]:
     """What of it changes bits: shards of other switches are not gone on from."""
     switches = {name: execution.get(name, False) for name in ("channels_last", "compile")}
     return {"batch_size": execution.get("batch_size"), "autocast": str(_half(execution)), **switches}
+
+
+def as_seed(seed: Any) -> int:
+    """A whole number, NumPy's too."""
+    try:
+        return operator.index(seed)
+    except TypeError:
+        raise InputError(f"seed: expected a whole number, got {seed!r}") from None
 
 
 def _as_numbers(labels: object, source: Source) -> Tensor | None:

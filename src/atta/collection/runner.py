@@ -228,7 +228,7 @@ class Runner:
             return logits_of(self.forward, images, self.dtype)
         except (InputError, torch.cuda.OutOfMemoryError):
             raise
-        except (RuntimeError, ValueError, TypeError) as error:  # whatever a network says of images it cannot take
+        except Exception as error:  # whatever a network says of images it cannot take
             shape = " x ".join(map(str, images.shape[1:]))
             raise InputError(
                 f"the model failed on images of {shape} (channels x height x width): {first_line(error)}"

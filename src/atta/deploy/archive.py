@@ -20,6 +20,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -29,7 +30,7 @@ from torch import Tensor, nn
 from atta.calibrators import Calibrator, restore
 from atta.collection.runner import check_takes
 from atta.deploy.summary import Summary
-from atta.errors import InputError
+from atta.errors import InputError, first_line
 from atta.files import alone, digest, named, whole_file, whole_folder
 from atta.images.views import Policy, View
 from atta.networks import description
@@ -41,6 +42,7 @@ FORMAT = "atta.classifier"
 FORMAT_VERSION = 1
 ABOUT = "classifier.json"
 SUFFIX = ".safetensors"
+LONGEST_SIDE, PIXELS = 1 << 16, 1 << 28  # of an image that a file may ask to be answered
 PICKLES = (b"PK\x03\x04", b"\x80")  # a zip, as torch.save writes; a bare pickle
 PARTS = ("calibrator", "model")
 PART = "atta.part"  # what the header of a part says that it is
@@ -102,26 +104,76 @@ class Archived(nn.Module):
         """
         about, parts = read(path)
         try:
-            shape = tuple(about["image_shape"])
-            network, dtype = description.build(about["model"], model), getattr(torch, about["dtype"])
+            shape, names, dtype = _image_shape(about), _class_names(about), _dtype(about)
             calibrator = restore(*parts["calibrator"], path=path)
             policy = Policy.parse(about["policy"], views=views) if about["policy"] else Policy(())
             summary = None if about["summary"] is None else Summary(**about["summary"])
-            names = tuple(about["class_names"])
-        except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{path} is damaged: {type(error).__name__} {error}") from None
-        if model is not None:
-            check_takes(network, shape, calibrator.classes)
-        if "model" in parts:
-            weights = parts["model"].tensors
-            check_weights(network, weights, path)
-            network.to(dtype)
-            for name, tensor in network.state_dict(keep_vars=True).items():  # a network may have several precisions
-                tensor.data = tensor.data.to(weights[name].dtype)
-            network.load_state_dict(weights)
-        if device is not None:
-            network, calibrator = network.to(device), calibrator.to(device)
-        return cls(network, calibrator, policy, image_shape=shape, class_names=names, summary=summary)
+            if summary is not None:
+                str(summary)  # every number of it is one
+            network = _network(about["model"], model, parts, path)
+            if model is not None:
+                check_takes(network, shape, calibrator.classes)
+            _check_parts(about["model"], network, parts, path)
+            if "model" in parts:
+                _fill(network.to(dtype), parts["model"].tensors)
+            if device is not None:
+                network, calibrator = network.to(device), calibrator.to(device)
+            return cls(network, calibrator, policy, image_shape=shape, class_names=names, summary=summary)
+        except InputError:
+            raise
+        except Exception as error:  # a forged file reaches every layer below, each of which has its own kinds
+            raise InputError(f"{path} is damaged: {type(error).__name__} {first_line(error)}") from error
+
+
+# ---- what a file says ----------------------------------------------------------------------------------------------
+
+
+def _image_shape(about: Mapping[str, Any]) -> tuple[int, ...]:
+    shape = about["image_shape"]
+    sides = shape if isinstance(shape, list) else []
+    if len(sides) != 3 or not all(type(side) is int and 0 < side <= LONGEST_SIDE for side in sides) or prod(sides) > PIXELS:
+        raise InputError(f"image_shape: expected [channels, height, width], each up to {LONGEST_SIDE}, got {shape!r}")
+    return tuple(sides)
+
+
+def _class_names(about: Mapping[str, Any]) -> tuple[str, ...]:
+    names = about["class_names"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"class_names: expected a list of names, got {str(names)[:80]}")
+    return tuple(names)
+
+
+def _dtype(about: Mapping[str, Any]) -> torch.dtype:
+    name = about["dtype"]
+    if name not in description.DTYPES:
+        raise InputError(f"dtype: expected {', '.join(description.DTYPES)}, got {name!r}")
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def _network(about: Any, model: object, parts: "Mapping[str, Part]", path: str | os.PathLike[str]) -> nn.Module:
+    """Build what the file describes, if the file has weights of just these shapes."""
+    if not isinstance(about, dict):
+        raise InputError(f"model: expected the description of a network, got {str(about)[:80]!r}")
+    if model is None:
+        with torch.device("meta"):  # shapes alone: numbers that were made up must not fill the memory
+            planned = description.build(about)
+        _check_parts(about, planned, parts, path)
+    return description.build(about, model)
+
+
+def _check_parts(about: dict[str, Any], network: nn.Module, parts: "Mapping[str, Part]", path: str | os.PathLike[str]) -> None:
+    """Make sure that the weights in the file are those of such a network, and that they are there."""
+    if "model" in parts:
+        check_weights(network, parts["model"].tensors, path)
+    elif description.says_weights(about) and description.has_weights(network):
+        raise InputError(f"{path} is not complete: expected the weights of its network, found none; save it again")
+
+
+def _fill(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    for name, tensor in network.state_dict(keep_vars=True).items():  # a network may have several precisions
+        tensor.data = tensor.data.to(weights[name].dtype)
+    network.load_state_dict(weights)
 
 
 # ---- the format ----------------------------------------------------------------------------------------------------
@@ -197,7 +249,7 @@ def _files(folder: Path) -> dict[str, str]:
     try:
         about = json.loads((folder / ABOUT).read_text(encoding="utf-8", errors="replace"))
         other = about.get("files", {})
-        files = {name: other.get(name, f"{Path(name).name}{SUFFIX}") for name in about["parts"]}
+        files = {name: other.get(name, f"{Path(name).name}{SUFFIX}") for name in _headers(about)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}
     for name, file in files.items():
@@ -212,8 +264,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Part]]
     text, tensors = _read_folder(path) if path.is_dir() else _read_file(path)
     try:
         about = json.loads(text)
-        version, headers = about["format_version"], dict(about.get("parts", {}))
-    except (ValueError, KeyError, TypeError):
+        version, headers = about["format_version"], _headers(about)
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise InputError(f"{path} is not a classifier that atta saved: its description cannot be read") from None
     if about.get("format") != FORMAT or type(version) is not int:
         raise InputError(f"{path} is not a classifier: expected format {FORMAT!r}, got {about.get('format')!r}")
@@ -221,7 +273,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Part]]
         raise InputError(f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one")
     digest = about.pop("digest", None)
     parts = {name: Part(tensors.get(name, {}), header) for name, header in headers.items()}
-    if set(tensors) - set(parts) or digest != _digest(about, parts):
+    if set(tensors) - set(parts) or digest != _digest_or_none(about, parts):
         raise InputError(
             f"{path} was changed after it was saved, or is not complete: expected the digest {str(digest)[:12]}…, "
             "got another; save it again from the model"
@@ -235,6 +287,16 @@ def _read_folder(path: Path) -> tuple[str, dict[str, dict[str, Tensor]]]:
         raise InputError(f"{path} is not a classifier: expected {ABOUT} in it, found {found}")
     text = (path / ABOUT).read_text(encoding="utf-8", errors="replace")
     return text, {name: read_tensors(path / file)[0] for name, file in _files(path).items()}
+
+
+def _headers(about: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The parts that a description names, each with its text."""
+    parts: Any = about.get("parts", {}) if isinstance(about, dict) else None
+    if not isinstance(parts, dict) or not parts.keys() <= set(PARTS):
+        raise ValueError("parts")
+    if not all(isinstance(one, dict) and all(isinstance(word, str) for word in one.values()) for one in parts.values()):
+        raise ValueError("parts")
+    return dict(parts)
 
 
 def _read_file(path: Path) -> tuple[str, dict[str, dict[str, Tensor]]]:
@@ -255,6 +317,13 @@ def _read_file(path: Path) -> tuple[str, dict[str, dict[str, Tensor]]]:
         name, _, rest = key.partition(".")
         parted.setdefault(name, {})[rest] = value
     return header.get("about", ""), parted
+
+
+def _digest_or_none(about: Mapping[str, Any], parts: Mapping[str, Part]) -> str | None:
+    try:
+        return _digest(about, parts)
+    except (ValueError, RecursionError):  # half a character, or something nested too deeply to be ours
+        return None
 
 
 def _digest(about: Mapping[str, Any], parts: Mapping[str, Part]) -> str:

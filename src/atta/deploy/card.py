@@ -13,6 +13,7 @@ from typing import Any
 from atta.results.words import metric_name
 
 PICTURE = "reliability.png"
+MARKUP = set("<>&`*[]!|#~\\")  # what HTML and Markdown give a meaning to
 BIBTEX = """\
 @article{conde2023approaching,
   title   = {Approaching Test Time Augmentation in the Context of Uncertainty Calibration for Deep Neural Networks},
@@ -56,20 +57,21 @@ def draw(about: About, folder: Path) -> Path:
 
 def _what(about: About) -> str:
     summary, method, shape = about["summary"], about["method"], " × ".join(map(str, about["image_shape"]))
-    views = f"looks at each image through the views `{about['policy']}` and mixes" if about["policy"] else "corrects"
+    views = f"looks at each image through the views {_code(about['policy'])} and mixes" if about["policy"] else "corrects"
     kept = (
         "**The predicted class is that of the network itself, for every image**: only the confidence changes."
         if about["keeps_class"]
         else "This method does not promise to keep the network's predicted class."
     )
     network = _inner(about["model"])
+    name = _code(network.get("name") or network["class"])
     lines = [
         "An image classifier with calibrated confidence: among images that it calls 80 % sure, about 80 % should be right.",
-        f"It {views} the network's answers by `{method}` ([the paper](https://arxiv.org/abs/2304.05104)). {kept}",
+        f"It {views} the network's answers by {_code(method)} ([the paper](https://arxiv.org/abs/2304.05104)). {kept}",
         "",
         f"- images: {shape} (channels × height × width), bytes or floats in [0, 1], not normalised",
         f"- classes: {about['classes']}{_some(about['class_names'])}",
-        f"- network: `{network.get('name') or network['class']}`",
+        f"- network: {name}",
     ]
     if summary is not None:
         lines.append(f"- passes of the network an image: {summary['passes']:.3g}")
@@ -145,7 +147,16 @@ def _inner(model: Mapping[str, Any]) -> Mapping[str, Any]:
 def _some(names: list[str]) -> str:
     if not names:
         return ""
-    return f" ({', '.join(names[:10])}{', …' if len(names) > 10 else ''})"
+    return f" ({', '.join(map(_plain, names[:10]))}{', …' if len(names) > 10 else ''})"
+
+
+def _plain(name: str) -> str:
+    """Any text as it is, on one line: a page that shows the card must not take it for its own words."""
+    return "".join(f"&#{ord(letter)};" if letter in MARKUP else letter for letter in " ".join(str(name).split()))
+
+
+def _code(name: str) -> str:
+    return f"`{' '.join(str(name).replace('`', chr(39)).split())}`"
 
 
 def images_of(summary: Mapping[str, Any]) -> str:

@@ -18,8 +18,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from atta.deploy.pt2 import harmless
 from atta.errors import InputError, first_line, require
 from atta.files import whole_file
+from atta.networks.adapters import check_external_data
 
 SUFFIXES = (".pt2", ".onnx")
 OUTPUTS = ("probs", "base")
@@ -73,8 +75,8 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
 
 
 def _open_torch(path: Path) -> Graph:
-    with path.open("rb") as file:
-        program = torch.export.load(file)
+    with _quiet("torch.export"):  # it logs tracebacks of what it then says in a sentence
+        program = torch.export.load(harmless(path))
     graph, signature = program.module(), program.graph_signature
     values = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
     (images,) = (values[name] for name in signature.user_inputs)
@@ -91,6 +93,7 @@ def _open_torch(path: Path) -> Graph:
 def _open_onnx(path: Path) -> Graph:
     with require("onnx", "a graph in ONNX"):
         import onnxruntime
+    check_external_data(path, beside=False)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     (images,) = session.get_inputs()
     outputs = {output.name: output for output in session.get_outputs()}
@@ -149,6 +152,18 @@ def sample(n: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 @contextmanager
+def _quiet(library: str) -> Iterator[None]:
+    """Let a library log errors only."""
+    logger = logging.getLogger(library)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
 def _refused_by(library: str) -> Iterator[None]:
     """Whatever an exporter finds wrong, as one sentence: the first line of what went wrong in the first place."""
     try:
@@ -182,17 +197,12 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path, opset: int | 
     """Write the program as ONNX and read it back; give the opset that it came out in."""
     with require("onnx", "export to ONNX"):
         import onnxscript  # noqa: F401
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    try:
-        logger.setLevel(logging.ERROR)  # it warns of libraries that are not there, and are not needed
-        with _refused_by("torch.onnx"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            names: Any = {"input_names": ["images"], "output_names": list(OUTPUTS)}
-            written: Any = torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False, **names)
-            written.save(path, external_data=False)
-    finally:
-        logger.setLevel(level)
+    # It warns of libraries that are not there, and are not needed.
+    with _quiet("torch.onnx"), _refused_by("torch.onnx"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        names: Any = {"input_names": ["images"], "output_names": list(OUTPUTS)}
+        written: Any = torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False, **names)
+        written.save(path, external_data=False)
     with _refused_by("ONNX Runtime"):
         return int(written.model.opset_imports[""]), _open_onnx(path)
 

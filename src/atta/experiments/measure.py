@@ -24,7 +24,7 @@ def measure(calibrator: Calibrator, test: Record, reference: Record | None = Non
     numbers[CLASS_CHANGES] = float(class_changes(probs, test.predictions.logits.softmax(dim=-1)))
     numbers[PASSES] = calibrator.passes(test.predictions).double().mean().item()
     if test.labels is not None and len(test) >= 2 * fewest(COVERED):
-        numbers[COVERAGE], numbers[SET_SIZE] = cross_checked(SETS, probs, test.labels)
+        numbers[COVERAGE], numbers[SET_SIZE] = cross_checked(SETS, probs, test.labels, simplex=simplex)
     if test.labels is None and reference is not None:
         numbers[OOD_AUROC] = ood_auroc(calibrator(reference.predictions), probs, simplex=simplex)
     return numbers

@@ -10,7 +10,7 @@ from atta.figures import parts
 from atta.figures.parts import OVER, UNDER, Datum, Detail
 from atta.figures.theme import ORANGE, PURPLE, SKY, alt, finished
 from atta.metrics.binning import reliability_bins
-from atta.metrics.per_image import Array, LabelArray, as_tensor
+from atta.metrics.per_image import Array, LabelArray, validate
 from atta.metrics.scores import evaluate
 
 
@@ -59,7 +59,9 @@ def compare_plot(
 
 def _looked_at(probs: Array, labels: LabelArray, bins: int, simplex: bool) -> Detail:
     accuracy = evaluate(probs, labels, simplex=simplex, metrics=["accuracy"])["accuracy"]  # which checks
-    p, y = as_tensor(probs, "probs").double().cpu(), as_tensor(labels, "labels").cpu()
+    given, y = validate(probs, labels)
+    assert y is not None
+    p, y = given.double().cpu(), y.cpu()
     confidence, correct = p.amax(1).clamp(0, 1), (p.argmax(1) == y).double()
     return {
         "images": len(p),

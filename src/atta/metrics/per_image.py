@@ -96,14 +96,16 @@ def per_image(probs: Float[Tensor, "n k"], labels: Int[Tensor, "n"] | None, *, s
         yield Images(terms, confidence, correct, p, hits)
 
 
-def as_tensor(x: LabelArray, name: str) -> Tensor:
+def as_tensor(x: Any, name: str) -> Tensor:
     """Numbers as a tensor that can be taken to float64; `name` is what a refusal calls them."""
     if not isinstance(x, Tensor):
         try:  # torch shares the memory of an array that is contiguous and writeable; numpy copies the others
-            x = torch.as_tensor(np.require(x, requirements=["C", "W"]))
-        except (TypeError, ValueError) as error:
+            array = np.require(x, requirements=["C", "W"])
+            x = torch.as_tensor(array.astype(array.dtype.newbyteorder("="), copy=False))
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise InputError(f"{name}: expected an array of numbers, got {type(x).__name__}: {error}") from error
-    return x.detach().cpu() if x.device.type == "mps" else x.detach()  # which has no float64
+    tensor: Tensor = x.detach()
+    return tensor.cpu() if tensor.device.type == "mps" else tensor  # which has no float64
 
 
 def check_unit(x: Tensor, name: str, start: int = 0, hint: str = "") -> None:

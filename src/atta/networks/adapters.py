@@ -11,7 +11,7 @@
 A model is recognised by its type, never by what it returns: logits that look like probabilities stay logits.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from atta.errors import InputError, require
+from atta.errors import InputError, first_line, require
 from atta.types import Images, Logits
 
 
@@ -66,6 +66,38 @@ class TorchModel(nn.Module):
         return _checked(getattr(answer, "logits", answer), images)
 
 
+def check_external_data(path: Path, *, beside: bool) -> None:
+    """Refuse an ONNX file that has its numbers read from elsewhere: outside of its folder or, not `beside`, at all."""
+    with require("onnx", "an ONNX model"):
+        import onnx
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except Exception as error:  # protobuf's own kinds
+        raise InputError(f"expected {path} to be an ONNX model: {first_line(error)}") from error
+    homes = {path.absolute().parent.resolve(), path.resolve().parent}  # a hub's cache links to files that lie together
+    for tensor in _stored(model):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        place = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+        if not beside:
+            raise InputError(f"expected {path} to hold its numbers itself, and {tensor.name!r} lies in {place!r}")
+        if ".." in Path(place).parts or not any((path.parent / place).resolve().is_relative_to(home) for home in homes):
+            raise InputError(f"expected numbers in the folder of {path}, and {tensor.name!r} lies in {place!r}: refused")
+
+
+def _stored(message: Any) -> Iterator[Any]:
+    """Every tensor inside an ONNX model, wherever it is: in graphs, in graphs of nodes, in functions."""
+    waiting = [message]
+    while waiting:
+        found = waiting.pop()
+        if type(found).__name__ == "TensorProto":
+            yield found
+            continue
+        for field, value in found.ListFields():
+            if field.message_type is not None:
+                waiting.extend([value] if hasattr(value, "ListFields") else value)
+
+
 class OnnxModel(nn.Module):
     """An ONNX file that ONNX Runtime runs; several outputs need the `output` to be named.
 
@@ -79,6 +111,7 @@ class OnnxModel(nn.Module):
             raise InputError(f"expected an ONNX file, found none at {self.path}")
         with require("onnx", "an ONNX model"):
             import onnxruntime
+        check_external_data(self.path, beside=True)
         here = onnxruntime.get_available_providers()
         fastest = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in here]
         try:
