@@ -3,6 +3,8 @@
 import json
 import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -385,6 +387,79 @@ def test_saving_where_a_folder_is_says_so(tmp_path):
 def test_the_origin_is_text_and_travels_along(tmp_path):
     record = Record(sample(), origin={"model": "resnet50", "seed": 7})
     assert Record.load(record.save(tmp_path / "r.safetensors")).origin == {"model": "resnet50", "seed": "7"}
+
+
+def test_what_is_no_record_and_no_views_is_said_in_a_sentence():
+    """In a process of its own, where no test checks types before the code does."""
+    script = """
+import torch
+from atta import InputError, Predictions, Record
+one = Predictions(torch.zeros(2, 3))
+for made in (lambda: Record(None), lambda: Record(one.logits), lambda: Record(one, origin="x"), lambda: Predictions(one.logits, None)):
+    try:
+        made()
+    except InputError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "a record is made of atta.Predictions, got NoneType",
+        "a record is made of atta.Predictions, got Tensor",
+        "the origin of a record must be a mapping from words to words, got str",
+        "views must be a mapping from kinds of view to their logits, got NoneType",
+    ]
+
+
+def test_views_that_share_memory_with_the_logits_are_saved(tmp_path):
+    one = logits()
+    record = Record(Predictions(one, {"same": one[:, None], "twice": one[:, None].expand(-1, 2, -1)}))
+    back = Record.load(record.save(tmp_path / "r.safetensors")).predictions
+    assert back.kinds == ("same", "twice")
+    assert torch.equal(back.views["same"][:, 0], one)
+    assert torch.equal(back.views["twice"][:, 1], one)
+
+
+@pytest.mark.parametrize("kinds", [("b,a", "a", "b"), ("[", "]"), ('["b"]', "b", "a"), (",",), ()])
+def test_whatever_views_and_origins_are_called_they_come_back_in_their_order(kinds, tmp_path):
+    origin = {key: f"{key}!" for key in ("kinds", "atta.digest", "atta.hash", "atta.origin", "digest", "origin", "format")}
+    record = Record(Predictions(logits(), {kind: view(1) for kind in kinds}), origin=origin)
+    back = Record.load(record.save(tmp_path / "r.safetensors"))
+    assert back.predictions.kinds == kinds
+    assert back.origin == origin
+
+
+def test_a_record_of_an_earlier_version_is_read(tmp_path):
+    path = tmp_path / "old.safetensors"
+    tensors = {"logits": logits(), "view.b": view(1), "view.a": view(2)}
+    origin = {"model": "m", "digest": "of something else", "origin": "here"}
+    save_file(tensors, path, {**origin, "kinds": "b,a"})
+    record = Record.load(path)
+    assert record.predictions.kinds == ("b", "a")
+    assert record.origin == origin
+
+
+def test_every_flipped_bit_of_a_record_is_noticed(tmp_path):
+    path = Record(sample(), [0, 1, 2, 3, 0, 1], {"model": "m"}).save(tmp_path / "r.safetensors")
+    whole = path.read_bytes()
+    for place in range(0, 8 * len(whole), 29):
+        spoiled = bytearray(whole)
+        spoiled[place // 8] ^= 1 << place % 8
+        path.write_bytes(spoiled)
+        with pytest.raises(InputError, match=r"was changed after it was saved|is not a whole safetensors file"):
+            Record.load(path)
+
+
+def test_looking_for_numbers_that_are_not_finite_takes_little_memory():
+    """A mask of all of them, and what it is made of, took half as much again as the logits and their copy."""
+    one = torch.zeros(300, 20_000)
+    for given_logits in (one, one.T[:20_000].contiguous().T):  # as they lie, and the other way around
+        with torch.profiler.profile(profile_memory=True) as seen:
+            Predictions(given_logits)
+        largest = max((event.cpu_memory_usage for event in seen.events()), default=0)
+        assert largest <= 4 * predictions.PIECE + 1000 < one.nbytes / 4
+    one[299, 3], one[7, 9] = float("nan"), float("-inf")
+    with pytest.raises(InputError, match=r"logits must be finite, got -inf in row 7 \(2 such rows\)"):
+        Predictions(one)
 
 
 LOGITS = Path(os.environ.get("ATTA_DATA", "nowhere")) / "logits"

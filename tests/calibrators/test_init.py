@@ -148,6 +148,17 @@ def test_an_edited_file_is_refused_with_a_sentence(damage, tmp_path):
         load(bad)
 
 
+def test_every_flipped_bit_of_a_calibrator_is_noticed(tmp_path):
+    path = VATTA().fit(*toy(20)).save(tmp_path / "c.safetensors")
+    whole = path.read_bytes()
+    for place in range(0, 8 * len(whole), 29):
+        spoiled = bytearray(whole)
+        spoiled[place // 8] ^= 1 << place % 8
+        path.write_bytes(spoiled)
+        with pytest.raises(InputError, match=r"was changed after it was saved|is not a whole safetensors file"):
+            load(path)
+
+
 def test_truncated_foreign_and_missing_files_are_refused_with_a_sentence(tmp_path):
     good = VATTA().fit(*toy(20)).save(tmp_path / "good.safetensors")
     short, record, text = (tmp_path / name for name in ("short.safetensors", "record.safetensors", "text.safetensors"))

@@ -7,6 +7,7 @@ import json
 import math
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,31 @@ def test_other_files_are_refused_with_a_sentence(tmp_path: Path, content: str, s
     path.write_text(content)
     with pytest.raises(InputError, match=sentence):
         Results.load(path)
+
+
+def test_no_flipped_bit_changes_results_unnoticed() -> None:
+    results = Results(rows(a=[0.1, 1 / 3]).rows, {"atta": "1", 3: [1.0]}, ({"bins": [1, 2]},), (sure("a", 0.0, 0.2),))
+    whole = results.to_json().encode()
+    assert written(whole.decode()).rows == results.rows
+    for place in range(0, 8 * len(whole), 5):
+        spoiled = bytearray(whole)
+        spoiled[place // 8] ^= 1 << place % 8
+        with suppress(InputError), tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "results.json"
+            path.write_bytes(spoiled)
+            assert Results.load(path).to_json().encode() == whole, "another way to write the same"
+
+
+def test_another_layout_is_the_same_and_another_number_is_not() -> None:
+    results = Results(rows(a=[0.1]).rows, {"atta": "1"})
+    content = json.loads(results.to_json())
+    assert written(json.dumps(dict(reversed(content.items())), indent=4)) == results
+    content["rows"][0]["value"] = 0.2
+    for lacks in ("", "hash", "digest"):
+        with pytest.raises(InputError, match="was changed after it was saved"):
+            written(json.dumps({key: value for key, value in content.items() if key != lacks}))
+    old = {key: value for key, value in content.items() if key not in ("hash", "digest")}
+    assert written(json.dumps(old)).rows[0].value == 0.2, "of an earlier version"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,78 @@
+"""`atta check`: what a file is, and whether it is whole."""
+
+import torch
+from safetensors.torch import save_file
+
+from atta import VATTA
+from atta.collection.shards import Shard, Shards
+from atta.networks.trained import RunFolder
+from atta.results.rows import Results
+from scenarios import blend, command, linear, made_up, many, small_network
+
+
+def files(folder):
+    """One of each kind, and what is said of it."""
+    record = made_up(30)
+    record.save(folder / "record.safetensors")
+    VATTA().fit(record.predictions, record.require_labels()).save(folder / "calibrator.safetensors")
+    blend(small_network()).save(folder / "classifier.safetensors")
+    blend(linear()).save(folder / "classifier")
+    Results(tuple(many(2))).save(folder / "results.json")
+    blend(small_network(), "flip").export(folder / "graph.pt2")
+    RunFolder(folder / "training", {}).finish(small_network(), {"architecture": {"name": "small_cnn"}})
+    shards = Shards(folder / "shards", {})
+    shards.begin(4)
+    shards.write(Shard(0, 4, torch.ones(4, 3), None, "mark"))
+    return {
+        "record.safetensors": "record (30 images, 5 classes; 1 flip, 3 crop, 2 brightness, 2 contrast), whole",
+        "calibrator.safetensors": "calibrator (v-atta, classes=5, views=flip+crop+brightness+contrast), whole",
+        "classifier.safetensors": "classifier (v-atta, 3 classes, flip + 2 crop), whole",
+        "classifier": "classifier (v-atta, 3 classes, flip + 2 crop), whole",
+        "results.json": "results (6 rows), whole",
+        "graph.pt2": "graph, .pt2 (not opened), whole",
+        "training": "training (small_cnn, ",
+        "shards": "unfinished record (1 shards), whole",
+    }
+
+
+def test_each_kind_of_file_is_known_and_a_damaged_one_found(tmp_path):
+    said = files(tmp_path)
+    result = command("check", *(str(tmp_path / name) for name in said))
+    for line, (name, expected) in zip(result.output.splitlines(), said.items(), strict=True):
+        assert line.startswith(f"{tmp_path / name}: {expected}")
+    for name in said:
+        path = tmp_path / name
+        inside = max(path.glob("*.safetensors"), key=lambda file: file.stat().st_size) if path.is_dir() else path
+        whole = inside.read_bytes()
+        middle = len(whole) * 2 // 3
+        for damaged in (whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :], whole[:middle], b""):
+            inside.write_bytes(damaged)
+            result = command("check", str(path), ok=False)
+            assert result.exit_code == 1, (name, result.output)
+            assert result.exception.__class__ is SystemExit
+            assert result.output.startswith(f"{path}: ")
+            assert "whole\n" not in result.output
+        inside.write_bytes(whole)
+
+
+def test_what_is_none_of_them_and_what_cannot_be_told_is_said(tmp_path):
+    save_file(dict(linear().state_dict()), tmp_path / "weights.safetensors")
+    save_file({"logits": torch.ones(3, 2)}, tmp_path / "old.safetensors")
+    torch.save({"a": 1}, tmp_path / "pickle.pt")
+    (tmp_path / "notes.txt").write_text("[notes]")
+    (tmp_path / "empty").mkdir()
+    for name, sentence in {
+        "weights.safetensors": "record, is not a record: expected tensors logits",
+        "pickle.pt": "nothing that atta writes, an archive that may hold pickles",
+        "notes.txt": "nothing that atta writes, it begins with b'[notes]'",
+        "empty": "nothing that atta writes, without classifier.json",
+        "nowhere": "nothing that atta writes, there is no file or folder",
+        "x" * 300: "nothing that atta writes, expected names of at most 255 bytes",
+    }.items():
+        result = command("check", str(tmp_path / name), ok=False)
+        assert result.exit_code == 1
+        assert f"{tmp_path / name}: {sentence}" in result.output
+    assert (
+        "record (3 images, 2 classes; no views), readable; it has no checksum"
+        in command("check", str(tmp_path / "old.safetensors")).output
+    )
