@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from atta.errors import InputError
+from atta.errors import InputError, first_line
 from atta.predictions import write_tensors
 
 
@@ -77,8 +76,8 @@ def _read_weights(path: Path) -> dict[str, Any]:
             f"expected only tensors in {path}, found other Python objects, and reading those could run code; "
             "save model.state_dict() instead of the model"
         ) from error
-    except (SafetensorError, RuntimeError, EOFError) as error:
-        raise InputError(f"expected weights in {path}, but the file cannot be read: {error}") from error
+    except Exception as error:  # a damaged pickle fails in as many ways as there are instructions in one
+        raise InputError(f"expected weights in {path}, but the file cannot be read: {first_line(error)}") from error
     if not isinstance(weights, Mapping):
         raise InputError(f"expected a state dict in {path}, found a {type(weights).__name__}")
     return dict(weights)

@@ -192,7 +192,7 @@ class Results:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path} is not a whole JSON file ({error})") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"{path} does not hold results: expected format {FORMAT!r}")
