@@ -1,6 +1,7 @@
 """Files with bytes flipped, cut, put in or repeated: each is read, or refused in one sentence, and nothing else happens."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -119,10 +120,8 @@ def test_a_changed_file_is_read_or_refused_in_a_sentence(files, name):
     @given(how=hows, place=places, byte=st.integers(0, 255))
     def attack(how, place, byte):
         path.write_bytes(changed(whole, how, place, byte))
-        try:
+        with suppress(InputError):  # any other kind ends the test
             load(path)
-        except InputError:
-            pass  # any other kind ends the test
 
     try:
         attack()

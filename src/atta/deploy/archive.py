@@ -236,9 +236,10 @@ def _read_folder(path: Path) -> tuple[str, dict[str, dict[str, Tensor]]]:
 
 def _headers(about: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """The parts that a description names, each with its text; a name is that of a file."""
-    parts = about.get("parts", {}) if isinstance(about, dict) else None
-    known = isinstance(parts, dict) and parts.keys() <= PARTS and all(isinstance(one, dict) for one in parts.values())
-    if not known or not all(isinstance(word, str) for one in parts.values() for word in one.values()):
+    parts: Any = about.get("parts", {}) if isinstance(about, dict) else None
+    if not isinstance(parts, dict) or not parts.keys() <= PARTS or not all(isinstance(one, dict) for one in parts.values()):
+        raise ValueError("parts")
+    if not all(isinstance(word, str) for one in parts.values() for word in one.values()):
         raise ValueError("parts")
     return dict(parts)
 
