@@ -8,6 +8,7 @@ estimator   its scikit-learn side: many images, `predict_proba`, `fit`, `score`
 summary     what calibration did, by cross-validation: `Summary`
 archive     a classifier on disk: `save`, `load`
 graphs      a classifier as one graph, .pt2 or .onnx: `export`, `open_graph`
+pt2         a .pt2 file made harmless before torch sees it
 hub         classifiers shared on the Hugging Face hub
 card        the page that goes with one
 check       what a file is, and whether it is whole

@@ -56,7 +56,10 @@ DIALECTS = {"ATEN", "TRAINING"}
 
 def harmless(path: Path) -> io.BytesIO:
     """Read a `.pt2` file and give one to hand to torch; say what was refused otherwise."""
-    from torch.export.pt2_archive import PT2ArchiveWriter  # torch 2.9 and later, whose layout this is
+    try:
+        from torch.export.pt2_archive import PT2ArchiveWriter
+    except ImportError:  # older ones pickle their tensors
+        raise InputError(f"a .pt2 file needs torch 2.9 or later, this is {torch.__version__}: export to .onnx") from None
 
     entries = _entries(path)
     wanted = {"models/model.json", *(f"data/{folder}/model_{folder}_config.json" for folder in TENSORS)}

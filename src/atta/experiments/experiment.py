@@ -143,7 +143,7 @@ class Experiment:
             content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path} is not a TOML file ({error})") from None
         return cls.of({"name": Path(path).stem, **content}, str(path))
 

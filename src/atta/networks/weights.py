@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from atta.errors import InputError
+from atta.errors import InputError, first_line
 from atta.predictions import read_tensors, write_tensors
 
 
@@ -75,8 +75,8 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
             f"expected only tensors in {path}, found other Python objects, and reading those could run code; "
             "save model.state_dict() instead of the model"
         ) from error
-    except (InputError, RuntimeError, EOFError) as error:
-        raise InputError(f"expected weights in {path}, but the file cannot be read: {error}") from error
+    except Exception as error:  # a damaged pickle fails in as many ways as there are instructions in one
+        raise InputError(f"expected weights in {path}, but the file cannot be read: {first_line(error)}") from error
     if not isinstance(weights, Mapping):
         raise InputError(f"expected a state dict in {path}, found a {type(weights).__name__}")
     return dict(weights)
