@@ -145,6 +145,10 @@ class Experiment:
             raise InputError(f"there is no file {path}") from None
         except (OSError, ValueError) as error:
             raise InputError(f"{path} is not a TOML file ({error})") from None
+        except RecursionError:
+            raise InputError(
+                f"{path} is not an experiment: expected values, got lists inside of lists, too deep to be read"
+            ) from None
         return cls.of({"name": Path(path).stem, **content}, str(path))
 
     def about(self) -> dict[str, Any]:

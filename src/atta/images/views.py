@@ -74,6 +74,9 @@ class View:
         raise InputError(f"View {self.name!r}: expected images of shape ({n}, {c}, h, w) of {images.dtype}, got {got}.")
 
 
+MOST = 1000
+"""The most repeats of a view: an image may be looked at a thousand times, but a million is a slip of a finger."""
+
 _NAME = r"[A-Za-z][\w-]*"
 
 
@@ -176,8 +179,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         for view, repeats in self.terms:
-            if repeats < 1:
-                raise InputError(f"Repeats of {view.name!r}: expected 1 or more, got {repeats}.")
+            if not 1 <= repeats <= MOST:
+                raise InputError(f"Repeats of {view.name!r}: expected 1 to {MOST}, got {repeats}.")
             if repeats > 1 and not view.random:
                 raise InputError(
                     f"Repeats of {view.name!r}: expected 1, for it has no randomness and every repeat would be the "

@@ -37,10 +37,27 @@ class Recipe:
     """Some of MIRRORS; None takes those the training images are symmetric in."""
 
     def __post_init__(self) -> None:
+        for name in (
+            "steps",
+            "batch_size",
+            "peak_lr",
+            "rise",
+            "momentum",
+            "weight_decay",
+            "label_smoothing",
+            "shift",
+            "zoom",
+            "zoomed",
+        ):
+            value, whole = getattr(self, name), name in ("steps", "batch_size")
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not math.isfinite(value):
+                raise InputError(f"recipe: {name}: expected a {'whole ' if whole else ''}number, got {value!r}")
+        if self.mirrors is not None and not isinstance(self.mirrors, tuple | list):
+            raise InputError(f"recipe: mirrors: expected a list of {', '.join(MIRRORS)}, got {self.mirrors!r}")
         if min(self.steps, self.batch_size) < 1:
             raise InputError(f"expected at least 1 step and 1 image a batch, got {self.steps} and {self.batch_size}")
-        if unknown := set(self.mirrors or ()) - set(MIRRORS):
-            raise InputError(f"expected mirrors among {', '.join(MIRRORS)}, got {', '.join(sorted(unknown))}")
+        if unknown := [one for one in self.mirrors or () if one not in MIRRORS]:
+            raise InputError(f"expected mirrors among {', '.join(MIRRORS)}, got {', '.join(sorted(map(str, unknown)))}")
 
     @classmethod
     def of(cls, **settings: Any) -> "Recipe":
