@@ -49,7 +49,7 @@ def read_model(text: str) -> tuple[Any, dict[str, str]]:
         made = found if isinstance(found, nn.Module) or not callable(found) else found()
     except InputError:
         raise
-    except Exception as error:  # it is someone's code, and may raise anything
+    except (Exception, SystemExit) as error:  # it is someone's code, and may raise anything
         raise InputError(f"{text} cannot be had: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(made, nn.Module):
         gave = "gave" if made is not found else "is"
