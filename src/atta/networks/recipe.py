@@ -7,6 +7,7 @@ a cosine fall of the learning rate, weight decay, shifted and zoomed crops.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -37,23 +38,6 @@ class Recipe:
     """Some of MIRRORS; None takes those the training images are symmetric in."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "steps",
-            "batch_size",
-            "peak_lr",
-            "rise",
-            "momentum",
-            "weight_decay",
-            "label_smoothing",
-            "shift",
-            "zoom",
-            "zoomed",
-        ):
-            value, whole = getattr(self, name), name in ("steps", "batch_size")
-            if isinstance(value, bool) or not isinstance(value, int if whole else int | float) or not math.isfinite(value):
-                raise InputError(f"recipe: {name}: expected a {'whole ' if whole else ''}number, got {value!r}")
-        if self.mirrors is not None and not isinstance(self.mirrors, tuple | list):
-            raise InputError(f"recipe: mirrors: expected a list of {', '.join(MIRRORS)}, got {self.mirrors!r}")
         if min(self.steps, self.batch_size) < 1:
             raise InputError(f"expected at least 1 step and 1 image a batch, got {self.steps} and {self.batch_size}")
         if unknown := [one for one in self.mirrors or () if one not in MIRRORS]:
@@ -67,6 +51,12 @@ class Recipe:
             if name not in known:
                 hint = suggest(name, known)
                 raise InputError(f"the recipe has no setting {name!r}.{hint} It has: {', '.join(known)}")
+        for name, value in settings.items():
+            kind, right = _wanted(name)
+            if not right(value):
+                raise InputError(f"recipe: {name}: expected {kind}, got {value!r}")
+        if isinstance(mirrors := settings.get("mirrors"), list):
+            settings["mirrors"] = tuple(map(str, mirrors))
         return cls(**settings)
 
     def epochs(self, images: int) -> int:
@@ -78,3 +68,11 @@ class Recipe:
         if done < self.rise:
             return self.peak_lr * done / self.rise
         return self.peak_lr * (1 + math.cos(math.pi * (done - self.rise) / (1 - self.rise))) / 2
+
+
+def _wanted(name: str) -> tuple[str, Callable[[Any], bool]]:
+    """What a setting is, and what says whether a value is that."""
+    if name == "mirrors":
+        return f"a list of {', '.join(MIRRORS)}", lambda value: value is None or isinstance(value, tuple | list)
+    kinds, called = ((int,), "a whole number") if name in ("steps", "batch_size") else ((int, float), "a number")
+    return called, lambda value: type(value) in kinds and -1e15 < value < 1e15  # nor nan, nor true
