@@ -395,7 +395,8 @@ def test_what_is_no_record_and_no_views_is_said_in_a_sentence():
 import torch
 from atta import InputError, Predictions, Record
 one = Predictions(torch.zeros(2, 3))
-for made in (lambda: Record(None), lambda: Record(one.logits), lambda: Record(one, origin="x"), lambda: Predictions(one.logits, None)):
+records = [lambda: Record(None), lambda: Record(one.logits), lambda: Record(one, origin="x")]
+for made in (*records, lambda: Predictions(one.logits, None)):
     try:
         made()
     except InputError as error:

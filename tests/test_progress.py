@@ -18,3 +18,9 @@ def test_it_says_nothing_unless_it_is_asked_to(capsys):
     with counted("reading", 5, shown=False) as tell:
         tell(5)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_title_is_shown_as_it_is(capsys):
+    with counted("{x} [bold]y[/]", 5, shown=True) as tell:
+        tell(5)
+    assert "{x} [bold]y[/]" in capsys.readouterr().err

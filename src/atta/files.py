@@ -2,7 +2,8 @@
 
     whole_file(path)     a file: through links to what they lead to; into devices and pipes plainly
     whole_folder(path)   a new folder, with all that is in it
-    alone(folder)        one writer at a time in a folder of several files
+    alone(folder)        one writer at a time in a folder of several files: the next one waits
+    locked(path)         one run at a time: a second one is refused
     digest(...)          what notices a flipped bit
 
 What cannot be written, whoever finds it out, is one sentence, and leaves the old file as it was. A writer that was killed
@@ -255,3 +256,75 @@ def check_digest(path: str | os.PathLike[str], said: object, found: str) -> None
             f"{path} was changed after it was saved, or is damaged: it says that its digest is {str(said)[:12]}…, "
             f"and it is {found[:12]}…"
         )
+
+
+# ---- one writer at a time ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Be the only run that writes this file, or what it stands for, while the block lasts; a second one is refused.
+
+    The lock is the system's, on a hidden file beside it: it ends with its process, however that ends, and a file that
+    a dead one left behind holds nobody up. Where a file system knows no locks, nobody is refused.
+    """
+    path = Path(os.path.realpath(path))  # whoever comes by a link means the same file
+    name = path.name if len(os.fsencode(path.name)) < 200 else hashlib.sha256(os.fsencode(path.name)).hexdigest()
+    beside = path.with_name(f".{name}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):
+            path.lstat()  # a name that no file can have is said now, not after the work
+        descriptor = _taken(beside)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
+    if descriptor is None:
+        raise InputError(f"another run is writing {path}: wait until it ends, or name another output")
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # before it is let go, so that nobody else's is taken; Windows leaves an open file there
+            beside.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _taken(path: Path) -> int | None:
+    """Lock the file and give its descriptor; None if another has it."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            free = _lock(descriptor)
+            there = free and path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())
+        except FileNotFoundError:
+            there = False
+        if there:
+            return descriptor
+        os.close(descriptor)
+        if not free:
+            return None
+        # The run before took its file away between our opening and locking it: that lock keeps nobody out.
+
+
+def _lock(descriptor: int) -> bool:
+    """Whether this process has the lock now; where there are no such locks, everybody has it."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+# ---- names ---------------------------------------------------------------------------------------------------------
+
+
+def readable(text: str) -> str:
+    r"""The text, with a number where something of it is none: the name of a file may be any bytes.
+
+    >>> print(readable("caf\udce9.png"))
+    caf\udce9.png
+    """
+    return text.encode(errors="backslashreplace").decode()

@@ -16,7 +16,8 @@ def bar(
     from rich.console import Console  # here: what shows nothing need not wait for it
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[state]}"))
+    title_column, state_column = (TextColumn(what, markup=False) for what in ("{task.description}", "{task.fields[state]}"))
+    columns = (title_column, BarColumn(), MofNCompleteColumn(), state_column)
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=transient) as line:
         task = line.add_task(title, total=total, completed=done, state="")
         yield lambda completed, state: line.update(task, completed=completed, state=state)

@@ -80,6 +80,7 @@ def test_predict_says_how_many_images_it_resized(photos: Path) -> None:
 
 
 def test_where_to_write_is_checked_before_the_network_runs(tmp_path: Path) -> None:
+    saved = made_classifier(summary=False).save(tmp_path / "saved.safetensors")
     for arguments, sentence in (
         (["calibrate", "x:y", "digits", "-o", "graph.onnx"], "`atta export` makes graphs of those"),
         (
@@ -88,6 +89,9 @@ def test_where_to_write_is_checked_before_the_network_runs(tmp_path: Path) -> No
         ),
         (["predict", "nowhere", "photos", "-o", "out.txt"], "ends in .csv, .jsonl, .parquet"),
         (["export", str(tmp_path), "-o", "x.onnx"], "is not a classifier"),
+        (["export", str(saved), "-o", "x.onnx", "--opset", "-1"], "opset: expected a version of ONNX's operators"),
+        (["predict", "nowhere", "photos", "-o", "out.csv", "--device", "meta"], "--device: expected cpu"),
+        (["calibrate", "x:y", "digits", "-o", "x", "--policy", "99999999 crop"], "expected 1000 or fewer, got 99999999"),
     ):
         error = run(*arguments, ok=False).exception
         assert isinstance(error, InputError)

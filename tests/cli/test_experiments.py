@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from atta import Predictions, Record
+from atta import Calibrator, Method, Predictions, Record
+from atta.experiments import workers
+from atta.files import locked
 from atta.paper.reproduce import experiments_folder
 from atta.results.rows import Results
 from atta.types import InputError
@@ -26,6 +28,13 @@ def atta(*arguments: str, code: int = 0) -> str:
     result = command(*arguments, ok=not code)
     assert result.exit_code == code or (code == 2 and isinstance(result.exception, InputError)), result.output
     return result.output + (str(result.exception) if code else "")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where runs keep what is finished."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -106,3 +115,44 @@ def test_a_methods_own_policies_stand_beside_the_others(folder: Path) -> None:
     output = atta("run", str(file), "--records", str(folder), "--format", "markdown")
     for line in ("| temperature |", "| v-atta · flip |", "| v-atta · flip + 2 crop |"):
         assert line in output
+
+
+def test_a_run_that_lost_a_process_goes_on_from_the_fits_it_had(
+    folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fitted: list[str] = []
+
+    def fit(method: Method, sets: workers.Sets) -> list[Calibrator]:
+        if len(fitted) == 1:
+            raise InputError("a process that fitted was ended, perhaps for want of memory; the same call goes on")
+        fitted.append(method.name)
+        return method.fit_many(sets)
+
+    arguments = ["run", str(folder / "mine.toml"), "--records", str(folder), "-o", str(folder / "r.json")]
+    with monkeypatch.context() as patch:
+        patch.setattr("atta.experiments.workers.fit", fit)
+        assert "the same call goes on" in atta(*arguments, code=2)
+        assert fitted == ["vanilla"]
+        assert len(list(cache.rglob("*.safetensors"))) == 2, "its two splits"
+        fitted[:] = ["", ""]
+        atta(*arguments)
+        assert fitted == ["", "", "temperature"], "and not what was there"
+    assert not [path for path in cache.rglob("*") if path.is_file()], "what is done is not kept"
+    assert Results.load(folder / "r.json").names("method") == ["vanilla", "temperature"]
+
+
+def test_two_runs_do_not_write_one_output(folder: Path) -> None:
+    run = ["run", str(folder / "mine.toml"), "--records", str(folder), "-o", str(folder / "r.json")]
+    with locked(folder / "r.json"):
+        assert "another run is writing" in atta(*run, code=2)
+    with locked(folder / "all" / "results.json"):
+        reproduce = ["reproduce", "--only", "shift-cifar10", "--records", str(folder), "-o", str(folder / "all")]
+        assert "another run is writing" in atta(*reproduce, code=2)
+    atta(*run)
+
+
+def test_what_is_nested_too_deep_is_said(tmp_path: Path) -> None:
+    (tmp_path / "deep.toml").write_text("x = " + 5000 * "[" + 5000 * "]")
+    (tmp_path / "deep.json").write_text(100_000 * "[" + 100_000 * "]")
+    assert "too deep to be read" in atta("run", str(tmp_path / "deep.toml"), code=2)
+    assert "too deep to be read" in atta("report", str(tmp_path / "deep.json"), code=2)

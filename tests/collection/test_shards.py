@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -167,3 +168,55 @@ def test_a_broken_description_is_said(tmp_path):
 def test_other_models_than_torch_s_are_recognised_by_what_can_be_known(tmp_path):
     model = NumpyModel(lambda images: images.mean(axis=(2, 3)))
     assert same(run(twenty(), model=model, shards=tmp_path), run(twenty(), model=model, shards=tmp_path))
+
+
+def test_a_second_run_in_the_same_folder_is_refused_and_the_first_goes_on(tmp_path):
+    said = []
+
+    class Twinned(nn.Module):
+        def forward(self, answer):
+            if not said:
+                with pytest.raises(InputError) as refused:
+                    run(twenty(), shards=tmp_path / "shards")
+                said.append(str(refused.value))
+            return answer
+
+    record = run(twenty(), model=nn.Sequential(small_network(), Twinned()), shards=tmp_path / "shards")
+    assert same(record, run(twenty(), model=small_network()))
+    assert said[0].startswith(f"another run is writing {tmp_path / 'shards' / 'run.json'}")
+
+
+def test_a_run_whose_folder_is_removed_goes_on_and_so_does_the_next(tmp_path, eager):
+    class Removes(nn.Module):
+        calls = 0
+
+        def forward(self, answer):
+            self.calls += 1
+            if self.calls == 16:  # in the third batch
+                shutil.rmtree(tmp_path / "shards")
+            if self.calls == 30:
+                raise KeyboardInterrupt
+            return answer
+
+    whole, _ = calls(twenty(), batch_size=4)
+    settings = {"batch_size": 4, "shards": tmp_path / "shards"}
+    with pytest.raises(KeyboardInterrupt):
+        run(twenty(), model=nn.Sequential(small_network(), Removes()), **settings)
+    model = nn.Sequential(small_network(), Removes())
+    model[1].calls = 100
+    assert same(whole, run(twenty(), model=model, **settings))
+
+
+def test_a_run_that_failed_before_it_had_something_to_keep_does_not_stand_in_the_way_of_another(tmp_path):
+    with pytest.raises(InputError, match="the model"), shards_module.beside(tmp_path / "out") as folder:
+        run(twenty(), model=nn.Sequential(small_network(), Angry(1)), shards=folder)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="the model"):
+        run(twenty(), model=nn.Sequential(small_network(), Angry(1)), shards=tmp_path)
+    assert len(run(twenty(), seed=1, shards=tmp_path)) == 20
+
+
+def test_shards_that_were_kept_stay_where_the_run_fails(tmp_path, eager):
+    with pytest.raises(InputError), shards_module.beside(tmp_path / "out") as folder:
+        run(twenty(), model=nn.Sequential(small_network(), Angry(16)), batch_size=4, shards=folder)
+    assert shards_module.any_in(tmp_path / "out.shards")

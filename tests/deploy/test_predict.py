@@ -2,6 +2,9 @@
 
 import csv
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from atta.deploy.predict import (
     open_predictor,
     predict,
 )
+from atta.files import locked
 from scenarios import made_classifier
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -207,3 +211,89 @@ def test_an_identity_is_that_of_what_was_fitted(tmp_path: Path) -> None:
     with torch.no_grad():
         next(classifier.model.parameters()).add_(1)
     assert identity(classifier.save(tmp_path / "one")) != first
+
+
+TWIN = """
+import sys
+
+import atta
+from atta.deploy.predict import Predictor, find_images, predict
+
+try:
+    predict(Predictor(None, (3, 8, 8), 2, rows=2), find_images([sys.argv[1]]), sys.argv[2])
+except atta.InputError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_second_process_that_would_write_the_same_table_is_refused_and_the_first_one_is_whole(tmp_path: Path) -> None:
+    files, output = write_images(tmp_path / "in"), tmp_path / "out.csv"
+    predictor, said = fake(), list[str]()
+
+    def interrupted(images: Tensor) -> Answers:
+        if not said:  # while this process is at its first batch
+            twin = subprocess.run(
+                [sys.executable, "-c", TWIN, str(tmp_path / "in"), str(output)],
+                env={**os.environ, "PYTHONPATH": str(Path(atta.__file__).parent.parent)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            said.append(twin.stderr.strip())
+            assert twin.returncode == 1
+        return predictor.answer(images)
+
+    done = predict(Predictor(interrupted, (3, 8, 8), 2, rows=2), files, output)
+    assert said == [f"another run is writing {output}: wait until it ends, or name another output"]
+    assert (done.images, len(read(output))) == (7, 7)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.csv"], "nor is a lock left"
+
+
+def test_what_a_dead_process_left_locked_holds_nobody_up(tmp_path: Path) -> None:
+    script = "import os, sys; from atta.files import locked\nwith locked(sys.argv[1]): os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "out.csv")], check=False)
+    assert (tmp_path / ".out.csv.lock").exists()
+    with locked(tmp_path / "out.csv"), pytest.raises(atta.InputError, match="another run is writing"):
+        locked(tmp_path / "out.csv").__enter__()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_link_to_an_output_has_its_lock_and_a_name_too_long_is_said_first(tmp_path: Path) -> None:
+    (tmp_path / "link.csv").symlink_to(tmp_path / "out.csv")
+    with locked(tmp_path / "out.csv"), pytest.raises(atta.InputError, match="another run is writing"):
+        locked(tmp_path / "link.csv").__enter__()
+    for name in ("é" * 200, "x" * 256 + "/y"):
+        with pytest.raises(atta.InputError, match="cannot be written: File name too long"):
+            locked(tmp_path / name).__enter__()
+    with locked(tmp_path / ("x" * 255)):
+        pass
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_name_that_is_no_text_has_its_row(ending: str, tmp_path: Path) -> None:
+    paths = write_images(tmp_path / "in", 3)
+    try:
+        odd = paths[1].rename(paths[1].with_name(os.fsdecode(b"caf\xe9.png")))
+    except OSError:
+        pytest.skip("this file system takes names that are text alone")
+    (tmp_path / "in" / os.fsdecode(b"\xff.png")).write_bytes(b"not an image")
+    done = predict(fake(), find_images([tmp_path / "in"]), tmp_path / f"out.{ending}")
+    assert len(done.unreadable) == 1
+    assert [row["file"] for row in read(done.path)] == [
+        str(path).replace("\udce9", "\\udce9") for path in sorted([paths[0], odd, paths[2]])
+    ]
+
+
+def test_no_spreadsheet_works_out_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (image,) = write_images(tmp_path, 1)
+    files = [Path(name) for name in ("=1+1.png", "+a.png", "-b.png", "@c.png", "\td.png", "plain.png")]
+    for path in files:
+        path.write_bytes(image.read_bytes())
+    names = ("=cmd()", "-5")
+    predictor = Predictor(fake().answer, (3, 8, 8), 2, names)
+    rows = read(predict(predictor, files, "out.csv").path)
+    assert [row["file"] for row in rows] == [*(f"'{path}" for path in files[:-1]), "plain.png"]
+    assert {row["class"] for row in rows} <= {f"'{name}" for name in names}
+    assert all(float(row["confidence"]) <= 1 for row in rows)
+    assert [row["file"] for row in read(predict(predictor, files, "out.jsonl").path)] == [*map(str, files)]

@@ -85,6 +85,7 @@ FLIP = recorded({"flip": 1})
         ([FLIP, FLIP[[1, 0, 2, 3, 4, 5]]], {}, "got other logits in record 2 than in record 1"),
         ([FLIP, Record(FLIP.predictions, (FLIP.labels + 1) % 3)], {}, "got different labels for the same logits"),
         (Record(FLIP.predictions), {}, "expected a record with labels, got 1 without"),
+        (FLIP, {"folds": 0}, "folds: expected 2 or more, of which each is held out once, got 0"),
         (FLIP, {"budget": 1}, "budget: expected 2 or more passes, the image itself and a view, got 1"),
         (
             FLIP,

@@ -296,6 +296,8 @@ def test_policies_survive_pickling():
         ),
         ("0 crop", "Repeats of 'crop': expected 1 or more, got 0."),
         ("-3 crop", "Repeats of 'crop': expected 1 or more, got -3."),
+        ("99999999 crop", "Repeats of 'crop': expected 1000 or fewer, got 99999999."),
+        ("9" * 5000 + " crop", "such as '5 crop', got '999"),
         ("crop + 2 crop", "expected each view once, with its repeats in front, got 'crop' 2 times in 'crop + 2 crop'."),
         (
             "5 flip",

@@ -35,3 +35,6 @@ def test_a_recipe_that_cannot_be_followed_is_refused() -> None:
         Recipe(steps=0)
     with pytest.raises(InputError, match="mirrors among left-right, up-down, diagonal, got upside-down"):
         Recipe(mirrors=("upside-down",))
+    for settings, name in (({"steps": "many"}, "steps"), ({"shift": True}, "shift"), ({"mirrors": 5}, "mirrors")):
+        with pytest.raises(InputError, match=f"recipe: {name}: expected"):
+            Recipe.of(**settings)

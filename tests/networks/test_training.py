@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from atta.errors import InputError
+from atta.files import locked
 from atta.images.sets import ImageSet
 from atta.networks import training
 from atta.networks.training import pixel_statistics, train
@@ -101,3 +102,14 @@ def test_training_needs_neither_the_library_datasets_nor_a_decoder_nor_a_bar():
     absent = ("datasets", "PIL", "rich", "typer", "sklearn", "onnxruntime", "pyarrow")
     code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import atta.networks.training, atta.images.sets"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_one_run_at_a_time_trains_into_a_folder_on_a_device_that_is_there(tmp_path):
+    with locked(tmp_path / "model.safetensors"), pytest.raises(InputError, match="another run is writing"):
+        train(StopsAt(), stripes(), output=tmp_path, recipe=BRIEF, progress=False)
+    for settings, sentence in (
+        ({"device": "meta"}, "device: expected cpu"),
+        ({"seed": 10**18}, "seed: expected a whole number"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            train(StopsAt(), stripes(), recipe=BRIEF, progress=False, **settings)

@@ -97,7 +97,7 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
 """By the names that files know them by."""
 
 
-def find_method(name: str, **settings: Any) -> Method:
+def find_method(name: str, /, **settings: Any) -> Method:
     """Return the method of that name with these settings.
 
     >>> find_method("mean-tta", views=["flip", "crop"])

@@ -97,6 +97,8 @@ class ViewMethod(Method):
         if isinstance(self.views, str):  # which is a sequence, of letters
             raise InputError(f"views must be a list of kinds, such as [{self.views!r}], got the text {self.views!r}")
         object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
+        if odd := [kind for kind in self.views or () if not isinstance(kind, str)]:
+            raise InputError(f"views must be a list of kinds, such as ['flip'], got {odd[0]!r} in it")
 
     @property
     def needs_views(self) -> bool:

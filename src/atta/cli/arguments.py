@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atta.errors import InputError
+from atta.errors import InputError, first_line
 
 if TYPE_CHECKING:
     from atta.predictions import Record
@@ -41,12 +41,24 @@ def read_model(text: str) -> tuple[Any, dict[str, str]]:
     module, separator, name = text.partition(":")
     if not separator:
         raise InputError(f"expected a model file or package.module:name, got {text!r}, which is neither")
+    if not module or not name or module.startswith("."):
+        raise InputError(f"expected package.module:name, with a module and a name in it, got {text!r}")
     sys.path.insert(0, "")
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"{text} cannot be imported: {error}") from None
-    return found if isinstance(found, nn.Module) else found(), {"model": text}
+        made = found if isinstance(found, nn.Module) or not callable(found) else found()
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # it is someone's code, and may raise anything
+        raise InputError(f"{text} cannot be had: {type(error).__name__}: {first_line(error)}") from error
+    if not isinstance(made, nn.Module):
+        gave = "gave" if made is not found else "is"
+        raise InputError(f"expected {text} to be a torch module or a function that makes one; it {gave} {_a(made)}")
+    return made, {"model": text}
+
+
+def _a(value: object) -> str:
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def read_output(path: Path) -> None:
@@ -57,20 +69,28 @@ def read_output(path: Path) -> None:
         raise InputError(f"expected a folder or FILE.safetensors, got the file {path}")
 
 
-def fastest() -> str | None:
-    """The GPU where there is one; a model stays where it is otherwise."""
+def read_device(name: str | None) -> str | None:
+    """The device that was named, if it is there; else the GPU where there is one; a model stays where it is otherwise."""
     import torch
 
+    from atta.networks.borrowing import find_device
+
+    if name is not None:
+        return str(find_device(name, "--device"))
     return "cuda" if torch.cuda.is_available() else None
 
 
 def read_rows(text: str, option: str = "--rows") -> slice:
     """Read FROM:TO."""
     try:
-        start, stop = (int(part) if part.strip() else None for part in text.split(":"))
+        start, stop = (_place(part) if part.strip() else None for part in text.split(":"))
     except ValueError:
         raise InputError(f"{option} takes FROM:TO, such as 0:1000 or 1000:, got {text!r}") from None
     return slice(start, stop)
+
+
+def _place(text: str) -> int:
+    return max(-sys.maxsize, min(int(text), sys.maxsize))  # further than that, no rows are
 
 
 def read_parts(images: int, rows: str | None, test: str | None) -> tuple[slice, slice | None]:
@@ -95,6 +115,8 @@ def read_settings(texts: list[str] | None) -> dict[str, Any]:
             raise InputError(f"--set takes NAME=VALUE, got {text!r}")
         try:
             settings[name] = json.loads(value)
+        except RecursionError:
+            raise InputError(f"--set {name}: expected a value, got lists inside of lists, too deep to be read") from None
         except ValueError:
             settings[name] = value.split(",") if "," in value or name == "views" else value
     return settings

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from atta.cli.arguments import fastest, read_model, read_output, read_settings
+from atta.cli.arguments import read_device, read_model, read_output, read_settings
 from atta.cli.options import ANY, BatchSize, Device, ModelArgument, OwnModel, Rows, Set, Source, grouped
-from atta.cli.terminal import err, out, resumable, say, waiting
+from atta.cli.terminal import err, resumable, say, say_written, tell, waiting
 
 
 @grouped
@@ -36,25 +36,31 @@ def calibrate(
     """
     from atta.calibrators import find_method
     from atta.deploy.calibrate import calibrate as run
+    from atta.images.views import Policy
 
     read_output(output)
+    where = read_device(device)
     chosen = find_method(method, **read_settings(settings))
+    views = policy if policy == "auto" else Policy.parse(policy)
     with waiting(f"reading {dataset}"):
         images = source.read(dataset, rows)
         network, _ = read_model(model)
     classifier = run(
         network,
         images,
-        policy=policy,
+        policy=views,
         budget=budget,
         method=chosen,
-        device=device or fastest(),
+        device=where,
         batch_size=batch_size,
         autocast=autocast,
         progress=err.is_terminal,
     )
-    out.print(str(classifier.summary), markup=False, highlight=False, soft_wrap=True)
-    say(f"classifier: {classifier.save(output)}")
+    try:
+        path = classifier.save(output)
+    finally:
+        tell(str(classifier.summary))
+    say_written(classifier=path)
 
 
 def export(
@@ -70,7 +76,7 @@ def export(
     loaded = CalibratedClassifier.load(classifier, None if model is None else read_model(model)[0])
     with waiting("exporting"):
         written = loaded.export(output, pixels=pixels, opset=opset)
-    out.print(str(written), markup=False, highlight=False, soft_wrap=True)
+    tell(str(written))
 
 
 def predict(
@@ -92,10 +98,10 @@ def predict(
     from atta.deploy.tables import check_format
 
     check_format(output)
+    where = device if classifier.suffix in SUFFIXES else read_device(device)
     files = predicting.find_images(images)
     with waiting(f"reading {classifier}"):
         network = None if model is None else read_model(model)[0]
-        where = device if classifier.suffix in SUFFIXES else device or fastest()
         predictor = predicting.open_predictor(classifier, network, device=where)
     with resumable(predicting.beside(output)):
         done = predicting.predict(
@@ -109,7 +115,7 @@ def predict(
         )
     if done.resized:
         say(f"resized to {' x '.join(map(str, predictor.shape[1:]))}: {done.resized} of {done.images} images")
-    out.print(str(done), markup=False, highlight=False, soft_wrap=True)
+    tell(str(done))
     for reason in done.unreadable.values():
         say(f"left out: {reason}")
     if done.unreadable:

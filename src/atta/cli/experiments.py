@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from atta.cli.arguments import read_device
 from atta.cli.options import Device, ImageSize, Intervals, RecordsFolder, Report, Splits, Validation
 from atta.cli.pages import write_page
 from atta.cli.records import comparison_table
-from atta.cli.terminal import bar, err, formatted, out, resumable, say, show
+from atta.cli.terminal import bar, err, formatted, out, resumable, say, say_written, show, tell
 from atta.errors import InputError
-from atta.files import whole_file
+from atta.files import locked, whole_file
 from atta.results.rows import Results
 from atta.results.words import dataset_name
 
@@ -44,13 +52,16 @@ def run(
 
     write = formatted(style)
     chosen = read_experiment(experiment).changed(splits=splits, validation=validation)
-    results = run_experiment(chosen, records)
-    if output is not None:
-        say(f"numbers: {results.save(output)}")
-    write(own_table(results, chosen))
-    if intervals:
-        write(interval_table(results, title=f"{chosen.title or chosen.name}: how sure"))
-    write_page(results, report_file, title=chosen.title)
+    with nullcontext() if output is None else locked(output):
+        results = run_experiment(chosen, records)
+        try:
+            numbers = None if output is None else results.save(output)
+            page = write_page(results, report_file, title=chosen.title)
+        finally:  # what cannot be written is still shown
+            write(own_table(results, chosen))
+            if intervals:
+                write(interval_table(results, title=f"{chosen.title or chosen.name}: how sure"))
+    say_written(numbers=numbers, report=page)
 
 
 def reproduce(
@@ -87,6 +98,7 @@ def reproduce(
     from atta.paper.reproduce import Places, find_experiments
     from atta.paper.reproduce import reproduce as run_all
 
+    read_device(device)
     chosen = [e.changed(splits=splits, validation=validation) for e in find_experiments(only or [])]
     making = Making(
         model=model,
@@ -99,13 +111,19 @@ def reproduce(
     with resumable(output):
         places = Places(output=output, records=records, data=data)
         done = run_all(chosen, places, making, say=say, bar=bar, workers=cores())
-    show_reproduction(done)
-    out.print(f"numbers: {output / 'results.json'}")
+    if not done.experiments:
+        raise InputError("nothing could be run: see the lines above")
+    try:
+        if page is not None:
+            with whole_file(page) as part:
+                part.write_text(results_page(done, machine(), command=" ".join(["atta", *sys.argv[1:]])), encoding="utf-8")
+        written = write_page(done.results, report_file, title="The paper, reproduced")
+    finally:  # what cannot be written is still shown
+        show_reproduction(done)
+        tell(f"numbers: {output / 'results.json'}")
     if page is not None:
-        with whole_file(page) as part:
-            part.write_text(results_page(done, machine(), command=" ".join(["atta", *sys.argv[1:]])), encoding="utf-8")
-        out.print(f"page: {page}")
-    write_page(done.results, report_file, title="The paper, reproduced")
+        tell(f"page: {page}")
+    say_written(report=written)
 
 
 def demo(
@@ -121,36 +139,38 @@ def demo(
     from atta.paper.reproduce import find_experiments
 
     out.rule("1 · End to end on scikit-learn's digits", align="left")
-    record, paths, images = digits(output, say=out.print)
+    record, paths, images = digits(output, say=tell)
     everything = [method() for method in METHODS.values()]
     with bar("comparing", 3 * len(everything)) as advance:
         results = compare_records({"digits": record}, everything, validation=300, splits=3, cost=True, done=advance)
-    show(comparison_table(results, "digits"))
-    out.print("Eight by eight pixels and a handful of mistakes: the chain is the point here, the numbers are mostly noise.\n")
     paths["numbers"] = results.save(output / "digits.json")
+    show(comparison_table(results, "digits"))
+    tell("Eight by eight pixels and a handful of mistakes: the chain is the point here, the numbers are mostly noise.\n")
     pictures = thumbnails(results, "digits", images, 300)
 
     out.rule("2 · A ResNet-50 on CIFAR-10, from a record that comes with the package", align="left")
-    out.print(
+    tell(
         f"The paper's methods with all of its views, 17 passes an image, and ours with few (experiments/{EXPERIMENT}.toml): "
         "1000 images to fit on, 9000 to test on. The network itself is not needed."
     )
     (chosen,) = find_experiments([EXPERIMENT])
     chosen = chosen.changed(splits=3)
     cifar = run_experiment(chosen)
-    show(own_table(cifar, chosen))
     paths["CIFAR-10 numbers"] = cifar.save(output / f"{EXPERIMENT}.json")
-    out.print("In bold: the best of the methods that keep every predicted class. class_changes counts the others' changes.")
+    show(own_table(cifar, chosen))
+    tell("In bold: the best of the methods that keep every predicted class. class_changes counts the others' changes.")
     for what, path in paths.items():
-        out.print(f"{what}: {path}")
-    write_page(cifar, output / "report.html", title="A ResNet-50 on CIFAR-10")
-    write_page(results, output / "digits.html", title="A small network on digits", pictures=pictures)
+        tell(f"{what}: {path}")
+    say_written(report=write_page(cifar, output / "report.html", title="A ResNet-50 on CIFAR-10"))
+    other = write_page(results, output / "digits.html", title="A small network on digits", pictures=pictures)
+    say_written(report=other)
 
 
 def run_experiment(chosen: Experiment, records: Path | None = None) -> Results:
-    """Run an experiment on records in a folder, or on those that come with the package, with a bar."""
-    from tempfile import TemporaryDirectory
+    """Run an experiment on records in a folder, or on those that come with the package, with a bar.
 
+    Its fits are kept until it is done, so that a run that was stopped, or lost a process, goes on where it was.
+    """
     from atta.experiments.fits import Fits
     from atta.experiments.run import run as run_all
     from atta.experiments.trials import planned
@@ -158,8 +178,27 @@ def run_experiment(chosen: Experiment, records: Path | None = None) -> Results:
     from atta.paper.reproduce import Places, find_records, load_records
 
     loaded = load_records(find_records([chosen], Places(output=Path(), records=records, own=False)))
-    with TemporaryDirectory() as folder, bar(chosen.name, planned(chosen, loaded)) as advance:
-        return run_all(chosen, loaded, fits=Fits(loaded, Path(folder), cores()), done=advance)
+    fits = Fits(loaded, workers=cores())
+    total = planned(chosen, loaded)
+    with _kept([chosen.about(), *map(fits.fingerprint, loaded)]) as fits.folder, bar(chosen.name, total) as advance:
+        return run_all(chosen, loaded, fits=fits, done=advance)
+
+
+@contextmanager
+def _kept(what: list[Any]) -> Iterator[Path]:
+    """A folder of the user's own for what is finished of a run of exactly this; it goes when the run is done."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path("~/.cache").expanduser()
+    key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
+    folder = Path(home) / "atta" / "runs" / key
+    with ExitStack() as held:
+        try:
+            held.enter_context(locked(folder))
+        except InputError:  # no home that can be written to, or a twin is at work: nothing is kept
+            yield Path(held.enter_context(TemporaryDirectory()))
+            return
+        held.enter_context(resumable(folder))
+        yield folder
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def show_reproduction(done: Reproduction) -> None:
@@ -168,8 +207,6 @@ def show_reproduction(done: Reproduction) -> None:
     from atta.paper.claims import claims_table
     from atta.paper.comparison import against
 
-    if not done.experiments:
-        raise InputError("nothing could be run: see the lines above")
     for experiment in done.experiments:
         show(own_table(done.results, experiment))
         for table in (against(done.results, experiment, first=first) for first in (False, True)):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from atta.cli.terminal import out
+from atta.cli.terminal import tell
 
 
 def check(
@@ -18,6 +18,6 @@ def check(
 
     found = [look(file) for file in files]
     for one in found:
-        out.print(str(one), soft_wrap=True, markup=False, highlight=False, style="" if one.whole else "red")
+        tell(str(one))
     if not all(one.whole for one in found):
         raise typer.Exit(1)

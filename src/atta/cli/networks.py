@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atta.cli.arguments import fastest, read_model, read_settings
+from atta.cli.arguments import read_device, read_model, read_settings
 from atta.cli.options import ANY, BatchSize, Data, Device, ImageSize, ModelArgument, Rows, Seed, Source, grouped
-from atta.cli.terminal import out, resumable, waiting
+from atta.cli.terminal import err, out, resumable, tell, waiting
 
 if TYPE_CHECKING:
     from atta.networks.training import Epoch
@@ -35,8 +35,8 @@ def train(
     from atta.networks.recipe import Recipe
     from atta.networks.training import train as run
 
-    recipe = Recipe.of(**read_settings(settings), **({} if steps is None else {"steps": steps}))
-
+    read_device(device)
+    recipe = Recipe.of(**read_settings(settings) | ({} if steps is None else {"steps": steps}))
     with waiting(f"reading {dataset}"):
         train_set = load(dataset, "train", data=data, image_size=image_size).decoded()
         test_set = load(dataset, "test", data=data, image_size=image_size).decoded()
@@ -54,7 +54,7 @@ def train(
             progress=out.is_terminal,
             on_epoch=None if out.is_terminal else _print_epoch,
         )
-    out.print(f"{model} on {dataset}: test accuracy {result.accuracy:.2%}: {result.path}")
+    tell(f"{model} on {dataset}: test accuracy {result.accuracy:.2%}: {result.path}")
 
 
 def _print_epoch(epoch: Epoch) -> None:
@@ -82,7 +82,9 @@ def collect(
     """Run a network over images and their views, and write the record. Stopped, it goes on where it was."""
     from atta.collection.collect import collect as run
     from atta.collection.shards import beside
+    from atta.images.views import Policy
 
+    where, views = read_device(device), Policy.parse(policy)
     with waiting(f"reading {dataset}"):
         images = source.read(dataset, rows)
         if shift is not None:
@@ -95,16 +97,17 @@ def collect(
         record = run(
             network,
             images,
-            policy=policy,
+            policy=views,
             seed=seed,
             draws=draws,
-            device=device or fastest(),
+            device=where,
             batch_size=batch_size,
             autocast=autocast,
             channels_last=channels_last,
             compile=compile,
             shards=shards,
+            progress=err.is_terminal,
             origin={**about, "split": source.split, **{k: str(v) for k, v in arranged.items() if v is not None}},
         )
         path = record.save(output, half=half)
-    out.print(f"{record.predictions}: {path}")
+    tell(f"{record.predictions}: {path}")

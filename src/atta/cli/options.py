@@ -20,6 +20,14 @@ from atta.cli.arguments import read_rows
 if TYPE_CHECKING:
     from atta.images.sets import ImageSet
 
+
+def _seed(value: int | None) -> int | None:
+    """Generators take 64 bits."""
+    if value is not None and not -(2**63) <= value < 2**63:
+        raise typer.BadParameter(f"expected a whole number of at most 64 bits, got {value}")
+    return value
+
+
 RecordArgument = Annotated[str, typer.Argument(metavar="RECORD", help="A record file, or the name of a bundled record.")]
 ModelArgument = Annotated[str, typer.Argument(help="What `atta train` wrote, an .onnx file, or package.module:name in Python.")]
 Rows = Annotated[str | None, typer.Option(metavar="FROM:TO", help="Use only these rows of the record, such as 0:1000 or 1000:")]
@@ -46,7 +54,7 @@ OwnModel = Annotated[
     typer.Option(metavar="MODULE:NAME", help="The network, where the file cannot build it: package.module:name."),
 ]
 BatchSize = Annotated[int | None, typer.Option(help="Images at a time; found by itself if not given.")]
-Seed = Annotated[int, typer.Option(help="The seed of everything random.")]
+Seed = Annotated[int, typer.Option(callback=_seed, help="The seed of everything random.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; the fastest there is by default.")]
 
 
@@ -58,7 +66,9 @@ class Source:
     data: Data = None
     image_size: ImageSize = None
     columns: Annotated[str | None, typer.Option(metavar="IMAGE,LABEL", help="The columns of a table.")] = None
-    shuffle: Annotated[int | None, typer.Option(metavar="SEED", help="Put the images into a random order first.")] = None
+    shuffle: Annotated[
+        int | None, typer.Option(metavar="SEED", callback=_seed, help="Put the images into a random order first.")
+    ] = None
 
     def read(self, dataset: str, rows: str | None) -> ImageSet:
         """Load a dataset by name, or a folder of images by its path; shuffled, and then cut to the rows."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from atta.cli.terminal import out, say
+from atta.cli.terminal import say_written, tell
 from atta.results.rows import Results
 
 
@@ -17,7 +17,7 @@ def report(
     title: Annotated[str, typer.Option(help="What stands above it.")] = "",
 ) -> None:
     """Turn results into one HTML page that opens offline, for people who were not there."""
-    write_page(Results.load(results), output, title=title)
+    say_written(report=write_page(Results.load(results), output, title=title))
 
 
 def figure(
@@ -51,15 +51,15 @@ def figure(
         experiment=experiment,
         validation=validation,
     )
-    out.print(f"figure: {picture(chart, output)}")
+    tell(f"figure: {picture(chart, output)}")
 
 
-def write_page(results: Results, path: Path | None, *, title: str = "", pictures: Any = None) -> None:
-    """Write the report, if one is asked for, and say where it is."""
+def write_page(results: Results, path: Path | None, *, title: str = "", pictures: Any = None) -> Path | None:
+    """Write the report, if one is asked for, and give where it is."""
     if path is None:
-        return
+        return None
     from atta.paper.comparison import paper_tables
     from atta.report.page import write_report
 
     tables = paper_tables(results)
-    say(f"report: {write_report(results, path, title=title, pictures=pictures, tables=tables)}")
+    return write_report(results, path, title=title, pictures=pictures, tables=tables)

@@ -10,7 +10,7 @@ import typer
 from atta.cli.arguments import read_parts, read_record, read_settings
 from atta.cli.options import Intervals, Json, RecordArgument, Report, Rows, Seed, Set
 from atta.cli.pages import write_page
-from atta.cli.terminal import bar, err, formatted, out, say, show, waiting
+from atta.cli.terminal import bar, formatted, say, say_written, show, tell, waiting
 from atta.errors import InputError
 from atta.results.rows import Results, Row
 from atta.results.table import Table
@@ -55,13 +55,15 @@ def compare(
     from atta.experiments.tables import interval_table  # now that torch is there: mistakes need not wait for it
 
     write = formatted("markdown" if markdown else "table")
-    for name in results.names("dataset"):
-        write(comparison_table(results, name))
-        if intervals:
-            write(interval_table(results.where(experiment=name), title=f"{name}: how sure", metrics=COMPARED))
-    if json_file is not None:
-        say(f"numbers: {results.save(json_file)}")
-    write_page(results, report_file)
+    try:
+        numbers = None if json_file is None else results.save(json_file)
+        page = write_page(results, report_file)
+    finally:  # what cannot be written is still shown
+        for name in results.names("dataset"):
+            write(comparison_table(results, name))
+            if intervals:
+                write(interval_table(results.where(experiment=name), title=f"{name}: how sure", metrics=COMPARED))
+    say_written(numbers=numbers, report=page)
 
 
 def fit(
@@ -78,13 +80,13 @@ def fit(
     source = read_record(record, rows)
     with waiting(f"fitting {method}"):
         calibrator = chosen.fit(source.predictions, source.require_labels())
+    path = calibrator.save(output)
     limit = dict(calibrator.named_buffers()).get("limit")
     if limit is not None and float(limit) == 0:
-        err.print("The views do not help on these images: their share is 0, and the probabilities stay as they were.")
+        say("The views do not help on these images: their share is 0, and the probabilities stay as they were.")
     passes = calibrator.passes(source.predictions).double().mean().item()
-    out.print(
-        f"{method} fitted on {len(source)} images of {source.predictions.classes} classes, {passes:.3g} passes an image: "
-        f"{calibrator.save(output)}"
+    tell(
+        f"{method} fitted on {len(source)} images of {source.predictions.classes} classes, {passes:.3g} passes an image: {path}"
     )
 
 
@@ -105,9 +107,12 @@ def evaluate(
         measured = {c.method.name: measure(c, source) for c in (before, fitted)}
     found = (Row(dataset=name, method=m, metric=k, value=v) for m, ks in measured.items() for k, v in ks.items())
     results = Results(tuple(found))
-    show(metrics_table(results, name))
-    if json_file is not None:
-        out.print(f"numbers: {results.save(json_file)}")
+    try:
+        numbers = None if json_file is None else results.save(json_file)
+    finally:
+        show(metrics_table(results, name))
+    if numbers is not None:
+        tell(f"numbers: {numbers}")
 
 
 def search(
@@ -140,7 +145,11 @@ def search(
     how = Search(budget=budget, method=chosen, folds=folds, seed=seed)
     with waiting("searching"):
         found = how.explore(whole[searched], free=greedy, test=None if tested is None else whole[tested])
-    show(search_table(found))
+    results = found.results(Path(records[0]).stem, method=method, images=len(whole[searched]))
+    try:
+        numbers = None if json_file is None else results.save(json_file)
+    finally:
+        show(search_table(found))
     if found.missing:
         within = len(found.missing) + len(found.candidates)
         say(f"{len(found.missing)} of {within} policies within the budget are not in these records")
@@ -150,13 +159,8 @@ def search(
             "too good for new images"
         )
     given = "".join(f" --set {text}" for text in settings or [])
-    out.print(
-        f"atta calibrate MODEL DATASET -o FOLDER --method {method}{given} --policy {found.choice.policy}",
-        soft_wrap=True,
-    )
-    if json_file is not None:
-        name = Path(records[0]).stem
-        say(f"numbers: {found.results(name, method=method, images=len(whole[searched])).save(json_file)}")
+    tell(f"atta calibrate MODEL DATASET -o FOLDER --method {method}{given} --policy {found.choice.policy}")
+    say_written(numbers=numbers)
 
 
 def run_comparison(
@@ -196,7 +200,7 @@ def usable(methods: list[Method], records: list[Record], *, explicit: bool) -> l
     if explicit and left_out:
         raise InputError(f"{', '.join(left_out)} need the logits of views, and a record has none")
     if left_out:
-        err.print(f"left out, for want of views: {', '.join(left_out)}")
+        say(f"left out, for want of views: {', '.join(left_out)}")
     return [method for method in methods if not method.needs_views]
 
 

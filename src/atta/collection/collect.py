@@ -25,10 +25,11 @@ from torch import Tensor, nn
 from atta.collection.runner import Runner, batch_size, read_batches
 from atta.collection.shards import Shard, Shards, fingerprint, mark
 from atta.errors import InputError, suggest
+from atta.files import locked
 from atta.images.sources import Block, Channels, Source, as_source
 from atta.images.views import Policy
 from atta.networks.adapters import TorchModel, as_logits
-from atta.networks.borrowing import borrowed, device_of, dtype_of
+from atta.networks.borrowing import borrowed, device_of, dtype_of, find_device
 from atta.predictions import Predictions, Record, as_labels
 from atta.progress import counted
 
@@ -83,22 +84,25 @@ def collect(
     come back in float32 or wider. `workers` threads read and decode ahead.
 
     `shards` names a folder in which finished work is kept: the same call again goes on from it, also after a kill, and
-    ends with the same bits. Delete the folder once the record is saved. `origin` adds to the record's own.
+    ends with the same bits; one run at a time works in it. Delete it once the record is saved. `origin` adds to the
+    record's own.
     """
     refuse_unknown("collect", execution, [*Execution.__annotations__])
     policy, source, network = Policy.parse(policy), as_source(images, channels), as_logits(model)
     labels, seed = _as_numbers(labels, source), as_seed(seed)
-    at = torch.device(execution.get("device") or device_of(network))
+    asked = execution.get("device")
+    at = device_of(network) if asked is None else find_device(asked)
     size = batch_size(execution.get("batch_size"), at)
     half, fast = _half(execution), execution.get("channels_last", False)
-    kept, rows = None, size
+    kept = None
     if shards is not None:
         run = {"policy": str(policy), "seed": seed, "draws": draws, "images": source.count, "device": at.type}
         kept = Shards(Path(shards), {"model": fingerprint(network), **run, **_switches(execution)})
-        size, rows = kept.begin(size)
     # One context for all passes: it keeps the weights it has cast, and casting them takes as long as a small batch.
     mixed = torch.autocast(at.type, half) if half else nullcontext()
-    with torch.no_grad(), borrowed(network, at, fast), mixed:
+    alone = nullcontext() if kept is None else locked(kept.about)
+    with alone, torch.no_grad(), borrowed(network, at, fast), mixed:
+        size, rows = (size, size) if kept is None else kept.begin(size)
         forward = torch.compile(network) if execution.get("compile") else network
         runner = Runner(forward, policy, seed, draws, at, dtype_of(network), fast, rows, kept)
         done = _Done(source, labels, policy, kept)

@@ -24,6 +24,7 @@ from atta.predictions import Predictions
 
 ROWS = {"cuda": 256, "cpu": 32}
 """Images to a pass, if nobody says otherwise: enough to keep the device busy, few enough for a CPU's caches."""
+LARGEST = 10**9  # images to a batch, of which no machine holds as many
 ITSELF = "the image itself"
 Shown: TypeAlias = tuple[str, int, Tensor]
 """The name of a view, the repeat, and the images shown in it."""
@@ -112,8 +113,8 @@ class Batch(NamedTuple):
 def batch_size(asked: int | None, device: torch.device) -> int:
     """What was asked for, or what is usual on such a device."""
     size = ROWS.get(device.type, ROWS["cpu"]) if asked is None else asked
-    if size < 1:
-        raise InputError(f"batch_size: expected 1 or more, got {size}")
+    if not 1 <= size <= LARGEST:
+        raise InputError(f"batch_size: expected {'1 or more' if size < 1 else f'{LARGEST} or fewer'}, got {size}")
     return size
 
 

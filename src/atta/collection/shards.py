@@ -22,10 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from atta.errors import InputError
-from atta.files import whole_file
+from atta.files import locked, whole_file
 from atta.networks.adapters import NumpyModel, OnnxModel
 from atta.predictions import read_tensors, write_tensors
 
+SHARDS = "[0-9]*-[0-9]*.safetensors"
 SECONDS = 10.0
 """A shard is written when this long has passed since the last: the most work that a killed run has to repeat."""
 
@@ -49,6 +50,12 @@ class Shards:
     run: Mapping[str, Any]
     written: float = field(default_factory=time.monotonic)
     batch: int = 0
+    rows: int = 0
+
+    @property
+    def about(self) -> Path:
+        """The file that says what the run is made of."""
+        return self.folder / "run.json"
 
     @property
     def due(self) -> bool:
@@ -63,7 +70,7 @@ class Shards:
 
     def _earlier(self) -> tuple[int, int] | None:
         """The sizes of the run that began here, or None if there is none; another run's folder is refused."""
-        path = self.folder / "run.json"
+        path = self.about
         if not path.is_file():
             there = [path.name for path in self.folder.iterdir() if path.name[0] != "."] if self.folder.is_dir() else []
             if there:
@@ -77,6 +84,8 @@ class Shards:
         expected = json.loads(json.dumps(self.run))
         for key, value in expected.items():
             if found.get(key) != value:
+                if not any_in(self.folder):  # a run that ended before it had something to keep
+                    return None
                 raise InputError(
                     f"expected {self.folder} to hold shards of this run, but their {key} is {found.get(key)!r} and not "
                     f"{value!r}; choose another folder, or delete this one to start again"
@@ -86,7 +95,7 @@ class Shards:
     def finished(self) -> Iterator[Shard]:
         """What was done, from the first image on and without a gap."""
         stops: dict[int, int] = {}
-        for path in self.folder.glob("[0-9]*-[0-9]*.safetensors"):
+        for path in self.folder.glob(SHARDS):
             start, stop = map(int, path.stem.split("-"))
             stops[start] = max(stop, stops.get(start, 0))
         start = 0
@@ -97,11 +106,17 @@ class Shards:
 
     def keep_rows(self, rows: int) -> None:
         """Write what the run is made of, and how many images a pass is given."""
-        with whole_file(self.folder / "run.json") as part:
+        self.rows = rows
+        with whole_file(self.about) as part:
             part.write_text(json.dumps({**self.run, "batch": self.batch, "rows": rows}, indent=1))
 
     def write(self, shard: Shard) -> None:
-        """Write a shard, and say what is kept if there is no room for it."""
+        """Write a shard, and say what is kept if there is no room for it.
+
+        Someone may have removed the folder in the meantime: the run itself goes on, and so does a later one, from its gap on.
+        """
+        if not self.about.is_file():
+            self.keep_rows(self.rows)
         tensors = {"answers": shard.answers} | ({} if shard.labels is None else {"labels": shard.labels})
         try:
             write_tensors(self._path(shard.start, shard.stop), tensors, {"mark": shard.mark})
@@ -113,12 +128,27 @@ class Shards:
         return self.folder / f"{start:010}-{stop:010}.safetensors"
 
 
+def any_in(folder: Path) -> bool:
+    """Whether a folder holds a shard."""
+    return any(True for _ in folder.glob(SHARDS))
+
+
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """The folder for the shards of a record that becomes this file; it goes when the record is written."""
+    """The folder for the shards of a record that becomes this file; it goes when the record is written.
+
+    It also goes where a run that failed had nothing to keep. One run at a time has it.
+    """
     folder = path.with_name(path.name + ".shards")
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    with locked(path):
+        there = folder.exists()
+        try:
+            yield folder
+        except BaseException:
+            if not there and not any_in(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def mark(first: Tensor, last: Tensor) -> str:

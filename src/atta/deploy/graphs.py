@@ -28,6 +28,7 @@ OUTPUTS = ("probs", "base")
 TOLERANCE = 1e-5
 BATCHES = (1, 3, 8)
 TRACED = 2  # images the graph is traced with: one would be taken for a constant
+OPSETS = (7, 99)  # what converters take and what may still come; whether torch writes one shows when it does
 ONE_FILE = 2_000_000_000  # bytes; protobuf ends at 2 GiB
 Both: TypeAlias = tuple[Tensor, Tensor]
 
@@ -128,6 +129,8 @@ def export(
     size = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
     if path.suffix == ".onnx" and size > ONE_FILE:
         raise InputError(f"expected weights below 2 GB, which is what one ONNX file holds, got {size / 1e9:.1f} GB")
+    if opset is not None and not OPSETS[0] <= opset <= OPSETS[1]:
+        raise InputError(f"opset: expected a version of ONNX's operators from {OPSETS[0]} to {OPSETS[1]}, got {opset}")
     program = _traced(module, sample(TRACED, shape, dtype))
     with whole_file(path) as part:
         version, graph = _write_torch(program, part) if path.suffix == ".pt2" else _write_onnx(program, part, opset)

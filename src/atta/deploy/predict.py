@@ -11,7 +11,8 @@
 
 Work that is interrupted goes on: finished batches lie as lines of JSON in a file beside the output (`beside`), which
 becomes the output at the end. Its first line says what it was made of, and a batch always holds the same files, so that a
-run in pieces ends with the same bits. A file that cannot be read is reported and has no row.
+run in pieces ends with the same bits. A file that cannot be read is reported and has no row; one whose name is no text,
+for its bytes are not UTF-8, has one, with a backslash and a number where the name cannot be said.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ from atta.deploy.classifier import CalibratedClassifier
 from atta.deploy.graphs import SUFFIXES, open_graph
 from atta.deploy.tables import check_format, write_table
 from atta.errors import InputError
-from atta.files import whole_file
+from atta.files import locked, whole_file
 from atta.images.layouts import IMAGES
 from atta.images.sets import mode_of, read_image, resize
 from atta.networks.borrowing import device_of
@@ -99,7 +100,10 @@ def predict(
     batch_size: int | None = None,
     progress: bool = False,
 ) -> Predicted:
-    """Answer the files and write the table; `made_by` identifies the predictor, for a run that goes on."""
+    """Answer the files and write the table; `made_by` identifies the predictor, for a run that goes on.
+
+    One run at a time writes a table: a second one would take the first one's batches for its own.
+    """
     output = Path(output)
     size = predictor.rows if batch_size is None else usual_size(batch_size, CPU)
     check_format(output)
@@ -107,26 +111,27 @@ def predict(
     names = "\n".join(map(str, files))
     run = {
         "model": made_by,
-        "files": f"{len(files)}, {hashlib.blake2b(names.encode(), digest_size=8).hexdigest()}",
+        "files": f"{len(files)}, {hashlib.blake2b(names.encode(errors='surrogateescape'), digest_size=8).hexdigest()}",
         "probs": probs,
         "batch_size": size,
     }
-    part = beside(output)
-    done = _resumed(part, run, size)
-    try:
-        with (
-            part.open("a", encoding="utf-8") as log,
-            counted("predicting", len(files), shown=progress, done=done) as tell,
-        ):
-            for batch in _decoded(predictor.shape, files[done:], size):
-                log.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in _lines(predictor, batch, probs))
-                log.flush()
-                done += len(batch)
-                tell(done)
-    except OSError as error:
-        raise InputError(f"{part} could not be written ({error}); {done} images are kept, run again to go on") from None
-    predicted = _finish(part, output, predictor.columns(probs))
-    part.unlink()
+    with locked(output):
+        part = beside(output)
+        done = _resumed(part, run, size)
+        try:
+            with (
+                part.open("a", encoding="utf-8") as log,
+                counted("predicting", len(files), shown=progress, done=done) as tell,
+            ):
+                for batch in _decoded(predictor.shape, files[done:], size):
+                    log.writelines(json.dumps(line) + "\n" for line in _lines(predictor, batch, probs))
+                    log.flush()
+                    done += len(batch)
+                    tell(done)
+        except OSError as error:
+            raise InputError(f"{part} could not be written ({error}); {done} images are kept, run again to go on") from None
+        predicted = _finish(part, output, predictor.columns(probs))
+        part.unlink()
     return predicted
 
 

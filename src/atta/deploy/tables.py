@@ -1,4 +1,8 @@
-"""A table of rows as a file: CSV, lines of JSON, or Parquet."""
+"""A table of rows as a file: CSV, lines of JSON, or Parquet.
+
+Names are written so that any program reads them: what is no text becomes `\\udcff`, and in a CSV, which spreadsheets open,
+a name that one would take for a formula (it begins with = + - @, a tab or a line's end) has a ' in front.
+"""
 
 import csv
 import json
@@ -8,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from atta.errors import InputError, require
+from atta.files import readable
 
 GROUP = 10_000  # rows written together
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What a spreadsheet takes for the beginning of something to work out."""
 
 
 def check_format(output: Path) -> None:
@@ -22,14 +29,20 @@ def check_format(output: Path) -> None:
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[list[Any]], *, ending: str) -> None:
     """Write the rows, the first two columns names and the others numbers, as the ending says."""
-    _WRITERS[ending](path, columns, rows)
+    said = ([readable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    _WRITERS[ending](path, [readable(name) for name in columns], said)
+
+
+def _harmless(cell: Any) -> Any:
+    """A name that no spreadsheet works out; numbers stay numbers."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
 
 
 def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(columns)
-        writer.writerows(rows)
+        writer.writerows([_harmless(cell) for cell in row] for row in rows)
 
 
 def _write_jsonl(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]) -> None:

@@ -143,8 +143,12 @@ class Experiment:
             content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise InputError(f"{path} is not a TOML file ({error})") from None
+        except RecursionError:
+            raise InputError(
+                f"{path} is not an experiment: expected values, got lists inside of lists, too deep to be read"
+            ) from None
         return cls.of({"name": Path(path).stem, **content}, str(path))
 
     def about(self) -> dict[str, Any]:

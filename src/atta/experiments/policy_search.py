@@ -209,6 +209,8 @@ class Search:
             raise InputError(f"expected a method that looks at views, such as c-atta, got {self.method.name}")
         if self.budget < 2:
             raise InputError(f"budget: expected 2 or more passes, the image itself and a view, got {self.budget}")
+        if self.folds < 2:
+            raise InputError(f"folds: expected 2 or more, of which each is held out once, got {self.folds}")
 
     def explore(self, pool: Pool, *, free: bool = False, test: Pool | None = None) -> Findings:
         """Judge the library and, if `free`, a greedy choice; fit each on all images and measure it on `test`, if given."""

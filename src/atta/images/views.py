@@ -74,6 +74,9 @@ class View:
         raise InputError(f"View {self.name!r}: expected images of shape ({n}, {c}, h, w) of {images.dtype}, got {got}.")
 
 
+MOST = 1000
+"""The most repeats of a view: an image may be looked at a thousand times, but a million is a slip of a finger."""
+
 _NAME = r"[A-Za-z][\w-]*"
 
 
@@ -176,8 +179,9 @@ class Policy:
 
     def __post_init__(self) -> None:
         for view, repeats in self.terms:
-            if repeats < 1:
-                raise InputError(f"Repeats of {view.name!r}: expected 1 or more, got {repeats}.")
+            if not 1 <= repeats <= MOST:
+                expected = "1 or more" if repeats < 1 else f"{MOST} or fewer"
+                raise InputError(f"Repeats of {view.name!r}: expected {expected}, got {repeats}.")
             if repeats > 1 and not view.random:
                 raise InputError(
                     f"Repeats of {view.name!r}: expected 1, for it has no randomness and every repeat would be the "
@@ -282,7 +286,7 @@ class Policy:
 
 def _read_term(term: str, known: Mapping[str, View]) -> tuple[View, int]:
     """Read one term of a policy, such as `5 crop`."""
-    match = re.fullmatch(rf"\s*(?:(-?\d+)\s*(?:[*×]|x(?=\s))?)?\s*({_NAME})\s*", term)
+    match = re.fullmatch(rf"\s*(?:(-?\d{{1,12}})\s*(?:[*×]|x(?=\s))?)?\s*({_NAME})\s*", term)
     if not match:
         raise InputError(f"A term of a policy: expected a view or a count and a view, such as '5 crop', got {term!r}.")
     repeats, name = match.groups()

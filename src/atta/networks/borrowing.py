@@ -1,4 +1,4 @@
-"""Running someone else's model without changing it."""
+"""Running someone else's model without changing it, on a device that is there."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,6 +6,8 @@ from itertools import chain
 
 import torch
 from torch import nn
+
+from atta.errors import InputError, first_line
 
 
 @contextmanager
@@ -39,3 +41,14 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     """What the model computes in: the dtype of its first floating point tensor, or float32."""
     dtypes = (tensor.dtype for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point())
     return next(dtypes, torch.float32)
+
+
+def find_device(name: str | torch.device, called: str = "device") -> torch.device:
+    """The device of that name, if numbers can be had from it here; `called` is what whoever named it knows it by."""
+    try:
+        device = torch.device(name)
+        torch.zeros((), device=device).item()  # a GPU that is absent says so, and the meta device has no numbers
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        there = "cpu or cuda" if torch.cuda.is_available() else "cpu, for there is no other"
+        raise InputError(f"{called}: expected {there}, got {str(name)!r} ({first_line(error)})") from None
+    return device

@@ -7,6 +7,7 @@ a cosine fall of the learning rate, weight decay, shifted and zoomed crops.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -39,8 +40,8 @@ class Recipe:
     def __post_init__(self) -> None:
         if min(self.steps, self.batch_size) < 1:
             raise InputError(f"expected at least 1 step and 1 image a batch, got {self.steps} and {self.batch_size}")
-        if unknown := set(self.mirrors or ()) - set(MIRRORS):
-            raise InputError(f"expected mirrors among {', '.join(MIRRORS)}, got {', '.join(sorted(unknown))}")
+        if unknown := [one for one in self.mirrors or () if one not in MIRRORS]:
+            raise InputError(f"expected mirrors among {', '.join(MIRRORS)}, got {', '.join(sorted(map(str, unknown)))}")
 
     @classmethod
     def of(cls, **settings: Any) -> "Recipe":
@@ -48,7 +49,14 @@ class Recipe:
         known = [field.name for field in fields(cls)]
         for name in settings:
             if name not in known:
-                raise InputError(f"the recipe has no setting {name!r}.{suggest(name, known)} It has: {', '.join(known)}")
+                hint = suggest(name, known)
+                raise InputError(f"the recipe has no setting {name!r}.{hint} It has: {', '.join(known)}")
+        for name, value in settings.items():
+            kind, right = _wanted(name)
+            if not right(value):
+                raise InputError(f"recipe: {name}: expected {kind}, got {value!r}")
+        if isinstance(mirrors := settings.get("mirrors"), list):
+            settings["mirrors"] = tuple(map(str, mirrors))
         return cls(**settings)
 
     def epochs(self, images: int) -> int:
@@ -60,3 +68,11 @@ class Recipe:
         if done < self.rise:
             return self.peak_lr * done / self.rise
         return self.peak_lr * (1 + math.cos(math.pi * (done - self.rise) / (1 - self.rise))) / 2
+
+
+def _wanted(name: str) -> tuple[str, Callable[[Any], bool]]:
+    """What a setting is, and what says whether a value is that."""
+    if name == "mirrors":
+        return f"a list of {', '.join(MIRRORS)}", lambda value: value is None or isinstance(value, tuple | list)
+    kinds, called = ((int,), "a whole number") if name in ("steps", "batch_size") else ((int, float), "a number")
+    return called, lambda value: type(value) in kinds and -1e15 < value < 1e15  # nor nan, nor true

@@ -17,16 +17,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from atta.errors import InputError
+from atta.files import locked
 from atta.images.sets import Bytes, ImageSet
 from atta.networks.adapters import Normalized
 from atta.networks.augment import NUMBERS, augment, symmetries
-from atta.networks.borrowing import device_of
+from atta.networks.borrowing import device_of, find_device
 from atta.networks.recipe import Recipe
 from atta.networks.resnet import MODELS
 from atta.networks.trained import RunFolder
 from atta.progress import bar
 from atta.types import Labels
 
+SEEDS = 9_000_000_000_000  # that many, each with a million epochs of its own, fit into the 64 bits of a generator
 CHECKPOINT_SECONDS = 30.0
 """A checkpoint is written when this long has passed since the last: the most work that a killed run has to repeat."""
 
@@ -75,10 +77,13 @@ def train(
 
     With an `output` folder the model is written there as `model.safetensors`, and on the way a `checkpoint.pt`, after
     the first epoch and whenever CHECKPOINT_SECONDS have passed; `resume` goes on from it, or returns a finished model
-    at once. `amp` computes in bfloat16, by default on a GPU only. `on_epoch` is told how every epoch went.
+    at once. `amp` computes in bfloat16, by default on a GPU only. `on_epoch` is told how every epoch went. One run at a time
+    trains into a folder.
     """
     recipe = recipe or Recipe()
-    at = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if not abs(seed) < SEEDS:
+        raise InputError(f"seed: expected a whole number below {SEEDS:.0e}, got {seed}")
+    at = find_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     run = _Run.of(train_set, recipe, seed, at, at.type == "cuda" if amp is None else amp)
     with torch.random.fork_rng(devices=[at] if at.type == "cuda" else []):
         torch.manual_seed(seed)
@@ -90,13 +95,14 @@ def train(
         if folder is not None and resume and (found := folder.load_finished(network)) is not None:
             done = tuple(Epoch(**row) for row in found["history"])
             return TrainingResult(normalized.eval(), found["accuracy"], done, found, folder.model)
-        normalized.train()
-        history = _all_epochs(run, normalized, folder, resume, compile, progress, on_epoch)
-    normalized.eval()
-    accuracy = None if test_set is None else accuracy_on(normalized, test_set)
-    metadata |= {"accuracy": accuracy, "history": [asdict(row) for row in history]}
-    if folder is not None:
-        folder.finish(network, metadata)
+        with nullcontext() if folder is None else locked(folder.model):
+            normalized.train()
+            history = _all_epochs(run, normalized, folder, resume, compile, progress, on_epoch)
+            normalized.eval()
+            accuracy = None if test_set is None else accuracy_on(normalized, test_set)
+            metadata |= {"accuracy": accuracy, "history": [asdict(row) for row in history]}
+            if folder is not None:
+                folder.finish(network, metadata)
     return TrainingResult(normalized, accuracy, tuple(history), metadata, folder.model if folder else None)
 
 

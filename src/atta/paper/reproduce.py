@@ -17,6 +17,7 @@ from atta.experiments.experiment import Experiment
 from atta.experiments.fits import Fits
 from atta.experiments.run import joined, run
 from atta.experiments.trials import planned
+from atta.files import locked
 from atta.paper.published import published
 from atta.paper.records import RECORDINGS, Making, check_made, make, obstacle
 from atta.predictions import BUNDLED, Record
@@ -144,9 +145,21 @@ def reproduce(
 
     `say` is told one line for each record that is made and each experiment that cannot be run; `bar(title, total)` is a context
     in which what it returns is called after each fit. Stopped, the same call goes on where it was. Fits are made in `workers`
-    processes; their number changes no number.
+    processes; their number changes no number. One run at a time writes to an output.
     """
-    making = making or Making()
+    with locked(places.output / "results.json"):
+        return _reproduced(experiments, places, making or Making(), say=say, bar=bar, workers=workers)
+
+
+def _reproduced(
+    experiments: Sequence[Experiment],
+    places: Places,
+    making: Making,
+    *,
+    say: Callable[[str], None],
+    bar: Callable[[str, int], AbstractContextManager[Callable[[str], None]]],
+    workers: int,
+) -> Reproduction:
     files, missing = _gather(needed(experiments), places, making, say)
     records = load_records(files)
     fits = Fits(records, places.output / "fits", workers)

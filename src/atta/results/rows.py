@@ -193,8 +193,10 @@ class Results:
             content = json.loads(named(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise InputError(f"{path} is not a whole JSON file ({error})") from None
+        except RecursionError:
+            raise InputError(f"{path} does not hold results: it has values inside of values, too deep to be read") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"{path} does not hold results: expected format {FORMAT!r}")
         version = content.get("version", 0)
