@@ -111,7 +111,7 @@ def through_a_classifier(tally: Tally, effort: Effort) -> None:
                 for ending in ("pt2", "onnx"):
                     classifier.export(Path(folder) / f"graph.{ending}")
                     graphs[ending] = open_graph(Path(folder) / f"graph.{ending}").run
-            for n in pieces(effort.times(20_000), 1000):
+            for n in pieces(effort.times(8_000), 1000):
                 seed += 1
                 pixels = toys.images(n, seed=seed).float() / 255
                 found = classifier.details(pixels)
@@ -206,6 +206,8 @@ def the_same_everywhere(tally: Tally, effort: Effort) -> None:
 def fits_at_any_scale(tally: Tally, effort: Effort) -> None:
     """Every method on logits of any finite size: an answer on the simplex; C-ATTA never worse than temperature."""
     for name, scale, dtype in itertools.product(atta.METHODS, SCALES, (torch.float32, torch.float64)):
+        if dtype == torch.float64 and 1e-3 <= scale <= 30:
+            continue
         rows, labels = toys.predictions(120)
         factor = scale / float(rows.logits.abs().max())
         rows = atta.Predictions(*(_times(rows, factor, dtype)))

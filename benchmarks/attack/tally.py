@@ -8,7 +8,7 @@ import torch
 
 from atta.errors import InputError
 
-LONGEST = 700  # characters of a sentence; paths and what a library said are part of it
+LONGEST, LINES = 1500, 12  # of a sentence and the names it may list; paths and what a library said are part of it
 SHOWN = 400  # characters of a reason that are kept
 
 
@@ -68,6 +68,6 @@ def refusal(error: BaseException) -> str:
     text = str(error)
     if not isinstance(error, InputError):
         return f"{type(error).__module__}.{type(error).__qualname__}: {text}"
-    if not text.strip() or "\n" in text.strip() or len(text) > LONGEST:
+    if not text.strip() or len(text.splitlines()) > LINES or len(text) > LONGEST:
         return f"expected one sentence, got {len(text)} characters in {len(text.splitlines())} lines: {text}"
     return ""
