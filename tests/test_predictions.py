@@ -3,8 +3,6 @@
 import json
 import os
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -387,28 +385,6 @@ def test_saving_where_a_folder_is_says_so(tmp_path):
 def test_the_origin_is_text_and_travels_along(tmp_path):
     record = Record(sample(), origin={"model": "resnet50", "seed": 7})
     assert Record.load(record.save(tmp_path / "r.safetensors")).origin == {"model": "resnet50", "seed": "7"}
-
-
-def test_what_is_no_record_and_no_views_is_said_in_a_sentence():
-    """In a process of its own, where no test checks types before the code does."""
-    script = """
-import torch
-from atta import InputError, Predictions, Record
-one = Predictions(torch.zeros(2, 3))
-records = [lambda: Record(None), lambda: Record(one.logits), lambda: Record(one, origin="x")]
-for made in (*records, lambda: Predictions(one.logits, None)):
-    try:
-        made()
-    except InputError as error:
-        print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
-        "a record is made of atta.Predictions, got NoneType",
-        "a record is made of atta.Predictions, got Tensor",
-        "the origin of a record must be a mapping from words to words, got str",
-        "views must be a mapping from kinds of view to their logits, got NoneType",
-    ]
 
 
 def test_views_that_share_memory_with_the_logits_are_saved(tmp_path):

@@ -46,6 +46,12 @@ def test_methods_are_found_by_name_with_settings():
 
 
 BAD = {
+    "Record(None)": "a record is made of atta.Predictions, got NoneType",
+    "Record(torch.zeros(2, 3))": "a record is made of atta.Predictions, got Tensor",
+    "Record(Predictions(torch.zeros(2, 3)), origin='x')": (
+        "the origin of a record must be a mapping from words to words, got str"
+    ),
+    "Predictions(torch.zeros(2, 3), views=None)": ("views must be a mapping from kinds of view to their logits, got NoneType"),
     "VATTA(optimizer='sgd')": "optimizer must be one of lbfgs, adam, got 'sgd'",
     "MATTA(space='odds')": "space must be one of logits, probabilities, got 'odds'",
     "VATTA(start='1/n')": "start must be one of 1/m, 1/k, got '1/n'",
@@ -88,7 +94,7 @@ def test_what_is_wrong_is_said_in_a_sentence():
     script = """
 import json, sys, torch
 from atta.calibrators import *
-from atta import InputError, Predictions
+from atta import InputError, Predictions, Record
 answers = {}
 for expression in json.load(sys.stdin):
     try:
