@@ -239,7 +239,9 @@ def bombs(sentinel: Path) -> dict[str, bytes]:
     return {"a pickle": pickle.dumps(Bomb(sentinel)), "a torch.save": new.getvalue(), "an old torch.save": old.getvalue()}
 
 
-def rewritten(source: Path, target: Path, change: Callable[[str, bytes], bytes | None], extra: dict[str, bytes] | None = None) -> None:
+def rewritten(
+    source: Path, target: Path, change: Callable[[str, bytes], bytes | None], extra: dict[str, bytes] | None = None
+) -> None:
     """Copy a zip with some of its entries changed (None leaves one out), and some more in the folder of the first."""
     with zipfile.ZipFile(source) as before, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as after:
         names = before.namelist()
@@ -289,7 +291,9 @@ def forged_pt2(source: Path, folder: Path, sentinel: Path) -> Iterator[tuple[str
                 file.writestr(f"serialized_{name}.pt", bomb)
         yield f"{kind} in the layout of torch 2.7", path
     (path := place())
-    rewritten(source, path, lambda n, c: c, {"data/aotinductor/model/model.so": b"\x7fELF", "data/aotinductor/model/x.cpp": b""})
+    rewritten(
+        source, path, lambda n, c: c, {"data/aotinductor/model/model.so": b"\x7fELF", "data/aotinductor/model/x.cpp": b""}
+    )
     yield "a compiled library inside", path
     (path := place())
     rewritten(source, path, lambda n, c: c, {"../../outside.txt": b"x", "extra/../../../outside": b"y"})
@@ -422,7 +426,15 @@ def forged_headers(folder: Path) -> Iterator[tuple[str, Path, Callable[[Path], A
     from safetensors.torch import save_file
 
     tensors = {"logits": torch.zeros(4, 3), "view.flip": torch.zeros(4, 1, 3)}
-    abouts = ("", "null", "[]", "5", '{"calibrator": "os"}', "[" * 50_000, '{"calibrator": "Steps", "options": {"__class__": 1}}')
+    abouts = (
+        "",
+        "null",
+        "[]",
+        "5",
+        '{"calibrator": "os"}',
+        "[" * 50_000,
+        '{"calibrator": "Steps", "options": {"__class__": 1}}',
+    )
     for i, about in enumerate(abouts):
         path = folder / f"calibrator{i}.safetensors"
         save_file({"limit": torch.ones(())}, path, {"format": "atta.calibrator", "format_version": "1", "about": about})
@@ -520,9 +532,19 @@ def _watch_kernels() -> list[str]:
 
 
 ATTACKS = (
-    Attack("files: checksums", "records, calibrators, results, classifiers: cut short, one bit flipped, something added", files_with_a_checksum, 300),
+    Attack(
+        "files: checksums",
+        "records, calibrators, results, classifiers: cut short, one bit flipped, something added",
+        files_with_a_checksum,
+        300,
+    ),
     Attack("files: check", "`atta check` on the same", the_check_command),
     Attack("files: other", "experiments and images: cut short, one bit flipped", files_without_one),
     Attack("files: graphs", ".onnx and .pt2 through `atta predict`: cut short, one bit flipped", graphs, 400),
-    Attack("files: forged", "pickles, names of code, missing parts, odd values, deep JSON and TOML: refused, and nothing is run", forged_files, 400),
+    Attack(
+        "files: forged",
+        "pickles, names of code, missing parts, odd values, deep JSON and TOML: refused, and nothing is run",
+        forged_files,
+        400,
+    ),
 )

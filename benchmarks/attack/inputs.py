@@ -94,7 +94,10 @@ def columns(plain: np.ndarray, classes: int) -> list[Given]:
         *not_numbers(),
         *(Given(name, value) for name, value in {"too large": far, "negative": below, "2**62": wide}.items()),
         *(Given(f"{n} labels", plain[:n]) for n in (0, 1, len(plain) - 1)),
-        *(Given(name, plain.astype(kind)) for name, kind in {"floats": "f4", "complex": "c8", "bool": bool, "text": "U2"}.items()),
+        *(
+            Given(name, plain.astype(kind))
+            for name, kind in {"floats": "f4", "complex": "c8", "bool": bool, "text": "U2"}.items()
+        ),
         *(Given(f"shape {one.shape}", one) for one in (plain[:, None], plain[None], np.int64(1))),
         Given("NaN", np.full(len(plain), np.nan)),
         Given("2**64 - 1", np.full(len(plain), 2**64 - 1, np.uint64)),
@@ -222,7 +225,9 @@ def objects_to_methods(tally: Tally, effort: Effort) -> None:
     rows, labels = toys.plain()
     bare, other = atta.Predictions(rows.logits), toys.predictions(40, 4)[0]
     flips = atta.Predictions(rows.logits, {"flip": rows.views["flip"]})
-    strange = [Given(repr(v)[:30], v) for v in (None, "record", 5, rows.logits, rows.logits.numpy(), [rows], {}, labels, object())]
+    strange = [
+        Given(repr(v)[:30], v) for v in (None, "record", 5, rows.logits, rows.logits.numpy(), [rows], {}, labels, object())
+    ]
     strange += [Given("a record", atta.Record(rows, labels)), Given("the class", atta.Predictions)]
     for name in atta.METHODS:
         method = atta.find_method(name)
@@ -241,24 +246,91 @@ def views_and_records(tally: Tally, effort: Effort) -> None:
     rows, labels = toys.plain()
     logits, view = rows.logits, rows.views["flip"]
     cases: list[tuple[str, Given, Callable[[Any], Any]]] = []
-    for value in (None, 5, "flip", [view], {"flip"}, {5: view}, {"": view}, {None: view}, {"flip": None}, {"flip": view[0]}, view):
+    for value in (
+        None,
+        5,
+        "flip",
+        [view],
+        {"flip"},
+        {5: view},
+        {"": view},
+        {None: view},
+        {"flip": None},
+        {"flip": view[0]},
+        view,
+    ):
         right = "any" if value is None else "refuse"
         cases.append(("Predictions(views)", Given(repr(value)[:30], value, right), lambda v: atta.Predictions(logits, v)))
     for value in (None, "text", 5, logits, [rows], {"logits": logits}, atta.Record(rows)):
         cases.append(("Record(predictions)", Given(repr(value)[:30], value), lambda v: atta.Record(v, labels)))
-    for value in (None, "text", 5, [1], {"a"}, {None: 1}, {"a": object()}, {"kinds": "x"}, {"é\0": "\ud800"}, {"a": "x" * 10**6}):
-        cases.append(("Record(origin)", Given(repr(value)[:30], value, "any"), lambda v: _round_trip(atta.Record(rows, labels, v))))
-    for value in ("a", None, 1.5, [99], [-99], [[0]], [], slice(5, 5), "0:3", np.array([0.5]), np.zeros(40), torch.zeros(39) > 0, {}):
+    for value in (
+        None,
+        "text",
+        5,
+        [1],
+        {"a"},
+        {None: 1},
+        {"a": object()},
+        {"kinds": "x"},
+        {"é\0": "\ud800"},
+        {"a": "x" * 10**6},
+    ):
+        cases.append(
+            ("Record(origin)", Given(repr(value)[:30], value, "any"), lambda v: _round_trip(atta.Record(rows, labels, v)))
+        )
+    for value in (
+        "a",
+        None,
+        1.5,
+        [99],
+        [-99],
+        [[0]],
+        [],
+        slice(5, 5),
+        "0:3",
+        np.array([0.5]),
+        np.zeros(40),
+        torch.zeros(39) > 0,
+        {},
+    ):
         cases.append(("Record[rows]", Given(repr(value)[:30], value, "any"), lambda v: atta.Record(rows, labels)[v]))
-    for value in ("a,b", "kinds", "logits", "view.x", "é", "a b", "x" * 300, "[bold]", "../x", "a\nb", "\ud800", "labels", "__metadata__"):
+    for value in (
+        "a,b",
+        "kinds",
+        "logits",
+        "view.x",
+        "é",
+        "a b",
+        "x" * 300,
+        "[bold]",
+        "../x",
+        "a\nb",
+        "\ud800",
+        "labels",
+        "__metadata__",
+    ):
         given = Given(repr(value)[:30], value, "same")
-        cases.append(("a view's name", given, lambda v: _round_trip(atta.Record(atta.Predictions(logits, {v: view, "b": view.clone()}), labels))))
+        cases.append(
+            (
+                "a view's name",
+                given,
+                lambda v: _round_trip(atta.Record(atta.Predictions(logits, {v: view, "b": view.clone()}), labels)),
+            )
+        )
     shared = {"flip": logits[:, None], "crop": logits[:, None].expand(40, 3, 3)}
-    cases.append(("Record.save", Given("views in the memory of the logits", shared, "any"), lambda v: _round_trip(atta.Record(atta.Predictions(logits, v)))))
+    cases.append(
+        (
+            "Record.save",
+            Given("views in the memory of the logits", shared, "any"),
+            lambda v: _round_trip(atta.Record(atta.Predictions(logits, v))),
+        )
+    )
     for what, given, call in cases:
         attempt(tally, what, given, call)
     loaders = {"Record": atta.Record, "atta": atta, "CalibratedClassifier": atta.CalibratedClassifier, "Results": atta.Results}
-    for (what, home), path in itertools.product(loaders.items(), ("", "nope", ".", "/", "x" * 300, "a/" * 3000, "\0", "\ud800", __file__)):
+    for (what, home), path in itertools.product(
+        loaders.items(), ("", "nope", ".", "/", "x" * 300, "a/" * 3000, "\0", "\ud800", __file__)
+    ):
         attempt(tally, f"{what}.load", Given(repr(path)[:30], path), home.load)
 
 
@@ -287,8 +359,14 @@ def settings_of_every_kind(tally: Tally, effort: Effort) -> None:
         "Conformal": (lambda **s: atta.Conformal(**s).fit(probs, labels)(probs), ("coverage", "score", "penalty", "allowed")),
         "bins": (lambda **s: atta.bins(probs.amax(1), torch.ones(40), **s).counts, ("count", "equal_mass")),
         "evaluate": (lambda **s: atta.evaluate(probs, labels, **s), ("metrics", "simplex")),
-        "bootstrap": (lambda **s: atta.bootstrap(probs, labels, **{**few, **s}), ("metrics", "resamples", "confidence", "seed")),
-        "paired": (lambda **s: atta.paired(probs, probs, labels, **{**few, **s}), ("metrics", "resamples", "confidence", "seed")),
+        "bootstrap": (
+            lambda **s: atta.bootstrap(probs, labels, **{**few, **s}),
+            ("metrics", "resamples", "confidence", "seed"),
+        ),
+        "paired": (
+            lambda **s: atta.paired(probs, probs, labels, **{**few, **s}),
+            ("metrics", "resamples", "confidence", "seed"),
+        ),
         "reliability": (lambda **s: atta.reliability(probs, labels, **s), ("bins", "title", "width")),
         "find_method": (lambda name: atta.find_method(name), ("name",)),
         "Policy.parse": (lambda text: atta.Policy.parse(text), ("text",)),
@@ -299,10 +377,57 @@ def settings_of_every_kind(tally: Tally, effort: Effort) -> None:
 
 
 POLICIES = (
-    *("", " ", "+", "flip +", "+ flip", "flip + + crop", "flip + flip", "0 flip", "-1 crop", "1.5 crop", "5", "5 5 crop", "2 flip"),
-    *("99999999 crop", "99999999999999999999999 crop", "crop 5", "flip; rm", "flip, crop", "FLIP", "flop", "x crop", "5 x x crop"),
-    *("5 ** crop", "nan crop", "inf crop", "1e3 crop", "٣ crop", "²crop", "flip\x00", "flip\ncrop", "é", "\ud800", "a" * 10_000),
-    *("+".join(["flip"] * 5000), "(" * 500, "__class__", "aug", "aug99", "auto", "5crop+5crop", "0x5 crop", "５ crop", "1_0 crop"),
+    *(
+        "",
+        " ",
+        "+",
+        "flip +",
+        "+ flip",
+        "flip + + crop",
+        "flip + flip",
+        "0 flip",
+        "-1 crop",
+        "1.5 crop",
+        "5",
+        "5 5 crop",
+        "2 flip",
+    ),
+    *(
+        "99999999 crop",
+        "99999999999999999999999 crop",
+        "crop 5",
+        "flip; rm",
+        "flip, crop",
+        "FLIP",
+        "flop",
+        "x crop",
+        "5 x x crop",
+    ),
+    *(
+        "5 ** crop",
+        "nan crop",
+        "inf crop",
+        "1e3 crop",
+        "٣ crop",
+        "²crop",
+        "flip\x00",
+        "flip\ncrop",
+        "é",
+        "\ud800",
+        "a" * 10_000,
+    ),
+    *(
+        "+".join(["flip"] * 5000),
+        "(" * 500,
+        "__class__",
+        "aug",
+        "aug99",
+        "auto",
+        "5crop+5crop",
+        "0x5 crop",
+        "５ crop",
+        "1_0 crop",
+    ),
 )
 
 
@@ -375,18 +500,31 @@ def images_and_models(tally: Tally, effort: Effort) -> None:
     for what, call in takes.items():
         expected = _numbers(call(torch.from_numpy(floats)))
         for given in matrices(floats):
-            right = "refuse" if given.name in ("huge", "larger than float32") else "any" if given.name in ("None", "[]", "()") else given.right
+            right = (
+                "refuse"
+                if given.name in ("huge", "larger than float32")
+                else "any"
+                if given.name in ("None", "[]", "()")
+                else given.right
+            )
             if given.name in ("bytes as numbers", "shape (0, 3, 8, 8)"):
                 right = "any"  # black images, and no images for a classifier
             attempt(tally, what, given._replace(right=right), call, expected)
     for given in models():
         attempt(tally, "collect(model)", given, lambda m: atta.collect(m, pixels, **easy))
         attempt(tally, "calibrate(model)", given, lambda m: calibrate(m, pixels))
-        attempt(tally, "CalibratedClassifier(model)", given, lambda m: atta.CalibratedClassifier(m, classifier.calibrator, toys.POLICY, image_shape=toys.SHAPE))
+        attempt(
+            tally,
+            "CalibratedClassifier(model)",
+            given,
+            lambda m: atta.CalibratedClassifier(m, classifier.calibrator, toys.POLICY, image_shape=toys.SHAPE),
+        )
     _settings_of_deployment(tally, network, pixels, classifier, calibrate, easy)
 
 
-def _settings_of_deployment(tally: Tally, network: Any, pixels: Any, classifier: Any, calibrate: Any, easy: dict[str, Any]) -> None:
+def _settings_of_deployment(
+    tally: Tally, network: Any, pixels: Any, classifier: Any, calibrate: Any, easy: dict[str, Any]
+) -> None:
     """Settings of collect, calibrate and a classifier."""
     settings = ("policy", "seed", "draws", "channels", "device", "batch_size", "workers", "shards", "autocast", "origin")
     values = [*scalars(), *(Given(text, text, "any") for text in ("cuda", "meta", "nope", "cpu:7", "stratified", "last"))]
@@ -397,16 +535,45 @@ def _settings_of_deployment(tally: Tally, network: Any, pixels: Any, classifier:
             attempt(tally, f"calibrate({name}=...)", given, lambda v, n=name: calibrate(network, pixels, **{n: v}))
         for name, given in itertools.product(("policy", "image_shape", "class_names", "calibrator"), values):
             plain = {"calibrator": classifier.calibrator, "policy": toys.POLICY, "image_shape": toys.SHAPE}
-            attempt(tally, f"CalibratedClassifier({name}=...)", given, lambda v, n=name, p=plain: atta.CalibratedClassifier(network, **{**p, n: v}))
+            attempt(
+                tally,
+                f"CalibratedClassifier({name}=...)",
+                given,
+                lambda v, n=name, p=plain: atta.CalibratedClassifier(network, **{**p, n: v}),
+            )
 
 
 # ---- the command line ----------------------------------------------------------------------------------------------
 
 LONG_NAME = "x" * 300
 NUMBERS = ("-1", "0", "1e9", "99999999999999999999", "nan", "a", "", "1.5", "٣")
-NAMES = ("", ".", "/", "nope", "..", "photos", "results.json", "record.safetensors", "own_network.py", LONG_NAME, "é[bold]", "-")
+NAMES = (
+    "",
+    ".",
+    "/",
+    "nope",
+    "..",
+    "photos",
+    "results.json",
+    "record.safetensors",
+    "own_network.py",
+    LONG_NAME,
+    "é[bold]",
+    "-",
+)
 DEVICES = ("nope", "cuda", "meta", "cpu:99", "cuda:-1", "", "mps", "xla", "CPU")
-MODELS = ("os:path", ":x", "..:x", "nope:x", "own_network:nope", "own_network:raises", "own_network:odd", "json:loads", "own_network", ".a:b")
+MODELS = (
+    "os:path",
+    ":x",
+    "..:x",
+    "nope:x",
+    "own_network:nope",
+    "own_network:raises",
+    "own_network:odd",
+    "json:loads",
+    "own_network",
+    ".a:b",
+)
 OUTPUTS = ("", ".", "/", "/dev", "photos", "nope/../..", f"{LONG_NAME}.csv", "x.txt", "x.onnx", "x.pt2", "record.safetensors/x")
 USUAL: dict[str, list[str]] = {
     "compare": ["compare", "record.safetensors", "--validation", "100", "--methods", "vanilla,temperature"],
@@ -463,7 +630,9 @@ def wrong_commands(tally: Tally, effort: Effort) -> None:
         sys.path.insert(0, str(Path.cwd()))
         for line in lines if effort.scale >= 1 else words.sample(lines, effort.times(len(lines))):
             trouble = typed(line)
-            tally.count(not trouble, f"atta {' '.join(word if len(word) < 50 else word[:50] + '…' for word in line)!r}: {trouble}")
+            tally.count(
+                not trouble, f"atta {' '.join(word if len(word) < 50 else word[:50] + '…' for word in line)!r}: {trouble}"
+            )
 
 
 def typed(line: list[str]) -> str:
@@ -495,11 +664,22 @@ def typed(line: list[str]) -> str:
 os.environ.setdefault("COLUMNS", "200")
 ATTACKS = (
     Attack("inputs: arrays", "arrays of the wrong type, shape, order or content, for 13 functions", arrays_to_functions),
-    Attack("inputs: labels", "labels of the wrong type, range or number, for 7 functions and every method", labels_to_functions),
-    Attack("inputs: methods", "objects that are no predictions, for the fit and the calibrator of every method", objects_to_methods),
+    Attack(
+        "inputs: labels", "labels of the wrong type, range or number, for 7 functions and every method", labels_to_functions
+    ),
+    Attack(
+        "inputs: methods", "objects that are no predictions, for the fit and the calibrator of every method", objects_to_methods
+    ),
     Attack("inputs: records", "names of views, origins, rows and paths", views_and_records),
-    Attack("inputs: settings", "settings of every method and of eight functions, with values of every kind", settings_of_every_kind, 400),
+    Attack(
+        "inputs: settings",
+        "settings of every method and of eight functions, with values of every kind",
+        settings_of_every_kind,
+        400,
+    ),
     Attack("inputs: policies", "policies as text", policies),
-    Attack("inputs: images", "images, models and settings, for `collect`, `calibrate` and a classifier", images_and_models, 400),
+    Attack(
+        "inputs: images", "images, models and settings, for `collect`, `calibrate` and a classifier", images_and_models, 400
+    ),
     Attack("inputs: commands", "every command with one word of it wrong", wrong_commands, 600),
 )

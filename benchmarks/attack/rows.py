@@ -82,7 +82,9 @@ def through_every_method(tally: Tally, effort: Effort) -> None:
     draw = effort.generator("methods")
     promising = [name for name in atta.METHODS if atta.find_method(name).keeps_class]
     for name, k in itertools.product(promising, (CLASSES := (2, 10))):
-        fitted = [atta.find_method(name).fit(*toys.predictions(300, k, seed=seed, scale=s)) for seed, s in ((0, 2.5), (1, 40.0))]
+        fitted = [
+            atta.find_method(name).fit(*toys.predictions(300, k, seed=seed, scale=s)) for seed, s in ((0, 2.5), (1, 40.0))
+        ]
         for family, calibrator, dtype in itertools.product(FAMILIES, fitted, (torch.float32, torch.float64)):
             n = effort.times(8_000 // len(CLASSES))
             logits, views = hard_rows(family, n, k, sum(toys.repeats().values()), draw)
@@ -153,7 +155,9 @@ def exported(module: nn.Module, k: int, folder: Path) -> dict[str, Callable[[Ten
     return {**found, "ONNX Runtime": run}
 
 
-def quietly(action: Callable[[], dict[str, Callable[[Tensor, Tensor], Tensor]]]) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+def quietly(
+    action: Callable[[], dict[str, Callable[[Tensor, Tensor], Tensor]]],
+) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     """Export without what exporters say on the way."""
     import logging
     import warnings
@@ -258,6 +262,12 @@ ATTACKS = (
     Attack("class: methods", "rows through every method that promises to keep the class", through_every_method),
     Attack("class: classifier", "images through classifiers and their .pt2 and .onnx", through_a_classifier),
     Attack("class: graphs", "rows through the formula as torch.export and ONNX Runtime run it", through_graphs),
-    Attack("continuity", "rows, near-ties among them: graphs, float64 and other batches answer within 1e-5", the_same_everywhere),
-    Attack("fits at any scale", "every method fitted on logits from 1e-30 to 1e38, and on networks that are always sure", fits_at_any_scale),
+    Attack(
+        "continuity", "rows, near-ties among them: graphs, float64 and other batches answer within 1e-5", the_same_everywhere
+    ),
+    Attack(
+        "fits at any scale",
+        "every method fitted on logits from 1e-30 to 1e38, and on networks that are always sure",
+        fits_at_any_scale,
+    ),
 )

@@ -21,8 +21,8 @@ from benchmarks.attack.tally import Attack, Effort, Tally
 ROOT = Path(__file__).parents[2]
 SECTIONS = ("rows", "inputs", "files", "writers", "twins", "surroundings")
 ALONE = {  # one thread each, and nothing from the network
-    **{name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")},
-    **{name: "1" for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")},
+    **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
+    **dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"), "1"),
     "PYTHONWARNINGS": "ignore",
     "TQDM_DISABLE": "1",
 }
@@ -79,7 +79,9 @@ def _write(log: Path, line: dict[str, object]) -> None:
 def run(sections: Sequence[str], only: str, effort: Effort, *, say: Callable[[str], None], at_once: int = 2) -> list[Outcome]:
     """Run the sections, some at a time, and give what came out in their order."""
     with ThreadPoolExecutor(at_once) as pool:
-        return [one for found in pool.map(lambda section: list(_section(section, only, effort, say)), sections) for one in found]
+        return [
+            one for found in pool.map(lambda section: list(_section(section, only, effort, say)), sections) for one in found
+        ]
 
 
 def _section(section: str, only: str, effort: Effort, say: Callable[[str], None]) -> Iterator[Outcome]:

@@ -41,7 +41,9 @@ def _pair(tally: Tally, one: Resumed, folder: Path, act: object, pause: float, e
     what = f"{one.name} twice, {pause:.1f} s apart"
     for end in ended:
         tally.count(not end.trouble, f"{what}: {end.trouble}")
-    tally.count(any(not end.code for end in ended), f"{what}: neither ended well: {ended[0].text[-150:]} {ended[1].text[-150:]}")
+    tally.count(
+        any(not end.code for end in ended), f"{what}: neither ended well: {ended[0].text[-150:]} {ended[1].text[-150:]}"
+    )
     try:
         found = answer(lambda: one.read(path), log=folder.parent / "log.txt")
     except RuntimeError as error:

@@ -97,7 +97,9 @@ def writers() -> tuple[Writer, ...]:
         Writer("calibrator.save", "out.safetensors", _of(_calibrator), _hash(files.read_calibrator), 25),
         Writer("Results.save", "out.json", _of(toys.results), _hash(files.read_results), 25),
         Writer("classifier.save, a file", "classifier.safetensors", _of(_classifier), _hash(files.read_classifier), 25),
-        Writer("classifier.save, a folder", "folder", _of(_classifier), _hash(lambda path: files.read_classifier(path / "x")), 40),
+        Writer(
+            "classifier.save, a folder", "folder", _of(_classifier), _hash(lambda path: files.read_classifier(path / "x")), 40
+        ),
         Writer("report", "out.html", _report, _hash(_read_page), 4),
         Writer("figure", "out.svg", _figure, _hash(_read_page), 4),
         Writer("export, .pt2", "out.pt2", _export, _hash(_read_graph), 4),
@@ -108,10 +110,27 @@ def writers() -> tuple[Writer, ...]:
 @cache
 def warm() -> None:
     """Import now what each child would have to import, and nothing that starts threads."""
-    for name in ("altair", "jinja2", "vl_convert", "scipy.optimize", "onnxscript", "onnxruntime", "PIL.Image", "sklearn.datasets"):
+    for name in (
+        "altair",
+        "jinja2",
+        "vl_convert",
+        "scipy.optimize",
+        "onnxscript",
+        "onnxruntime",
+        "PIL.Image",
+        "sklearn.datasets",
+    ):
         with contextlib.suppress(ImportError):
             import_module(name)
-    for name in ("report.page", "figures.write", "deploy.predict", "deploy.calibrate", "experiments.run", "cli.app", "paper.reproduce"):
+    for name in (
+        "report.page",
+        "figures.write",
+        "deploy.predict",
+        "deploy.calibrate",
+        "experiments.run",
+        "cli.app",
+        "paper.reproduce",
+    ):
         import_module(f"atta.{name}")
     import_module("torch._dynamo")
     import_module("torch.onnx._internal.exporter._core")
@@ -142,7 +161,11 @@ def leftovers(folder: Path, keep: set[str]) -> list[str]:
 
 def inside(folder: Path) -> list[str]:
     """Temporary files at any depth: hidden ones, and those that end as parts do."""
-    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.name.startswith(".") or p.name.endswith((".part", ".tmp", ".lock")))
+    return sorted(
+        str(p.relative_to(folder))
+        for p in folder.rglob("*")
+        if p.name.startswith(".") or p.name.endswith((".part", ".tmp", ".lock"))
+    )
 
 
 def _versions(writer: Writer, folder: Path, log: Path) -> tuple[str, str]:
@@ -245,10 +268,16 @@ def writers_on_a_full_disk(tally: Tally, effort: Effort) -> None:
                 # What a child prints goes to a file, too, which has no room either: it goes through a pipe.
                 ended = _piped(act, log)
                 right = ended.code == 1 and not ended.trouble
-                tally.count(right, f"{writer.name}, room for {part} of {size} bytes: {ended.trouble or f'exit code {ended.code}, expected a sentence and 1'}")
+                tally.count(
+                    right,
+                    f"{writer.name}, room for {part} of {size} bytes: {ended.trouble or f'exit code {ended.code}, expected a sentence and 1'}",
+                )
                 whole, reason = _whole(writer, path, log, {old})
                 left = leftovers(folder, {writer.output}) + inside(folder)
-                tally.count(whole and not left, f"{writer.name}, room for {part} bytes: {'' if whole else reason} left: {', '.join(left[:3])}")
+                tally.count(
+                    whole and not left,
+                    f"{writer.name}, room for {part} bytes: {'' if whole else reason} left: {', '.join(left[:3])}",
+                )
 
 
 def _piped(action: Callable[[], object], log: Path) -> Any:
@@ -308,13 +337,31 @@ def resumed() -> tuple[Resumed, ...]:
     own = ("--batch-size", "4")
     slow = ("own_network:slow", "photos")
     return (
-        Resumed("collect", ("collect", *slow, "--policy", "flip + 2 crop", *own, "-o"), "out.safetensors", _hash(files.read_record), 10),
+        Resumed(
+            "collect",
+            ("collect", *slow, "--policy", "flip + 2 crop", *own, "-o"),
+            "out.safetensors",
+            _hash(files.read_record),
+            10,
+        ),
         Resumed("predict", ("predict", "classifier", "photos", *own, "-o"), "out.csv", _read_text, 8),
         Resumed("predict, .jsonl", ("predict", "classifier", "photos", *own, "-o"), "out.jsonl", _read_text, 4),
         Resumed("calibrate", ("calibrate", *slow, "--policy", "flip", *own, "-o"), "made", _calibrated, 5),
-        Resumed("train", ("train", "digits", "--model", "small_cnn", "--steps", "40", "--device", "cpu", "-o"), "trained", _read_weights, 5),
+        Resumed(
+            "train",
+            ("train", "digits", "--model", "small_cnn", "--steps", "40", "--device", "cpu", "-o"),
+            "trained",
+            _read_weights,
+            5,
+        ),
         Resumed("fit", ("fit", "record.safetensors", "-o"), "out.safetensors", _hash(files.read_calibrator), 3),
-        Resumed("compare", ("compare", "record.safetensors", "--validation", "100", "--methods", "vanilla,v-atta", "--json"), "out.json", _scores, 3),
+        Resumed(
+            "compare",
+            ("compare", "record.safetensors", "--validation", "100", "--methods", "vanilla,v-atta", "--json"),
+            "out.json",
+            _scores,
+            3,
+        ),
         Resumed("run", ("run", "experiment.toml", "--records", ".", "-o"), "out.json", _scores, 3),
     )
 
@@ -335,7 +382,9 @@ def _calibrated(path: Path) -> str:
 def _scores(path: Path) -> str:
     import atta
 
-    return json.dumps([(row.method, row.metric, row.split, row.value) for row in atta.Results.load(path) if row.metric in ("brier", "nll")])
+    return json.dumps(
+        [(row.method, row.metric, row.split, row.value) for row in atta.Results.load(path) if row.metric in ("brier", "nll")]
+    )
 
 
 def killed_commands(tally: Tally, effort: Effort) -> None:
@@ -366,7 +415,10 @@ def killed_commands(tally: Tally, effort: Effort) -> None:
                 except RuntimeError as error:
                     same, ended = False, ended if ended.trouble else type(ended)(ended.code, f"{ended.text} {error}", 0)
                 what = f"{one.name}, killed and run again"
-                tally.count(not ended.code and same, f"{what}: {ended.trouble or ('another result than without' if not ended.code else ended.text[-200:])}")
+                tally.count(
+                    not ended.code and same,
+                    f"{what}: {ended.trouble or ('another result than without' if not ended.code else ended.text[-200:])}",
+                )
                 tally.count(not left, f"{what}: there is {', '.join(left[:3])}")
                 for name in leftovers(folder, keep):
                     _remove(folder / name)
@@ -429,8 +481,28 @@ def _remove(path: Path) -> None:
 
 
 ATTACKS = (
-    Attack("kill: writers", "kill -9 while a file is written over an old one: the old or the new one is whole, and nothing stays", killed_writers, 400),
-    Attack("kill: commands", "kill -9 at any time, then the same command: the same bits as without, and nothing stays", killed_commands, 400),
-    Attack("full disk: writers", "no room for all of a file: a sentence, the old one whole, no part of the new one", writers_on_a_full_disk, 300),
-    Attack("full disk: commands", "no room while a command runs: a sentence, the old output whole; with room, it goes on", commands_on_a_full_disk, 300),
+    Attack(
+        "kill: writers",
+        "kill -9 while a file is written over an old one: the old or the new one is whole, and nothing stays",
+        killed_writers,
+        400,
+    ),
+    Attack(
+        "kill: commands",
+        "kill -9 at any time, then the same command: the same bits as without, and nothing stays",
+        killed_commands,
+        400,
+    ),
+    Attack(
+        "full disk: writers",
+        "no room for all of a file: a sentence, the old one whole, no part of the new one",
+        writers_on_a_full_disk,
+        300,
+    ),
+    Attack(
+        "full disk: commands",
+        "no room while a command runs: a sentence, the old output whole; with room, it goes on",
+        commands_on_a_full_disk,
+        300,
+    ),
 )
