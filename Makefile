@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: setup demo reproduce test check bench docs picture clean
+.PHONY: setup demo reproduce test check bench attack docs picture clean
 
 setup: $(STAMP)
 
@@ -30,6 +30,9 @@ test: check  ## lint, types and every test
 
 bench: $(STAMP)  ## speed and memory against peers, as ratios measured in one run
 	$(BIN)/python -m benchmarks
+
+attack: $(STAMP)  ## try to break what is promised, for some minutes; docs/reliability.md says what came of it
+	$(BIN)/python -m benchmarks.attack --page docs/reliability.md
 
 docs: $(STAMP)  ## the generated pages
 	$(BIN)/python docs/generate.py

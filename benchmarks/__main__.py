@@ -2,6 +2,6 @@
 
 import runpy
 
-for name in ("fit", "shrunk", "dirichlet", "predict", "class_kept", "cost", "collect", "deploy"):
+for name in ("fit", "shrunk", "dirichlet", "predict", "cost", "collect", "deploy"):
     print(f"\n## benchmarks/{name}.py\n", flush=True)
     runpy.run_module(f"benchmarks.{name}", run_name="__main__")

@@ -27,8 +27,9 @@ def twins(tally: Tally, effort: Effort) -> None:
             draw = effort.random(one.name)
             for i in range(effort.times(4)):
                 _remove(path)
-                pause = 0.0 if i % 2 else draw.uniform(0, alone.seconds)
+                pause = draw.uniform(0, alone.seconds) if i % 2 else 0.0
                 _pair(tally, one, folder, act, pause, expected, keep)
+            _remove(path)
 
 
 def _pair(tally: Tally, one: Resumed, folder: Path, act: object, pause: float, expected: str, keep: set[str]) -> None:

@@ -197,7 +197,11 @@ def killed_writers(tally: Tally, effort: Effort) -> None:
                 time.sleep(draw.uniform(0, 1.5 * length))
                 child.kill()
                 child.wait()
-                tally.count(*_whole(writer, path, log, {old, new}))
+                whole, reason = _whole(writer, path, log, {old, new})
+                tally.count(whole, reason)
+                if not whole:  # so that the next kill has something to destroy
+                    _remove(path)
+                    run(lambda w=writer, p=path: w.make(0)(p), log=log)
             trouble = run(lambda w=writer, p=path: w.make(0)(p), log=log).trouble
             left = leftovers(folder, {writer.output}) + inside(folder)
             tally.count(not trouble and not left, f"{writer.name}: {trouble} after the next run there is {', '.join(left[:3])}")
