@@ -5,6 +5,9 @@
 
 The network runs once a split; every policy, method and metric then works from the record. A file holds the tensors
 `logits` (n k), `view.<name>` (n r k), `labels` (n, optional), and text metadata.
+
+Rehearsals lie beside the views under names that begin with `rehearse-`: the images made worse on purpose (`images.rehearsals`),
+which fits learn from what a shift does to the network. They are no kinds of view, and cost no pass when deployed.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from atta.files import whole_file
 from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits
 
 VIEW_PREFIX = "view."
+REHEARSAL = "rehearse-"
+"""What the names of rehearsals begin with: passes over images made worse on purpose, for fits alone, never blended."""
 BUNDLED = Path(__file__).parent / "records"
 FLOAT16_MAX = torch.finfo(torch.float16).max
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -92,13 +97,23 @@ class Predictions:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of the kinds of view."""
-        return tuple(self.views)
+        """The names of the kinds of view, rehearsals not among them."""
+        return tuple(kind for kind in self.views if not kind.startswith(REHEARSAL))
+
+    @property
+    def repeats(self) -> dict[str, int]:
+        """How many repeats there are of each kind of view."""
+        return {kind: self.views[kind].shape[1] for kind in self.kinds}
+
+    @property
+    def rehearsals(self) -> tuple[str, ...]:
+        """The names of the rehearsals: passes for fits alone."""
+        return tuple(kind for kind in self.views if kind.startswith(REHEARSAL))
 
     @property
     def passes(self) -> int:
-        """How often the network ran for each image."""
-        return 1 + sum(view.shape[1] for view in self.views.values())
+        """How often the network ran for each image, rehearsals apart."""
+        return 1 + sum(self.repeats.values())
 
     def view_logits(self, kinds: Sequence[str]) -> ViewLogits:
         """Return one row a kind: the mean over its repeats, in logit space."""
@@ -113,7 +128,8 @@ class Predictions:
         return self._trusted(self.logits[index], {name: view[index] for name, view in self.views.items()})
 
     def __repr__(self) -> str:
-        views = ", ".join(f"{view.shape[1]} {name}" for name, view in self.views.items()) or "no views"
+        views = ", ".join(f"{count} {kind}" for kind, count in self.repeats.items()) or "no views"
+        views += f"; {', '.join(self.rehearsals)}" if self.rehearsals else ""
         return f"Predictions({len(self)} images, {self.classes} classes; {views})"
 
     def chunks(self, rows: int) -> Iterator[Predictions]:
@@ -122,15 +138,21 @@ class Predictions:
             yield self[start : start + rows]
 
     def select(self, kinds: Sequence[str]) -> Predictions:
-        """Return the predictions with only these kinds of view, in this order."""
-        return self._trusted(self.logits, {kind: self.views[kind] for kind in self.check_kinds(kinds)})
+        """Return the predictions with only these kinds of view, in this order; rehearsals stay, for they are none."""
+        kept = dict.fromkeys([*self.check_kinds(kinds), *self.rehearsals])
+        return self._trusted(self.logits, {kind: self.views[kind] for kind in kept})
 
     def take(self, repeats: Mapping[str, int]) -> Predictions:
-        """Return the predictions with only these kinds of view, each with its first so many repeats."""
+        """Return the predictions with only these kinds of view, each with its first so many repeats; rehearsals stay."""
         for kind in self.check_kinds(list(repeats)):
             if repeats[kind] > (have := self.views[kind].shape[1]):
                 raise InputError(f"expected predictions with {repeats[kind]} {kind} views an image, got {have}")
-        return self._trusted(self.logits, {kind: self.views[kind][:, :count] for kind, count in repeats.items()})
+        taken = {kind: self.views[kind][:, :count] for kind, count in repeats.items()}
+        return self._trusted(self.logits, taken | {kind: self.views[kind] for kind in self.rehearsals if kind not in taken})
+
+    def unrehearsed(self) -> Predictions:
+        """Return the predictions without their rehearsals: what a deployed calibrator is given."""
+        return self._trusted(self.logits, {kind: self.views[kind] for kind in self.kinds})
 
     def to(self, *args: Any, **kwargs: Any) -> Predictions:
         """Move or cast every tensor, as `Tensor.to` does."""
@@ -222,7 +244,7 @@ class Record:
         tensors |= {VIEW_PREFIX + name: view for name, view in predictions.views.items()}
         if self.labels is not None:
             tensors["labels"] = self.labels
-        metadata = {**self.origin, "kinds": ",".join(predictions.kinds)}
+        metadata = {**self.origin, "kinds": ",".join(predictions.views)}
         return write_tensors(path, tensors, metadata)
 
     @classmethod

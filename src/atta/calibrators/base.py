@@ -189,7 +189,7 @@ class Calibrator(nn.Module, ABC):
             raise InputError(f"a calibrator takes atta.Predictions (of logits, or a record's .predictions), got {got}")
         if predictions.classes != self.classes:
             raise InputError(f"this calibrator was fitted on {self.classes} classes, got predictions of {predictions.classes}")
-        used = predictions.select(self.kinds)
+        used = predictions.select(self.kinds).unrehearsed()
         state = next(self.buffers(), None)
         device = used.logits.device if state is None else state.device
         dtype = _computing_dtype(used)
