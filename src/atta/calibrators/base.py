@@ -132,6 +132,22 @@ class Calibrator(nn.Module, ABC):
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Map tensors to probabilities: no checks, no Python values, fit for `torch.export`."""
 
+    def softened(self, softness: float) -> Calibrator:
+        """Return one like it that is less sure: all logits times `softness`, in (0, 1], the class as it was.
+
+        Only where that folds into what was learned; the others say that they cannot.
+        """
+        raise InputError(
+            f"expected a method whose answer can be softened, such as temperature or c-atta, got {self.method.name}"
+        )
+
+    def _like(self, other: Calibrator) -> Calibrator:
+        """Tell another calibrator how this one came about, as far as it knows itself."""
+        for name in ("classes", "method"):
+            if name in self.__dict__:
+                setattr(other, name, getattr(self, name))
+        return other
+
     @property
     def stages(self) -> tuple[tuple[str, ...], ...]:
         """The kinds of view in the order in which an image is shown in them; most calibrators need all of them at once."""

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from atta import __version__
-from atta.cli import deploy, experiments, networks, pages, records
+from atta.cli import deploy, experiments, networks, pages, records, shift
 from atta.cli.terminal import err, out
 from atta.errors import InputError
 
@@ -51,6 +51,7 @@ for command in (  # in the order of --help
     *(networks.train, networks.collect),
     records.search,
     *(deploy.calibrate, deploy.export, deploy.predict),
+    *(shift.drift, shift.adapt),
     *(experiments.run, experiments.reproduce),
     pages.report,
     experiments.demo,

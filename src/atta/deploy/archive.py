@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from atta.calibrators import Calibrator, restore
+from atta.calibrators.shift import Adaptation, Reference
 from atta.collection.runner import check_takes
 from atta.deploy.summary import Summary
 from atta.errors import InputError
@@ -49,6 +50,10 @@ class Archived(nn.Module):
     image_shape: tuple[int, ...]
     class_names: tuple[str, ...]
     summary: Summary | None
+    reference: Reference | None = None
+    adapted: Adaptation | None = None
+    before: tuple[Calibrator, ...] = ()
+    """The calibrator that was adapted, if one was: in a tuple, for it is no part of what answers."""
 
     def about(self) -> dict[str, Any]:
         """Describe the classifier in plain words and numbers: what its file says of it."""
@@ -67,6 +72,8 @@ class Archived(nn.Module):
             "dtype": str(dtype_of(self.model)).removeprefix("torch."),
             "model": description.describe(self.model),
             "summary": None if self.summary is None else asdict(self.summary),
+            "reference": None if self.reference is None else self.reference.json(),
+            "adapted": None if self.adapted is None else asdict(self.adapted),
         }
         plain: dict[str, Any] = json.loads(json.dumps(about))
         return plain
@@ -74,6 +81,8 @@ class Archived(nn.Module):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a folder, or one file if the name ends in .safetensors: safetensors and JSON, no pickle."""
         parts = {"calibrator": Part(self.calibrator.state_dict(), self.calibrator.header())}
+        for before in self.before:
+            parts["before"] = Part(before.state_dict(), before.header())
         if description.has_weights(self.model):
             parts["model"] = Part(self.model.state_dict(), {})
         return write(path, self.about(), parts)
@@ -100,6 +109,10 @@ class Archived(nn.Module):
             policy = Policy.parse(about["policy"], views=views) if about["policy"] else Policy(())
             summary = None if about["summary"] is None else Summary(**about["summary"])
             names = tuple(about["class_names"])
+            # Archives of before there were any have none; `adapt` and `drift` then say what is missing.
+            reference = None if about.get("reference") is None else Reference.read(about["reference"])
+            adapted = None if about.get("adapted") is None else Adaptation(**about["adapted"])
+            before = (restore(*parts["before"], path=path),) if adapted is not None else ()
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path} is damaged: {type(error).__name__} {error}") from None
         if model is not None:
@@ -113,7 +126,9 @@ class Archived(nn.Module):
             network.load_state_dict(weights)
         if device is not None:
             network, calibrator = network.to(device), calibrator.to(device)
-        return cls(network, calibrator, policy, image_shape=shape, class_names=names, summary=summary)
+        loaded = cls(network, calibrator, policy, image_shape=shape, class_names=names, summary=summary)
+        loaded.reference, loaded.adapted, loaded.before = reference, adapted, before
+        return loaded
 
 
 # ---- the format ----------------------------------------------------------------------------------------------------
