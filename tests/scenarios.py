@@ -68,6 +68,20 @@ def toy(
     return Predictions((confidence * truth).to(dtype), {kind: view.to(dtype) for kind, view in views.items()}), labels
 
 
+def rehearsed(n: int = 800, k: int = 6, *, seed: int = 0, fade: float = 0.0) -> tuple[Predictions, Tensor]:
+    """A network, mostly right, its mirror images, and rehearsals in which what it sees fades, as `fade` says of all."""
+    g = torch.Generator().manual_seed(seed)
+    labels = torch.randint(k, (n,), generator=g)
+    truth = 4.0 * torch.nn.functional.one_hot(labels, k)
+    common = torch.randn(n, k, generator=g)
+
+    def look(fade: float) -> Tensor:
+        return 2.0 * ((1 - fade) * truth + common + torch.randn(n, k, generator=g))
+
+    views = {"flip": look(fade)[:, None], "rehearse-3": look(0.3)[:, None], "rehearse-5": look(0.6)[:, None]}
+    return Predictions(look(fade), views), labels
+
+
 def check_same(together: list[Calibrator], alone: list[Calibrator]) -> None:
     """Two lists of calibrators are the same, bit for bit."""
     assert len(together) == len(alone)

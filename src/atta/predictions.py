@@ -6,6 +6,9 @@
 The network runs once a split; every policy, method and metric then works from the record. A file holds the tensors
 `logits` (n k), `view.<name>` (n r k), `labels` (n, optional), and text metadata: the origin, the order of the views as
 `kinds`, and a digest of all of it, by which a file that was damaged is found out. Files without one are read as well.
+
+Rehearsals lie beside the views under names that begin with `rehearse-`: the images made worse on purpose (`images.rehearsals`),
+which fits learn from what a shift does to the network. They are no kinds of view, and cost no pass when deployed.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from atta.files import check_digest, digest, named, whole_file
 from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits
 
 VIEW_PREFIX = "view."
+REHEARSAL = "rehearse-"
+"""What the names of rehearsals begin with: passes over images made worse on purpose, for fits alone, never blended."""
 BUNDLED = Path(__file__).parent / "records"
 HASH, DIGEST, ORIGIN = "atta.hash", "atta.digest", "atta.origin"
 """Names in the metadata that are ours: how the digest was made, the digest, and what of an origin has one of these names."""
@@ -101,13 +106,23 @@ class Predictions:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of the kinds of view."""
-        return tuple(self.views)
+        """The names of the kinds of view, rehearsals not among them."""
+        return tuple(kind for kind in self.views if not kind.startswith(REHEARSAL))
+
+    @property
+    def repeats(self) -> dict[str, int]:
+        """How many repeats there are of each kind of view."""
+        return {kind: self.views[kind].shape[1] for kind in self.kinds}
+
+    @property
+    def rehearsals(self) -> tuple[str, ...]:
+        """The names of the rehearsals: passes for fits alone."""
+        return tuple(kind for kind in self.views if kind.startswith(REHEARSAL))
 
     @property
     def passes(self) -> int:
-        """How often the network ran for each image."""
-        return 1 + sum(view.shape[1] for view in self.views.values())
+        """How often the network ran for each image, rehearsals apart."""
+        return 1 + sum(self.repeats.values())
 
     def view_logits(self, kinds: Sequence[str]) -> ViewLogits:
         """Return one row a kind: the mean over its repeats, in logit space."""
@@ -122,7 +137,8 @@ class Predictions:
         return self._trusted(self.logits[index], {name: view[index] for name, view in self.views.items()})
 
     def __repr__(self) -> str:
-        views = ", ".join(f"{view.shape[1]} {name}" for name, view in self.views.items()) or "no views"
+        views = ", ".join(f"{count} {kind}" for kind, count in self.repeats.items()) or "no views"
+        views += f"; {', '.join(self.rehearsals)}" if self.rehearsals else ""
         return f"Predictions({len(self)} images, {self.classes} classes; {views})"
 
     def chunks(self, rows: int) -> Iterator[Predictions]:
@@ -131,15 +147,21 @@ class Predictions:
             yield self[start : start + rows]
 
     def select(self, kinds: Sequence[str]) -> Predictions:
-        """Return the predictions with only these kinds of view, in this order."""
-        return self._trusted(self.logits, {kind: self.views[kind] for kind in self.check_kinds(kinds)})
+        """Return the predictions with only these kinds of view, in this order; rehearsals stay, for they are none."""
+        kept = dict.fromkeys([*self.check_kinds(kinds), *self.rehearsals])
+        return self._trusted(self.logits, {kind: self.views[kind] for kind in kept})
 
     def take(self, repeats: Mapping[str, int]) -> Predictions:
-        """Return the predictions with only these kinds of view, each with its first so many repeats."""
+        """Return the predictions with only these kinds of view, each with its first so many repeats; rehearsals stay."""
         for kind in self.check_kinds(list(repeats)):
             if repeats[kind] > (have := self.views[kind].shape[1]):
                 raise InputError(f"expected predictions with {repeats[kind]} {kind} views an image, got {have}")
-        return self._trusted(self.logits, {kind: self.views[kind][:, :count] for kind, count in repeats.items()})
+        taken = {kind: self.views[kind][:, :count] for kind, count in repeats.items()}
+        return self._trusted(self.logits, taken | {kind: self.views[kind] for kind in self.rehearsals if kind not in taken})
+
+    def unrehearsed(self) -> Predictions:
+        """Return the predictions without their rehearsals: what a deployed calibrator is given."""
+        return self._trusted(self.logits, {kind: self.views[kind] for kind in self.kinds})
 
     def to(self, *args: Any, **kwargs: Any) -> Predictions:
         """Move or cast every tensor, as `Tensor.to` does."""
@@ -238,7 +260,7 @@ class Record:
         metadata = {key: value for key, value in self.origin.items() if key not in RESERVED}
         if hidden := {key: value for key, value in self.origin.items() if key in RESERVED}:
             metadata[ORIGIN] = json.dumps(hidden)
-        metadata["kinds"] = json.dumps(predictions.kinds, ensure_ascii=False)
+        metadata["kinds"] = json.dumps(list(predictions.views), ensure_ascii=False)
         return write_tensors(path, tensors, metadata)
 
     @classmethod

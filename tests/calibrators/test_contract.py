@@ -20,6 +20,8 @@ from atta.calibrators import (
     AdaptiveTTA,
     Calibrator,
     Dirichlet,
+    HedgedCATTA,
+    HedgedTemperature,
     Histogram,
     Isotonic,
     MeanTTA,
@@ -35,6 +37,7 @@ from atta.calibrators import (
 )
 from scenarios import KINDS, check_same, toy
 
+pytestmark = pytest.mark.filterwarnings("ignore:nothing that was recorded")  # hedged methods, of toy data that nothing hurts
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -66,6 +69,8 @@ SETTINGS: dict[str, Method] = {
     "selective-v-atta": SelectiveVATTA(views=["crop"]),
     "sequential-v-atta": SequentialVATTA(views=["crop", "flip"], passes=3, blend="v-atta"),
     "shrunk-m-atta": ShrunkMATTA(strengths=[1.0], folds=2),
+    "hedged-temperature": HedgedTemperature(),
+    "hedged-c-atta": HedgedCATTA(),
 }
 
 

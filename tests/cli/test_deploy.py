@@ -96,3 +96,16 @@ def test_where_to_write_is_checked_before_the_network_runs(tmp_path: Path) -> No
         error = run(*arguments, ok=False).exception
         assert isinstance(error, InputError)
         assert sentence in str(error)
+
+
+def test_images_without_labels_are_held_against_the_validation_images_and_adapted_to(photos: Path, tmp_path: Path) -> None:
+    own = ["--model", "own_network:network"]
+    run("calibrate", "own_network:network", "photos", "-o", "classifier", "--policy", "flip", "--method", "temperature")
+    few = run("drift", "classifier", "photos", *own, ok=False)
+    assert "at least 32 images" in str(few.exception)
+    for path in list(photos.glob("*/0*.png")):
+        path.with_name(f"again-{path.name}").write_bytes(path.read_bytes())
+    done = run("drift", "classifier", "photos", "--json", "drift.json", *own)
+    found = json.loads((tmp_path / "drift.json").read_text())
+    assert found["sentence"] in done.stdout
+    assert found["images"] == 50

@@ -18,11 +18,15 @@ from scenarios import (
     LABELS,
     SEVEN,
     Angry,
+    Counting,
     Items,
     Scripted,
     Stream,
     Sums,
     close,
+    linear,
+    mostly_right,
+    pixels,
     run,
     same,
     small_network,
@@ -431,3 +435,76 @@ def test_a_seed_is_a_whole_number():
     for seed in ("a", None, 1.5):
         with pytest.raises(InputError, match="seed: expected a whole number, got"):
             as_seed(seed)
+
+
+# ---- rehearsals
+
+
+def test_rehearsals_lie_beside_the_views_and_are_none_of_them(tmp_path):
+    record = run(twenty(), LABELS, rehearse=[3, 5])
+    predictions = record.predictions
+    assert predictions.rehearsals == ("rehearse-3", "rehearse-5")
+    assert predictions.kinds == run(twenty()).predictions.kinds
+    assert predictions.passes == 7
+    assert predictions.select(["flip"]).rehearsals == predictions.take({"flip": 1}).rehearsals == predictions.rehearsals
+    assert predictions.unrehearsed().rehearsals == ()
+    assert "rehearse-3" in repr(predictions)
+    again = atta.Record.load(record.save(tmp_path / "record.safetensors"))
+    assert same(again, record)
+    assert again.predictions.rehearsals == predictions.rehearsals
+
+
+def test_rehearsals_are_drawn_by_the_image_whatever_the_draws_and_the_batches():
+    images = twenty()
+    alone = run(images, draws="stratified", rehearse=[4], batch_size=3).predictions.views["rehearse-4"]
+    torch.testing.assert_close(alone, run(images, rehearse=[4]).predictions.views["rehearse-4"], rtol=1e-5, atol=1e-3)
+
+
+def test_a_ladder_is_climbed_where_accuracy_has_hardly_fallen():
+    model = Counting()
+    labels = model.inner(pixels() / 255).argmax(1)
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(192, 3, bias=False))  # sees nothing but the mean: little hurts it
+    with torch.no_grad():
+        flat[1].weight.copy_(torch.tensor([[1.0], [0.0], [-1.0]]).expand(3, 192))
+    record = run(pixels(), flat(pixels() / 255).argmax(1), model=flat, policy="flip", rehearse=True)
+    assert record.predictions.rehearsals == ("rehearse-3", "rehearse-5")
+    record = run(pixels(), labels, model=model, policy="flip", rehearse=True)
+    assert model.seen == 60 * (2 + len(record.predictions.rehearsals))
+    assert 1 <= len(record.predictions.rehearsals) <= 3
+
+
+def test_a_ladder_is_gone_down_where_nothing_is_left_of_accuracy():
+    class Fine(nn.Module):
+        """Knows an image by its smallest digits, which no corruption leaves."""
+
+        def forward(self, images):
+            return nn.functional.one_hot((images.double().mean((1, 2, 3)) * 1e7).long() % 20, 20).float() * 5
+
+    model = Fine()
+    labels = model(pixels().float() / 255).argmax(1)
+    assert run(pixels(), labels, model=model, policy="flip", rehearse=True).predictions.rehearsals == (
+        "rehearse-3",
+        "rehearse-1",
+    )
+
+
+def test_a_ladder_needs_labels_and_says_so_before_the_network_runs():
+    model = Counting()
+    with pytest.raises(InputError, match=r"rehearse: expected labels.*rehearse=\[3, 5\]"):
+        run(pixels(), model=model, rehearse=True)
+    assert model.seen == 0
+    items = Items(pixels() / 255, mostly_right(linear()))
+    assert run(items, model=linear(), rehearse=True).predictions.rehearsals
+
+
+def test_images_that_come_once_are_rehearsed_at_fixed_severities():
+    record = run(Stream(twenty() / 255), rehearse=True)
+    assert record.predictions.rehearsals == ("rehearse-2", "rehearse-3", "rehearse-5")
+
+
+def test_a_ladder_that_was_interrupted_goes_on_from_its_shards(tmp_path):
+    labels = mostly_right(linear())
+    whole = run(pixels(), labels, model=Counting(), rehearse=True, shards=tmp_path / "shards")
+    again = Counting()
+    assert same(run(pixels(), labels, model=again, rehearse=True, shards=tmp_path / "shards"), whole)
+    assert again.seen == 0

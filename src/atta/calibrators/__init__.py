@@ -12,8 +12,10 @@ A method is a frozen dataclass of settings, a calibrator an `nn.Module` of buffe
 | convex    | ViewBlend                     | c-atta                                        |
 | shrunk    | ViewBlend                     | shrunk-m-atta                                 |
 | selective | StagedBlend                   | selective-v-atta, sequential-v-atta           |
+| hedged    | Temperature, ViewBlend        | hedged-temperature, hedged-c-atta             |
 
-Beside them: `conformal` makes sets of classes of any calibrator's answers, `crossval` judges methods on held-out images,
+Beside them: `shift` estimates the accuracy on images without labels and softens a calibrator to it, `conformal` makes sets of
+classes of any calibrator's answers, `crossval` judges methods on held-out images,
 `fitting` finds minima, and `slopes` is the gradient of M-ATTA's loss, written out.
 """
 
@@ -32,6 +34,7 @@ from atta.calibrators.atta import MATTA, VATTA, ViewBlend
 from atta.calibrators.averages import AdaptiveTTA, AverageBlend, MeanTTA, MeanTTATemperature, ViewMean
 from atta.calibrators.base import Calibrator, Method, check_format
 from atta.calibrators.convex import CATTA
+from atta.calibrators.hedged import HedgedCATTA, HedgedTemperature
 from atta.calibrators.probability_maps import Histogram, Isotonic, Polyline, Steps
 from atta.calibrators.scaling import Affine, Dirichlet, Temperature, TemperatureScaling, Vanilla
 from atta.calibrators.selective import SelectiveVATTA, SequentialVATTA, StagedBlend
@@ -50,6 +53,8 @@ __all__ = [
     "AverageBlend",
     "Calibrator",
     "Dirichlet",
+    "HedgedCATTA",
+    "HedgedTemperature",
     "Histogram",
     "Isotonic",
     "MeanTTA",
@@ -88,6 +93,8 @@ METHODS: dict[str, type[Method]] = {
         CATTA,
         SelectiveVATTA,
         SequentialVATTA,
+        HedgedTemperature,
+        HedgedCATTA,
     )
 }
 CALIBRATORS: dict[str, type[Calibrator]] = {

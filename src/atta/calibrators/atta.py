@@ -71,6 +71,11 @@ class ViewBlend(Calibrator):
             return weighted_sum(rows, weights).softmax(dim=-1)
         return fuse(torch.stack(rows, dim=1), weights, space=self.space)
 
+    def softened(self, softness: float) -> Calibrator:
+        """Scale the weights down and the temperature up, so that both sides of the blend are softer."""
+        before = torch.ones_like(self.limit) if self.temperature is None else self.temperature
+        return self._like(ViewBlend(self.weights * softness, self.limit, before / softness, **self.options))
+
     def base(self, logits: Logits) -> Probs:
         """What the views are blended into: the softmax, at its temperature if there is one."""
         return base_probs(logits) if self.temperature is None else scaled(logits, self.temperature.to(logits))

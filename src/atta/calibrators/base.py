@@ -134,6 +134,22 @@ class Calibrator(nn.Module, ABC):
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Map tensors to probabilities: no checks, no Python values, fit for `torch.export`."""
 
+    def softened(self, softness: float) -> Calibrator:
+        """Return one like it that is less sure: all logits times `softness`, in (0, 1], the class as it was.
+
+        Only where that folds into what was learned; the others say that they cannot.
+        """
+        raise InputError(
+            f"expected a method whose answer can be softened, such as temperature or c-atta, got {self.method.name}"
+        )
+
+    def _like(self, other: Calibrator) -> Calibrator:
+        """Tell another calibrator how this one came about, as far as it knows itself."""
+        for name in ("classes", "method"):
+            if name in self.__dict__:
+                setattr(other, name, getattr(self, name))
+        return other
+
     @property
     def stages(self) -> tuple[tuple[str, ...], ...]:
         """The kinds of view in the order in which an image is shown in them; most calibrators need all of them at once."""
@@ -191,7 +207,7 @@ class Calibrator(nn.Module, ABC):
             raise InputError(f"a calibrator takes atta.Predictions (of logits, or a record's .predictions), got {got}")
         if predictions.classes != self.classes:
             raise InputError(f"this calibrator was fitted on {self.classes} classes, got predictions of {predictions.classes}")
-        used = predictions.select(self.kinds)
+        used = predictions.select(self.kinds).unrehearsed()
         state = next(self.buffers(), None)
         device = used.logits.device if state is None else state.device
         dtype = _computing_dtype(used)

@@ -44,6 +44,10 @@ class Temperature(Calibrator):
         """Divide by the temperature."""
         return scaled(logits, self.temperature.to(logits))
 
+    def softened(self, softness: float) -> Calibrator:
+        """Raise the temperature."""
+        return self._like(Temperature(self.temperature / softness))
+
 
 class Affine(Calibrator):
     """softmax(weight · log softmax(logits) + bias)."""

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from atta import __version__
-from atta.cli import deploy, experiments, files, networks, pages, records
+from atta.cli import deploy, experiments, files, networks, pages, records, shift
 from atta.cli.terminal import fail, say, tell, unfailing
 from atta.errors import InputError, first_line
 
@@ -104,6 +104,7 @@ for command in (  # in the order of --help
     *(networks.train, networks.collect),
     records.search,
     *(deploy.calibrate, deploy.export, deploy.predict),
+    *(shift.drift, shift.adapt),
     *(experiments.run, experiments.reproduce),
     pages.report,
     experiments.demo,

@@ -4,6 +4,7 @@
         for the image itself and each of its views:
             logits = model(view)                          [n k]
     Record(logits [n k], views {"crop": [n r k], ...}, labels, origin)
+    for a record that rehearses, the images made worse on purpose, severity by severity until accuracy has clearly fallen
 
 The model is given pixels in [0, 1], n c h w; a model that wants them normalised is `atta.Normalized`. A view is a
 function of the seed, the image's place in its set, the kind of view and the repeat: neither the size of a batch nor the
@@ -14,7 +15,7 @@ import json
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -26,12 +27,20 @@ from atta.collection.runner import Runner, batch_size, read_batches
 from atta.collection.shards import Shard, Shards, fingerprint, mark
 from atta.errors import InputError, suggest
 from atta.files import locked
-from atta.images.sources import Block, Channels, Source, as_source
+from atta.images.rehearsals import REHEARSALS, rehearsed
+from atta.images.sources import Block, Channels, Source, StreamSource, as_source
 from atta.images.views import Policy
 from atta.networks.adapters import TorchModel, as_logits
 from atta.networks.borrowing import borrowed, device_of, dtype_of, find_device
 from atta.predictions import Predictions, Record, as_labels
 from atta.progress import counted
+
+RUNG = 3
+"""The severity that a ladder of rehearsals begins with."""
+FALLEN = 0.25
+"""By how much accuracy has to fall until a ladder has been climbed; and the part of what is above chance that is near it."""
+UNSEEN = (2, RUNG, 5)
+"""The severities that are recorded where images can be read only once, so that nobody can go on by what was seen."""
 
 
 class Execution(TypedDict, total=False):
@@ -67,6 +76,7 @@ def collect(
     policy: str | Policy = "aug8",
     seed: int = 0,
     draws: str = "random",
+    rehearse: bool | Iterable[int] = False,
     channels: Channels = None,
     shards: str | PathLike[str] | None = None,
     progress: bool = True,
@@ -79,6 +89,10 @@ def collect(
     `atta.images.sources` names; `channels` says where an array has its channels. `labels` come from the images where those
     have them.
 
+    `rehearse` also runs it on the images made worse on purpose (`images.rehearsals`), for fits that hedge against a shift: True
+    climbs a ladder of severities until accuracy has clearly fallen, at most three passes an image, and needs labels; a list of
+    severities takes these.
+
     `device` is the model's own unless it is named. `batch_size` is the most images a forward pass is given; running out of a
     GPU's memory halves it. `channels_last`, `autocast` (to bfloat16, or a dtype) and `compile` make networks faster; logits
     come back in float32 or wider. `workers` threads read and decode ahead.
@@ -90,31 +104,80 @@ def collect(
     refuse_unknown("collect", execution, [*Execution.__annotations__])
     policy, source, network = Policy.parse(policy), as_source(images, channels), as_logits(model)
     labels, seed = _as_numbers(labels, source), as_seed(seed)
-    asked = execution.get("device")
-    at = device_of(network) if asked is None else find_device(asked)
-    size = batch_size(execution.get("batch_size"), at)
-    half, fast = _half(execution), execution.get("channels_last", False)
-    kept = None
-    if shards is not None:
-        run = {"policy": str(policy), "seed": seed, "draws": draws, "images": source.count, "device": at.type}
-        kept = Shards(Path(shards), {"model": fingerprint(network), **run, **_switches(execution)})
-    # One context for all passes: it keeps the weights it has cast, and casting them takes as long as a small batch.
-    mixed = torch.autocast(at.type, half) if half else nullcontext()
-    alone = nullcontext() if kept is None else locked(kept.about)
-    with alone, torch.no_grad(), borrowed(network, at, fast), mixed:
-        size, rows = (size, size) if kept is None else kept.begin(size)
-        forward = torch.compile(network) if execution.get("compile") else network
-        runner = Runner(forward, policy, seed, draws, at, dtype_of(network), fast, rows, kept)
-        done = _Done(source, labels, policy, kept)
-        with counted("collecting", source.count, shown=progress, done=done.resume()) as tell:
-            try:
-                batches = read_batches(source, size, start=done.stop, workers=execution.get("workers", 0))
-                for batch, answers in runner.run(batches, source.places):
-                    done.add(batch.start, batch.pixels, answers, batch.labels)
-                    tell(done.stop)
-            finally:
-                done.flush()
-    return done.record(_origin(network, source, policy, seed, draws) | dict(origin or {}))
+    once = isinstance(source, StreamSource)
+    asked = () if rehearse is False else (UNSEEN if once else ()) if rehearse is True else rehearse
+    climbing = rehearse is True and not once
+    if climbing and labels is None and next(iter(source.read([(0, 1)])))[1] is None:
+        raise InputError(
+            "rehearse: expected labels, to see how far accuracy falls, got none; or name severities: rehearse=[3, 5]"
+        )
+    work = _Work(network, source, labels, seed, draws, progress, execution)
+    done = work.run(Policy((*policy.terms, *rehearsed(asked).terms)), shards)
+    record = done.record(_origin(network, source, policy, seed, draws) | dict(origin or {}))
+    return _climbed(work, record, shards) if climbing else record
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A network and images to run it on, with all that does not depend on the views."""
+
+    network: nn.Module
+    source: Source
+    labels: Tensor | None
+    seed: int
+    draws: str
+    progress: bool
+    execution: Execution
+
+    def run(self, policy: Policy, shards: str | PathLike[str] | None, *, itself: bool = True) -> "_Done":
+        """Run the network on the images, unless `itself` says that this was done, and on their views."""
+        source, network, execution = self.source, self.network, self.execution
+        asked = execution.get("device")
+        at = device_of(network) if asked is None else find_device(asked)
+        size = batch_size(execution.get("batch_size"), at)
+        half, fast = _half(execution), execution.get("channels_last", False)
+        kept = None
+        if shards is not None:
+            run = {"policy": str(policy), "seed": self.seed, "draws": self.draws, "images": source.count, "device": at.type}
+            kept = Shards(Path(shards), {"model": fingerprint(network), **run, **_switches(execution)})
+        # One context for all passes: it keeps the weights it has cast, and casting them takes as long as a small batch.
+        mixed = torch.autocast(at.type, half) if half else nullcontext()
+        alone = nullcontext() if kept is None else locked(kept.about)
+        with alone, torch.no_grad(), borrowed(network, at, fast), mixed:
+            size, rows = (size, size) if kept is None else kept.begin(size)
+            forward = torch.compile(network) if execution.get("compile") else network
+            runner = Runner(forward, policy, self.seed, self.draws, at, dtype_of(network), fast, rows, kept, itself)
+            done = _Done(source, self.labels, policy, kept)
+            title = "collecting" if itself else f"rehearsing, {policy}"
+            with counted(title, source.count, shown=self.progress, done=done.resume()) as tell:
+                try:
+                    batches = read_batches(source, size, start=done.stop, workers=execution.get("workers", 0))
+                    for batch, answers in runner.run(batches, source.places):
+                        done.add(batch.start, batch.pixels, answers, batch.labels)
+                        tell(done.stop)
+                finally:
+                    done.flush()
+        return done
+
+
+def _climbed(work: _Work, record: Record, shards: str | PathLike[str] | None) -> Record:
+    """Add rehearsals from the middle of the ladder: up where accuracy has hardly fallen, down where little of it is left."""
+    labels, views = record.require_labels(), dict(record.predictions.views)
+    chance = 1 / record.predictions.classes
+
+    def right(severity: int) -> float:
+        view = REHEARSALS[severity]
+        folder = None if shards is None else Path(shards) / view.name
+        views[view.name] = work.run(rehearsed([severity]), folder, itself=False).views(at=0)[view.name]
+        return float((views[view.name][:, 0].argmax(dim=1) == labels).double().mean())
+
+    before = float((record.predictions.logits.argmax(dim=1) == labels).double().mean())
+    after = right(RUNG)
+    if before - after < FALLEN:
+        right(max(REHEARSALS))
+    elif after - chance < FALLEN * (before - chance) and before - right(1) < FALLEN:
+        right(2)
+    return replace(record, predictions=Predictions(record.predictions.logits, views))
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) -> None:
@@ -225,12 +288,16 @@ class _Done:
         """All of it, one tensor a kind of view."""
         if not self.answers:
             raise InputError(f"expected at least one image in {self.source.name}, found none")
-        views, at = {}, 1
+        labels = self.labels if self.labels is not None else torch.cat(self.own) if self.own else None
+        return Record(Predictions(torch.cat([part[:, 0] for part in self.answers]), self.views(at=1)), labels, origin)
+
+    def views(self, at: int) -> dict[str, Tensor]:
+        """The answers to each kind of view, the first of which is number `at`."""
+        views = {}
         for kind, repeats in self.policy.repeats.items():
             views[kind] = torch.cat([part[:, at : at + repeats] for part in self.answers])
             at += repeats
-        labels = self.labels if self.labels is not None else torch.cat(self.own) if self.own else None
-        return Record(Predictions(torch.cat([part[:, 0] for part in self.answers]), views), labels, origin)
+        return views
 
 
 def _origin(model: nn.Module, source: Source, policy: Policy, seed: int, draws: str) -> dict[str, str]:

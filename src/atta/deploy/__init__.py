@@ -4,6 +4,7 @@ Nothing here loads experiments, training, charts or datasets.
 
 calibrate   a model and labelled images → a `CalibratedClassifier`: `calibrate`
 classifier  images in, calibrated probabilities out: `CalibratedClassifier`
+adapt       images without labels: whether they drifted, and a classifier for their domain: `drift`, `adapt`
 estimator   its scikit-learn side: many images, `predict_proba`, `fit`, `score`
 summary     what calibration did, by cross-validation: `Summary`
 archive     a classifier on disk: `save`, `load`

@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from atta.calibrators import Calibrator, restore
+from atta.calibrators.shift import Adaptation, Reference
 from atta.collection.runner import check_takes
 from atta.deploy.summary import Summary
 from atta.errors import InputError, first_line
@@ -44,7 +45,7 @@ ABOUT = "classifier.json"
 SUFFIX = ".safetensors"
 LONGEST_SIDE, PIXELS = 1 << 16, 1 << 28  # of an image that a file may ask to be answered
 PICKLES = (b"PK\x03\x04", b"\x80")  # a zip, as torch.save writes; a bare pickle
-PARTS = ("calibrator", "model")
+PARTS = ("calibrator", "model", "before")
 PART = "atta.part"  # what the header of a part says that it is
 _BY_CONTENT = re.compile(rf"classifier-({'|'.join(PARTS)})-[0-9a-f]{{12}}{re.escape(SUFFIX)}")
 Classifier = TypeVar("Classifier", bound="Archived")
@@ -59,6 +60,10 @@ class Archived(nn.Module):
     image_shape: tuple[int, ...]
     class_names: tuple[str, ...]
     summary: Summary | None
+    reference: Reference | None = None
+    adapted: Adaptation | None = None
+    before: tuple[Calibrator, ...] = ()
+    """The calibrator that was adapted, if one was: in a tuple, for it is no part of what answers."""
 
     def about(self) -> dict[str, Any]:
         """Describe the classifier in plain words and numbers: what its file says of it."""
@@ -77,6 +82,8 @@ class Archived(nn.Module):
             "dtype": str(dtype_of(self.model)).removeprefix("torch."),
             "model": description.describe(self.model),
             "summary": None if self.summary is None else asdict(self.summary),
+            "reference": None if self.reference is None else self.reference.json(),
+            "adapted": None if self.adapted is None else asdict(self.adapted),
         }
         plain: dict[str, Any] = json.loads(json.dumps(about))
         return plain
@@ -84,6 +91,8 @@ class Archived(nn.Module):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write a folder, or one file if the name ends in .safetensors: safetensors and JSON, no pickle."""
         parts = {"calibrator": Part(self.calibrator.state_dict(), self.calibrator.header())}
+        for before in self.before:
+            parts["before"] = Part(before.state_dict(), before.header())
         if description.has_weights(self.model):
             parts["model"] = Part(self.model.state_dict(), {})
         return write(path, self.about(), parts)
@@ -118,7 +127,14 @@ class Archived(nn.Module):
                 _fill(network.to(dtype), parts["model"].tensors)
             if device is not None:
                 network, calibrator = network.to(device), calibrator.to(device)
-            return cls(network, calibrator, policy, image_shape=shape, class_names=names, summary=summary)
+            loaded = cls(network, calibrator, policy, image_shape=shape, class_names=names, summary=summary)
+            # Archives of before there were any have none; `adapt` and `drift` then say what is missing.
+            if about.get("reference") is not None:
+                loaded.reference = Reference.read(about["reference"])
+            if about.get("adapted") is not None:
+                loaded.adapted = Adaptation(**about["adapted"])
+                loaded.before = (restore(*parts["before"], path=path),)
+            return loaded
         except InputError:
             raise
         except Exception as error:  # a forged file reaches every layer below, each of which has its own kinds

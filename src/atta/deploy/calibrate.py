@@ -6,7 +6,7 @@ fit         the method, on all of the images
 wrap        CalibratedClassifier, with a summary that cross-validation wrote, not the fitted images
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any, Unpack
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from atta.calibrators import Method, TemperatureScaling, find_method
 from atta.calibrators.crossval import held_out, rank
+from atta.calibrators.shift import Reference
 from atta.collection.collect import Collecting, collect, refuse_unknown
 from atta.collection.runner import as_pixels, read_batches
 from atta.deploy.classifier import CalibratedClassifier
@@ -23,7 +24,7 @@ from atta.deploy.summary import summarise
 from atta.errors import InputError
 from atta.images.sources import Channels, StreamSource, as_source
 from atta.images.views import POLICIES, Policy
-from atta.predictions import Record
+from atta.predictions import Predictions, Record
 from atta.types import Labels
 
 BUDGET = 4  # passes an image, if nobody says otherwise
@@ -41,6 +42,7 @@ def calibrate(
     method: str | Method = "c-atta",
     class_names: Sequence[str] = (),
     channels: Channels = None,
+    rehearse: bool | Iterable[int] = True,
     progress: bool = True,
     **collecting: Unpack[Collecting],
 ) -> CalibratedClassifier:
@@ -48,8 +50,9 @@ def calibrate(
 
     `policy` is "auto" (the best of `POLICIES` within `budget` passes an image, by cross-validation, or temperature scaling and
     one pass where no views are clearly better), a budget, the name of a policy, or one as text: "flip + 2 shift". `method` is
-    a name of `METHODS`, or a method with its settings. `images`, `labels`, `channels` and the rest (`device`, `batch_size`,
-    `autocast`, `workers`, `shards`, ...) are what `collect` takes.
+    a name of `METHODS`, or a method with its settings. `rehearse` also shows the network the images made worse on purpose, at
+    most three passes more, from which hedged methods, `classifier.adapt` and `classifier.drift` learn. `images`, `labels`,
+    `channels` and the rest (`device`, `batch_size`, `autocast`, `workers`, `shards`, ...) are what `collect` takes.
     """
     method = find_method(method) if isinstance(method, str) else method
     source = as_source(images, channels)
@@ -63,7 +66,7 @@ def calibrate(
     if method.needs_views:
         image = next(as_source(images, channels).read([(0, 1)]))[0]
         policies = candidates(policy, budget, image, method)
-    how = {"channels": channels, "progress": progress, "draws": "stratified", **collecting}
+    how = {"channels": channels, "progress": progress, "draws": "stratified", "rehearse": rehearse, **collecting}
     records = record_policies(model, images, labels, policies, **how)
     first = next(iter(records.values()))
     truth = _labels(first)
@@ -80,6 +83,7 @@ def calibrate(
         image_shape=[int(side) for side in chosen.origin["image_shape"].split(" x ")],
         class_names=class_names or source.classes,
     )
+    classifier.reference = Reference.of(classifier.calibrator, chosen.predictions, truth)
     classifier.summary = summarise(classifier.calibrator, classifier.policy, chosen, answers[name], judged)
     return classifier
 
@@ -142,13 +146,18 @@ def record_policies(model: object, images: Any, labels: Any, policies: Mapping[s
         else:
             groups.append({name: policy})
     records: dict[str, Record] = {}
-    shards = how.pop("shards", None)
+    shards, rehearse = how.pop("shards", None), how.pop("rehearse", False)
+    rehearsed: dict[str, Tensor] = {}
     for i, group in enumerate(groups):
         if shards is not None:
             how["shards"] = Path(shards) / str(i)
-        together = collect(model, images, labels, policy=Policy.union(*group.values()), **how)
+        together = collect(model, images, labels, policy=Policy.union(*group.values()), rehearse=rehearse, **how)
+        if rehearse:  # once: they do not depend on the views
+            rehearsed = {kind: together.predictions.views[kind] for kind in together.predictions.rehearsals}
+            rehearse = False
         for name, policy in group.items():
-            views = together.predictions.take(policy.repeats)
+            taken = together.predictions.take(policy.repeats).unrehearsed()
+            views = Predictions(taken.logits, {**taken.views, **rehearsed})
             records[name] = Record(views, together.labels, {**together.origin, "policy": str(policy)})
     return {name: records[name] for name in policies}
 

@@ -32,14 +32,14 @@ from atta.collection.runner import (
     run_views,
     without_autocast,
 )
-from atta.deploy import graphs
+from atta.deploy import adapt, graphs
 from atta.deploy.estimator import Estimator
 from atta.deploy.hub import OnHub
 from atta.deploy.summary import Summary
 from atta.errors import InputError
 from atta.functional import largest_share
 from atta.images.draws import stratified_numbers
-from atta.images.sources import check_range
+from atta.images.sources import Channels, check_range
 from atta.images.views import Policy, View
 from atta.networks.adapters import as_logits
 from atta.networks.borrowing import device_of, dtype_of
@@ -131,6 +131,21 @@ class CalibratedClassifier(Estimator, OnHub):
             share = largest_share(start, fused, self.calibrator.limit.to(start), step=self.calibrator.step)
         views = {name: logits.softmax(dim=-1) for name, logits in answer.views.items()}
         return Details(probs, base, fused, share, views, answer.passes, start)
+
+    def drift(self, images: Any, *, channels: Channels = None) -> adapt.Drift:
+        """Say how far images without labels are from the validation images, and how often the network is right on them."""
+        return adapt.drift(self, images, channels=channels)
+
+    def adapt(self, images: Any, *, channels: Channels = None) -> "CalibratedClassifier":
+        """Return a classifier for the domain of these images without labels, 32 or more: less sure, of the same classes.
+
+        Nothing is adapted where the images have not surely drifted; `adapted` says what was done, `unadapted` undoes it.
+        """
+        return adapt.adapt(self, images, channels=channels)
+
+    def unadapted(self) -> "CalibratedClassifier":
+        """Return the classifier as it was before it was adapted."""
+        return adapt.unadapted(self)
 
     @property
     def mean_passes(self) -> float:

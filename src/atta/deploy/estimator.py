@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from atta.calibrators.shift import Reference
 from atta.collection.collect import Collecting, collect, refuse_unknown
 from atta.collection.runner import batch_size as usual_size
 from atta.collection.runner import read_batches
@@ -67,9 +68,11 @@ class Estimator(Archived):
         """Fit the same method with the same views to other images, in place; all else is what `collect` takes."""
         refuse_unknown("fit", collecting, [*Collecting.__annotations__])
         how: Any = {"channels": channels or self._channels(images), "progress": progress, **collecting}
-        record = collect(self.model, images, labels, policy=self.policy, draws="stratified", **how)
+        rehearse = self.reference is not None and self.reference.slope is not None
+        record = collect(self.model, images, labels, policy=self.policy, draws="stratified", rehearse=rehearse, **how)
         fitted = self.calibrator.method.fit(record.predictions, record.require_labels())
-        self.calibrator, self.summary = fitted.to(device_of(self)), None
+        self.calibrator, self.summary, self.adapted, self.before = fitted.to(device_of(self)), None, None, ()
+        self.reference = Reference.of(self.calibrator, record.predictions, record.require_labels())
         return self
 
     def score(self, images: Any, labels: Any) -> float:

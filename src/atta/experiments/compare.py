@@ -57,7 +57,7 @@ def compare(
             metrics=(*METRICS, CLASS_CHANGES, PASSES, COVERAGE, SET_SIZE),
         )
         results.append(run(experiment, known, fits=fits, done=done))
-        fewer = nested(known[experiment.fit].predictions.views)
+        fewer = nested(known[experiment.fit].predictions.unrehearsed().views)
         if cost and len(fewer) > 1:
             v_atta = labelled([VATTA()])
             less = replace(experiment, name=name + COST, methods=v_atta, policies=fewer, metrics=("brier", "nll"))

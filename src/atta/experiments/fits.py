@@ -164,7 +164,7 @@ class Fits:
     def views(self, fit: Fit) -> dict[str, int]:
         """How often each kind of view is taken."""
         if fit.policy == RECORDED:
-            return {kind: view.shape[1] for kind, view in self.records[fit.record].predictions.views.items()}
+            return self.records[fit.record].predictions.repeats
         return Policy.parse(fit.policy).repeats if fit.policy else {}
 
     def key(self, fit: Fit) -> str:

@@ -113,9 +113,9 @@ class Pool:
         """Every look at the images that the records hold, each once: a flip in three records is one."""
         found: dict[str, list[Pass]] = {}
         for i, record in enumerate(self.records):
-            for kind, view in record.predictions.views.items():
+            for kind, repeats in record.predictions.repeats.items():
                 others = found.setdefault(kind, [])
-                for repeat in range(view.shape[1]):
+                for repeat in range(repeats):
                     new = Pass(i, kind, repeat)
                     if not any(_same(self._look(new), self._look(one)) for one in others):
                         others.append(new)
@@ -150,7 +150,7 @@ def _stratified(record: Record) -> bool:
 
 
 def _listed(record: Record) -> str:
-    return written({kind: view.shape[1] for kind, view in record.predictions.views.items()}) or "none"
+    return written(record.predictions.repeats) or "none"
 
 
 # -------------------------------------------------------------------------------------------------------- searches

@@ -143,12 +143,17 @@ MANY = 60.0
 
 
 def _poisson(mean: Tensor, u: Tensor) -> Tensor:
-    """The least count whose cumulative probability exceeds u."""
+    """The least count whose cumulative probability exceeds u; nearly so for images that are brighter than MANY somewhere."""
     u = u.clamp(2**-25, 1 - 2**-25)
     normal: Tensor = torch.special.ndtri(u)
-    rough = (mean + mean.sqrt() * normal + (normal.square() - 1) / 6 + 0.5).floor().clamp(min=0)
-    if float(mean.max()) > MANY:
-        return rough
+    counts = (mean + mean.sqrt() * normal + (normal.square() - 1) / 6 + 0.5).floor().clamp(min=0)
+    dark = mean.flatten(1).amax(dim=1) <= MANY  # each image by itself: its neighbours in a batch shall not matter
+    if dark.any():
+        counts[dark] = _exactly_poisson(mean[dark], u[dark])
+    return counts
+
+
+def _exactly_poisson(mean: Tensor, u: Tensor) -> Tensor:
     count, chance = torch.zeros_like(mean), (-mean).exp()
     total = chance.clone()
     for k in range(1, int(MANY + 8 * MANY**0.5)):

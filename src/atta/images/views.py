@@ -28,12 +28,14 @@ class View:
     `numbers` says how many uniform numbers the transform needs for an image: a count, or a function of the channels,
     height and width. A view that needs none is `transform(images)`; any other is `transform(images, u)`, `u` of shape
     (n, numbers) and float32. Both take pixels in [0, 1] and return as many images, clipped to [0, 1], of the same
-    channels and dtype; height and width may change.
+    channels and dtype; height and width may change. A view that is not to be `stratified` is drawn at random by each image's
+    index, whatever the draws of the others.
     """
 
     name: str
     transform: Callable[..., Tensor]
     numbers: int | Callable[[int, int, int], int] = 0
+    stratified: bool = True
 
     def __post_init__(self) -> None:
         if not re.fullmatch(_NAME, self.name):
@@ -267,7 +269,7 @@ class Policy:
             raise InputError(
                 f"images: expected floats in [0, 1] of shape (n, c, h, w), got {tuple(images.shape)} of {images.dtype}."
             )
-        if indices is None and draws == "random":
+        if indices is None and (draws == "random" or not all(view.stratified for view, _ in self.terms)):
             raise InputError("indices: expected each image's place in its dataset, for random draws, got None.")
         n = images.shape[0]
         places = torch.arange(n) if indices is None else torch.as_tensor(indices).cpu()
@@ -275,7 +277,8 @@ class Policy:
             raise InputError(f"indices: expected {n} whole numbers, one an image, got {tuple(places.shape)} of {places.dtype}.")
         for view, repeats in self.terms:
             for repeat in range(repeats):
-                u = draw_numbers(view.name, view.count(images), places, repeat=repeat, repeats=repeats, seed=seed, draws=draws)
+                how = {"repeats": repeats, "seed": seed, "draws": draws if view.stratified else "random"}
+                u = draw_numbers(view.name, view.count(images), places, repeat=repeat, **how)  # type: ignore[arg-type]
                 if images.is_cuda:  # From pinned memory, a copy need not wait for what the GPU is doing.
                     u = u.contiguous().pin_memory()
                 yield view.name, repeat, view(images, u.to(images.device, non_blocking=True))
@@ -330,6 +333,11 @@ POLICIES |= {
         "nudge-2": "nudge",
         "nudge-4": "3 nudge",
         "nudge-9": "8 nudge",
+        # The same, of networks that were trained with random resized crops, as nearly all of ImageNet's are.
+        "crop-2": "crop",
+        "crop-4": "3 crop",
+        "flip-crop-4": "flip + 2 crop",
+        "crop-9": "8 crop",
         "flip-shift-2": "flip-shift",
         "shift-mix-4": "flip + shift + flip-shift",
         "diagonal-4": "flip + diagonal-shift + flip-diagonal-shift",

@@ -1,0 +1,74 @@
+"""Commands about images without labels: whether they drifted, and a classifier for their domain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from atta.cli.arguments import fastest, read_model, read_output
+from atta.cli.options import Device, Json, OwnModel
+from atta.cli.terminal import say, tell, waiting
+
+if TYPE_CHECKING:
+    from atta.deploy.adapt import Files
+    from atta.deploy.classifier import CalibratedClassifier
+
+ClassifierArgument = Annotated[Path, typer.Argument(metavar="CLASSIFIER", help="What `atta calibrate` wrote.")]
+Images = Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Files, and folders to walk through; 32 or more.")]
+
+
+def drift(
+    classifier: ClassifierArgument,
+    images: Images,
+    json_file: Json = None,
+    model: OwnModel = None,
+    device: Device = None,
+) -> None:
+    """Hold images without labels against the validation images: their estimated accuracy, and whether they drifted.
+
+    The test calls one in a hundred samples that did not drift drifted.
+    """
+    loaded, files = _read(classifier, images, model, device)
+    with waiting(f"looking at {len(files)} images"):
+        found = loaded.drift(files)
+    if json_file is not None:
+        from atta.files import whole_file
+
+        with whole_file(json_file) as part:
+            part.write_text(json.dumps(found.json(), indent=2) + "\n", encoding="utf-8")
+        say(f"numbers: {json_file}")
+    tell(found.sentence)
+
+
+def adapt(
+    classifier: ClassifierArgument,
+    images: Images,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="PATH", help="Where to write it: a folder, or FILE.safetensors."),
+    ],
+    model: OwnModel = None,
+    device: Device = None,
+) -> None:
+    """Write a classifier for the domain of images without labels: of the same classes, and as sure as it is right there."""
+    read_output(output)
+    loaded, files = _read(classifier, images, model, device)
+    with waiting(f"adapting to {len(files)} images"):
+        adapted = loaded.adapt(files)
+    say(f"classifier: {adapted.save(output)}")
+    tell(str(adapted.adapted))
+
+
+def _read(path: Path, images: list[Path], model: str | None, device: str | None) -> tuple[CalibratedClassifier, Files]:
+    from atta.deploy.adapt import Files
+    from atta.deploy.classifier import CalibratedClassifier
+    from atta.deploy.predict import find_images
+
+    found = find_images(images)
+    with waiting(f"reading {path}"):
+        network = None if model is None else read_model(model)[0]
+        classifier = CalibratedClassifier.load(path, network, device=device or fastest())
+    return classifier, Files(found, classifier.image_shape)

@@ -1,0 +1,82 @@
+"""Images without labels: how often the network is right on them, and calibrators softened to that."""
+
+import json
+
+import pytest
+import torch
+
+from atta import InputError
+from atta.calibrators import CATTA, TemperatureScaling
+from atta.calibrators.shift import LEVEL, Reference, adapt, estimate
+from scenarios import rehearsed
+
+FIT, LABELS = rehearsed(1000, seed=0)
+CALIBRATOR = CATTA(views=["flip"]).fit(FIT, LABELS)
+REFERENCE = Reference.of(CALIBRATOR, FIT, LABELS)
+
+
+def test_the_reference_says_what_the_validation_images_were_like():
+    right = (FIT.logits.argmax(1) == LABELS).double().mean()
+    assert REFERENCE.accuracy == pytest.approx(float(right))
+    assert estimate(REFERENCE, FIT.logits).accuracy == pytest.approx(float(right), abs=0.002)
+    assert 1 <= REFERENCE.slope < 2
+    assert Reference.read(json.loads(json.dumps(REFERENCE.json()))) == REFERENCE
+
+
+@pytest.mark.parametrize("fade", [0.2, 0.4, 0.6])
+def test_accuracy_on_images_without_labels_is_estimated(fade):
+    shifted, truth = rehearsed(2000, seed=3, fade=fade)
+    found, right = estimate(REFERENCE, shifted.logits), float((shifted.logits.argmax(1) == truth).double().mean())
+    assert found.accuracy == pytest.approx(right, abs=0.08)
+    assert found.low < right < found.high
+    assert found.drifted
+
+
+def test_samples_that_did_not_shift_are_called_drifted_no_more_often_than_stated():
+    pool, _ = rehearsed(20_000, seed=4)
+    generator = torch.Generator().manual_seed(0)
+    alarms = []
+    for seed in range(8):  # other validation images each: their luck is a part of the rate
+        fit, labels = rehearsed(1000, seed=100 + seed)
+        reference = Reference.of(CALIBRATOR, fit, labels)
+        samples = (torch.randperm(len(pool), generator=generator)[:100] for _ in range(100))
+        alarms += [estimate(reference, pool.logits[rows]).drifted for rows in samples]
+    assert sum(alarms) / len(alarms) <= LEVEL + 3 * (LEVEL / len(alarms)) ** 0.5
+
+
+def test_a_calibrator_is_softened_to_the_accuracy_of_the_domain():
+    shifted, truth = rehearsed(2000, seed=3, fade=0.5)
+    there, done = adapt(CALIBRATOR, REFERENCE, shifted[:500])
+    right = (shifted.logits.argmax(1) == truth).double()
+    before, after = CALIBRATOR(shifted).amax(1), there(shifted).amax(1)
+    assert abs(after.mean() - right.mean()) < 0.5 * abs(before.mean() - right.mean())
+    assert ((after - right) ** 2).mean() < ((before - right) ** 2).mean()
+    assert torch.equal(there(shifted).argmax(1), shifted.logits.argmax(1))
+    assert done.softness < 1
+    assert "Adapted" in str(done)
+
+
+def test_nothing_is_changed_where_nothing_has_drifted():
+    there, done = adapt(CALIBRATOR, REFERENCE, rehearsed(64, seed=9)[0])
+    assert there is CALIBRATOR
+    assert done.softness == 1
+    assert "Not adapted" in str(done)
+
+
+def test_too_few_images_are_refused():
+    with pytest.raises(InputError, match=r"at least 32 images.*got 31"):
+        adapt(CALIBRATOR, REFERENCE, FIT[:31])
+
+
+def test_without_rehearsals_the_slope_is_unknown_and_taken_for_one():
+    bare = Reference.of(TemperatureScaling().fit(FIT, LABELS), FIT.unrehearsed(), LABELS)
+    assert bare.slope is None
+    assert estimate(bare, FIT.logits).accuracy == pytest.approx(REFERENCE.accuracy, abs=0.002)
+
+
+def test_a_network_that_is_never_right_has_a_reference_too():
+    wrong = (FIT.logits.argmax(1) + 1) % FIT.classes
+    reference = Reference.of(CALIBRATOR, FIT, wrong)
+    assert reference.accuracy == 0
+    assert 0 <= estimate(reference, FIT.logits).accuracy <= 1
+    assert json.loads(json.dumps(reference.json(), allow_nan=False))

@@ -1,0 +1,124 @@
+"""Images without labels: a classifier says whether they drifted, and is adapted to their domain, and back."""
+
+import json
+
+import pytest
+import torch
+
+import atta
+from atta import InputError
+from atta.calibrators.shift import Reference
+from atta.deploy.adapt import Files
+from atta.deploy.classifier import CalibratedClassifier
+from atta.deploy.graphs import open_graph
+from atta.deploy.predict import find_images
+from scenarios import linear, pixels
+
+
+@pytest.fixture(scope="module")
+def classifier() -> CalibratedClassifier:
+    network = linear(scale=20.0)
+    with torch.no_grad():  # what has no contrast says nothing
+        network[1].weight -= network[1].weight.mean(1, keepdim=True)
+        network[1].bias.zero_()
+    chances = network(pixels(400) / 255).softmax(1)  # as sure as it is right
+    labels = torch.multinomial(chances, 1, generator=torch.Generator().manual_seed(1))[:, 0]
+    return atta.calibrate(network, pixels(400), labels, policy="flip", method="temperature", progress=False)
+
+
+def faded(n: int = 200, seed: int = 5) -> torch.Tensor:
+    """Images with nearly nothing to see in them, of which the network is as sure as of others only by its bias."""
+    return (pixels(n, seed=seed).float() / 255 - 0.5) * 0.25 + 0.5
+
+
+@pytest.fixture(scope="module")
+def adapted(classifier: CalibratedClassifier) -> CalibratedClassifier:
+    return classifier.adapt(faded())
+
+
+def test_calibration_leaves_a_reference_behind(classifier):
+    reference = classifier.reference
+    assert reference.images == 400
+    assert 0.7 < reference.accuracy < 1
+    assert reference.slope >= 1
+    assert Reference.read(classifier.about()["reference"]) == reference
+
+
+def test_images_like_the_validation_images_have_not_drifted(classifier):
+    found = classifier.drift(pixels(200, seed=7))
+    assert not found.drifted
+    assert found.low < classifier.reference.accuracy < found.high
+    assert "no drift seen" in found.sentence
+    assert str(found) == found.sentence
+
+
+def test_faded_images_have_drifted_and_one_sentence_says_so(classifier):
+    found = classifier.drift(faded())
+    assert found.drifted
+    assert found.accuracy < found.expected_accuracy
+    assert found.seen_confidence < found.expected_confidence
+    assert json.loads(json.dumps(found.json()))["sentence"].startswith("200 images, drifted (p < 0.0001)")
+
+
+def test_an_adapted_classifier_is_less_sure_of_the_same_classes(classifier, adapted):
+    before, after = classifier(faded()), adapted(faded())
+    assert adapted.adapted.softness < 1
+    assert after.amax(1).mean() < before.amax(1).mean()
+    assert torch.equal(after.argmax(1), before.argmax(1))
+    assert after.amax(1).mean() == pytest.approx(adapted.adapted.confidence, abs=1e-5)
+    assert adapted.model is classifier.model
+    assert classifier.adapted is None
+
+
+def test_adapting_can_be_undone_also_after_a_journey_to_disk(classifier, adapted, tmp_path):
+    assert torch.equal(adapted.unadapted()(faded()), classifier(faded()))
+    assert classifier.unadapted() is classifier
+    there = CalibratedClassifier.load(adapted.save(tmp_path / "there"), linear())
+    assert there.adapted == adapted.adapted
+    assert there.reference == adapted.reference
+    assert torch.equal(there(faded()), adapted(faded()))
+    assert torch.equal(there.unadapted()(faded()), classifier(faded()))
+
+
+def test_adapting_again_begins_at_the_classifier_as_it_was(classifier, adapted):
+    assert torch.equal(adapted.adapt(faded())(faded()), adapted(faded()))
+    assert adapted.adapt(pixels(64, seed=8)).adapted.softness == 1
+
+
+def test_an_exported_graph_carries_it_as_numbers(adapted, tmp_path):
+    adapted.export(tmp_path / "graph.pt2")
+    probs, _ = open_graph(tmp_path / "graph.pt2").run(faded(8))
+    torch.testing.assert_close(probs, adapted(faded(8)))
+
+
+def test_too_few_images_are_refused(classifier):
+    for what in (classifier.adapt, classifier.drift):
+        with pytest.raises(InputError, match=r"at least 32 images.*got 31"):
+            what(pixels(31))
+
+
+def test_a_classifier_of_before_there_were_references_loads_and_says_what_is_missing(classifier, tmp_path, monkeypatch):
+    about = classifier.about()
+    del about["reference"], about["adapted"]
+    monkeypatch.setattr(CalibratedClassifier, "about", lambda self: about)
+    old = CalibratedClassifier.load(classifier.save(tmp_path / "old"), linear())
+    with pytest.raises(InputError, match="calibrate it again"):
+        old.drift(faded())
+
+
+def test_without_rehearsals_nothing_is_adapted_and_drift_says_so():
+    network = linear()
+    own = network(pixels() / 255).argmax(1)
+    bare = atta.calibrate(network, pixels(), own, policy="flip", method="temperature", rehearse=False, progress=False)
+    with pytest.raises(InputError, match="rehearse=True"):
+        bare.adapt(faded())
+    assert "nothing was rehearsed" in bare.drift(faded()).sentence
+
+
+def test_files_of_images_are_read_as_the_classifier_expects_them(classifier, tmp_path):
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    for i, one in enumerate(pixels(40, (3, 10, 12))):
+        image.fromarray(one.permute(1, 2, 0).numpy()).save(tmp_path / f"{i:02}.png")
+    files = Files(find_images([tmp_path]), classifier.image_shape)
+    assert {tuple(one.shape) for one in files} == {(3, 8, 8)}
+    assert classifier.drift(files).images == 40
