@@ -102,8 +102,8 @@ def right(view: RepeatLogits, labels: Labels) -> Float[Tensor, "n r"]:
 def softness(calibrator: Calibrator, predictions: Predictions, labels: Labels, passes: Sequence[Tensor]) -> float:
     """How far to soften: from 1 towards T0 / T1, until the validation images say that it costs them something."""
     logits = predictions.logits.double()
-    together = torch.cat([logits, *(_one_each(view.double()) for view in passes)])
-    repeated = labels.repeat(1 + len(passes))
+    together = torch.cat([logits, *(one.double() for view in passes for one in view.unbind(dim=1))])
+    repeated = labels.repeat(together.shape[0] // labels.shape[0])
     least = float(fit_temperature(logits, labels) / fit_temperature(together, repeated))
     if not least < 1:
         return 1.0
@@ -121,10 +121,3 @@ def softness(calibrator: Calibrator, predictions: Predictions, labels: Labels, p
             break
         found = kappa
     return found
-
-
-def _one_each(view: RepeatLogits) -> Tensor:
-    """One repeat of each image, in turn: a rehearsal counts as much as the images, however often it was repeated."""
-    n, repeats, _ = view.shape
-    rows = torch.arange(n, device=view.device)
-    return view[rows, rows % repeats]

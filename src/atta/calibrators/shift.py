@@ -106,7 +106,8 @@ class Reference:
 def scores(logits: Logits, temperature: float) -> Float[Tensor, " n"]:
     """The negative entropy of softmax(logits / temperature): 0 for an image that the network is sure of."""
     probs = scaled(logits.double(), torch.tensor(temperature, dtype=torch.float64, device=logits.device))
-    return -torch.special.entr(probs).sum(dim=1)
+    negative: Tensor = -torch.special.entr(probs).sum(dim=1)
+    return negative
 
 
 def _slope(falls: Sequence[Tensor], seen: Sequence[Tensor]) -> tuple[float | None, float]:

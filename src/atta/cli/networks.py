@@ -72,6 +72,9 @@ def collect(
     rows: Rows = None,
     seed: Seed = 0,
     draws: Annotated[str, typer.Option(help="random, as in the paper, or stratified.")] = "random",
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Also images made worse on purpose, for hedged methods: up to 3 passes more.")
+    ] = False,
     device: Device = None,
     batch_size: BatchSize = None,
     autocast: Annotated[bool, typer.Option(help="Run the network in bfloat16.")] = False,
@@ -100,6 +103,7 @@ def collect(
             policy=views,
             seed=seed,
             draws=draws,
+            rehearse=rehearse,
             device=where,
             batch_size=batch_size,
             autocast=autocast,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atta.cli.arguments import fastest, read_model, read_output
+from atta.cli.arguments import read_device, read_model, read_output
 from atta.cli.options import Device, Json, OwnModel
 from atta.cli.terminal import say, tell, waiting
 
@@ -70,5 +70,5 @@ def _read(path: Path, images: list[Path], model: str | None, device: str | None)
     found = find_images(images)
     with waiting(f"reading {path}"):
         network = None if model is None else read_model(model)[0]
-        classifier = CalibratedClassifier.load(path, network, device=device or fastest())
+        classifier = CalibratedClassifier.load(path, network, device=read_device(device))
     return classifier, Files(found, classifier.image_shape)
