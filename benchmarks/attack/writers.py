@@ -235,8 +235,8 @@ def _whole(writer: Writer, path: Path, log: Path, versions: set[str]) -> tuple[b
     try:
         found = answer(lambda: writer.read(path), log=log)
     except RuntimeError as error:
-        return False, f"{writer.name}, killed: what is left cannot be read: {error}"
-    return found in versions, f"{writer.name}, killed: what is left is neither the old nor the new one"
+        return False, f"{writer.name}: what is left cannot be read: {error}"
+    return found in versions, f"{writer.name}: what is left is neither the old nor the new one"
 
 
 def writers_on_a_full_disk(tally: Tally, effort: Effort) -> None:
@@ -262,7 +262,7 @@ def writers_on_a_full_disk(tally: Tally, effort: Effort) -> None:
                 tally.count(False, f"{writer.name} does not work: {error}")
                 continue
             size = max(p.stat().st_size for p in ([path] if path.is_file() else path.rglob("*")) if p.is_file())
-            for part in (0, 10, size // 3, size - 1) if writer.kills > 10 else (0, size // 2):
+            for part in (0, 10, size // 3, size - size // 10) if writer.kills > 10 else (0, size // 2):
 
                 def act(part: int = part, writer: Writer = writer, path: Path = path) -> None:
                     write = writer.make(1)
