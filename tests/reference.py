@@ -54,8 +54,9 @@ def largest_share(p0: np.ndarray, f: np.ndarray, limit: float, near: float = 0.0
 
     for j in range(len(p0)):
         lead, lag = p0[c] - p0[j], f[c] - f[j]
-        if j != c and lead + max(-lag, 0) < near * p0[c]:
-            limit = min(limit, (lead + max(lag, 0)) / (near * p0[c]))
+        distance = near * max(p0[c], f[c])
+        if j != c and lead + max(-lag, 0) < distance:
+            limit = min(limit, (lead + max(lag, 0)) / distance)
     if keeps(limit):
         return limit
     low, high = 0.0, limit

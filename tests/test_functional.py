@@ -65,7 +65,7 @@ def apart(base: Tensor, fused: Tensor) -> Tensor:
     first = base.argmax(-1, keepdim=True)
     lead, gain = base.gather(-1, first) - base, fused - fused.gather(-1, first)
     distance = (lead + gain.abs()).scatter(-1, first, 2.0)
-    return distance.amin(-1) >= NEAR * base.amax(-1)
+    return distance.amin(-1) >= NEAR * torch.maximum(base.amax(-1), fused.gather(-1, first)[:, 0])
 
 
 @given(seeds, st.floats(0, 1))

@@ -27,7 +27,7 @@ class would still change is answered with `base`.
 The bound above is not: where a rival is level with the leader in both, lead and gain are 0/0, and the last bit would decide
 between all of the views and none of them. So a rival that is `near` in both holds the share back, the more the nearer it is,
 
-    (lead_j + loss_j) / max(lead_j + gain_j, near)    with  near = NEAR · base_c  and  loss_j = fused_c - fused_j where positive
+    (lead_j + loss_j) / max(lead_j + gain_j, near)    with  near = NEAR · max(base_c, fused_c)  and  loss_j = fused_c - fused_j where positive
 
 in the place of lead_j / (lead_j + gain_j): the same wherever the two are apart by `near` in either, never more than it, and no
 steeper than 1 / near. Half-precision inputs are computed and answered in float32.
@@ -91,13 +91,14 @@ def largest_share(
     """
     first = leader(base) if first is None else first
     limit = torch.as_tensor(limit, dtype=base.dtype, device=base.device).clamp(0, 1)
-    ahead = base.gather(-1, first)
-    lead, gain = ahead - slack(base) - base, fused - fused.gather(-1, first)
+    ahead, level = base.gather(-1, first), fused.gather(-1, first)
+    size = torch.maximum(ahead, level).detach()  # of what is rounded
+    lead, gain = ahead - slack(base) * size - base, fused - level
     if step is not None:
         return _share_on_grid(base, fused, limit, lead, gain, step, first)
     # In place where it can be, because a fresh piece of memory costs as much as the arithmetic.
     lead = lead.clamp_(min=0)
-    reach = torch.maximum(lead + gain.clamp(min=0), NEAR * ahead)
+    reach = torch.maximum(lead + gain.clamp(min=0), NEAR * size)
     catch_up = ((lead - gain.clamp(max=0)) / reach).scatter(-1, first, 1.0).amin(dim=-1)
     # Rows that nobody catches take the limit as it is: a minimum with 1 would halve the slope of a limit of 1.
     return torch.where(catch_up < 1, torch.minimum(limit, (1 - MARGIN) * catch_up), limit)

@@ -490,7 +490,7 @@ def test_a_ladder_is_gone_down_where_nothing_is_left_of_accuracy():
 
 def test_a_ladder_needs_labels_and_says_so_before_the_network_runs():
     model = Counting()
-    with pytest.raises(InputError, match=r"rehearse: expected labels.*rehearse=\[3, 5\]"):
+    with pytest.raises(InputError, match=r"labels: expected a class number.*rehearse=\[3, 5\]"):
         run(pixels(), model=model, rehearse=True)
     assert model.seen == 0
     items = Items(pixels() / 255, mostly_right(linear()))

@@ -197,7 +197,7 @@ def test_a_graph_answers_as_its_classifier_does(tmp_path: Path) -> None:
 
 def test_what_is_no_classifier_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.pt2").write_bytes(b"nothing")
-    for path, sentence in (("x.pt2", "expected a classifier that atta exported"), ("y.onnx", "there is no file")):
+    for path, sentence in (("x.pt2", "is not a whole .pt2 file"), ("y.onnx", "there is no file")):
         with pytest.raises(atta.InputError, match=sentence):
             open_predictor(tmp_path / path)
     with pytest.raises(atta.InputError, match=r"ends in .csv, .jsonl, .parquet, got 'x.xlsx'"):

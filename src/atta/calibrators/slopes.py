@@ -95,22 +95,23 @@ def _shares(
     base: FitProbs, fused: FitProbs, limit: Tensor, first: Tensor, step: float | None
 ) -> tuple[FitShares, FitMask, Tensor, FitShares]:
     """Return the shares; which of them move with the limit; the rivals that others move with, and how fast those fall."""
-    ahead = base.gather(1, first)
-    lead, gain = ahead - slack(base) - base, fused - fused.gather(1, first)
+    ahead, level = base.gather(1, first), fused.gather(1, first)
+    size = torch.maximum(ahead, level)
+    lead, gain = ahead - slack(base) * size - base, fused - level
     if step is not None:
         lead.clamp_(min=TINY)
         catch_up, rival = (lead / gain.clamp_(min=0).add_(lead)).min(dim=1, keepdim=True)
         share = _share_on_grid(base, fused, limit, catch_up, step, first)
         return share, share > 0, rival, torch.zeros_like(share)
     lead.clamp_(min=0)
-    level, near = gain.clamp(min=0).add_(lead), NEAR * ahead
-    reach = torch.maximum(level, near)
+    apart, near = gain.clamp(min=0).add_(lead), NEAR * size
+    reach = torch.maximum(apart, near)
     catch_up, rival = ((lead - gain.clamp(max=0)) / reach).scatter_(1, first, 1.0).min(dim=1, keepdim=True)
     bound = (1 - MARGIN) * catch_up
     limited = (catch_up >= 1) | (limit < bound)
     share = torch.where(limited, limit, bound)
     kept = _keeps(base, fused, share, first)
-    gains, held_back = gain.gather(1, rival) > 0, level.gather(1, rival) < near
+    gains, held_back = gain.gather(1, rival) > 0, apart.gather(1, rival) < near
     fall = torch.where(gains, torch.where(held_back, 0.0, bound), 1 - MARGIN) / reach.gather(1, rival)
     return share * kept, limited & kept, rival, fall * (~limited & kept)
 

@@ -109,7 +109,8 @@ def collect(
     climbing = rehearse is True and not once
     if climbing and labels is None and next(iter(source.read([(0, 1)])))[1] is None:
         raise InputError(
-            "rehearse: expected labels, to see how far accuracy falls, got none; or name severities: rehearse=[3, 5]"
+            "labels: expected a class number for every image, to see how far accuracy falls in rehearsals, got none; give "
+            "labels=..., or name severities: rehearse=[3, 5]"
         )
     work = _Work(network, source, labels, seed, draws, progress, execution)
     done = work.run(Policy((*policy.terms, *rehearsed(asked).terms)), shards)
