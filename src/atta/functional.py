@@ -27,7 +27,7 @@ class would still change is answered with `base`.
 The bound above is not: where a rival is level with the leader in both, lead and gain are 0/0, and the last bit would decide
 between all of the views and none of them. So a rival that is `near` in both holds the share back, the more the nearer it is,
 
-    (lead_j + loss_j) / max(lead_j + gain_j, near)    with  near = NEAR · max(base_c, fused_c)  and  loss_j = fused_c - fused_j where positive
+    (lead_j + loss_j) / max(lead_j + gain_j, near),   near = NEAR · max(base_c, fused_c),   loss_j = max(0, fused_c - fused_j)
 
 in the place of lead_j / (lead_j + gain_j): the same wherever the two are apart by `near` in either, never more than it, and no
 steeper than 1 / near. Half-precision inputs are computed and answered in float32.

@@ -214,5 +214,5 @@ def test_another_graph_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="to answer with probs and base, found logits, probs"):
         open_graph(write_graph(tmp_path / "graph.onnx", base="logits"))
     (tmp_path / "noise.onnx").write_bytes(b"noise")
-    with pytest.raises(InputError, match="expected a classifier that atta exported"):
+    with pytest.raises(InputError, match="to be an ONNX model"):
         open_graph(tmp_path / "noise.onnx")

@@ -187,7 +187,7 @@ def test_a_search_with_test_images_fits_on_all_of_its_own():
     whole = Pool.of(seen(flip=[1.0], vflip=[1.5], crop=[1.5, 1.0]))
     found = Search(budget=3, folds=3).explore(whole[:100], free=True, test=whole[100:])
     assert found.free is not None
-    assert {*found.tested} == {"flip-2", "vflip-2", found.free.policy}
+    assert {*found.tested} == {"flip-2", "vflip-2", "crop-2", found.free.policy}
     record = whole.records[0]
     calibrator = atta.CATTA(views=["flip"]).fit(record[:100].predictions, record[:100].labels)
     expected = atta.evaluate(calibrator(record[100:].predictions), record[100:].labels, metrics=["brier", "nll"])

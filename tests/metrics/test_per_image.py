@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from atta.errors import InputError
+from atta.metrics import per_image
 from atta.metrics.scores import brier, class_changes, evaluate, ood_auroc
 from atta.metrics.sums import Sums
 from scenarios import answers as sample
@@ -40,7 +41,7 @@ def test_the_size_of_the_chunks_does_not_matter(monkeypatch: pytest.MonkeyPatch)
     probs, labels = sample()
     whole = evaluate(probs, labels), ood_auroc(probs, probs[:50]), class_changes(probs, probs.roll(1, 0))
     for size in (37, 1000):
-        monkeypatch.setattr(terms, "CHUNK", size)
+        monkeypatch.setattr(per_image, "CHUNK", size)
         chunked = evaluate(probs, labels), ood_auroc(probs, probs[:50]), class_changes(probs, probs.roll(1, 0))
         assert chunked[0] == pytest.approx(whole[0], abs=1e-12)
         assert chunked[1:] == whole[1:]
@@ -85,7 +86,7 @@ def test_validation_says_what_it_expected_and_what_came(probs: Tensor, labels: l
 
 
 def test_the_row_in_a_sentence_is_that_of_the_whole_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terms, "CHUNK", 4)
+    monkeypatch.setattr(per_image, "CHUNK", 4)
     for value, sentence in ((math.nan, "nan in row 7"), (5.0, "5 in row 7"), (0.9, "sum of 1.4 in row 7")):
         probs = torch.full((9, 2), 0.5)
         probs[7, 1] = value

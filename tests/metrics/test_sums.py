@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atta.errors import InputError
+from atta.metrics import per_image
 from atta.metrics.scores import METRICS, evaluate
 from atta.metrics.sums import Sums
 from scenarios import answers as sample
@@ -86,7 +87,7 @@ def test_sums_keep_the_ranked_metrics_within_the_bound_they_state(scale: float, 
 
 
 def test_input_that_is_refused_leaves_the_sums_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(terms, "CHUNK", 5)
+    monkeypatch.setattr(per_image, "CHUNK", 5)
     probs, labels = sample(10)
     sums = Sums(5).update(probs, labels)
     before = sums.compute()

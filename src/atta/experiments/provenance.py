@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from atta import __version__
+from atta.experiments.workers import cores
 
 
 def machine() -> dict[str, str]:

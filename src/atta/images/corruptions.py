@@ -323,8 +323,11 @@ def _boxes(side: int, other: int) -> Float[Tensor, "other side"]:
 
 
 def jpeg(images: Images, *, severity: int) -> Images:
-    """Compress and decompress."""
-    return transforms.jpeg_at(images, int(_one("jpeg", severity, images)))
+    """Compress and decompress; other channels than grey or RGB each by itself."""
+    quality = int(_one("jpeg", severity, images))
+    if images.shape[1] in (1, 3):
+        return transforms.jpeg_at(images, quality)
+    return transforms.jpeg_at(images.flatten(0, 1).unsqueeze(1), quality).reshape(images.shape)
 
 
 def _a_value(c: int, h: int, w: int) -> int:
