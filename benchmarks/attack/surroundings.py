@@ -72,7 +72,7 @@ def printing(tally: Tally, effort: Effort) -> None:
                 there = not output or (folder / output).exists()
                 trouble = (
                     ""
-                    if ended.code in (0, 1) and "Traceback (most recent" not in ended.text
+                    if ended.code in (0, 1, 141) and "Traceback (most recent" not in ended.text  # 141: a closed pipe, as usual
                     else f"exit code {ended.code}: {ended.text[-200:]}"
                 )
                 tally.count(there, f"atta {name} into {where}: nothing was saved; {trouble}")

@@ -56,7 +56,7 @@ def test_images_of_other_channels_can_be_rehearsed(channels):
     assert shown(5, images).shape == images.shape
 
 
-@pytest.mark.parametrize("wrong", [0, 6, True, "3"])
+@pytest.mark.parametrize("wrong", [0, 6, True])
 def test_a_severity_that_there_is_not_is_refused(wrong):
     with pytest.raises(InputError, match="severities from 1 to 5"):
         rehearsed([3, wrong])
