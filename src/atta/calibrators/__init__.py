@@ -3,16 +3,16 @@
 A method is a frozen dataclass of settings, a calibrator an `nn.Module` of buffers (`base`). Here are all of them by name
 (METHODS, CALIBRATORS), and calibrators from files (`load`).
 
-| module    | calibrators (what is learned) | methods (how)                                 |
-|-----------|-------------------------------|-----------------------------------------------|
-| scaling   | Temperature, Affine           | vanilla, temperature, dirichlet               |
-| probability_maps | Steps, Polyline               | histogram, isotonic                           |
-| atta      | ViewBlend                     | m-atta, v-atta                                |
-| averages  | AverageBlend, ViewMean        | adaptive-tta, mean-tta, mean-tta-temperature  |
-| convex    | ViewBlend                     | c-atta                                        |
-| shrunk    | ViewBlend                     | shrunk-m-atta                                 |
-| selective | StagedBlend                   | selective-v-atta, sequential-v-atta           |
-| hedged    | Temperature, ViewBlend        | hedged-temperature, hedged-c-atta             |
+| module           | calibrators (what is learned) | methods (how)                                |
+|------------------|-------------------------------|----------------------------------------------|
+| scaling          | Temperature, Affine           | vanilla, temperature, dirichlet              |
+| probability_maps | Steps, Polyline               | histogram, isotonic                          |
+| atta             | ViewBlend                     | m-atta, v-atta                               |
+| averages         | AverageBlend, ViewMean        | adaptive-tta, mean-tta, mean-tta-temperature |
+| convex           | ViewBlend                     | c-atta                                       |
+| shrunk           | ViewBlend                     | shrunk-m-atta                                |
+| selective        | StagedBlend                   | selective-v-atta, sequential-v-atta          |
+| hedged           | Temperature, ViewBlend        | hedged-temperature, hedged-c-atta            |
 
 Beside them: `shift` estimates the accuracy on images without labels and softens a calibrator to it, `conformal` makes sets of
 classes of any calibrator's answers, `crossval` judges methods on held-out images,
