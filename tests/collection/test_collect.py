@@ -311,7 +311,7 @@ def nan_at(images, calls):
         (lambda: twenty()[:0], {}, "expected at least one image in the images, found none"),
         (lambda: DataLoader(Stream(()), batch_size=2), {}, "expected at least one image in Stream, found none"),
         (lambda: 3, {}, "expected images as a tensor, .* got int"),
-        (lambda: ["a"], {}, "expected a tensor, a NumPy array or a Pillow image in image 0 .* got str"),
+        (lambda: ["a"], {}, "expected files of images, found none at a"),
         (lambda: Items([{"image": 1}]), {}, "expected an image, or an image and its label, .* got a dict of image"),
         (lambda: Items(twenty(), ["cat"] * 20), {}, "expected a whole number as the label of image 0 .* got 'cat'"),
         (lambda: Items(twenty(), [0.5] * 20), {}, "expected a whole number as the label of image 0 .* got 0.5"),
@@ -368,7 +368,7 @@ def test_images_of_different_sizes_are_named_and_can_be_resized(folder):
     from atta.images.layouts import folder_of_images
 
     Image.new("RGB", (9, 8)).save(folder / "b" / "08.png")
-    with pytest.raises(InputError, match=r"got \(3, 8, 9\) in .*b/08\.png; resize them, as ImageSet\.resized"):
+    with pytest.raises(InputError, match=r"got \(3, 8, 9\) in .*b/08\.png; say what the network wants: preprocess=Preprocess"):
         run(folder)
     assert len(run(folder_of_images(folder).resized(8))) == 20
 

@@ -73,6 +73,26 @@ def read_rows(text: str, option: str = "--rows") -> slice:
     return slice(start, stop)
 
 
+def read_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
+    """Read numbers between commas: one, or one a channel."""
+    try:
+        found = None if text is None else tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{option} takes a number for each channel, such as 0.485,0.456,0.406, got {text!r}") from None
+    return found
+
+
+def read_size(text: str | None, option: str) -> int | tuple[int, int] | None:
+    """Read PIXELS or HEIGHTxWIDTH."""
+    try:
+        sides = [] if text is None else [int(part) for part in text.split("x")]
+    except ValueError:
+        sides = [0]
+    if len(sides) > 2 or any(side < 1 for side in sides):
+        raise InputError(f"{option} takes a number of pixels, or HEIGHTxWIDTH, such as 224 or 224x320, got {text!r}")
+    return None if not sides else sides[0] if len(sides) == 1 else (sides[0], sides[1])
+
+
 def read_parts(images: int, rows: str | None, test: str | None) -> tuple[slice, slice | None]:
     """Read the rows to fit on and the rows to test on, which must not be the same."""
     texts = {"--rows": rows, "--test": test}

@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atta.cli.arguments import fastest, read_model, read_settings
-from atta.cli.options import ANY, BatchSize, Data, Device, ImageSize, ModelArgument, Rows, Seed, Source, grouped
+from atta.cli.options import (
+    ANY,
+    AS_THEY_ARE,
+    BatchSize,
+    Data,
+    Device,
+    ImageSize,
+    ModelArgument,
+    Photographs,
+    Rows,
+    Seed,
+    Source,
+    grouped,
+)
 from atta.cli.terminal import out, resumable, waiting
 
 if TYPE_CHECKING:
@@ -68,6 +81,7 @@ def collect(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the record.")],
     policy: Annotated[str, typer.Option(help='A policy by name, or as text: "flip + 5 crop".')] = "aug8",
     source: Source = ANY,
+    photographs: Photographs = AS_THEY_ARE,
     shift: Annotated[int | None, typer.Option(metavar="SEED", help="Add the noise and blur of CIFAR-10* first.")] = None,
     rows: Rows = None,
     seed: Seed = 0,
@@ -83,6 +97,7 @@ def collect(
     from atta.collection.collect import collect as run
     from atta.collection.shards import beside
 
+    preprocess = photographs.read()
     with waiting(f"reading {dataset}"):
         images = source.read(dataset, rows)
         if shift is not None:
@@ -98,6 +113,7 @@ def collect(
             policy=policy,
             seed=seed,
             draws=draws,
+            preprocess=preprocess,
             device=device or fastest(),
             batch_size=batch_size,
             autocast=autocast,

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from atta.cli.arguments import read_rows
+from atta.cli.arguments import read_numbers, read_rows, read_size
+from atta.errors import InputError
 
 if TYPE_CHECKING:
+    from atta.images.preprocessing import Preprocess
     from atta.images.sets import ImageSet
 
 RecordArgument = Annotated[str, typer.Argument(metavar="RECORD", help="A record file, or the name of a bundled record.")]
@@ -75,6 +77,35 @@ class Source:
         return arrange(images, shuffle=self.shuffle, rows=part)
 
 
+@dataclass(frozen=True)
+class Photographs:
+    """What the network wants done to a photograph before it looks at it."""
+
+    resize: Annotated[
+        str | None, typer.Option(metavar="PIXELS|HxW", help="Resize photographs: the shortest edge, or height x width.")
+    ] = None
+    crop: Annotated[str | None, typer.Option(metavar="PIXELS|HxW", help="Then cut this out of the centre.")] = None
+    mean: Annotated[
+        str | None,
+        typer.Option(metavar="R,G,B", help="The mean of pixels in [0, 1] that the network takes off, after the views."),
+    ] = None
+    std: Annotated[str | None, typer.Option(metavar="R,G,B", help="What it then divides by.")] = None
+    interpolation: Annotated[str, typer.Option(help="How to resize: bilinear, bicubic, lanczos, ...")] = "bilinear"
+
+    def read(self) -> Preprocess | None:
+        """What was typed, if anything was."""
+        from atta.images.preprocessing import Preprocess
+
+        if not (self.resize or self.crop or self.mean or self.std):
+            return None
+        numbers: Any = {name: read_numbers(getattr(self, name), f"--{name}") for name in ("mean", "std")}
+        sizes: Any = {name: read_size(getattr(self, name), f"--{name}") for name in ("resize", "crop")}
+        if (numbers["mean"] is None) != (numbers["std"] is None):
+            raise InputError(f"--mean and --std go together, got --mean {self.mean} and --std {self.std}")
+        return Preprocess(**sizes, **numbers, interpolation=self.interpolation)
+
+
+AS_THEY_ARE = Photographs()
 ANY = Source()  # what a signature has as the default of the group; typer goes by those of its fields
 
 

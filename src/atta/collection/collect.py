@@ -24,9 +24,10 @@ from torch import Tensor, nn
 from atta.collection.runner import Runner, batch_size, read_batches
 from atta.collection.shards import Shard, Shards, fingerprint, mark
 from atta.errors import InputError, suggest
+from atta.images.preprocessing import Preprocess
 from atta.images.sources import Block, Channels, Source, as_source
 from atta.images.views import Policy
-from atta.networks.adapters import TorchModel, as_logits
+from atta.networks.adapters import Normalized, TorchModel, as_logits, normalised
 from atta.networks.borrowing import borrowed, device_of, dtype_of
 from atta.predictions import Predictions, Record, as_labels
 from atta.progress import counted
@@ -66,6 +67,7 @@ def collect(
     seed: int = 0,
     draws: str = "random",
     channels: Channels = None,
+    preprocess: Any = None,
     shards: str | PathLike[str] | None = None,
     progress: bool = True,
     origin: Mapping[str, str] | None = None,
@@ -77,6 +79,9 @@ def collect(
     `atta.images.sources` names; `channels` says where an array has its channels. `labels` come from the images where those
     have them.
 
+    `preprocess` is what the network wants done to a photograph: anything that `Preprocess.of` reads. Files, folders, tables
+    and Pillow images are resized and cropped by it, and the model is given their pixels normalised.
+
     `device` is the model's own unless it is named. `batch_size` is the most images a forward pass is given; running out of a
     GPU's memory halves it. `channels_last`, `autocast` (to bfloat16, or a dtype) and `compile` make networks faster; logits
     come back in float32 or wider. `workers` threads read and decode ahead.
@@ -85,7 +90,9 @@ def collect(
     ends with the same bits. Delete the folder once the record is saved. `origin` adds to the record's own.
     """
     refuse_unknown("collect", execution, [*Execution.__annotations__])
-    policy, source, network = Policy.parse(policy), as_source(images, channels), as_logits(model)
+    wanted = None if preprocess is None else Preprocess.of(preprocess)
+    policy, source = Policy.parse(policy), as_source(images, channels, wanted)
+    network = as_logits(normalised(model, wanted))
     labels = _as_numbers(labels, source)
     at = torch.device(execution.get("device") or device_of(network))
     size = batch_size(execution.get("batch_size"), at)
@@ -223,9 +230,12 @@ class _Done:
 def _origin(model: nn.Module, source: Source, policy: Policy, seed: int, draws: str) -> dict[str, str]:
     from atta import __version__  # the package imports this module first
 
-    inner = model.model if isinstance(model, TorchModel) else model
+    inner = model
+    while isinstance(inner, TorchModel) or (source.preprocess and isinstance(inner, Normalized)):
+        inner = inner.model
     dataset = {"dataset": source.dataset} if source.dataset else {}
     dataset |= {"classes": json.dumps(source.classes)} if source.classes else {}
+    dataset |= {"preprocess": json.dumps(source.preprocess.about())} if source.preprocess else {}
     return dataset | {
         "model": type(inner).__name__,
         "image_shape": " x ".join(map(str, source.shape or ())),

@@ -26,6 +26,7 @@ from atta.collection.runner import check_takes
 from atta.deploy.summary import Summary
 from atta.errors import InputError
 from atta.files import whole_file
+from atta.images.preprocessing import Preprocess
 from atta.images.views import Policy, View
 from atta.networks import description
 from atta.networks.borrowing import dtype_of
@@ -49,6 +50,7 @@ class Archived(nn.Module):
     image_shape: tuple[int, ...]
     class_names: tuple[str, ...]
     summary: Summary | None
+    preprocess: Preprocess | None
 
     def about(self) -> dict[str, Any]:
         """Describe the classifier in plain words and numbers: what its file says of it."""
@@ -65,6 +67,7 @@ class Archived(nn.Module):
             "classes": self.calibrator.classes,
             "class_names": list(self.class_names),
             "dtype": str(dtype_of(self.model)).removeprefix("torch."),
+            "preprocess": None if self.preprocess is None else self.preprocess.about(),
             "model": description.describe(self.model),
             "summary": None if self.summary is None else asdict(self.summary),
         }
@@ -100,6 +103,8 @@ class Archived(nn.Module):
             policy = Policy.parse(about["policy"], views=views) if about["policy"] else Policy(())
             summary = None if about["summary"] is None else Summary(**about["summary"])
             names = tuple(about["class_names"])
+            given = about.get("preprocess")  # which older files do not have
+            preprocess = None if given is None else Preprocess.of(given)
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path} is damaged: {type(error).__name__} {error}") from None
         if model is not None:
@@ -113,7 +118,8 @@ class Archived(nn.Module):
             network.load_state_dict(weights)
         if device is not None:
             network, calibrator = network.to(device), calibrator.to(device)
-        return cls(network, calibrator, policy, image_shape=shape, class_names=names, summary=summary)
+        about_images: Any = {"image_shape": shape, "class_names": names, "preprocess": preprocess}
+        return cls(network, calibrator, policy, summary=summary, **about_images)
 
 
 # ---- the format ----------------------------------------------------------------------------------------------------

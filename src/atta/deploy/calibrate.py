@@ -21,8 +21,10 @@ from atta.collection.runner import as_pixels, read_batches
 from atta.deploy.classifier import CalibratedClassifier
 from atta.deploy.summary import summarise
 from atta.errors import InputError
+from atta.images.preprocessing import Preprocess
 from atta.images.sources import Channels, StreamSource, as_source
 from atta.images.views import POLICIES, Policy
+from atta.networks.adapters import normalised
 from atta.predictions import Record
 from atta.types import Labels
 
@@ -41,6 +43,7 @@ def calibrate(
     method: str | Method = "c-atta",
     class_names: Sequence[str] = (),
     channels: Channels = None,
+    preprocess: Any = None,
     progress: bool = True,
     **collecting: Unpack[Collecting],
 ) -> CalibratedClassifier:
@@ -48,11 +51,13 @@ def calibrate(
 
     `policy` is "auto" (the best of `POLICIES` within `budget` passes an image, by cross-validation, or temperature scaling and
     one pass where no views are clearly better), a budget, the name of a policy, or one as text: "flip + 2 shift". `method` is
-    a name of `METHODS`, or a method with its settings. `images`, `labels`, `channels` and the rest (`device`, `batch_size`,
-    `autocast`, `workers`, `shards`, ...) are what `collect` takes.
+    a name of `METHODS`, or a method with its settings. `preprocess` is what the network wants done to a photograph, as anything
+    that `Preprocess.of` reads: the classifier keeps it, and does the same to every file that it is shown. `images`, `labels`,
+    `channels` and the rest (`device`, `batch_size`, `autocast`, `workers`, `shards`, ...) are what `collect` takes.
     """
     method = find_method(method) if isinstance(method, str) else method
-    source = as_source(images, channels)
+    wanted = None if preprocess is None else Preprocess.of(preprocess)
+    model, source = normalised(model, wanted), as_source(images, channels, wanted)
     if isinstance(source, StreamSource):  # which may come in another order the next time
         images, labels, channels = *_read(source, labels), "first"
     if "draws" in collecting:
@@ -61,9 +66,9 @@ def calibrate(
     refuse_unknown("calibrate", collecting, [*own, *Collecting.__annotations__])
     policies = {NO_VIEWS: Policy(())}
     if method.needs_views:
-        image = next(as_source(images, channels).read([(0, 1)]))[0]
+        image = next(as_source(images, channels, wanted).read([(0, 1)]))[0]
         policies = candidates(policy, budget, image, method)
-    how = {"channels": channels, "progress": progress, "draws": "stratified", **collecting}
+    how = {"channels": channels, "preprocess": wanted, "progress": progress, "draws": "stratified", **collecting}
     records = record_policies(model, images, labels, policies, **how)
     first = next(iter(records.values()))
     truth = _labels(first)
@@ -79,6 +84,7 @@ def calibrate(
         policies[name],
         image_shape=[int(side) for side in chosen.origin["image_shape"].split(" x ")],
         class_names=class_names or source.classes,
+        preprocess=wanted,
     )
     classifier.summary = summarise(classifier.calibrator, classifier.policy, chosen, answers[name], judged)
     return classifier

@@ -10,6 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from atta.images.preprocessing import Preprocess
+
 PICTURE = "reliability.png"
 NAMES = {"brier": "Brier score", "ece": "ECE", "nll": "NLL"}
 BIBTEX = """\
@@ -61,7 +63,7 @@ def _what(about: About) -> str:
         if about["keeps_class"]
         else "This method does not promise to keep the network's predicted class."
     )
-    network = _inner(about["model"])
+    network, preprocess = _inner(about["model"]), about.get("preprocess")
     lines = [
         "An image classifier with calibrated confidence: among images that it calls 80 % sure, about 80 % should be right.",
         f"It {views} the network's answers by `{method}` ([the paper](https://arxiv.org/abs/2304.05104)). {kept}",
@@ -70,6 +72,8 @@ def _what(about: About) -> str:
         f"- classes: {about['classes']}{_some(about['class_names'])}",
         f"- network: `{network.get('name') or network['class']}`",
     ]
+    if preprocess is not None:
+        lines.append(f"- photographs, before: {Preprocess.of(preprocess)}; `predict_proba` on files does it")
     if summary is not None:
         lines.append(f"- passes of the network an image: {summary['passes']:.3g}")
     return "\n".join(lines)

@@ -40,12 +40,14 @@ class Estimator(Archived):
         workers: int = 0,
         progress: bool = False,
     ) -> np.ndarray:
-        """Answer an array, a Dataset, a DataLoader, a Hugging Face dataset or a folder of images: probabilities (n, k).
+        """Answer an array, a Dataset, a DataLoader, a Hugging Face dataset, a folder, files or Pillow images: (n, k).
 
+        Files and Pillow images are resized and cropped as `preprocess` says.
         An array (n, h, w, c) needs no `channels` where the shape tells it apart.
         """
         device = device_of(self)
-        source, size = as_source(images, channels or self._channels(images)), usual_size(batch_size, device)
+        source = as_source(images, channels or self._channels(images), self.preprocess)
+        size = usual_size(batch_size, device)
         probs = list[Tensor]()
         with counted("predicting", source.count, shown=progress) as tell:
             for batch in read_batches(source, size, workers=workers):
@@ -67,6 +69,7 @@ class Estimator(Archived):
         """Fit the same method with the same views to other images, in place; all else is what `collect` takes."""
         refuse_unknown("fit", collecting, [*Collecting.__annotations__])
         how: Any = {"channels": channels or self._channels(images), "progress": progress, **collecting}
+        how["preprocess"] = self.preprocess
         record = collect(self.model, images, labels, policy=self.policy, draws="stratified", **how)
         fitted = self.calibrator.method.fit(record.predictions, record.require_labels())
         self.calibrator, self.summary = fitted.to(device_of(self)), None

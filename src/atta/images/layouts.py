@@ -220,6 +220,14 @@ def folder_of_images(folder: Path) -> ImageSet:
     return sorted_in or ImageSet(folder.name, images)
 
 
+def files_of_images(files: Sequence[Path]) -> ImageSet:
+    """These files, in this order, without labels."""
+    if missing := [str(path) for path in files if not path.is_file()]:
+        raise InputError(f"expected files of images, found none at {listed(missing)}")
+    images = EncodedImages(torch.arange(len(files)), lambda row: files[row], lambda row: str(files[row]))
+    return ImageSet(files[0].name if len(files) == 1 else "files", images)
+
+
 def subfolders(folder: Path) -> list[Path]:
     """The folders in a folder that someone put there, sorted; none where there is no folder."""
     inner = folder.iterdir() if folder.is_dir() else ()

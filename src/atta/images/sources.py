@@ -6,11 +6,13 @@
 | a NumPy array, a memory-mapped one too     | slices; `channels` must be stated                                    |
 | an `ImageSet`, a folder, a saved set       | slices of bytes, or files decoded as they are needed                 |
 | a Hugging Face table                       | its column of images, decoded as they are needed                     |
+| a file, a list of files, a Pillow image    | decoded as they are needed                                           |
 | a torch dataset or a list                  | items: an image, or an image and its label                           |
 | a `DataLoader`, an iterable dataset        | its batches, in its order                                            |
 
 Pixels are bytes, or floats in [0, 1]; anything else is refused, never rescaled. A `Source` is read in ranges, so that
-work that was interrupted goes on without reading what is done.
+work that was interrupted goes on without reading what is done. A `Preprocess` resizes and crops whatever is a photograph:
+files, sets, tables and Pillow images. Tensors and arrays are pixels that were cropped before, and have to be of its size.
 """
 
 import operator
@@ -27,7 +29,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from atta.errors import InputError
-from atta.images.layouts import folder_of_images, from_table, is_table
+from atta.images.layouts import IMAGES, files_of_images, folder_of_images, from_table, is_table
+from atta.images.preprocessing import Preprocess, upright
 from atta.images.sets import ImageSet
 
 Channels: TypeAlias = Literal["first", "last"] | None
@@ -48,6 +51,7 @@ class Source(ABC):
         self.name = dataset or "the images"
         self.shape: tuple[int, ...] | None = None
         self.classes: tuple[str, ...] = ()
+        self.preprocess: Preprocess | None = None
         if count == 0:
             raise InputError(f"expected at least one image in {self.name}, found none")
 
@@ -69,11 +73,17 @@ class Source(ABC):
     def _checked(self, pixels: Tensor, start: int) -> Tensor:
         """Make sure that all images are alike, and are pixels."""
         shape = tuple(pixels.shape[1:])
+        if self.preprocess and (size := self.preprocess.size) and shape[1:] != size:
+            raise InputError(
+                f"expected tensors and arrays to be cropped to {size[0]} x {size[1]}, as preprocess says, got "
+                f"{' x '.join(map(str, shape[1:]))} in {self.where(start)}; files and Pillow images are resized and cropped"
+            )
         self.shape = self.shape or shape
         if shape != self.shape:
             raise InputError(
                 f"expected all images to have the shape {self.shape}, as the first has, got {shape} in "
-                f"{self.where(start)}; resize them, as ImageSet.resized(size) and datasets.load(image_size=...) do"
+                f"{self.where(start)}; say what the network wants: preprocess=Preprocess(resize=..., crop=...) (--resize, "
+                "--crop), or resize them all by ImageSet.resized(size)"
             )
         if pixels.dtype == torch.uint8:
             return pixels
@@ -96,18 +106,28 @@ def check_range(pixels: Tensor, where: Callable[[int], str]) -> None:
     raise InputError(f"{expected}, got {low:.4g} to {high:.4g}, first in {place}; {hint}")
 
 
-def as_source(images: Any, channels: Channels = None) -> Source:
+def as_source(images: Any, channels: Channels = None, preprocess: Preprocess | None = None) -> Source:
     """Make a source of anything that holds images, and say what can be used otherwise."""
+    source = _source(images, channels, preprocess)
+    source.preprocess = preprocess
+    return source
+
+
+def _source(images: Any, channels: Channels, preprocess: Preprocess | None) -> Source:
     if channels not in (None, "first", "last"):
         raise InputError(f"channels: expected 'first' or 'last', got {channels!r}")
     if isinstance(images, str | Path):
         images = _from_path(Path(images))
     elif is_table(images):
         images = from_table(images)
+    elif isinstance(images, list | tuple) and images and all(isinstance(item, str | Path) for item in images):
+        images = files_of_images([Path(item) for item in images])
+    elif hasattr(images, "getbands"):
+        images = [images]
     if isinstance(images, ImageSet):
         if channels == "last":
             raise InputError(f"channels: {images.name} knows where its channels are, expected None, got 'last'")
-        source = _from_set(images)
+        source = _from_set(images if preprocess is None else images.preprocessed(preprocess))
         source.classes = images.classes
         return source
     if isinstance(images, Tensor | np.ndarray):
@@ -136,6 +156,8 @@ def _from_set(images: ImageSet) -> Source:
 
 
 def _from_path(path: Path) -> ImageSet:
+    if path.suffix.lower() in IMAGES and path.is_file():
+        return files_of_images([path])
     return ImageSet.load_file(path) if path.suffix == ".safetensors" else folder_of_images(path)
 
 
@@ -209,6 +231,8 @@ class ItemSource(Source):
         except OSError as error:
             raise InputError(f"expected an image, but {self.where(position)} cannot be read: {error}") from error
         image, label = _image_and_label(item, self.where(position))
+        if hasattr(image, "getbands"):
+            image = self.preprocess(image) if self.preprocess else upright(image)
         pixels = _as_pixels(image, self.channels, self.where(position))
         if pixels.ndim != 3:
             raise InputError(f"expected an image of shape (c, h, w), got {tuple(pixels.shape)} in {self.where(position)}")
