@@ -25,6 +25,16 @@ def read_record(name: str, rows: str | None = None) -> Record:
     return record[read_rows(rows)]
 
 
+def unfair_rows(name: str, rows: str) -> str | None:
+    """What is to be said of rows of a record that are of other classes than its other rows."""
+    import torch
+
+    from atta.predictions import find_record, unfair
+
+    record = find_record(name)
+    return None if record.labels is None else unfair(record.labels, torch.arange(len(record))[read_rows(rows)])
+
+
 def read_model(text: str) -> tuple[Any, dict[str, str]]:
     """Load a network: what `atta train` wrote, an ONNX file, or `package.module:name`, a module or what makes one."""
     import importlib

@@ -53,13 +53,15 @@ def calibrate(
     read_output(output)
     chosen, preprocess = find_method(method, **read_settings(settings)), photographs.read()
     with waiting(f"reading {dataset}"):
-        images = source.read(dataset, rows)
+        images, _ = source.read(dataset, rows)
         network, _ = read_model(model)
     classifier = run(
         network,
         images,
+        source.labels,
         policy=policy,
         budget=budget,
+        class_names=source.class_names(),
         method=chosen,
         preprocess=preprocess,
         device=device or fastest(),

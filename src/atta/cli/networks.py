@@ -99,17 +99,19 @@ def collect(
 
     preprocess = photographs.read()
     with waiting(f"reading {dataset}"):
-        images = source.read(dataset, rows)
+        images, shuffled_by = source.read(dataset, rows)
         if shift is not None:
             from atta.paper.shifts import shifted
 
             images = shifted(images, shift)
         network, about = read_model(model)
-    arranged = {"shuffle": source.shuffle, "rows": rows, "shift": shift}
+    arranged = {"shuffle": shuffled_by, "rows": rows, "shift": shift}
     with beside(output) as shards, resumable(shards):
         record = run(
             network,
             images,
+            source.labels,
+            class_names=source.class_names(),
             policy=policy,
             seed=seed,
             draws=draws,

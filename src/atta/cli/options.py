@@ -60,21 +60,54 @@ class Source:
     data: Data = None
     image_size: ImageSize = None
     columns: Annotated[str | None, typer.Option(metavar="IMAGE,LABEL", help="The columns of a table.")] = None
-    shuffle: Annotated[int | None, typer.Option(metavar="SEED", help="Put the images into a random order first.")] = None
+    shuffle: Annotated[
+        str | None, typer.Option(metavar="SEED|no", help="Put the images into a random order first; folders always, unless no.")
+    ] = None
+    labels: Annotated[Path | None, typer.Option(metavar="FILE", help="A .csv or .parquet with the columns file and label.")] = (
+        None
+    )
+    classes: Annotated[
+        str | None, typer.Option(metavar="FILE|A,B,...", help="The network's classes in its order: a line each, or listed.")
+    ] = None
 
-    def read(self, dataset: str, rows: str | None) -> ImageSet:
-        """Load a dataset by name, or a folder of images by its path; shuffled, and then cut to the rows."""
+    def class_names(self) -> tuple[str, ...]:
+        """The names that were typed, or stand in the file that was."""
+        if self.classes is None:
+            return ()
+        if Path(self.classes).is_file():
+            return tuple(line.strip() for line in Path(self.classes).read_text(encoding="utf-8").splitlines() if line.strip())
+        if "," not in self.classes:
+            raise InputError(f"--classes takes a file with a name a line, or names between commas, got {self.classes!r}")
+        return tuple(name.strip() for name in self.classes.split(","))
+
+    def seed(self, images: ImageSet) -> int | None:
+        """What to shuffle by: folders stand class by class, and are shuffled unless that is asked for."""
+        from torch import Tensor
+
+        if self.shuffle == "no":
+            return None
+        if self.shuffle is not None:
+            if not self.shuffle.isdigit():
+                raise InputError(f"--shuffle takes a seed, or no, got {self.shuffle!r}")
+            return int(self.shuffle)
+        files = not isinstance(images.images, Tensor) and len(images) and images.images.path(0) is not None
+        return 0 if files and (images.labels is not None or self.labels is not None) else None
+
+    def read(self, dataset: str, rows: str | None) -> tuple[ImageSet, int | None]:
+        """Load a dataset by name, or a folder of images by its path; shuffled and cut; with the seed."""
         from atta.images.datasets import arrange, load
         from atta.images.layouts import folder_of_images
 
         part = None if rows is None else read_rows(rows)
         if self.data is None and Path(dataset).is_dir():
             images = folder_of_images(Path(dataset))
-            return arrange(images, shuffle=self.shuffle, rows=part, image_size=self.image_size)
+            seed = self.seed(images)
+            return arrange(images, shuffle=seed, rows=part, image_size=self.image_size), seed
         image, _, label = (self.columns or "").partition(",")
         columns = (image, label or None) if self.columns else None
         images = load(dataset, self.split, data=self.data, image_size=self.image_size, columns=columns)
-        return arrange(images, shuffle=self.shuffle, rows=part)
+        seed = self.seed(images)
+        return arrange(images, shuffle=seed, rows=part), seed
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,14 @@ from torch import Tensor, nn
 from atta.collection.runner import Runner, batch_size, read_batches
 from atta.collection.shards import Shard, Shards, fingerprint, mark
 from atta.errors import InputError, suggest
+from atta.images.datasets import arrange
+from atta.images.labels import Truth, truth_of
+from atta.images.layouts import folder_of_images
 from atta.images.preprocessing import Preprocess
+from atta.images.sets import ImageSet
 from atta.images.sources import Block, Channels, Source, as_source
 from atta.images.views import Policy
-from atta.networks.adapters import Normalized, TorchModel, as_logits, normalised
+from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of, normalised
 from atta.networks.borrowing import borrowed, device_of, dtype_of
 from atta.predictions import Predictions, Record, as_labels
 from atta.progress import counted
@@ -54,6 +58,7 @@ class Collecting(Execution, total=False):
     """What else is handed on to `collect` by those who choose policy and draws themselves."""
 
     seed: int
+    shuffle: int | bool | None
     shards: str | PathLike[str] | None
     origin: Mapping[str, str] | None
 
@@ -68,6 +73,8 @@ def collect(
     draws: str = "random",
     channels: Channels = None,
     preprocess: Any = None,
+    class_names: Sequence[str] = (),
+    shuffle: int | bool | None = None,
     shards: str | PathLike[str] | None = None,
     progress: bool = True,
     origin: Mapping[str, str] | None = None,
@@ -77,7 +84,11 @@ def collect(
 
     `model` is what `as_logits` takes. `images` are uint8 or floats in [0, 1], held by anything that the table in
     `atta.images.sources` names; `channels` says where an array has its channels. `labels` come from the images where those
-    have them.
+    have them; they are class numbers, names, or a CSV or Parquet file of files and labels. `class_names` are those of the
+    network, in its order, where it does not know them itself: folders, classes of datasets and labels are found among them.
+
+    A folder with its labels is read class by class: its rows are shuffled by the seed `shuffle`, 0 unless it is given, which
+    the record's origin remembers; `shuffle=False` leaves them as they stand.
 
     `preprocess` is what the network wants done to a photograph: anything that `Preprocess.of` reads. Files, folders, tables
     and Pillow images are resized and cropped by it, and the model is given their pixels normalised.
@@ -91,9 +102,10 @@ def collect(
     """
     refuse_unknown("collect", execution, [*Execution.__annotations__])
     wanted = None if preprocess is None else Preprocess.of(preprocess)
+    images, mixed_by = _mixed(images, labels, shuffle)
     policy, source = Policy.parse(policy), as_source(images, channels, wanted)
     network = as_logits(normalised(model, wanted))
-    labels = _as_numbers(labels, source)
+    truth = truth_of(labels, source, class_names or class_names_of(network))
     at = torch.device(execution.get("device") or device_of(network))
     size = batch_size(execution.get("batch_size"), at)
     half, fast = _half(execution), execution.get("channels_last", False)
@@ -107,7 +119,7 @@ def collect(
     with torch.no_grad(), borrowed(network, at, fast), mixed:
         forward = torch.compile(network) if execution.get("compile") else network
         runner = Runner(forward, policy, seed, draws, at, dtype_of(network), fast, rows, kept)
-        done = _Done(source, labels, policy, kept)
+        done = _Done(source, truth, policy, kept)
         with counted("collecting", source.count, shown=progress, done=done.resume()) as tell:
             try:
                 batches = read_batches(source, size, start=done.stop, workers=execution.get("workers", 0))
@@ -116,7 +128,23 @@ def collect(
                     tell(done.stop)
             finally:
                 done.flush()
-    return done.record(_origin(network, source, policy, seed, draws) | dict(origin or {}))
+    source.classes = truth.classes
+    return done.record(_origin(network, source, policy, seed, draws) | mixed_by | dict(origin or {}))
+
+
+def _mixed(images: object, labels: object, shuffle: int | bool | None) -> tuple[object, dict[str, str]]:
+    """Shuffle the images of a folder, unless labels in an order of their own go with them; say by which seed."""
+    if shuffle is False or (labels is not None and not isinstance(labels, str | Path)):
+        return images, {}
+    seed = int(shuffle or 0)
+    if isinstance(images, str | Path) and Path(images).is_dir():
+        found = folder_of_images(Path(images))
+        if found.labels is None and labels is None and shuffle is None:
+            return images, {}  # whoever has no labels goes by the names of the files
+        return arrange(found, shuffle=seed), {"shuffle": str(seed)}
+    if shuffle is not None and isinstance(images, ImageSet):
+        return arrange(images, shuffle=seed), {"shuffle": str(seed)}
+    return images, {}
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) -> None:
@@ -137,19 +165,6 @@ def _switches(execution: Execution) -> dict[str, Any]:
     return {"batch_size": execution.get("batch_size"), "autocast": str(_half(execution)), **switches}
 
 
-def _as_numbers(labels: object, source: Source) -> Tensor | None:
-    """The labels that were given, or those that the source brings along."""
-    if labels is None:
-        return source.labels
-    try:
-        numbers = torch.as_tensor(labels)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"expected labels as whole numbers, one an image, got {type(labels).__name__} ({error})") from None
-    if source.count is not None and numbers.shape[:1] != (source.count,):
-        raise InputError(f"expected {source.count} labels, one an image, got {tuple(numbers.shape)}")
-    return numbers
-
-
 # ---- what is done --------------------------------------------------------------------------------------------------
 
 
@@ -158,7 +173,7 @@ class _Done:
     """The answers so far, those of an earlier run among them, and the labels that came with the images."""
 
     source: Source
-    labels: Any
+    truth: Truth
     policy: Policy
     kept: Shards | None
     answers: list[Tensor] = field(default_factory=list)
@@ -186,10 +201,12 @@ class _Done:
         if self.answers and k != self.answers[0].shape[2]:
             before = self.answers[0].shape[2]
             raise InputError(f"expected {before} classes as before, got {k} from {self.source.where(start)} on")
-        if self.labels is not None:
-            if not self.answers:  # Now the number of classes is known: a wrong label is said before the work is done.
-                as_labels(self.labels, images=self.labels.shape[0], classes=k)
-        elif own is not None:
+        if not self.answers:  # Now the number of classes is known: a wrong label is said before the work is done.
+            self.truth.settle(k)
+            if self.truth.labels is not None:
+                as_labels(self.truth.labels, images=self.truth.labels.shape[0], classes=k)
+        own = self.truth.own(own)
+        if self.truth.labels is None and own is not None:
             as_labels(own, images=n, classes=k)
         self._first = pixels[:1] if self._first is None else self._first
         self._last = pixels[-1:]
@@ -223,7 +240,7 @@ class _Done:
         for kind, repeats in self.policy.repeats.items():
             views[kind] = torch.cat([part[:, at : at + repeats] for part in self.answers])
             at += repeats
-        labels = self.labels if self.labels is not None else torch.cat(self.own) if self.own else None
+        labels = self.truth.labels if self.truth.labels is not None else torch.cat(self.own) if self.own else None
         return Record(Predictions(torch.cat([part[:, 0] for part in self.answers]), views), labels, origin)
 
 

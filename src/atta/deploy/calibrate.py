@@ -6,6 +6,7 @@ fit         the method, on all of the images
 wrap        CalibratedClassifier, with a summary that cross-validation wrote, not the fitted images
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from pathlib import Path
@@ -68,7 +69,14 @@ def calibrate(
     if method.needs_views:
         image = next(as_source(images, channels, wanted).read([(0, 1)]))[0]
         policies = candidates(policy, budget, image, method)
-    how = {"channels": channels, "preprocess": wanted, "progress": progress, "draws": "stratified", **collecting}
+    how = {
+        "class_names": class_names,
+        "channels": channels,
+        "preprocess": wanted,
+        "progress": progress,
+        "draws": "stratified",
+        **collecting,
+    }
     records = record_policies(model, images, labels, policies, **how)
     first = next(iter(records.values()))
     truth = _labels(first)
@@ -83,7 +91,7 @@ def calibrate(
         methods[name].fit(chosen.predictions, truth),
         policies[name],
         image_shape=[int(side) for side in chosen.origin["image_shape"].split(" x ")],
-        class_names=class_names or source.classes,
+        class_names=json.loads(first.origin.get("classes", "[]")),
         preprocess=wanted,
     )
     classifier.summary = summarise(classifier.calibrator, classifier.policy, chosen, answers[name], judged)

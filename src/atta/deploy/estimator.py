@@ -14,6 +14,7 @@ from atta.deploy.archive import Archived
 from atta.errors import InputError
 from atta.images.sources import Channels, as_source
 from atta.networks.borrowing import device_of
+from atta.predictions import as_labels
 from atta.progress import counted
 
 Fitted = TypeVar("Fitted", bound="Estimator")
@@ -69,7 +70,7 @@ class Estimator(Archived):
         """Fit the same method with the same views to other images, in place; all else is what `collect` takes."""
         refuse_unknown("fit", collecting, [*Collecting.__annotations__])
         how: Any = {"channels": channels or self._channels(images), "progress": progress, **collecting}
-        how["preprocess"] = self.preprocess
+        how |= {"preprocess": self.preprocess, "class_names": self.class_names}
         record = collect(self.model, images, labels, policy=self.policy, draws="stratified", **how)
         fitted = self.calibrator.method.fit(record.predictions, record.require_labels())
         self.calibrator, self.summary = fitted.to(device_of(self)), None
@@ -77,7 +78,8 @@ class Estimator(Archived):
 
     def score(self, images: Any, labels: Any) -> float:
         """The part of the images whose class is right, as scikit-learn's classifiers say it."""
-        return float((self.predict(images) == np.asarray(labels)).mean())
+        numbers = as_labels(labels, images=len(labels), classes=self.calibrator.classes, names=self.class_names)
+        return float((self.predict(images) == numbers.numpy()).mean())
 
     def _channels(self, images: Any) -> Channels:
         """Where an array has its channels, as the shape that is expected tells."""

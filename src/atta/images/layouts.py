@@ -17,6 +17,7 @@ import torch
 
 from atta.errors import InputError, require
 from atta.images.sets import EncodedImages, ImageSet
+from atta.labels import is_number
 
 Columns: TypeAlias = tuple[str, str | None]
 """The names of the image column and of the label column, if there is one."""
@@ -195,7 +196,10 @@ def image_folder(folder: Path, name: str, split: str, columns: Columns | None) -
 
 
 def _read_folders(name: str, place: Path, classes: list[str], known: list[str]) -> ImageSet:
-    files = [(path, known.index(label)) for label in classes for path in _image_files(place / label)]
+    if all(map(is_number, known)):  # "10" comes after "9", and a number that is missing moves no other
+        known = [str(number) for number in range(max(map(int, known)) + 1)]
+    place_of = {label: int(label) if is_number(label) and label not in known else known.index(label) for label in classes}
+    files = [(path, place_of[label]) for label in classes for path in _image_files(place / label)]
     labels = torch.tensor([label for _, label in files])
     images = EncodedImages(torch.arange(len(files)), lambda row: files[row][0], lambda row: str(files[row][0]))
     return ImageSet(name, images, labels, known)

@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeAlias, final
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from atta.errors import InputError
 from atta.images.layouts import IMAGES, files_of_images, folder_of_images, from_table, is_table
@@ -52,6 +52,7 @@ class Source(ABC):
         self.shape: tuple[int, ...] | None = None
         self.classes: tuple[str, ...] = ()
         self.preprocess: Preprocess | None = None
+        self.files: list[Path] | None = None
         if count == 0:
             raise InputError(f"expected at least one image in {self.name}, found none")
 
@@ -129,19 +130,34 @@ def _source(images: Any, channels: Channels, preprocess: Preprocess | None) -> S
             raise InputError(f"channels: {images.name} knows where its channels are, expected None, got 'last'")
         source = _from_set(images if preprocess is None else images.preprocessed(preprocess))
         source.classes = images.classes
+        encoded = images.images
+        if not isinstance(encoded, Tensor) and len(encoded) and encoded.path(0) is not None:
+            source.files = [path for i in range(len(encoded)) if (path := encoded.path(i)) is not None]
         return source
     if isinstance(images, Tensor | np.ndarray):
         return ArraySource(images, channels)
     if isinstance(images, IterableDataset):
         images = DataLoader(images, batch_size=32)
     if isinstance(images, DataLoader):
-        return StreamSource(images, channels)
+        stream = StreamSource(images, channels)
+        stream.classes = _classes_of(images.dataset)
+        return stream
     if isinstance(images, Dataset | Sequence) and hasattr(images, "__len__"):
-        return ItemSource(images, channels, None if isinstance(images, Sequence) else type(images).__name__)
+        items = ItemSource(images, channels, None if isinstance(images, Sequence) else type(images).__name__)
+        items.classes = _classes_of(images)
+        return items
     raise InputError(
         "expected images as a tensor, a NumPy array, an ImageSet, a torch Dataset or DataLoader, a Hugging Face dataset "
         f"or a folder, got {type(images).__name__}"
     )
+
+
+def _classes_of(dataset: Any) -> tuple[str, ...]:
+    """The names of the classes of a torch dataset, as torchvision's `ImageFolder` has them, a `Subset` of one as well."""
+    while not hasattr(dataset, "classes") and isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    found = getattr(dataset, "classes", ())
+    return tuple(found) if isinstance(found, list | tuple) and all(isinstance(name, str) for name in found) else ()
 
 
 def _from_set(images: ImageSet) -> Source:

@@ -206,6 +206,21 @@ def normalised(model: object, preprocess: Preprocess | None) -> object:
     return model
 
 
+def class_names_of(model: object) -> tuple[str, ...]:
+    """The names of the classes that a network itself knows: Hugging Face's `config.id2label`, timm's `label_names`."""
+    inner: Any = model
+    while isinstance(inner, TorchModel | FromProbabilities | Normalized):
+        inner = inner.model
+    table = getattr(getattr(inner, "config", None), "id2label", None)
+    if isinstance(table, Mapping) and sorted(map(int, table)) == list(range(len(table))):
+        names = [str(table[key]) for key in sorted(table, key=int)]
+        made_up = all(name == f"LABEL_{i}" for i, name in enumerate(names))  # what a configuration has for want of names
+        return () if made_up else tuple(names)
+    config = getattr(inner, "pretrained_cfg", None)
+    own = config.get("label_names") if isinstance(config, Mapping) else None
+    return tuple(map(str, own)) if own else ()
+
+
 def _short(values: Sequence[float]) -> str:
     return " ".join(f"{value:.4g}" for value in values)
 
