@@ -6,7 +6,10 @@ os.environ["COLUMNS"] = "160"  # tables as wide as on a screen, whatever started
 
 from collections.abc import Iterator
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +24,7 @@ os.fsync = lambda file: None  # nobody cuts the power of the tests, and thousand
 
 settings.register_profile("brief", max_examples=40)  # of each law; the suite runs often
 settings.load_profile("brief")
+_kept: list[Any] = []  # A library of operators lives as long as someone holds it.
 
 
 @pytest.fixture
@@ -42,3 +46,16 @@ def data_root() -> Path:
     if not root:
         pytest.skip("ATTA_DATA is not set: no real data on this machine")
     return Path(root)
+
+
+@pytest.fixture(scope="session")
+def torchvision() -> Any:
+    """Torchvision, where it is installed: beside a torch without its operators it imports once their names are known."""
+    if find_spec("torchvision") is None:
+        pytest.skip("torchvision is not installed")
+    if not _kept and not hasattr(torch.ops.torchvision, "nms"):
+        library = torch.library.Library("torchvision", "DEF")
+        for name in ("nms", "qnms"):
+            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _kept.append(library)
+    return import_module("torchvision")

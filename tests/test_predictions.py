@@ -83,7 +83,7 @@ REFUSED = {
     ),
     "labels that are names": (
         lambda: Record(sample(), ["cat"] * 6),
-        r"labels must be a list, an array or a tensor of class numbers, got list",
+        r"labels must be class numbers where no class names are known, got 'cat'",
     ),
     "views the predictions lack": (
         lambda: sample().select(["flip", "blur", "noise"]),

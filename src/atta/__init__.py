@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from atta.deploy.classifier import CalibratedClassifier
     from atta.errors import InputError
     from atta.figures.reliability import compare_plot, reliability
+    from atta.images.preprocessing import Preprocess
     from atta.images.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
     from atta.metrics.binning import bins
     from atta.metrics.resampling import bootstrap, paired
@@ -79,6 +80,7 @@ _HOMES = {
     "OnnxModel": "networks.adapters",
     "Policy": "images.views",
     "Predictions": "predictions",
+    "Preprocess": "images.preprocessing",
     "Record": "predictions",
     "Results": "results.rows",
     "SelectiveVATTA": "calibrators",

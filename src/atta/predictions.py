@@ -29,6 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from atta.files import check_digest, digest, named, whole_file
+from atta.labels import numbers_of
 from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits
 
 VIEW_PREFIX = "view."
@@ -188,13 +189,19 @@ def repeat_mean(view: RepeatLogits) -> Logits:
     return view[:, 0] if view.shape[1] == 1 else view.mean(dim=1)
 
 
-def as_labels(labels: Any, *, images: int, classes: int) -> Labels:
+def as_labels(labels: Any, *, images: int, classes: int, names: Sequence[str] = ()) -> Labels:
     """Turn a list, array or tensor into labels for `images` images, and say what is wrong with it otherwise.
 
-    The number of classes is that of the logits: classes without a single label are fine.
+    The number of classes is that of the logits: classes without a single label are fine. Labels that are texts are names of
+    classes, and found among `names`.
     """
     if labels is None:
         raise InputError(f"expected {images} labels, one an image, got none")
+    if isinstance(labels, list | tuple | np.ndarray) and len(labels) and isinstance(labels[0], str):
+        if not names:
+            raise InputError(f"labels must be class numbers where no class names are known, got {str(labels[0])!r}")
+        found = numbers_of(map(str, labels), names)
+        labels = [found[str(label)] for label in labels]
     tensor = _as_tensor(labels, "labels must be a list, an array or a tensor of class numbers")
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise InputError(f"labels must be integers, got {tensor.dtype}")
@@ -208,6 +215,24 @@ def as_labels(labels: Any, *, images: int, classes: int) -> Labels:
         row = int(wrong[0])
         raise InputError(f"labels must lie in 0 … {classes - 1}, got {int(tensor[row])} in row {row} ({len(wrong)} such)")
     return tensor
+
+
+def unfair(labels: Tensor, fitted: Tensor) -> str | None:
+    """Say so if rows were fitted on one set of classes and the others are of another set, by more than chance would have it."""
+    rest = torch.ones(len(labels), dtype=torch.bool)
+    rest[fitted] = False
+    labels = labels.cpu()
+    if not rest.any() or rest.all():
+        return None
+    counts = torch.bincount(labels)
+    strange = torch.bincount(labels[fitted], minlength=len(counts))[labels[rest]] == 0
+    by_chance = rest.double().mean() ** (counts[labels[rest]] - 1)  # none of the others of its class is among the fitted
+    if strange.double().mean() - by_chance.mean() < 0.05:
+        return None
+    return (
+        f"{float(strange.double().mean()):.0%} of the other images are of classes that none of the {len(fitted)} fitted rows "
+        "has: the rows stand class by class. Shuffle the images when they are collected"
+    )
 
 
 @dataclass(frozen=True, eq=False, init=False)

@@ -160,7 +160,7 @@ def test_views_that_the_method_leaves_out_are_not_run(network, labels):
         ({"policy": Policy(())}, "c-atta needs the logits of views, got predictions without any"),
         ({"method": "v-ata"}, "unknown method 'v-ata'. Did you mean"),
         ({"draws": "random"}, "draws: a classifier shows every image in the same, stratified views"),
-        ({"class_names": ["a"], "method": "vanilla"}, "expected 3 class names, one a class, got 1"),
+        ({"class_names": ["a"], "method": "vanilla"}, "class_names: expected 3, one a class of the network, got 1"),
         ({"labels": None}, "labels: expected a class number for every image, .* got none"),
         ({"labels": torch.arange(60)}, "labels must lie in 0 … 2"),
         ({"images": pixels(9), "labels": torch.zeros(9).long()}, "expected at least 10 labelled images for 5 folds"),

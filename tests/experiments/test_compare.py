@@ -130,3 +130,15 @@ def test_every_method_has_a_label_and_equal_ones_are_refused(methods: list[Metho
             labelled(methods)
     else:
         assert list(labelled(methods).values()) == methods
+
+
+def test_a_split_that_divides_the_classes_is_said():
+    from atta.predictions import unfair
+
+    in_order = torch.arange(10).repeat_interleave(30)
+    assert unfair(in_order[torch.randperm(300, generator=torch.Generator().manual_seed(0))], torch.arange(100)) is None
+    assert unfair(torch.arange(164), torch.arange(80)) is None  # an image a class: no order would be fair
+    assert "stand class by class" in str(unfair(in_order, torch.arange(100)))
+    record = Record(Predictions(torch.randn(300, 10)), in_order)
+    with pytest.warns(UserWarning, match=r"mine: 100% of the other images .* --splits"):
+        compare({"mine": record}, [Vanilla()], validation=30)

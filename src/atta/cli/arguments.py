@@ -25,6 +25,16 @@ def read_record(name: str, rows: str | None = None) -> Record:
     return record[read_rows(rows)]
 
 
+def unfair_rows(name: str, rows: str) -> str | None:
+    """What is to be said of rows of a record that are of other classes than its other rows."""
+    import torch
+
+    from atta.predictions import find_record, unfair
+
+    record = find_record(name)
+    return None if record.labels is None else unfair(record.labels, torch.arange(len(record))[read_rows(rows)])
+
+
 def read_model(text: str) -> tuple[Any, dict[str, str]]:
     """Load a network: what `atta train` wrote, an ONNX file, or `package.module:name`, a module or what makes one."""
     import importlib
@@ -91,6 +101,26 @@ def read_rows(text: str, option: str = "--rows") -> slice:
 
 def _place(text: str) -> int:
     return max(-sys.maxsize, min(int(text), sys.maxsize))  # further than that, no rows are
+
+
+def read_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
+    """Read numbers between commas: one, or one a channel."""
+    try:
+        found = None if text is None else tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{option} takes a number for each channel, such as 0.485,0.456,0.406, got {text!r}") from None
+    return found
+
+
+def read_size(text: str | None, option: str) -> int | tuple[int, int] | None:
+    """Read PIXELS or HEIGHTxWIDTH."""
+    try:
+        sides = [] if text is None else [int(part) for part in text.split("x")]
+    except ValueError:
+        sides = [0]
+    if len(sides) > 2 or any(side < 1 for side in sides):
+        raise InputError(f"{option} takes a number of pixels, or HEIGHTxWIDTH, such as 224 or 224x320, got {text!r}")
+    return None if not sides else sides[0] if len(sides) == 1 else (sides[0], sides[1])
 
 
 def read_parts(images: int, rows: str | None, test: str | None) -> tuple[slice, slice | None]:

@@ -8,7 +8,19 @@ from typing import Annotated
 import typer
 
 from atta.cli.arguments import read_device, read_model, read_output, read_settings
-from atta.cli.options import ANY, BatchSize, Device, ModelArgument, OwnModel, Rows, Set, Source, grouped
+from atta.cli.options import (
+    ANY,
+    AS_THEY_ARE,
+    BatchSize,
+    Device,
+    ModelArgument,
+    OwnModel,
+    Photographs,
+    Rows,
+    Set,
+    Source,
+    grouped,
+)
 from atta.cli.terminal import err, resumable, say, say_written, tell, waiting
 
 
@@ -25,6 +37,7 @@ def calibrate(
     method: Annotated[str, typer.Option(help="One of `atta methods`.")] = "c-atta",
     settings: Set = None,
     source: Source = ANY,
+    photographs: Photographs = AS_THEY_ARE,
     rows: Rows = None,
     device: Device = None,
     batch_size: BatchSize = None,
@@ -39,18 +52,21 @@ def calibrate(
     from atta.images.views import Policy
 
     read_output(output)
-    where = read_device(device)
+    where, preprocess = read_device(device), photographs.read()
     chosen = find_method(method, **read_settings(settings))
     views = policy if policy == "auto" else Policy.parse(policy)
     with waiting(f"reading {dataset}"):
-        images = source.read(dataset, rows)
+        images, _ = source.read(dataset, rows)
         network, _ = read_model(model)
     classifier = run(
         network,
         images,
+        source.labels,
         policy=views,
         budget=budget,
+        class_names=source.class_names(),
         method=chosen,
+        preprocess=preprocess,
         device=where,
         batch_size=batch_size,
         autocast=autocast,
@@ -90,7 +106,9 @@ def predict(
 ) -> None:
     """Predict files of images: class, calibrated confidence, entropy in nats, and the network's own confidence.
 
-    Images are resized and made grey or RGB as the classifier expects. Files that cannot be read have no row and are named at
+    Photographs are resized and cropped as those that it was calibrated on, and made grey or RGB.
+
+    Files that cannot be read have no row and are named at
     the end, with exit code 1. Stopped, the same command goes on.
     """
     from atta.deploy import predict as predicting

@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from atta.cli.arguments import read_device, read_model, read_settings
-from atta.cli.options import ANY, BatchSize, Data, Device, ImageSize, ModelArgument, Rows, Seed, Source, grouped
+from atta.cli.options import (
+    ANY,
+    AS_THEY_ARE,
+    BatchSize,
+    Data,
+    Device,
+    ImageSize,
+    ModelArgument,
+    Photographs,
+    Rows,
+    Seed,
+    Source,
+    grouped,
+)
 from atta.cli.terminal import err, out, resumable, tell, waiting
 
 if TYPE_CHECKING:
@@ -68,6 +81,7 @@ def collect(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the record.")],
     policy: Annotated[str, typer.Option(help='A policy by name, or as text: "flip + 5 crop".')] = "aug8",
     source: Source = ANY,
+    photographs: Photographs = AS_THEY_ARE,
     shift: Annotated[int | None, typer.Option(metavar="SEED", help="Add the noise and blur of CIFAR-10* first.")] = None,
     rows: Rows = None,
     seed: Seed = 0,
@@ -87,23 +101,26 @@ def collect(
     from atta.collection.shards import beside
     from atta.images.views import Policy
 
-    where, views = read_device(device), Policy.parse(policy)
+    where, views, preprocess = read_device(device), Policy.parse(policy), photographs.read()
     with waiting(f"reading {dataset}"):
-        images = source.read(dataset, rows)
+        images, shuffled_by = source.read(dataset, rows)
         if shift is not None:
             from atta.paper.shifts import shifted
 
             images = shifted(images, shift)
         network, about = read_model(model)
-    arranged = {"shuffle": source.shuffle, "rows": rows, "shift": shift}
+    arranged = {"shuffle": shuffled_by, "rows": rows, "shift": shift}
     with beside(output) as shards, resumable(shards):
         record = run(
             network,
             images,
+            source.labels,
+            class_names=source.class_names(),
             policy=views,
             seed=seed,
             draws=draws,
             rehearse=rehearse,
+            preprocess=preprocess,
             device=where,
             batch_size=batch_size,
             autocast=autocast,

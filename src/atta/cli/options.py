@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from atta.cli.arguments import read_rows
+from atta.cli.arguments import read_numbers, read_rows, read_size
+from atta.errors import InputError
 
 if TYPE_CHECKING:
+    from atta.images.preprocessing import Preprocess
     from atta.images.sets import ImageSet
 
 
@@ -67,24 +69,84 @@ class Source:
     image_size: ImageSize = None
     columns: Annotated[str | None, typer.Option(metavar="IMAGE,LABEL", help="The columns of a table.")] = None
     shuffle: Annotated[
-        int | None, typer.Option(metavar="SEED", callback=_seed, help="Put the images into a random order first.")
+        str | None, typer.Option(metavar="SEED|no", help="Put the images into a random order first; folders always, unless no.")
+    ] = None
+    labels: Annotated[Path | None, typer.Option(metavar="FILE", help="A .csv or .parquet with the columns file and label.")] = (
+        None
+    )
+    classes: Annotated[
+        str | None, typer.Option(metavar="FILE|A,B,...", help="The network's classes in its order: a line each, or listed.")
     ] = None
 
-    def read(self, dataset: str, rows: str | None) -> ImageSet:
-        """Load a dataset by name, or a folder of images by its path; shuffled, and then cut to the rows."""
+    def class_names(self) -> tuple[str, ...]:
+        """The names that were typed, or stand in the file that was."""
+        if self.classes is None:
+            return ()
+        if Path(self.classes).is_file():
+            return tuple(line.strip() for line in Path(self.classes).read_text(encoding="utf-8").splitlines() if line.strip())
+        if "," not in self.classes:
+            raise InputError(f"--classes takes a file with a name a line, or names between commas, got {self.classes!r}")
+        return tuple(name.strip() for name in self.classes.split(","))
+
+    def seed(self, images: ImageSet) -> int | None:
+        """What to shuffle by: folders stand class by class, and are shuffled unless that is asked for."""
+        from torch import Tensor
+
+        if self.shuffle == "no":
+            return None
+        if self.shuffle is not None:
+            if not self.shuffle.removeprefix("-").isdecimal() or len(self.shuffle) > 20:
+                raise InputError(f"--shuffle takes a seed, or no, got {self.shuffle!r}")
+            return _seed(int(self.shuffle))
+        files = not isinstance(images.images, Tensor) and len(images) and images.images.path(0) is not None
+        return 0 if files and (images.labels is not None or self.labels is not None) else None
+
+    def read(self, dataset: str, rows: str | None) -> tuple[ImageSet, int | None]:
+        """Load a dataset by name, or a folder of images by its path; shuffled and cut; with the seed."""
         from atta.images.datasets import arrange, load
         from atta.images.layouts import folder_of_images
 
         part = None if rows is None else read_rows(rows)
         if self.data is None and Path(dataset).is_dir():
             images = folder_of_images(Path(dataset))
-            return arrange(images, shuffle=self.shuffle, rows=part, image_size=self.image_size)
+            seed = self.seed(images)
+            return arrange(images, shuffle=seed, rows=part, image_size=self.image_size), seed
         image, _, label = (self.columns or "").partition(",")
         columns = (image, label or None) if self.columns else None
         images = load(dataset, self.split, data=self.data, image_size=self.image_size, columns=columns)
-        return arrange(images, shuffle=self.shuffle, rows=part)
+        seed = self.seed(images)
+        return arrange(images, shuffle=seed, rows=part), seed
 
 
+@dataclass(frozen=True)
+class Photographs:
+    """What the network wants done to a photograph before it looks at it."""
+
+    resize: Annotated[
+        str | None, typer.Option(metavar="PIXELS|HxW", help="Resize photographs: the shortest edge, or height x width.")
+    ] = None
+    crop: Annotated[str | None, typer.Option(metavar="PIXELS|HxW", help="Then cut this out of the centre.")] = None
+    mean: Annotated[
+        str | None,
+        typer.Option(metavar="R,G,B", help="The mean of pixels in [0, 1] that the network takes off, after the views."),
+    ] = None
+    std: Annotated[str | None, typer.Option(metavar="R,G,B", help="What it then divides by.")] = None
+    interpolation: Annotated[str, typer.Option(help="How to resize: bilinear, bicubic, lanczos, ...")] = "bilinear"
+
+    def read(self) -> Preprocess | None:
+        """What was typed, if anything was."""
+        from atta.images.preprocessing import Preprocess
+
+        if not (self.resize or self.crop or self.mean or self.std):
+            return None
+        numbers: Any = {name: read_numbers(getattr(self, name), f"--{name}") for name in ("mean", "std")}
+        sizes: Any = {name: read_size(getattr(self, name), f"--{name}") for name in ("resize", "crop")}
+        if (numbers["mean"] is None) != (numbers["std"] is None):
+            raise InputError(f"--mean and --std go together, got --mean {self.mean} and --std {self.std}")
+        return Preprocess(**sizes, **numbers, interpolation=self.interpolation)
+
+
+AS_THEY_ARE = Photographs()
 ANY = Source()  # what a signature has as the default of the group; typer goes by those of its fields
 
 

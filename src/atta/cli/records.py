@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atta.cli.arguments import read_parts, read_record, read_settings
+from atta.cli.arguments import read_parts, read_record, read_settings, unfair_rows
 from atta.cli.options import Intervals, Json, RecordArgument, Report, Rows, Seed, Set
 from atta.cli.pages import write_page
 from atta.cli.terminal import bar, formatted, say, say_written, show, tell, waiting
@@ -78,6 +79,8 @@ def fit(
 
     chosen = find_method(method, **read_settings(settings))
     source = read_record(record, rows)
+    if rows is not None and (sentence := unfair_rows(record, rows)):
+        say(f"warning: --rows {rows}: {sentence} (--shuffle)")
     with waiting(f"fitting {method}"):
         calibrator = chosen.fit(source.predictions, source.require_labels())
     path = calibrator.save(output)
@@ -174,7 +177,7 @@ def run_comparison(
 ) -> Results:
     """Compare methods on records, with a bar; methods that need views a record lacks are named and left out."""
     from atta.calibrators import METHODS, find_method
-    from atta.experiments.compare import compare
+    from atta.experiments.compare import compare, unfair_splits
 
     names = [name.strip() for name in methods.split(",")] if methods else list(METHODS)
     chosen = [find_method(name) for name in names]
@@ -188,7 +191,10 @@ def run_comparison(
             raise InputError(f"{name} has {most + 1} images: expected --validation from 1 to {most}, got {validation}")
     chosen = usable(chosen, [*loaded.values(), *([fit_on] if fit_on else [])], explicit=methods is not None)
     total = len(chosen) * len(loaded) * (1 if fit_on else splits)
-    with bar("comparing", total) as advance:
+    for sentence in unfair_splits(loaded, validation) if fit_on is None else ():
+        say(f"warning: {sentence}")
+    with bar("comparing", total) as advance, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is said above
         return compare(loaded, chosen, validation=validation, splits=splits, fit_on=fit_on, cost=cost, done=advance)
 
 

@@ -27,10 +27,14 @@ from atta.collection.runner import Runner, batch_size, read_batches
 from atta.collection.shards import Shard, Shards, fingerprint, mark
 from atta.errors import InputError, suggest
 from atta.files import locked
+from atta.images.labels import Truth, truth_of
+from atta.images.layouts import folder_of_images
+from atta.images.preprocessing import Preprocess
 from atta.images.rehearsals import REHEARSALS, rehearsed
+from atta.images.sets import ImageSet, arrange
 from atta.images.sources import Block, Channels, Source, StreamSource, as_source
 from atta.images.views import Policy
-from atta.networks.adapters import TorchModel, as_logits
+from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of, normalised
 from atta.networks.borrowing import borrowed, device_of, dtype_of, find_device
 from atta.predictions import Predictions, Record, as_labels
 from atta.progress import counted
@@ -64,6 +68,7 @@ class Collecting(Execution, total=False):
     """What else is handed on to `collect` by those who choose policy and draws themselves."""
 
     seed: int
+    shuffle: int | bool | None
     shards: str | PathLike[str] | None
     origin: Mapping[str, str] | None
 
@@ -78,6 +83,9 @@ def collect(
     draws: str = "random",
     rehearse: bool | Iterable[int] = False,
     channels: Channels = None,
+    preprocess: Any = None,
+    class_names: Sequence[str] = (),
+    shuffle: int | bool | None = None,
     shards: str | PathLike[str] | None = None,
     progress: bool = True,
     origin: Mapping[str, str] | None = None,
@@ -87,7 +95,14 @@ def collect(
 
     `model` is what `as_logits` takes. `images` are uint8 or floats in [0, 1], held by anything that the table in
     `atta.images.sources` names; `channels` says where an array has its channels. `labels` come from the images where those
-    have them.
+    have them; they are class numbers, names, or a CSV or Parquet file of files and labels. `class_names` are those of the
+    network, in its order, where it does not know them itself: folders, classes of datasets and labels are found among them.
+
+    A folder with its labels is read class by class: its rows are shuffled by the seed `shuffle`, 0 unless it is given, which
+    the record's origin remembers; `shuffle=False` leaves them as they stand.
+
+    `preprocess` is what the network wants done to a photograph: anything that `Preprocess.of` reads. Files, folders, tables
+    and Pillow images are resized and cropped by it, and the model is given their pixels normalised.
 
     `rehearse` also runs it on the images made worse on purpose (`images.rehearsals`), for fits that hedge against a shift: True
     climbs a ladder of severities until accuracy has clearly fallen, at most three passes an image, and needs labels; a list of
@@ -102,19 +117,23 @@ def collect(
     record's own.
     """
     refuse_unknown("collect", execution, [*Execution.__annotations__])
-    policy, source, network = Policy.parse(policy), as_source(images, channels), as_logits(model)
-    labels, seed = _as_numbers(labels, source), as_seed(seed)
+    wanted, seed = None if preprocess is None else Preprocess.of(preprocess), as_seed(seed)
+    images, mixed_by = _mixed(images, labels, shuffle)
+    policy, source = Policy.parse(policy), as_source(images, channels, wanted)
+    network = as_logits(normalised(model, wanted))
+    truth = truth_of(labels, source, class_names or class_names_of(network))
     once = isinstance(source, StreamSource)
     asked = () if rehearse is False else (UNSEEN if once else ()) if rehearse is True else rehearse
     climbing = rehearse is True and not once
-    if climbing and labels is None and next(iter(source.read([(0, 1)])))[1] is None:
+    if climbing and truth.labels is None and next(iter(source.read([(0, 1)])))[1] is None:
         raise InputError(
             "labels: expected a class number for every image, to see how far accuracy falls in rehearsals, got none; give "
             "labels=..., or name severities: rehearse=[3, 5]"
         )
-    work = _Work(network, source, labels, seed, draws, progress, execution)
+    work = _Work(network, source, truth, seed, draws, progress, execution)
     done = work.run(Policy((*policy.terms, *rehearsed(asked).terms)), shards)
-    record = done.record(_origin(network, source, policy, seed, draws) | dict(origin or {}))
+    source.classes = truth.classes
+    record = done.record(_origin(network, source, policy, seed, draws) | mixed_by | dict(origin or {}))
     return _climbed(work, record, shards) if climbing else record
 
 
@@ -124,7 +143,7 @@ class _Work:
 
     network: nn.Module
     source: Source
-    labels: Tensor | None
+    truth: Truth
     seed: int
     draws: str
     progress: bool
@@ -148,7 +167,7 @@ class _Work:
             size, rows = (size, size) if kept is None else kept.begin(size)
             forward = torch.compile(network) if execution.get("compile") else network
             runner = Runner(forward, policy, self.seed, self.draws, at, dtype_of(network), fast, rows, kept, itself)
-            done = _Done(source, self.labels, policy, kept)
+            done = _Done(source, self.truth, policy, kept)
             title = "collecting" if itself else f"rehearsing, {policy}"
             with counted(title, source.count, shown=self.progress, done=done.resume()) as tell:
                 try:
@@ -181,6 +200,21 @@ def _climbed(work: _Work, record: Record, shards: str | PathLike[str] | None) ->
     return replace(record, predictions=Predictions(record.predictions.logits, views))
 
 
+def _mixed(images: object, labels: object, shuffle: int | bool | None) -> tuple[object, dict[str, str]]:
+    """Shuffle the images of a folder, unless labels in an order of their own go with them; say by which seed."""
+    if shuffle is False or (labels is not None and not isinstance(labels, str | Path)):
+        return images, {}
+    seed = int(shuffle or 0)
+    if isinstance(images, str | Path) and Path(images).is_dir():
+        found = folder_of_images(Path(images))
+        if found.labels is None and labels is None and shuffle is None:
+            return images, {}  # whoever has no labels goes by the names of the files
+        return arrange(found, shuffle=seed), {"shuffle": str(seed)}
+    if shuffle is not None and isinstance(images, ImageSet):
+        return arrange(images, shuffle=seed), {"shuffle": str(seed)}
+    return images, {}
+
+
 def refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) -> None:
     """Name a keyword that a function does not take, and the one that was perhaps meant."""
     for name in given:
@@ -207,19 +241,6 @@ def as_seed(seed: Any) -> int:
         raise InputError(f"seed: expected a whole number, got {seed!r}") from None
 
 
-def _as_numbers(labels: object, source: Source) -> Tensor | None:
-    """The labels that were given, or those that the source brings along."""
-    if labels is None:
-        return source.labels
-    try:
-        numbers = torch.as_tensor(labels)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"expected labels as whole numbers, one an image, got {type(labels).__name__} ({error})") from None
-    if source.count is not None and numbers.shape[:1] != (source.count,):
-        raise InputError(f"expected {source.count} labels, one an image, got {tuple(numbers.shape)}")
-    return numbers
-
-
 # ---- what is done --------------------------------------------------------------------------------------------------
 
 
@@ -228,7 +249,7 @@ class _Done:
     """The answers so far, those of an earlier run among them, and the labels that came with the images."""
 
     source: Source
-    labels: Any
+    truth: Truth
     policy: Policy
     kept: Shards | None
     answers: list[Tensor] = field(default_factory=list)
@@ -256,10 +277,12 @@ class _Done:
         if self.answers and k != self.answers[0].shape[2]:
             before = self.answers[0].shape[2]
             raise InputError(f"expected {before} classes as before, got {k} from {self.source.where(start)} on")
-        if self.labels is not None:
-            if not self.answers:  # Now the number of classes is known: a wrong label is said before the work is done.
-                as_labels(self.labels, images=self.labels.shape[0], classes=k)
-        elif own is not None:
+        if not self.answers:  # Now the number of classes is known: a wrong label is said before the work is done.
+            self.truth.settle(k)
+            if self.truth.labels is not None:
+                as_labels(self.truth.labels, images=self.truth.labels.shape[0], classes=k)
+        own = self.truth.own(own)
+        if self.truth.labels is None and own is not None:
             as_labels(own, images=n, classes=k)
         self._first = pixels[:1] if self._first is None else self._first
         self._last = pixels[-1:]
@@ -289,7 +312,8 @@ class _Done:
         """All of it, one tensor a kind of view."""
         if not self.answers:
             raise InputError(f"expected at least one image in {self.source.name}, found none")
-        labels = self.labels if self.labels is not None else torch.cat(self.own) if self.own else None
+        given = self.truth.labels
+        labels = given if given is not None else torch.cat(self.own) if self.own else None
         return Record(Predictions(torch.cat([part[:, 0] for part in self.answers]), self.views(at=1)), labels, origin)
 
     def views(self, at: int) -> dict[str, Tensor]:
@@ -304,9 +328,12 @@ class _Done:
 def _origin(model: nn.Module, source: Source, policy: Policy, seed: int, draws: str) -> dict[str, str]:
     from atta import __version__  # the package imports this module first
 
-    inner = model.model if isinstance(model, TorchModel) else model
+    inner = model
+    while isinstance(inner, TorchModel) or (source.preprocess and isinstance(inner, Normalized)):
+        inner = inner.model
     dataset = {"dataset": source.dataset} if source.dataset else {}
     dataset |= {"classes": json.dumps(source.classes)} if source.classes else {}
+    dataset |= {"preprocess": json.dumps(source.preprocess.about())} if source.preprocess else {}
     return dataset | {
         "model": type(inner).__name__,
         "image_shape": " x ".join(map(str, source.shape or ())),

@@ -33,6 +33,7 @@ from atta.collection.runner import check_takes
 from atta.deploy.summary import Summary
 from atta.errors import InputError, first_line
 from atta.files import alone, digest, named, whole_file, whole_folder
+from atta.images.preprocessing import Preprocess
 from atta.images.views import Policy, View
 from atta.networks import description
 from atta.networks.borrowing import dtype_of
@@ -60,6 +61,7 @@ class Archived(nn.Module):
     image_shape: tuple[int, ...]
     class_names: tuple[str, ...]
     summary: Summary | None
+    preprocess: Preprocess | None
     reference: Reference | None = None
     adapted: Adaptation | None = None
     before: tuple[Calibrator, ...] = ()
@@ -80,6 +82,7 @@ class Archived(nn.Module):
             "classes": self.calibrator.classes,
             "class_names": list(self.class_names),
             "dtype": str(dtype_of(self.model)).removeprefix("torch."),
+            "preprocess": None if self.preprocess is None else self.preprocess.about(),
             "model": description.describe(self.model),
             "summary": None if self.summary is None else asdict(self.summary),
             "reference": None if self.reference is None else self.reference.json(),
@@ -127,7 +130,10 @@ class Archived(nn.Module):
                 _fill(network.to(dtype), parts["model"].tensors)
             if device is not None:
                 network, calibrator = network.to(device), calibrator.to(device)
-            loaded = cls(network, calibrator, policy, image_shape=shape, class_names=names, summary=summary)
+            given = about.get("preprocess")  # which older files do not have
+            preprocess = None if given is None else Preprocess.of(given)
+            about_images: Any = {"image_shape": shape, "class_names": names, "preprocess": preprocess}
+            loaded = cls(network, calibrator, policy, summary=summary, **about_images)
             # Archives of before there were any have none; `adapt` and `drift` then say what is missing.
             if about.get("reference") is not None:
                 loaded.reference = Reference.read(about["reference"])

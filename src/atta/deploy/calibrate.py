@@ -6,6 +6,7 @@ fit         the method, on all of the images
 wrap        CalibratedClassifier, with a summary that cross-validation wrote, not the fitted images
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
@@ -22,8 +23,10 @@ from atta.collection.runner import as_pixels, read_batches
 from atta.deploy.classifier import CalibratedClassifier
 from atta.deploy.summary import summarise
 from atta.errors import InputError
+from atta.images.preprocessing import Preprocess
 from atta.images.sources import Channels, StreamSource, as_source
 from atta.images.views import POLICIES, Policy
+from atta.networks.adapters import normalised
 from atta.predictions import Predictions, Record
 from atta.types import Labels
 
@@ -42,6 +45,7 @@ def calibrate(
     method: str | Method = "c-atta",
     class_names: Sequence[str] = (),
     channels: Channels = None,
+    preprocess: Any = None,
     rehearse: bool | Iterable[int] = True,
     progress: bool = True,
     **collecting: Unpack[Collecting],
@@ -50,12 +54,15 @@ def calibrate(
 
     `policy` is "auto" (the best of `POLICIES` within `budget` passes an image, by cross-validation, or temperature scaling and
     one pass where no views are clearly better), a budget, the name of a policy, or one as text: "flip + 2 shift". `method` is
-    a name of `METHODS`, or a method with its settings. `rehearse` also shows the network the images made worse on purpose, at
-    most three passes more, from which hedged methods, `classifier.adapt` and `classifier.drift` learn. `images`, `labels`,
-    `channels` and the rest (`device`, `batch_size`, `autocast`, `workers`, `shards`, ...) are what `collect` takes.
+    a name of `METHODS`, or a method with its settings. `preprocess` is what the network wants done to a photograph, as anything
+    that `Preprocess.of` reads: the classifier keeps it, and does the same to every file that it is shown. `rehearse` also shows
+    the network the images made worse on purpose, at most three passes more, from which hedged methods, `classifier.adapt` and
+    `classifier.drift` learn. `images`, `labels`, `channels` and the rest (`device`, `batch_size`, `autocast`, `workers`,
+    `shards`, ...) are what `collect` takes.
     """
     method = find_method(method) if isinstance(method, str) else method
-    source = as_source(images, channels)
+    wanted = None if preprocess is None else Preprocess.of(preprocess)
+    model, source = normalised(model, wanted), as_source(images, channels, wanted)
     if isinstance(source, StreamSource):  # which may come in another order the next time
         images, labels, channels = *_read(source, labels), "first"
     if "draws" in collecting:
@@ -64,9 +71,17 @@ def calibrate(
     refuse_unknown("calibrate", collecting, [*own, *Collecting.__annotations__])
     policies = {NO_VIEWS: Policy(())}
     if method.needs_views:
-        image = next(as_source(images, channels).read([(0, 1)]))[0]
+        image = next(as_source(images, channels, wanted).read([(0, 1)]))[0]
         policies = candidates(policy, budget, image, method)
-    how = {"channels": channels, "progress": progress, "draws": "stratified", "rehearse": rehearse, **collecting}
+    how = {
+        "class_names": class_names,
+        "channels": channels,
+        "preprocess": wanted,
+        "progress": progress,
+        "draws": "stratified",
+        "rehearse": rehearse,
+        **collecting,
+    }
     records = record_policies(model, images, labels, policies, **how)
     first = next(iter(records.values()))
     truth = _labels(first)
@@ -81,7 +96,8 @@ def calibrate(
         methods[name].fit(chosen.predictions, truth),
         policies[name],
         image_shape=[int(side) for side in chosen.origin["image_shape"].split(" x ")],
-        class_names=class_names or source.classes,
+        class_names=json.loads(first.origin.get("classes", "[]")),
+        preprocess=wanted,
     )
     classifier.reference = Reference.of(classifier.calibrator, chosen.predictions, truth)
     classifier.summary = summarise(classifier.calibrator, classifier.policy, chosen, answers[name], judged)

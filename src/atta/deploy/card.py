@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from atta.images.preprocessing import Preprocess
 from atta.results.words import metric_name
 
 PICTURE = "reliability.png"
@@ -63,7 +64,7 @@ def _what(about: About) -> str:
         if about["keeps_class"]
         else "This method does not promise to keep the network's predicted class."
     )
-    network = _inner(about["model"])
+    network, preprocess = _inner(about["model"]), about.get("preprocess")
     name = _code(network.get("name") or network["class"])
     lines = [
         "An image classifier with calibrated confidence: among images that it calls 80 % sure, about 80 % should be right.",
@@ -73,6 +74,8 @@ def _what(about: About) -> str:
         f"- classes: {about['classes']}{_some(about['class_names'])}",
         f"- network: {name}",
     ]
+    if preprocess is not None:
+        lines.append(f"- photographs, before: {Preprocess.of(preprocess)}; `predict_proba` on files does it")
     if summary is not None:
         lines.append(f"- passes of the network an image: {summary['passes']:.3g}")
     return "\n".join(lines)

@@ -13,6 +13,7 @@ views. A graph (`torch.export`, ONNX, `torch.compile`) cannot choose: it shows e
 """
 
 import copy
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -39,9 +40,10 @@ from atta.deploy.summary import Summary
 from atta.errors import InputError
 from atta.functional import largest_share
 from atta.images.draws import stratified_numbers
+from atta.images.preprocessing import Preprocess
 from atta.images.sources import Channels, check_range
 from atta.images.views import Policy, View
-from atta.networks.adapters import as_logits
+from atta.networks.adapters import as_logits, normalised
 from atta.networks.borrowing import device_of, dtype_of
 from atta.networks.description import has_weights
 
@@ -75,6 +77,7 @@ class CalibratedClassifier(Estimator, OnHub):
     """A network with its calibrator: `classifier(images)` gives calibrated probabilities.
 
     Images are bytes, or floats in [0, 1], of the one shape it was fitted on; the model is kept as it is, in evaluation mode.
+    `preprocess` says how a photograph becomes such an image: `predict_proba` on files does it, and the network normalises.
     """
 
     def __init__(
@@ -86,13 +89,18 @@ class CalibratedClassifier(Estimator, OnHub):
         image_shape: Sequence[int],
         class_names: Sequence[str] = (),
         summary: Summary | None = None,
+        preprocess: Any = None,
     ) -> None:
         super().__init__()
         if len(image_shape) != 3 or not all(side > 0 for side in image_shape):
             raise InputError(f"image_shape: expected (channels, height, width), got {tuple(image_shape)}")
         if class_names and len(class_names) != calibrator.classes:
             raise InputError(f"expected {calibrator.classes} class names, one a class, got {len(class_names)}")
-        self.model = as_logits(_unwrapped(model))
+        self.preprocess = None if preprocess is None else Preprocess.of(preprocess)
+        size = self.preprocess.size if self.preprocess else None
+        if size is not None and tuple(image_shape[1:]) != size:
+            raise InputError(f"image_shape: expected {size} pixels, as preprocess leaves them, got {tuple(image_shape[1:])}")
+        self.model = as_logits(normalised(_unwrapped(model), self.preprocess))
         self.calibrator = calibrator.to(device_of(self.model))
         self.policy = _used(policy, calibrator)
         self.image_shape = tuple(int(side) for side in image_shape)
@@ -164,7 +172,8 @@ class CalibratedClassifier(Estimator, OnHub):
     ) -> graphs.Exported:
         """Write preprocessing, views, network and calibrator as one graph: .pt2 (`torch.export`) or .onnx.
 
-        Input `images` (n, c, h, w), n free, `pixels` "float32" in [0, 1] or "uint8"; outputs `probs` and `base`. The graph is
+        Input `images` (n, c, h, w), n free, `pixels` "float32" in [0, 1] or "uint8"; outputs `probs` and `base`. Resizing and
+        cropping stay outside: the file says how (`preprocess`), beside `class_names`, `policy` and `mean_passes`. The graph is
         held against this classifier before it is left behind.
         """
         if pixels not in ("float32", "uint8"):
@@ -177,8 +186,26 @@ class CalibratedClassifier(Estimator, OnHub):
         here = self if device_of(self).type == "cpu" else copy.deepcopy(self).cpu()
         with torch.autocast("cpu", enabled=False):
             return graphs.export(
-                _Graph(here), self.image_shape, path, dtype=getattr(torch, pixels), opset=opset, tolerance=tolerance
+                _Graph(here),
+                self.image_shape,
+                path,
+                dtype=getattr(torch, pixels),
+                opset=opset,
+                tolerance=tolerance,
+                about=self._written_beside(pixels),
             )
+
+    def _written_beside(self, pixels: str) -> dict[str, str]:
+        """What whoever runs the graph has to know, as text."""
+        values = "bytes" if pixels == "uint8" else "floats in [0, 1]"
+        about = {
+            "input": f"{values}, channels first, cropped and not normalised: mean and std are in the graph",
+            "class_names": json.dumps(self.class_names),
+            "policy": str(self.policy),
+            "mean_passes": str(self.policy.passes),  # a graph cannot choose: every image is shown in every view
+            "method": self.calibrator.method.name,
+        }
+        return about | ({"preprocess": json.dumps(self.preprocess.about())} if self.preprocess else {})
 
     def train(self, mode: bool = True) -> "CalibratedClassifier":
         """Stay in evaluation mode: what was fitted is fitted to the network as it is."""

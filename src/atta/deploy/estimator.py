@@ -15,6 +15,7 @@ from atta.deploy.archive import Archived
 from atta.errors import InputError
 from atta.images.sources import Channels, as_source
 from atta.networks.borrowing import device_of
+from atta.predictions import as_labels
 from atta.progress import counted
 
 Fitted = TypeVar("Fitted", bound="Estimator")
@@ -41,12 +42,14 @@ class Estimator(Archived):
         workers: int = 0,
         progress: bool = False,
     ) -> np.ndarray:
-        """Answer an array, a Dataset, a DataLoader, a Hugging Face dataset or a folder of images: probabilities (n, k).
+        """Answer an array, a Dataset, a DataLoader, a Hugging Face dataset, a folder, files or Pillow images: (n, k).
 
+        Files and Pillow images are resized and cropped as `preprocess` says.
         An array (n, h, w, c) needs no `channels` where the shape tells it apart.
         """
         device = device_of(self)
-        source, size = as_source(images, channels or self._channels(images)), usual_size(batch_size, device)
+        source = as_source(images, channels or self._channels(images), self.preprocess)
+        size = usual_size(batch_size, device)
         probs = list[Tensor]()
         with counted("predicting", source.count, shown=progress) as tell:
             for batch in read_batches(source, size, workers=workers):
@@ -69,7 +72,8 @@ class Estimator(Archived):
         refuse_unknown("fit", collecting, [*Collecting.__annotations__])
         how: Any = {"channels": channels or self._channels(images), "progress": progress, **collecting}
         rehearse = self.reference is not None and self.reference.slope is not None
-        record = collect(self.model, images, labels, policy=self.policy, draws="stratified", rehearse=rehearse, **how)
+        how |= {"preprocess": self.preprocess, "class_names": self.class_names, "rehearse": rehearse}
+        record = collect(self.model, images, labels, policy=self.policy, draws="stratified", **how)
         fitted = self.calibrator.method.fit(record.predictions, record.require_labels())
         self.calibrator, self.summary, self.adapted, self.before = fitted.to(device_of(self)), None, None, ()
         self.reference = Reference.of(self.calibrator, record.predictions, record.require_labels())
@@ -77,7 +81,8 @@ class Estimator(Archived):
 
     def score(self, images: Any, labels: Any) -> float:
         """The part of the images whose class is right, as scikit-learn's classifiers say it."""
-        return float((self.predict(images) == np.asarray(labels)).mean())
+        numbers = as_labels(labels, images=len(labels), classes=self.calibrator.classes, names=self.class_names)
+        return float((self.predict(images) == numbers.numpy()).mean())
 
     def _channels(self, images: Any) -> Channels:
         """Where an array has its channels, as the shape that is expected tells."""

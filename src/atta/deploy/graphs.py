@@ -6,12 +6,13 @@ batches of several sizes: an exporter that drops or folds something is found out
 """
 
 import io
+import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,6 +26,7 @@ from atta.networks.adapters import check_external_data
 
 SUFFIXES = (".pt2", ".onnx")
 OUTPUTS = ("probs", "base")
+ABOUT = "atta.json"
 TOLERANCE = 1e-5
 BATCHES = (1, 3, 8)
 TRACED = 2  # images the graph is traced with: one would be taken for a constant
@@ -41,6 +43,8 @@ class Graph:
     shape: tuple[int, int, int]
     dtype: torch.dtype
     classes: int
+    about: Mapping[str, str] = field(default_factory=dict)
+    """What the file says of itself: preprocess, class_names, policy, mean_passes."""
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,9 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
 
 
 def _open_torch(path: Path) -> Graph:
+    beside = {ABOUT: ""}
     with _quiet("torch.export"):  # it logs tracebacks of what it then says in a sentence
-        program = torch.export.load(harmless(path))
+        program = torch.export.load(harmless(path), extra_files=beside)
     graph, signature = program.module(), program.graph_signature
     values = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
     (images,) = (values[name] for name in signature.user_inputs)
@@ -88,7 +93,8 @@ def _open_torch(path: Path) -> Graph:
         return probs, base
 
     _, channels, height, width = images.shape
-    return Graph(run, (int(channels), int(height), int(width)), images.dtype, int(probs.shape[1]))
+    about = json.loads(beside[ABOUT] or "{}")
+    return Graph(run, (int(channels), int(height), int(width)), images.dtype, int(probs.shape[1]), about)
 
 
 def _open_onnx(path: Path) -> Graph:
@@ -107,7 +113,8 @@ def _open_onnx(path: Path) -> Graph:
 
     _, channels, height, width = images.shape
     dtype = torch.uint8 if images.type == "tensor(uint8)" else torch.float32
-    return Graph(run, (channels, height, width), dtype, outputs["probs"].shape[1])
+    about = dict(session.get_modelmeta().custom_metadata_map)
+    return Graph(run, (channels, height, width), dtype, outputs["probs"].shape[1], about)
 
 
 # ---- writing -------------------------------------------------------------------------------------------------------
@@ -121,8 +128,12 @@ def export(
     dtype: torch.dtype = torch.float32,
     opset: int | None = None,
     tolerance: float = TOLERANCE,
+    about: Mapping[str, str] | None = None,
 ) -> Exported:
-    """Write `module`, which maps images (n, *shape) of `dtype` to `probs` and `base`, as the ending of `path` says."""
+    """Write `module`, which maps images (n, *shape) of `dtype` to `probs` and `base`, as the ending of `path` says.
+
+    `about` goes into the file: ONNX's `metadata_props`, or the extra file atta.json of a .pt2.
+    """
     path = Path(path)
     if path.suffix not in SUFFIXES:
         raise InputError(f"expected a file that ends in .pt2 (torch.export) or .onnx, got {path.name!r}")
@@ -133,7 +144,10 @@ def export(
         raise InputError(f"opset: expected a version of ONNX's operators from {OPSETS[0]} to {OPSETS[1]}, got {opset}")
     program = _traced(module, sample(TRACED, shape, dtype))
     with whole_file(path) as part:
-        version, graph = _write_torch(program, part) if path.suffix == ".pt2" else _write_onnx(program, part, opset)
+        if path.suffix == ".pt2":
+            version, graph = _write_torch(program, part, about or {})
+        else:
+            version, graph = _write_onnx(program, part, opset, about or {})
         difference = _difference(module, graph, shape, dtype)
         if not difference <= tolerance:
             raise InputError(
@@ -187,16 +201,18 @@ def _traced(module: nn.Module, images: Tensor) -> torch.export.ExportedProgram:
         return torch.export.export(module, (images,), dynamic_shapes=({0: batch},))
 
 
-def _write_torch(program: torch.export.ExportedProgram, path: Path) -> tuple[None, Graph]:
+def _write_torch(program: torch.export.ExportedProgram, path: Path, about: Mapping[str, str]) -> tuple[int | None, Graph]:
     """Write the program and read it back."""
     with _refused_by("torch.export"):
         content = io.BytesIO()  # given a file, torch ends the process when the disk is full
-        torch.export.save(program, content)
+        torch.export.save(program, content, extra_files={ABOUT: json.dumps(dict(about))})
         path.write_bytes(content.getbuffer())
         return None, _open_torch(path)
 
 
-def _write_onnx(program: torch.export.ExportedProgram, path: Path, opset: int | None) -> tuple[int, Graph]:
+def _write_onnx(
+    program: torch.export.ExportedProgram, path: Path, opset: int | None, about: Mapping[str, str]
+) -> tuple[int | None, Graph]:
     """Write the program as ONNX and read it back; give the opset that it came out in."""
     with require("onnx", "export to ONNX"):
         import onnxscript  # noqa: F401
@@ -205,9 +221,17 @@ def _write_onnx(program: torch.export.ExportedProgram, path: Path, opset: int | 
         warnings.simplefilter("ignore")
         names: Any = {"input_names": ["images"], "output_names": list(OUTPUTS)}
         written: Any = torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False, **names)
+        _name_batch(written.model)
+        written.model.metadata_props.update(about)
         written.save(path, external_data=False)
     with _refused_by("ONNX Runtime"):
         return int(written.model.opset_imports[""]), _open_onnx(path)
+
+
+def _name_batch(model: Any) -> None:
+    """Call the free axis `batch`: the exporter makes up a name of its own."""
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        value.shape[0] = "batch"
 
 
 def _difference(module: nn.Module, graph: Graph, shape: Sequence[int], dtype: torch.dtype) -> float:

@@ -38,6 +38,7 @@ from atta.deploy.tables import check_format, write_table
 from atta.errors import InputError
 from atta.files import locked, whole_file
 from atta.images.layouts import IMAGES
+from atta.images.preprocessing import Preprocess
 from atta.images.sets import mode_of, read_image, resize
 from atta.networks.borrowing import device_of
 from atta.progress import counted
@@ -64,6 +65,8 @@ class Predictor:
     classes: int
     names: tuple[str, ...] = ()
     rows: int = ROWS["cpu"]
+    preprocess: Preprocess | None = None
+    """How a photograph comes to that shape; without one it is squashed."""
 
     def columns(self, probs: bool) -> list[str]:
         """What the columns of the table are called."""
@@ -123,7 +126,7 @@ def predict(
                 part.open("a", encoding="utf-8") as log,
                 counted("predicting", len(files), shown=progress, done=done) as tell,
             ):
-                for batch in _decoded(predictor.shape, files[done:], size):
+                for batch in _decoded(predictor, files[done:], size):
                     log.writelines(json.dumps(line) + "\n" for line in _lines(predictor, batch, probs))
                     log.flush()
                     done += len(batch)
@@ -169,7 +172,14 @@ def open_predictor(path: str | os.PathLike[str], model: object = None, *, device
     def answer(images: Tensor) -> Answers:
         return Answers(*graph.run(images if graph.dtype == torch.uint8 else images.to(graph.dtype) / 255), None)
 
-    return Predictor(answer, graph.shape, graph.classes)
+    try:
+        given, names = graph.about.get("preprocess"), tuple(map(str, json.loads(graph.about.get("class_names", "[]"))))
+        preprocess = None if given is None else Preprocess.of(json.loads(given))
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(
+            f"{path}: expected class_names and preprocess as `export` writes them: {error}"
+        ) from None
+    return Predictor(answer, graph.shape, graph.classes, names, preprocess=preprocess)
 
 
 def of_classifier(classifier: CalibratedClassifier) -> Predictor:
@@ -181,7 +191,8 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
 
     channels, height, width = classifier.image_shape
     rows = usual_size(None, device_of(classifier))
-    return Predictor(answer, (channels, height, width), len(classifier.classes_), classifier.class_names, rows)
+    shape, k = (channels, height, width), len(classifier.classes_)
+    return Predictor(answer, shape, k, classifier.class_names, rows, classifier.preprocess)
 
 
 def identity(path: str | os.PathLike[str]) -> str:
@@ -201,16 +212,18 @@ class _Image(NamedTuple):
     error: str = ""
 
 
-def _decoded(shape: tuple[int, int, int], files: Sequence[Path], size: int) -> Iterator[list[_Image]]:
+def _decoded(predictor: Predictor, files: Sequence[Path], size: int) -> Iterator[list[_Image]]:
     """Decode the files batch by batch, a batch ahead."""
+    shape, preprocess = predictor.shape, predictor.preprocess
     mode = mode_of(shape[0])
+    own = preprocess is not None and preprocess.size is not None
 
     def read(path: Path) -> _Image:
         try:
-            pixels = read_image(path, mode)
+            pixels = read_image(path, mode, preprocess)
         except InputError as error:
             return _Image(str(path), None, error=str(error))
-        return _Image(str(path), resize(pixels[None], shape[1:])[0], resized=tuple(pixels.shape[1:]) != shape[1:])
+        return _Image(str(path), resize(pixels[None], shape[1:])[0], resized=not own and tuple(pixels.shape[1:]) != shape[1:])
 
     with ThreadPoolExecutor(READERS) as pool:
         batches = (files[start : start + size] for start in range(0, len(files), size))

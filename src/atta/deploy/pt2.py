@@ -7,6 +7,7 @@ that holds nothing but
     data/weights/weight_N, data/constants/tensor_N     numbers, as bytes
     their configurations                                where each tensor lies; none is pickled
     models/model.json                                   the graph, rebuilt word by word from what is known to be harmless
+    extra/atta.json                                     what the graph is of, in words: read as JSON, and never run
 
 Names are identifiers, operators are those of torch that compute tensors, sizes are arithmetic. What only serves people who
 debug (traces, module stacks, sample inputs) is left out; anything else is refused, and so are layouts of older torch.
@@ -28,8 +29,9 @@ from atta.errors import InputError
 TENSORS = {"weights": "weight", "constants": "tensor"}  # folder → what its files are called
 PLAIN = re.compile(
     r"archive_format|archive_version|byteorder|\.data/(version|serialization_id)|models/model\.json"
-    r"|data/weights/(weight_\d+|model_weights_config\.json)|data/constants/(tensor_\d+|model_constants_config\.json)"
+    r"|extra/atta\.json|data/weights/(weight_\d+|model_weights_config\.json)|data/constants/(tensor_\d+|model_constants_config\.json)"
 )
+ABOUT = "extra/atta.json"
 SAMPLES = "data/sample_inputs/model.pt"  # a pickle, which is never opened and not needed
 SIGNATURE = {  # one tensor in, two out, as every graph of ours: torch would build other containers from what a file names
     "fqn": "",
@@ -80,6 +82,8 @@ def harmless(path: Path) -> io.BytesIO:
                 archive.write_string(name, json.dumps({"config": dict(_payloads(folder, entries, _json(entries[name])))}))
             archive.write_string("models/model.json", json.dumps(_program(_json(entries["models/model.json"]))))
             archive.write_bytes(SAMPLES, b"")
+            if ABOUT in entries:
+                archive.write_string(ABOUT, json.dumps(_json(entries[ABOUT])))
     except _Suspicious as error:
         raise InputError(f"{path} was refused before any of it could run: {error}") from None
     found.seek(0)

@@ -1,5 +1,6 @@
 """What calibration did, judged by cross-validation: each image answered by a fit that did not see it."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 
 from atta.calibrators import Calibrator
 from atta.calibrators.crossval import Candidate
+from atta.images.preprocessing import Preprocess
 from atta.images.views import Policy
 from atta.metrics.binning import reliability_bins
 from atta.metrics.scores import class_changes, evaluate
@@ -33,6 +35,7 @@ class Summary:
     class_changes: int
     bins: Mapping[str, Any]
     candidates: Sequence[Mapping[str, Any]] = ()
+    preprocess: str = ""
 
     def __str__(self) -> str:
         change = "   ".join(
@@ -46,6 +49,8 @@ class Summary:
             f"cross-validated on {self.images} images, {self.accuracy:.1%} right: {change}",
             f"class changes: {self.class_changes}",
         ]
+        if self.preprocess:
+            lines.append(f"photographs: {self.preprocess}")
         if len(self.candidates) > 1:
             lines.append(f"chosen from {len(self.candidates)} policies by cross-validated NLL")
         if self.after["nll"] >= self.before["nll"]:
@@ -72,7 +77,14 @@ def summarise(
         class_changes=class_changes(probs["after"], probs["before"]),
         bins={when: _bins(found, labels) for when, found in probs.items()},
         candidates=[asdict(one) for one in judged],
+        preprocess=_photographs(record),
     )
+
+
+def _photographs(record: Record) -> str:
+    """What was done to the images of a record before the network saw them, in words."""
+    given = record.origin.get("preprocess")
+    return "" if given is None else str(Preprocess.of(json.loads(given)))
 
 
 def mean_passes(calibrator: Calibrator, predictions: Predictions) -> float:

@@ -5,10 +5,13 @@ compare({"mine": record}, [Vanilla(), VATTA(), VATTA.paper()])  ──►  Resul
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from typing import Any
+
+import torch
 
 from atta.calibrators import VATTA, Method
 from atta.errors import InputError
@@ -17,7 +20,7 @@ from atta.experiments.fits import Fits, written
 from atta.experiments.run import joined, run
 from atta.images.views import VIEWS
 from atta.metrics.scores import METRICS
-from atta.predictions import Record
+from atta.predictions import Record, unfair
 from atta.results.rows import Results
 from atta.results.words import CLASS_CHANGES, COST, COVERAGE, PASSES, REST, SET_SIZE
 
@@ -43,6 +46,8 @@ def compare(
     if splits < 1:
         raise InputError(f"expected at least 1 split, got {splits}")
     known = dict(records) if fit_on is None else {**records, FITTED_ON: fit_on}
+    for sentence in unfair_splits(records, validation) if fit_on is None else ():
+        warnings.warn(sentence, stacklevel=2)
     fits = Fits(known)
     results = []
     for name in records:
@@ -63,6 +68,16 @@ def compare(
             less = replace(experiment, name=name + COST, methods=v_atta, policies=fewer, metrics=("brier", "nll"))
             results.append(run(less, known, fits=fits))
     return joined(results)
+
+
+def unfair_splits(records: Mapping[str, Record], validation: int) -> list[str]:
+    """What is to be said of records whose first split, the rows as they stand, divides the classes as well."""
+    found = []
+    for name, record in records.items():
+        if record.labels is not None and 0 < validation < len(record):
+            sentence = unfair(record.labels, torch.arange(validation))
+            found += [f"{name}: {sentence} (--shuffle), or take more --splits"] if sentence else []
+    return found
 
 
 def labelled(methods: Sequence[Method]) -> dict[str, Method]:

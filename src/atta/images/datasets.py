@@ -21,12 +21,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from atta.errors import InputError, require, suggest
 from atta.images.layouts import LAYOUTS, Columns, Reader, hub, listed, subfolders
-from atta.images.sets import ImageSet, resize
+from atta.images.sets import ImageSet, arrange, resize, split_indices
 
 __all__ = [
     "NAMES",
@@ -171,30 +169,3 @@ def _digits(split: str) -> ImageSet:
 
 
 # ---- the paper's splits
-
-
-def arrange(
-    images: ImageSet,
-    *,
-    shuffle: int | None = None,
-    rows: slice | None = None,
-    image_size: int | None = None,
-) -> ImageSet:
-    """Shuffle, cut and resize, in this order; each image keeps its own index, and with it its draws."""
-    if shuffle is not None:
-        images = images.subset(split_indices(len(images), (len(images),), shuffle)[0])
-    if rows is not None:
-        images = images.subset(torch.arange(len(images))[rows])
-    return images if image_size is None else images.resized(image_size)
-
-
-def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Int[Tensor, "_"], ...]:
-    """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000).
-
-    >>> [len(part) for part in split_indices(10, (7, 1, 2))]
-    [7, 1, 2]
-    """
-    if min(sizes, default=0) < 0 or sum(sizes) > n:
-        raise InputError(f"expected sizes that add up to at most {n} images, got {tuple(sizes)}")
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    return tuple(torch.split(order[: sum(sizes)], list(sizes)))

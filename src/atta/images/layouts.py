@@ -17,6 +17,7 @@ import torch
 
 from atta.errors import InputError, require
 from atta.images.sets import EncodedImages, ImageSet
+from atta.labels import is_number
 
 Columns: TypeAlias = tuple[str, str | None]
 """The names of the image column and of the label column, if there is one."""
@@ -195,7 +196,10 @@ def image_folder(folder: Path, name: str, split: str, columns: Columns | None) -
 
 
 def _read_folders(name: str, place: Path, classes: list[str], known: list[str]) -> ImageSet:
-    files = [(path, known.index(label)) for label in classes for path in _image_files(place / label)]
+    if all(map(is_number, known)):  # "10" comes after "9", and a number that is missing moves no other
+        known = [str(number) for number in range(max(map(int, known)) + 1)]
+    place_of = {label: int(label) if is_number(label) and label not in known else known.index(label) for label in classes}
+    files = [(path, place_of[label]) for label in classes for path in _image_files(place / label)]
     labels = torch.tensor([label for _, label in files])
     images = EncodedImages(torch.arange(len(files)), lambda row: files[row][0], lambda row: str(files[row][0]))
     return ImageSet(name, images, labels, known)
@@ -218,6 +222,14 @@ def folder_of_images(folder: Path) -> ImageSet:
         raise InputError(f"expected images, or folders of images named by their class, in {folder}, found {listed(there)}")
     images = EncodedImages(torch.arange(len(flat)), lambda row: flat[row], lambda row: str(flat[row]))
     return sorted_in or ImageSet(folder.name, images)
+
+
+def files_of_images(files: Sequence[Path]) -> ImageSet:
+    """These files, in this order, without labels."""
+    if missing := [str(path) for path in files if not path.is_file()]:
+        raise InputError(f"expected files of images, found none at {listed(missing)}")
+    images = EncodedImages(torch.arange(len(files)), lambda row: files[row], lambda row: str(files[row]))
+    return ImageSet(files[0].name if len(files) == 1 else "files", images)
 
 
 def subfolders(folder: Path) -> list[Path]:

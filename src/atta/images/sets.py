@@ -11,7 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
 import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
@@ -19,6 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from atta.errors import InputError, require
+from atta.images.preprocessing import Preprocess
 from atta.predictions import read_tensors, write_tensors
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Bytes: TypeAlias = UInt8[Tensor, "n c h w"]
 """Pixels as they are stored: 0 to 255."""
 Pixels: TypeAlias = UInt8[Tensor, "c h w"]
+AS_IT_IS = Preprocess()
 
 
 class EncodedImages:
@@ -36,9 +37,14 @@ class EncodedImages:
     """
 
     def __init__(
-        self, rows: Int[Tensor, "n"], read: Callable[[int], bytes | Path], where: Callable[[int], str], size: int | None = None
+        self,
+        rows: Int[Tensor, "n"],
+        read: Callable[[int], bytes | Path],
+        where: Callable[[int], str],
+        size: int | None = None,
+        preprocess: Preprocess | None = None,
     ) -> None:
-        self.rows, self.read, self.where, self.size = rows, read, where, size
+        self.rows, self.read, self.where, self.size, self.preprocess = rows, read, where, size, preprocess
         self._formats: tuple[str, ...] | None = None
         _require_pillow()
 
@@ -47,12 +53,17 @@ class EncodedImages:
 
     def __getitem__(self, index: int) -> Pixels:
         row = int(self.rows[index])
-        image = self._decode(row, "L" if self.grey else "RGB")
+        image = self._decode(row, (self.preprocess and self.preprocess.mode) or ("L" if self.grey else "RGB"))
         return image if self.size is None else resize(image[None], self.size)[0]
 
     def take(self, indices: Int[Tensor, "n"]) -> "EncodedImages":
         """The images at these positions, still encoded."""
-        return EncodedImages(self.rows[indices], self.read, self.where, self.size)
+        return EncodedImages(self.rows[indices], self.read, self.where, self.size, self.preprocess)
+
+    def path(self, index: int) -> Path | None:
+        """The file of an image, where it has one of its own."""
+        source = self.read(int(self.rows[index]))
+        return source if isinstance(source, Path) else None
 
     @cached_property
     def grey(self) -> bool:
@@ -66,9 +77,9 @@ class EncodedImages:
                 if image.mode.startswith(("I", "F")):
                     raise InputError(f"expected 8 bits a channel in {self.where(row)}, found the mode {image.mode}")
                 own = "L" if image.mode in ("1", "L") else "RGB"
-                if (mode, own) == ("L", "RGB"):
+                if (mode, own) == ("L", "RGB") and not (self.preprocess and self.preprocess.mode):
                     raise InputError(f"expected grey as in the first image of the set, got colour in {self.where(row)}")
-                return _pixels(image, mode or own)
+                return (self.preprocess or AS_IT_IS)(image, mode or own)
         except (OSError, SyntaxError) as error:
             raise InputError(f"expected an image in {self.where(row)}, but it cannot be decoded: {error}") from error
 
@@ -159,7 +170,23 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         if isinstance(self.images, Tensor):
             images: Tensor | EncodedImages = resize(self.images, size)
         else:
-            images = EncodedImages(self.images.rows, self.images.read, self.images.where, size)
+            images = EncodedImages(self.images.rows, self.images.read, self.images.where, size, self.images.preprocess)
+        return ImageSet(self.name, images, self.labels, self.classes, self.indices)
+
+    def preprocessed(self, preprocess: Preprocess) -> "ImageSet":
+        """The same set with every image as a network wants it, but for what happens after the views; decoded later still."""
+        encoded = self.images
+        if isinstance(encoded, Tensor):
+            if not preprocess.moves_pixels:
+                return self
+            pixels, name = encoded, self.name
+            # A set in memory may be large, and larger resized: its images are made one by one as well.
+            encoded = EncodedImages(
+                torch.arange(len(pixels)), lambda row: _png(pixels[row]), lambda row: f"image {row} of {name}"
+            )
+        if encoded.size is not None:
+            raise InputError(f"expected images that are not resized before they are preprocessed, got a size of {encoded.size}")
+        images = EncodedImages(encoded.rows, encoded.read, encoded.where, None, preprocess)
         return ImageSet(self.name, images, self.labels, self.classes, self.indices)
 
     def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
@@ -191,6 +218,33 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         )
 
 
+def arrange(
+    images: ImageSet,
+    *,
+    shuffle: int | None = None,
+    rows: slice | None = None,
+    image_size: int | None = None,
+) -> ImageSet:
+    """Shuffle, cut and resize, in this order; each image keeps its own index, and with it its draws."""
+    if shuffle is not None:
+        images = images.subset(split_indices(len(images), (len(images),), shuffle)[0])
+    if rows is not None:
+        images = images.subset(torch.arange(len(images))[rows])
+    return images if image_size is None else images.resized(image_size)
+
+
+def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Int[Tensor, "_"], ...]:
+    """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000).
+
+    >>> [len(part) for part in split_indices(10, (7, 1, 2))]
+    [7, 1, 2]
+    """
+    if min(sizes, default=0) < 0 or sum(sizes) > n:
+        raise InputError(f"expected sizes that add up to at most {n} images, got {tuple(sizes)}")
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return tuple(torch.split(order[: sum(sizes)], list(sizes)))
+
+
 def _require_pillow() -> None:
     with require("data", "decoding images"):
         import PIL  # noqa: F401
@@ -205,28 +259,19 @@ def mode_of(channels: int) -> str:
     return modes[channels]
 
 
-def read_image(path: Path, mode: str) -> Pixels:
-    """Decode one file into a mode of `mode_of`, whatever it is itself."""
+def read_image(path: Path, mode: str, preprocess: Preprocess | None = None) -> Pixels:
+    """Decode one file into a mode of `mode_of`, whatever it is itself, and resize and crop it as is said."""
     from PIL import Image
 
     try:
         with Image.open(path) as image:
             if image.mode.startswith(("I", "F")):
                 raise InputError(f"expected 8 bits a channel in {path}, found the mode {image.mode}")
-            return _pixels(image, mode)
+            return (preprocess or AS_IT_IS)(image, mode)
     except InputError:
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise InputError(f"expected an image in {path}, but it cannot be decoded: {error}") from error
-
-
-def _pixels(image: "Image.Image", mode: str) -> Pixels:
-    from PIL import ImageOps
-
-    # A camera may store a photograph turned and say so in its EXIF.
-    upright = ImageOps.exif_transpose(image) if image.format == "JPEG" else image
-    pixels = np.array(upright if upright.mode == mode else upright.convert(mode))
-    return torch.from_numpy(pixels).reshape(*pixels.shape[:2], -1).permute(2, 0, 1).contiguous()
 
 
 def resize(images: Bytes, size: int | tuple[int, int]) -> UInt8[Tensor, "n c h2 w2"]:
@@ -248,10 +293,14 @@ def data_uri(image: Tensor) -> str:
     """One image, bytes or floats in [0, 1], as a PNG inside a text, for a page that is one file."""
     from base64 import b64encode
 
+    pixels = image if image.dtype == torch.uint8 else (image.clamp(0, 1) * 255).round().byte()
+    return "data:image/png;base64," + b64encode(_png(pixels)).decode()
+
+
+def _png(pixels: Pixels) -> bytes:
     from PIL import Image
 
-    pixels = image if image.dtype == torch.uint8 else (image.clamp(0, 1) * 255).round().byte()
     array = pixels.cpu().permute(1, 2, 0).numpy()
     buffer = io.BytesIO()
     Image.fromarray(array[..., 0] if array.shape[2] == 1 else array).save(buffer, "PNG")
-    return "data:image/png;base64," + b64encode(buffer.getvalue()).decode()
+    return buffer.getvalue()

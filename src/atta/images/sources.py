@@ -6,11 +6,13 @@
 | a NumPy array, a memory-mapped one too     | slices; `channels` must be stated                                    |
 | an `ImageSet`, a folder, a saved set       | slices of bytes, or files decoded as they are needed                 |
 | a Hugging Face table                       | its column of images, decoded as they are needed                     |
+| a file, a list of files, a Pillow image    | decoded as they are needed                                           |
 | a torch dataset or a list                  | items: an image, or an image and its label                           |
 | a `DataLoader`, an iterable dataset        | its batches, in its order                                            |
 
 Pixels are bytes, or floats in [0, 1]; anything else is refused, never rescaled. A `Source` is read in ranges, so that
-work that was interrupted goes on without reading what is done.
+work that was interrupted goes on without reading what is done. A `Preprocess` resizes and crops whatever is a photograph:
+files, sets, tables and Pillow images. Tensors and arrays are pixels that were cropped before, and have to be of its size.
 """
 
 import operator
@@ -24,10 +26,11 @@ from typing import Any, Literal, TypeAlias, final
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from atta.errors import InputError
-from atta.images.layouts import folder_of_images, from_table, is_table
+from atta.images.layouts import IMAGES, files_of_images, folder_of_images, from_table, is_table
+from atta.images.preprocessing import Preprocess, upright
 from atta.images.sets import ImageSet
 
 Channels: TypeAlias = Literal["first", "last"] | None
@@ -48,6 +51,8 @@ class Source(ABC):
         self.name = dataset or "the images"
         self.shape: tuple[int, ...] | None = None
         self.classes: tuple[str, ...] = ()
+        self.preprocess: Preprocess | None = None
+        self.files: list[Path] | None = None
         if count == 0:
             raise InputError(f"expected at least one image in {self.name}, found none")
 
@@ -69,11 +74,17 @@ class Source(ABC):
     def _checked(self, pixels: Tensor, start: int) -> Tensor:
         """Make sure that all images are alike, and are pixels."""
         shape = tuple(pixels.shape[1:])
+        if self.preprocess and (size := self.preprocess.size) and shape[1:] != size:
+            raise InputError(
+                f"expected tensors and arrays to be cropped to {size[0]} x {size[1]}, as preprocess says, got "
+                f"{' x '.join(map(str, shape[1:]))} in {self.where(start)}; files and Pillow images are resized and cropped"
+            )
         self.shape = self.shape or shape
         if shape != self.shape:
             raise InputError(
                 f"expected all images to have the shape {self.shape}, as the first has, got {shape} in "
-                f"{self.where(start)}; resize them, as ImageSet.resized(size) and datasets.load(image_size=...) do"
+                f"{self.where(start)}; say what the network wants: preprocess=Preprocess(resize=..., crop=...) (--resize, "
+                "--crop), or resize them all by ImageSet.resized(size)"
             )
         if pixels.dtype == torch.uint8:
             return pixels
@@ -96,32 +107,57 @@ def check_range(pixels: Tensor, where: Callable[[int], str]) -> None:
     raise InputError(f"{expected}, got {low:.4g} to {high:.4g}, first in {place}; {hint}")
 
 
-def as_source(images: Any, channels: Channels = None) -> Source:
+def as_source(images: Any, channels: Channels = None, preprocess: Preprocess | None = None) -> Source:
     """Make a source of anything that holds images, and say what can be used otherwise."""
+    source = _source(images, channels, preprocess)
+    source.preprocess = preprocess
+    return source
+
+
+def _source(images: Any, channels: Channels, preprocess: Preprocess | None) -> Source:
     if channels not in (None, "first", "last"):
         raise InputError(f"channels: expected 'first' or 'last', got {channels!r}")
     if isinstance(images, str | Path):
-        images = ImageSet.load_file(images) if Path(images).suffix == ".safetensors" else folder_of_images(Path(images))
+        images = _from_path(Path(images))
     elif is_table(images):
         images = from_table(images)
+    elif isinstance(images, list | tuple) and images and all(isinstance(item, str | Path) for item in images):
+        images = files_of_images([Path(item) for item in images])
+    elif hasattr(images, "getbands"):
+        images = [images]
     if isinstance(images, ImageSet):
         if channels == "last":
             raise InputError(f"channels: {images.name} knows where its channels are, expected None, got 'last'")
-        source = _from_set(images)
+        source = _from_set(images if preprocess is None else images.preprocessed(preprocess))
         source.classes = images.classes
+        encoded = images.images
+        if not isinstance(encoded, Tensor) and len(encoded) and encoded.path(0) is not None:
+            source.files = [path for i in range(len(encoded)) if (path := encoded.path(i)) is not None]
         return source
     if isinstance(images, Tensor | np.ndarray):
         return ArraySource(images, channels)
     if isinstance(images, IterableDataset):
         images = DataLoader(images, batch_size=32)
     if isinstance(images, DataLoader):
-        return StreamSource(images, channels)
+        stream = StreamSource(images, channels)
+        stream.classes = _classes_of(images.dataset)
+        return stream
     if isinstance(images, Dataset | Sequence) and hasattr(images, "__len__"):
-        return ItemSource(images, channels, None if isinstance(images, Sequence) else type(images).__name__)
+        items = ItemSource(images, channels, None if isinstance(images, Sequence) else type(images).__name__)
+        items.classes = _classes_of(images)
+        return items
     raise InputError(
         "expected images as a tensor, a NumPy array, an ImageSet, a torch Dataset or DataLoader, a Hugging Face dataset "
         f"or a folder, got {type(images).__name__}"
     )
+
+
+def _classes_of(dataset: Any) -> tuple[str, ...]:
+    """The names of the classes of a torch dataset, as torchvision's `ImageFolder` has them, a `Subset` of one as well."""
+    while not hasattr(dataset, "classes") and isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    found = getattr(dataset, "classes", ())
+    return tuple(found) if isinstance(found, list | tuple) and all(isinstance(name, str) for name in found) else ()
 
 
 def _from_set(images: ImageSet) -> Source:
@@ -131,6 +167,12 @@ def _from_set(images: ImageSet) -> Source:
     return ItemSource(
         encoded, None, images.name, images.labels, images.indices, lambda position: encoded.where(int(encoded.rows[position]))
     )
+
+
+def _from_path(path: Path) -> ImageSet:
+    if path.suffix.lower() in IMAGES and path.is_file():
+        return files_of_images([path])
+    return ImageSet.load_file(path) if path.suffix == ".safetensors" else folder_of_images(path)
 
 
 @final
@@ -203,6 +245,8 @@ class ItemSource(Source):
         except OSError as error:
             raise InputError(f"expected an image, but {self.where(position)} cannot be read: {error}") from error
         image, label = _image_and_label(item, self.where(position))
+        if hasattr(image, "getbands"):
+            image = self.preprocess(image) if self.preprocess else upright(image)
         pixels = _as_pixels(image, self.channels, self.where(position))
         if pixels.ndim != 3:
             raise InputError(f"expected an image of shape (c, h, w), got {tuple(pixels.shape)} in {self.where(position)}")

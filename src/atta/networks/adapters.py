@@ -20,22 +20,28 @@ import torch
 from torch import Tensor, nn
 
 from atta.errors import InputError, first_line, require
+from atta.images.preprocessing import Preprocess
 from atta.types import Images, Logits
 
 
 class Normalized(nn.Module):
-    """A model that sees `(pixels - mean) / std`, channel by channel, so that its users need not know about it."""
+    """A model that sees `(pixels - mean) / std`, channel by channel, so that its users need not know about it.
+
+    With `channels="BGR"` it sees the channels the other way round; mean and std are in the order R, G, B all the same.
+    """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, model: nn.Module, mean: Sequence[float], std: Sequence[float]) -> None:
+    def __init__(self, model: nn.Module, mean: Sequence[float], std: Sequence[float], channels: str = "RGB") -> None:
         super().__init__()
         if len(mean) != len(std):
             raise InputError(f"expected one mean and one std a channel, got {len(mean)} means and {len(std)} stds")
         if not all(s > 0 for s in std):
             raise InputError(f"expected a positive std for every channel, got {tuple(std)}")
-        self.model = model
+        if channels not in ("RGB", "BGR"):
+            raise InputError(f"channels: expected 'RGB' or 'BGR', got {channels!r}")
+        self.model, self.channels = model, channels
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32))
 
@@ -48,7 +54,8 @@ class Normalized(nn.Module):
                 f"expected images of shape (n, {self.mean.shape[0]}, h, w), as many channels as this model's mean has, "
                 f"got {tuple(images.shape)}"
             )
-        return self.model((images - self.mean[:, None, None]) / self.std[:, None, None])
+        seen = (images - self.mean[:, None, None]) / self.std[:, None, None]
+        return self.model(seen.flip(1) if self.channels == "BGR" else seen)
 
 
 class TorchModel(nn.Module):
@@ -205,6 +212,50 @@ def as_logits(model: object) -> nn.Module:
         f"expected a torch module or the path of an .onnx file, got {type(model).__name__}; "
         "wrap a function on NumPy arrays in NumpyModel(fn)"
     )
+
+
+def normalised(model: object, preprocess: Preprocess | None) -> object:
+    """Put the last step of preprocessing around a model: the views before it are of pixels in [0, 1].
+
+    A model that normalises in the same way already is left as it is; one that does so in another way is refused.
+    """
+    if preprocess is None or (preprocess.mean is None and preprocess.channels != "BGR"):
+        return model
+    channels, count = "BGR" if preprocess.channels == "BGR" else "RGB", len(preprocess.channels or "RGB")
+    mean, std = preprocess.mean or (0.0,) * count, preprocess.std or (1.0,) * count
+    inner = model
+    while isinstance(inner, TorchModel | FromProbabilities):
+        inner = inner.model
+    if not isinstance(inner, Normalized):
+        whole = as_logits(model) if isinstance(model, str | Path) else model
+        return Normalized(whole, mean, std, channels) if isinstance(whole, nn.Module) else model
+    there = (inner.mean.tolist(), inner.std.tolist())
+    same = inner.channels == channels and len(there[0]) == len(mean) and np.allclose(there, (mean, std), atol=1e-6)
+    if not same:
+        raise InputError(
+            f"preprocess: the model normalises already, by mean {_short(there[0])} and std {_short(there[1])}, and not as "
+            f"'{preprocess}' does: give the network without its Normalized, or a preprocess without mean and std"
+        )
+    return model
+
+
+def class_names_of(model: object) -> tuple[str, ...]:
+    """The names of the classes that a network itself knows: Hugging Face's `config.id2label`, timm's `label_names`."""
+    inner: Any = model
+    while isinstance(inner, TorchModel | FromProbabilities | Normalized):
+        inner = inner.model
+    table = getattr(getattr(inner, "config", None), "id2label", None)
+    if isinstance(table, Mapping) and sorted(map(int, table)) == list(range(len(table))):
+        names = [str(table[key]) for key in sorted(table, key=int)]
+        made_up = all(name == f"LABEL_{i}" for i, name in enumerate(names))  # what a configuration has for want of names
+        return () if made_up else tuple(names)
+    config = getattr(inner, "pretrained_cfg", None)
+    own = config.get("label_names") if isinstance(config, Mapping) else None
+    return tuple(map(str, own)) if own else ()
+
+
+def _short(values: Sequence[float]) -> str:
+    return " ".join(f"{value:.4g}" for value in values)
 
 
 def _as_tensor(answer: Any) -> Any:

@@ -40,6 +40,7 @@ def describe(model: nn.Module) -> dict[str, Any]:
                 "kind": "Normalized",
                 "mean": model.mean.tolist(),
                 "std": model.std.tolist(),
+                **({} if model.channels == "RGB" else {"channels": model.channels}),
                 "model": describe(model.model),
             }
         case TorchModel() | FromProbabilities():
@@ -75,7 +76,8 @@ def _around(description: dict[str, Any], model: object) -> nn.Module:
         case "FromProbabilities":
             return FromProbabilities(_around(description["model"], model))
         case "Normalized":
-            return Normalized(_around(description["model"], model), description["mean"], description["std"])
+            inner, channels = _around(description["model"], model), description.get("channels", "RGB")
+            return Normalized(inner, description["mean"], description["std"], channels)
     if model is not None:
         return model if isinstance(model, nn.Module) else as_logits(model)
     match description["kind"]:

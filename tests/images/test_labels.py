@@ -1,0 +1,135 @@
+"""The same images with the same labels, however the labels are told."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import atta
+from atta.errors import InputError
+from atta.images.labels import read_labels
+from scenarios import command, vit
+
+Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+NAMES = ("ant", "bee", "cat", "dog")
+
+
+class Knowing(nn.Module):
+    """Says the class that is written into the first pixel."""
+
+    def forward(self, images):
+        return 9 * torch.eye(4)[(images[:, 0, 0, 0] * 255).round().long() % 4] + images.mean(dim=(1, 2, 3))[:, None]
+
+
+def write(folder, name_of, left_out=()):
+    made = np.random.default_rng(0)
+    for i in range(40):
+        pixels = made.integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        pixels[0, 0, 0] = pixels[0, 0, 0] // 4 * 4 + i % 4
+        if i % 4 not in left_out:
+            path = folder / name_of(i % 4) / f"{i:02}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(path)
+    return folder
+
+
+def right(record):
+    return int((record.predictions.logits.argmax(dim=1) == record.labels).sum())
+
+
+def recorded(folder, labels=None, **how):
+    return atta.collect(Knowing(), folder, labels, policy="flip", progress=False, **how)
+
+
+@pytest.mark.parametrize("name_of", [lambda k: NAMES[k], lambda k: NAMES[k].upper(), str], ids=["names", "capitals", "numbers"])
+def test_a_class_that_is_missing_moves_no_other(tmp_path, name_of):
+    record = recorded(write(tmp_path, name_of, left_out=(1,)), class_names=NAMES)
+    assert right(record) == len(record) == 30
+
+
+def test_numbers_are_numbers_without_any_names(tmp_path):
+    assert right(recorded(write(tmp_path, str, left_out=(0, 2)))) == 20
+    many = write(tmp_path / "many", lambda k: str((2, 9, 10, 11)[k]))
+    assert sorted(set(atta.collection.collect.as_source(many).labels.tolist())) == [2, 9, 10, 11]
+
+
+def test_a_missing_class_of_a_network_without_names_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"of 3 classes \(ant, cat, dog\), and the network knows 4.*class_names=.*--classes"):
+        recorded(write(tmp_path, NAMES.__getitem__, left_out=(1,)))
+
+
+def test_a_folder_of_no_class_is_refused_with_the_one_that_was_meant(tmp_path):
+    with pytest.raises(InputError, match=r"got 'catt': no class has that name\. Did you mean 'cat'"):
+        recorded(write(tmp_path, ("ant", "bee", "catt", "dog").__getitem__), class_names=NAMES)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("label_of", [lambda k: NAMES[k], lambda k: k], ids=["names", "numbers"])
+def test_labels_come_from_a_table(tmp_path, ending, label_of):
+    folder = write(tmp_path / "flat", lambda k: "")
+    rows = [(f"{i:02}.png", label_of(i % 4)) for i in reversed(range(40))]
+    path = tmp_path / f"labels.{ending}"
+    if ending == "csv":
+        path.write_text("file,label\n" + "".join(f"{file},{label}\n" for file, label in rows), encoding="utf-8-sig")
+    else:
+        pa = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        parquet.write_table(pa.table({"file": [r[0] for r in rows], "label": [r[1] for r in rows]}), path)
+    assert right(recorded(folder, str(path), class_names=NAMES)) == 40
+
+
+def test_a_table_that_lacks_a_file_or_a_column_is_refused(tmp_path):
+    folder, path = write(tmp_path / "flat", lambda k: ""), tmp_path / "labels.csv"
+    path.write_text("file,label\n00.png,0\n")
+    with pytest.raises(InputError, match=r"no row for 39 of 40 images, first .*04\.png"):
+        recorded(folder, path)
+    path.write_text("id,species\n1,ant\n")
+    with pytest.raises(InputError, match=r"expected the columns file and label .* found id, species"):
+        read_labels(path)
+
+
+def test_the_network_s_own_names_are_used(tmp_path):
+    network = vit()
+    network.config.id2label = dict(enumerate(NAMES))
+    network.classifier, size = nn.Linear(network.config.hidden_size, 4), network.config.image_size
+    folder = write(tmp_path, NAMES.__getitem__, left_out=(0,))
+    record = atta.collect(
+        network.eval(), folder, policy="flip", preprocess=atta.Preprocess(resize=(size, size)), progress=False
+    )
+    assert sorted(set(record.labels.tolist())) == [1, 2, 3]
+
+
+def test_the_classes_of_a_dataset_are_picked_up(tmp_path):
+    class Folder(torch.utils.data.Dataset):
+        classes = ("dog", "ant")  # an order of its own
+
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, i):
+            image = torch.zeros(3, 8, 8, dtype=torch.uint8)
+            image[0, 0, 0] = (3, 0)[i % 2]
+            return image, i % 2
+
+    for images in (Folder(), torch.utils.data.DataLoader(Folder(), batch_size=3)):
+        assert right(recorded(images, class_names=NAMES)) == 8
+
+
+def test_rows_of_a_folder_are_mixed_and_it_is_remembered(tmp_path):
+    folder = write(tmp_path, NAMES.__getitem__)
+    record, plain = recorded(folder), recorded(folder, shuffle=False)
+    assert record.origin["shuffle"] == "0"
+    assert "shuffle" not in plain.origin
+    assert plain.labels.tolist() == sorted(plain.labels.tolist()) != record.labels.tolist()
+    assert right(record) == right(plain) == 40
+
+
+def test_the_command_line_takes_classes_and_labels(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "knows.py").write_text("from torch import nn\nnet = nn.Sequential(nn.Flatten(), nn.Linear(192, 4)).eval()\n")
+    folder, out = write(tmp_path / "images", NAMES.__getitem__, left_out=(0,)), str(tmp_path / "r.safetensors")
+    command("collect", "knows:net", str(folder), "-o", out, "--policy", "flip", "--classes", ",".join(NAMES))
+    record = atta.Record.load(out)
+    assert sorted(set(record.labels.tolist())) == [1, 2, 3]
+    assert record.origin["shuffle"] == "0"
