@@ -179,6 +179,12 @@ def as_labels(labels: Any, *, images: int, classes: int) -> Labels:
     return tensor
 
 
+def look_like_probabilities(logits: Logits) -> bool:
+    """Whether every row is without a negative number and sums to 1: no network's logits are of that form."""
+    wide = logits.double()
+    return bool(wide.min() >= 0 and (wide.sum(dim=1) - 1).abs().max() < 1e-3)
+
+
 @dataclass(frozen=True, eq=False, init=False)
 class Record:
     """Predictions, the labels where they are known, and where all of it comes from (text, for people)."""

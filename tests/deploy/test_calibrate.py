@@ -8,8 +8,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import atta
 from atta.collection.collect import collect
-from atta.deploy.calibrate import candidates, record_policies
+from atta.deploy.calibrate import record_policies
 from atta.deploy.classifier import CalibratedClassifier
+from atta.deploy.door import candidates
 from atta.errors import InputError
 from atta.images.sets import ImageSet
 from atta.images.views import POLICIES, Policy, View
@@ -160,7 +161,7 @@ def test_views_that_the_method_leaves_out_are_not_run(network, labels):
         ({"policy": Policy(())}, "c-atta needs the logits of views, got predictions without any"),
         ({"method": "v-ata"}, "unknown method 'v-ata'. Did you mean"),
         ({"draws": "random"}, "draws: a classifier shows every image in the same, stratified views"),
-        ({"class_names": ["a"], "method": "vanilla"}, "expected 3 class names, one a class, got 1"),
+        ({"class_names": ["a"], "method": "vanilla"}, "expected 3 class names or more, one a class, got 1"),
         ({"labels": None}, "labels: expected a class number for every image, .* got none"),
         ({"labels": torch.arange(60)}, "labels must lie in 0 … 2"),
         ({"images": pixels(9), "labels": torch.zeros(9).long()}, "expected at least 10 labelled images for 5 folds"),
@@ -171,6 +172,57 @@ def test_what_cannot_be_calibrated_is_refused(labels, settings, message):
     given = {"images": pixels(), "labels": labels} | settings
     with pytest.raises(InputError, match=message):
         calibrate(linear(), given.pop("images"), given.pop("labels"), **given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "v-ata"}, "unknown method"),
+        ({"method": 3}, "method: expected a name, such as 'c-atta', or a method, such as atta.CATTA.., got 3"),
+        ({"policy": ["flip", "spin"]}, "got 'spin'"),
+        ({"policy": Policy(())}, "c-atta needs the logits of views"),
+        ({"policy": "flip", "method": atta.MeanTTA(views=["crop"])}, "expected predictions with the views crop"),
+        ({"policy": 2.5}, "expected a name of atta.VIEWS"),
+        ({"class_names": "abc"}, "class_names: expected a list of texts"),
+        ({"class_names": ["a", "b", "a"]}, "class_names: expected a different name for each class, got 'a' twice"),
+        ({"class_names": ["a", "b"]}, "expected 3 class names or more"),
+        ({"device": "gpu"}, "device: expected one of this machine"),
+        ({"images": pixels(9), "labels": torch.zeros(9).long()}, "expected at least 10 labelled images"),
+    ],
+)
+def test_what_was_given_is_refused_before_the_first_pass(settings, message):
+    model, given = Counting(), {"images": pixels(), "labels": torch.arange(60) % 3, "policy": "auto"} | settings
+    with pytest.raises(InputError, match=message):
+        calibrate(model, given.pop("images"), given.pop("labels"), **given)
+    assert model.seen == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"labels": torch.arange(60) % 4}, "labels must lie in 0 … 2, got 3"),
+        ({"class_names": "abcd", "labels": None}, "expected 3 class names, one a class, got 4"),
+        ({"labels": None}, "labels: expected a class number for every image"),
+    ],
+)
+def test_what_the_network_tells_costs_eight_passes(settings, message):
+    model, given = Counting(), {"labels": torch.arange(60) % 3, "policy": "auto"} | settings
+    given["class_names"] = list(given.get("class_names", ()))
+    with pytest.raises(InputError, match=message):
+        calibrate(model, pixels(), given.pop("labels"), **given)
+    assert model.seen == 8
+
+
+def test_a_method_may_be_a_class_and_a_policy_a_list(network, labels):
+    view = View.of("upside-down", lambda images: images.flip(-2))
+    classifier = calibrate(network, pixels(), labels, policy=["flip", (2, "crop"), view], method=atta.MeanTTA)
+    assert (str(classifier.policy), classifier.calibrator.method) == ("flip + 2 crop + upside-down", atta.MeanTTA())
+
+
+def test_what_looks_wrong_is_said_once_whatever_is_recorded(network, labels):
+    with pytest.warns(atta.Advice, match="60 images are few") as caught:
+        calibrate(network, pixels(), labels, policy="auto", budget=4, method="mean-tta")
+    assert len(caught) == 1
 
 
 def test_the_model_is_kept_as_it_is(labels):

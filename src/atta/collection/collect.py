@@ -12,7 +12,6 @@ order, nor the number of workers changes it. The model is borrowed: nothing of i
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -21,13 +20,15 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
+from atta.collection.advice import look_over
 from atta.collection.runner import Runner, batch_size, read_batches
 from atta.collection.shards import Shard, Shards, fingerprint, mark
+from atta.collection.trial import as_device, check_labels, running, try_out
 from atta.errors import InputError, suggest
 from atta.images.sources import Block, Channels, Source, as_source
 from atta.images.views import Policy
 from atta.networks.adapters import TorchModel, as_logits
-from atta.networks.borrowing import borrowed, device_of, dtype_of
+from atta.networks.borrowing import dtype_of
 from atta.predictions import Predictions, Record, as_labels
 from atta.progress import counted
 
@@ -62,13 +63,14 @@ def collect(
     images: object,
     labels: object = None,
     *,
-    policy: str | Policy = "aug8",
+    policy: Any = "aug8",
     seed: int = 0,
     draws: str = "random",
     channels: Channels = None,
     shards: str | PathLike[str] | None = None,
     progress: bool = True,
     origin: Mapping[str, str] | None = None,
+    checks: bool = True,
     **execution: Unpack[Execution],
 ) -> Record:
     """Run the model on every image and every view of it, once.
@@ -83,21 +85,23 @@ def collect(
 
     `shards` names a folder in which finished work is kept: the same call again goes on from it, also after a kill, and
     ends with the same bits. Delete the folder once the record is saved. `origin` adds to the record's own.
+
+    Eight images go first (`trial`), and what looks wrong at the end is said (`advice`); `checks=False` leaves out both.
     """
     refuse_unknown("collect", execution, [*Execution.__annotations__])
     policy, source, network = Policy.parse(policy), as_source(images, channels), as_logits(model)
-    labels = _as_numbers(labels, source)
-    at = torch.device(execution.get("device") or device_of(network))
+    labels = as_numbers(labels, source)
+    at, half, fast = as_device(execution.get("device"), network), half_of(execution), execution.get("channels_last", False)
     size = batch_size(execution.get("batch_size"), at)
-    half, fast = _half(execution), execution.get("channels_last", False)
+    if checks:
+        check_labels(labels, images, source)
+        try_out(network, source, labels, policy, device=at, half=half)
     kept, rows = None, size
     if shards is not None:
         run = {"policy": str(policy), "seed": seed, "draws": draws, "images": source.count, "device": at.type}
         kept = Shards(Path(shards), {"model": fingerprint(network), **run, **_switches(execution)})
         size, rows = kept.begin(size)
-    # One context for all passes: it keeps the weights it has cast, and casting them takes as long as a small batch.
-    mixed = torch.autocast(at.type, half) if half else nullcontext()
-    with torch.no_grad(), borrowed(network, at, fast), mixed:
+    with running(network, at, fast, half):
         forward = torch.compile(network) if execution.get("compile") else network
         runner = Runner(forward, policy, seed, draws, at, dtype_of(network), fast, rows, kept)
         done = _Done(source, labels, policy, kept)
@@ -109,7 +113,10 @@ def collect(
                     tell(done.stop)
             finally:
                 done.flush()
-    return done.record(_origin(network, source, policy, seed, draws) | dict(origin or {}))
+    record = done.record(_origin(network, source, policy, seed, draws) | dict(origin or {}))
+    if checks:
+        look_over(record)
+    return record
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) -> None:
@@ -119,7 +126,8 @@ def refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) ->
             raise InputError(f"{function} takes no {name!r}.{suggest(name, known)} It takes: {', '.join(known)}")
 
 
-def _half(execution: Execution) -> torch.dtype | None:
+def half_of(execution: Execution) -> torch.dtype | None:
+    """The dtype of autocast, if it was asked for."""
     asked = execution.get("autocast") or None
     return torch.bfloat16 if asked is True else asked
 
@@ -127,10 +135,10 @@ def _half(execution: Execution) -> torch.dtype | None:
 def _switches(execution: Execution) -> dict[str, Any]:
     """What of it changes bits: shards of other switches are not gone on from."""
     switches = {name: execution.get(name, False) for name in ("channels_last", "compile")}
-    return {"batch_size": execution.get("batch_size"), "autocast": str(_half(execution)), **switches}
+    return {"batch_size": execution.get("batch_size"), "autocast": str(half_of(execution)), **switches}
 
 
-def _as_numbers(labels: object, source: Source) -> Tensor | None:
+def as_numbers(labels: object, source: Source) -> Tensor | None:
     """The labels that were given, or those that the source brings along."""
     if labels is None:
         return source.labels

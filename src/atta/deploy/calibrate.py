@@ -14,21 +14,22 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from atta.calibrators import Method, TemperatureScaling, find_method
+from atta.calibrators import TemperatureScaling, as_method
 from atta.calibrators.crossval import held_out, rank
+from atta.collection.advice import look_over
 from atta.collection.collect import Collecting, collect, refuse_unknown
-from atta.collection.runner import as_pixels, read_batches
+from atta.collection.runner import read_batches
 from atta.deploy.classifier import CalibratedClassifier
+from atta.deploy.door import NO_VIEWS, as_budget, candidates, check
 from atta.deploy.summary import summarise
 from atta.errors import InputError
 from atta.images.sources import Channels, StreamSource, as_source
-from atta.images.views import POLICIES, Policy
+from atta.images.views import Policy
+from atta.networks.adapters import as_logits
 from atta.predictions import Record
-from atta.types import Labels
 
 BUDGET = 4  # passes an image, if nobody says otherwise
 CHUNK = 256  # images read at a time
-NO_VIEWS = "temperature"  # what is left of any method without views
 
 
 def calibrate(
@@ -36,9 +37,9 @@ def calibrate(
     images: Any,
     labels: Any = None,
     *,
-    policy: str | int | Policy = "auto",
+    policy: Any = "auto",
     budget: int = BUDGET,
-    method: str | Method = "c-atta",
+    method: Any = "c-atta",
     class_names: Sequence[str] = (),
     channels: Channels = None,
     progress: bool = True,
@@ -47,27 +48,33 @@ def calibrate(
     """Turn a trained model and a few hundred labelled images that it was not trained on into a calibrated classifier.
 
     `policy` is "auto" (the best of `POLICIES` within `budget` passes an image, by cross-validation, or temperature scaling and
-    one pass where no views are clearly better), a budget, the name of a policy, or one as text: "flip + 2 shift". `method` is
-    a name of `METHODS`, or a method with its settings. `images`, `labels`, `channels` and the rest (`device`, `batch_size`,
-    `autocast`, `workers`, `shards`, ...) are what `collect` takes.
+    one pass where no views are clearly better), a budget, the name of a policy, or one as text: "flip + 2 shift", as a list or
+    as whatever else `Policy.parse` takes. `method` is a name of `METHODS`, a method with its settings, or its class. `images`,
+    `labels`, `channels` and the rest (`device`, `batch_size`, `autocast`, `workers`, `shards`, ...) are what `collect` takes.
+
+    All of it is checked before the network runs, and by eight images before it runs for long.
     """
-    method = find_method(method) if isinstance(method, str) else method
-    source = as_source(images, channels)
-    if isinstance(source, StreamSource):  # which may come in another order the next time
-        images, labels, channels = *_read(source, labels), "first"
+    method, network = as_method(method), as_logits(model)
     if "draws" in collecting:
         raise InputError("draws: a classifier shows every image in the same, stratified views; expected none to be named")
     own = [name for name in signature(calibrate).parameters if name != "collecting"]
     refuse_unknown("calibrate", collecting, [*own, *Collecting.__annotations__])
+    as_budget(policy, budget)  # a mistake in it need not wait for the images
+    given, source = images, as_source(images, channels)
+    class_names = class_names or source.classes
+    if isinstance(source, StreamSource):  # which may come in another order the next time
+        images, labels, channels = *_read(source, labels), "first"
+        source = as_source(images, channels)
     policies = {NO_VIEWS: Policy(())}
     if method.needs_views:
-        image = next(as_source(images, channels).read([(0, 1)]))[0]
+        image = next(source.read([(0, 1)]))[0]
         policies = candidates(policy, budget, image, method)
+    check(network, given, labels, source, policies, class_names, collecting)
     how = {"channels": channels, "progress": progress, "draws": "stratified", **collecting}
     records = record_policies(model, images, labels, policies, **how)
     first = next(iter(records.values()))
-    truth = _labels(first)
-    _refuse_probabilities(first)
+    truth = first.require_labels()
+    look_over(first)
     methods = {name: TemperatureScaling() if name == NO_VIEWS and method.needs_views else method for name in records}
     answers = {name: held_out(methods[name], record.predictions, truth) for name, record in records.items()}
     judged = rank({name: (records[name].predictions.passes, probs) for name, probs in answers.items()}, truth)
@@ -78,54 +85,10 @@ def calibrate(
         methods[name].fit(chosen.predictions, truth),
         policies[name],
         image_shape=[int(side) for side in chosen.origin["image_shape"].split(" x ")],
-        class_names=class_names or source.classes,
+        class_names=class_names,
     )
     classifier.summary = summarise(classifier.calibrator, classifier.policy, chosen, answers[name], judged)
     return classifier
-
-
-def candidates(policy: str | int | Policy, budget: int, image: Tensor, method: Method) -> dict[str, Policy]:
-    """The policies to choose from: the given one, or those of the library that the budget and such an image allow.
-
-    A method that keeps the class is left with temperature scaling where it has no views: one pass is a candidate, too.
-    """
-    if isinstance(policy, int):
-        return candidates("auto", policy, image, method)
-    if policy != "auto":
-        return {str(policy): Policy.parse(policy)}
-    found = {name: one for name, one in POLICIES.items() if one.passes <= budget and _suits(one, image)}
-    found = {NO_VIEWS: Policy(()), **found} if method.keeps_class and budget >= 1 else found
-    if not found:
-        raise InputError(f"budget: expected passes enough for {method.name}, 2 or more (1 is temperature), got {budget}")
-    return found
-
-
-def _labels(record: Record) -> Labels:
-    if record.labels is None:
-        raise InputError(
-            "labels: expected a class number for every image, given as labels=..., by a dataset of images and labels, or by a "
-            "folder with a subfolder for each class; got none"
-        )
-    return record.labels
-
-
-def _refuse_probabilities(record: Record) -> None:
-    """Refuse a network that ends in a softmax: no logits are of that form."""
-    logits = record.predictions.logits.double()
-    if logits.min() >= 0 and (logits.sum(dim=1) - 1).abs().max() < 1e-3:
-        raise InputError(
-            "expected a model that returns logits, got rows that are not negative and sum to 1, which are probabilities: "
-            "leave the softmax out, or write atta.FromProbabilities(model)"
-        )
-
-
-def _suits(policy: Policy, image: Tensor) -> bool:
-    """Whether each view of the policy takes such an image and leaves its size, which most networks depend on."""
-    pixels = as_pixels(image, torch.float32)
-    try:
-        return all(shown.shape == pixels.shape for *_, shown in policy.render(pixels, draws="stratified"))
-    except InputError:
-        return False
 
 
 def record_policies(model: object, images: Any, labels: Any, policies: Mapping[str, Policy], **how: Any) -> dict[str, Record]:
@@ -146,7 +109,7 @@ def record_policies(model: object, images: Any, labels: Any, policies: Mapping[s
     for i, group in enumerate(groups):
         if shards is not None:
             how["shards"] = Path(shards) / str(i)
-        together = collect(model, images, labels, policy=Policy.union(*group.values()), **how)
+        together = collect(model, images, labels, policy=Policy.union(*group.values()), checks=False, **how)
         for name, policy in group.items():
             views = together.predictions.take(policy.repeats)
             records[name] = Record(views, together.labels, {**together.origin, "policy": str(policy)})
