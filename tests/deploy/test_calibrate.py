@@ -8,7 +8,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import atta
 from atta.collection.collect import collect
-from atta.deploy.calibrate import record_policies
 from atta.deploy.classifier import CalibratedClassifier
 from atta.deploy.door import candidates
 from atta.errors import InputError
@@ -108,27 +107,6 @@ def test_a_view_that_changes_the_size_or_fails_is_no_candidate(monkeypatch):
     monkeypatch.setitem(POLICIES, "taken", Policy.parse("flip"))
     assert "taken" in candidates("auto", 3, pixels(1), atta.CATTA())
     assert not {"native", "failing"} & set(candidates("auto", 3, pixels(1), atta.CATTA()))
-
-
-def test_each_view_is_run_once_for_all_policies_that_share_it(labels):
-    model = Counting()
-    policies = {name: Policy.parse(name) for name in ("flip", "flip + 2 crop", "flip + 2 crop + brightness", "3 crop")}
-    records = record_policies(model, pixels(), labels, policies, draws="stratified", progress=False, batch_size=60)
-    once = 1 + 1 + 2 + 1, 1 + 3  # three crops are other crops than two
-    assert model.seen == 60 * sum(once)
-    for name, policy in policies.items():
-        alone = collect(model, pixels(), labels, policy=policy, draws="stratified", progress=False)
-        assert records[name].predictions.kinds == policy.kinds
-        for kind, view in records[name].predictions.views.items():
-            assert torch.allclose(view, alone.predictions.views[kind], atol=1e-5)
-        assert records[name].origin["policy"] == name
-
-
-def test_policies_that_are_recorded_apart_keep_their_shards_apart(network, labels, tmp_path):
-    policies = {name: Policy.parse(name) for name in ("2 crop", "3 crop")}
-    for _ in range(2):  # the second time from the shards
-        record_policies(network, pixels(), labels, policies, draws="stratified", progress=False, shards=tmp_path / "s")
-    assert len(list((tmp_path / "s").iterdir())) == 2
 
 
 def test_a_policy_of_own_views_needs_no_name_in_the_library(network, labels, tmp_path):

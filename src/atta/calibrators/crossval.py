@@ -34,6 +34,8 @@ class Candidate:
     nll: float
     above: float
     error: float
+    images: int = 0
+    """On how many images it was judged; 0 where that was all of them."""
 
     @property
     def close(self) -> bool:

@@ -11,7 +11,8 @@ order, nor the number of workers changes it. The model is borrowed: nothing of i
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -68,9 +69,10 @@ def collect(
     draws: str = "random",
     channels: Channels = None,
     shards: str | PathLike[str] | None = None,
-    progress: bool = True,
+    progress: bool | Callable[[int], None] = True,
     origin: Mapping[str, str] | None = None,
     checks: bool = True,
+    logits: Tensor | None = None,
     **execution: Unpack[Execution],
 ) -> Record:
     """Run the model on every image and every view of it, once.
@@ -87,6 +89,8 @@ def collect(
     ends with the same bits. Delete the folder once the record is saved. `origin` adds to the record's own.
 
     Eight images go first (`trial`), and what looks wrong at the end is said (`advice`); `checks=False` leaves out both.
+    `progress` may be a function, which is told how many images are done. `logits` of the images themselves, where they are
+    known, spare a pass an image.
     """
     refuse_unknown("collect", execution, [*Execution.__annotations__])
     policy, source, network = Policy.parse(policy), as_source(images, channels), as_logits(model)
@@ -103,12 +107,16 @@ def collect(
         size, rows = kept.begin(size)
     with running(network, at, fast, half):
         forward = torch.compile(network) if execution.get("compile") else network
-        runner = Runner(forward, policy, seed, draws, at, dtype_of(network), fast, rows, kept)
+        runner = Runner(forward, policy, seed, draws, at, dtype_of(network), fast, rows, kept, logits is None)
         done = _Done(source, labels, policy, kept)
-        with counted("collecting", source.count, shown=progress, done=done.resume()) as tell:
+        begun = done.resume()
+        told = nullcontext(progress) if callable(progress) else counted("collecting", source.count, shown=progress, done=begun)
+        with told as tell:
             try:
                 batches = read_batches(source, size, start=done.stop, workers=execution.get("workers", 0))
                 for batch, answers in runner.run(batches, source.places):
+                    if logits is not None:
+                        answers = torch.cat([logits[batch.start :][: len(answers), None], answers], dim=1)
                     done.add(batch.start, batch.pixels, answers, batch.labels)
                     tell(done.stop)
             finally:

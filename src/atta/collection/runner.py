@@ -152,7 +152,10 @@ class _Pending(NamedTuple):
 
 @dataclass
 class Runner:
-    """Shows batches to the network: `rows` of anything go into one forward pass, fewer once a GPU is full."""
+    """Shows batches to the network: `rows` of anything go into one forward pass, fewer once a GPU is full.
+
+    Without `itself`, only the views are shown.
+    """
 
     forward: Network
     policy: Policy
@@ -163,6 +166,7 @@ class Runner:
     channels_last: bool
     rows: int
     kept: Shards | None = None
+    itself: bool = True
 
     def run(self, batches: Iterable[Batch], places: Callable[[int, int], Tensor]) -> Iterator[tuple[Batch, Tensor]]:
         """Yield each batch with its answers, one batch late: a GPU works on the next one while this one is dealt with."""
@@ -188,7 +192,7 @@ class Runner:
         # Bytes are uploaded as bytes, and become pixels there.
         images = as_pixels(pixels.to(self.device).contiguous(), self.dtype)
         views = self.policy.render(images, indices, seed=self.seed, draws=self.draws)
-        shown = chain([(ITSELF, 0, images)], _precisely(views, self.device))
+        shown = chain([(ITSELF, 0, images)] if self.itself else [], _precisely(views, self.device))
         names, answers = [], list[Tensor]()
         # Few images leave room for several views in one pass.
         for name, repeat, logits in run_views(self._logits, shown, max(1, self.rows // pixels.shape[0])):

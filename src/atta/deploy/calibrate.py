@@ -1,24 +1,24 @@
-"""From a model and labelled images to a calibrated classifier: record, choose the policy, fit, wrap.
+"""From a model and labelled images to a calibrated classifier: check, record, choose the policy, fit, wrap.
 
-record      the network runs over the images and all views of the policies in question, once, with stratified draws
+check       all that is given, before the network runs (`door`)
+record      the network runs over the images and views of the policies in question, in rounds (`choice`)
 choose      the policy with the fewest passes within one standard error of the best, by cross-validation
 fit         the method, on all of the images
 wrap        CalibratedClassifier, with a summary that cross-validation wrote, not the fitted images
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from inspect import signature
-from pathlib import Path
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from atta.calibrators import TemperatureScaling, as_method
-from atta.calibrators.crossval import held_out, rank
 from atta.collection.advice import look_over
-from atta.collection.collect import Collecting, collect, refuse_unknown
+from atta.collection.collect import Collecting, as_numbers, refuse_unknown
 from atta.collection.runner import read_batches
+from atta.deploy.choice import Recorder, choose, most_passes
 from atta.deploy.classifier import CalibratedClassifier
 from atta.deploy.door import NO_VIEWS, as_budget, candidates, check
 from atta.deploy.summary import summarise
@@ -26,7 +26,7 @@ from atta.errors import InputError
 from atta.images.sources import Channels, StreamSource, as_source
 from atta.images.views import Policy
 from atta.networks.adapters import as_logits
-from atta.predictions import Record
+from atta.progress import bar, spoken
 
 BUDGET = 4  # passes an image, if nobody says otherwise
 CHUNK = 256  # images read at a time
@@ -69,55 +69,24 @@ def calibrate(
     if method.needs_views:
         image = next(source.read([(0, 1)]))[0]
         policies = candidates(policy, budget, image, method)
-    check(network, given, labels, source, policies, class_names, collecting)
-    how = {"channels": channels, "progress": progress, "draws": "stratified", **collecting}
-    records = record_policies(model, images, labels, policies, **how)
-    first = next(iter(records.values()))
-    truth = first.require_labels()
-    look_over(first)
-    methods = {name: TemperatureScaling() if name == NO_VIEWS and method.needs_views else method for name in records}
-    answers = {name: held_out(methods[name], record.predictions, truth) for name, record in records.items()}
-    judged = rank({name: (records[name].predictions.passes, probs) for name, probs in answers.items()}, truth)
-    name = judged[0].policy
-    chosen = records[name]
+    trial = check(network, given, labels, source, policies, class_names, collecting)
+    methods = {name: TemperatureScaling() if name == NO_VIEWS and method.needs_views else method for name in policies}
+    most = most_passes(source.count or 0, policies)
+    with bar(f"recording views, at most {most:,} passes, {spoken(most * trial.seconds)}", most, shown=progress) as tell:
+        recorder = Recorder(network, source, as_numbers(labels, source), collecting, lambda passes: tell(passes, ""))
+        look_over(recorder.base)
+        choice = choose(recorder, policies, methods)
+    chosen = choice.record
     classifier = CalibratedClassifier(
         model,
-        methods[name].fit(chosen.predictions, truth),
-        policies[name],
+        methods[choice.policy].fit(chosen.predictions, chosen.require_labels()),
+        policies[choice.policy],
         image_shape=[int(side) for side in chosen.origin["image_shape"].split(" x ")],
         class_names=class_names,
     )
-    classifier.summary = summarise(classifier.calibrator, classifier.policy, chosen, answers[name], judged)
+    held = choice.answers[choice.policy]
+    classifier.summary = summarise(classifier.calibrator, classifier.policy, chosen, held, choice.judged)
     return classifier
-
-
-def record_policies(model: object, images: Any, labels: Any, policies: Mapping[str, Policy], **how: Any) -> dict[str, Record]:
-    """Record the views of all policies, each view of several of them once, and give each policy its own.
-
-    Stratified numbers depend on how many repeats there are, so policies that disagree about a view are recorded apart.
-    """
-    groups: list[dict[str, Policy]] = []
-    for name, policy in policies.items():
-        for group in groups:
-            if all(_agree(policy, other) for other in group.values()):
-                group[name] = policy
-                break
-        else:
-            groups.append({name: policy})
-    records: dict[str, Record] = {}
-    shards = how.pop("shards", None)
-    for i, group in enumerate(groups):
-        if shards is not None:
-            how["shards"] = Path(shards) / str(i)
-        together = collect(model, images, labels, policy=Policy.union(*group.values()), checks=False, **how)
-        for name, policy in group.items():
-            views = together.predictions.take(policy.repeats)
-            records[name] = Record(views, together.labels, {**together.origin, "policy": str(policy)})
-    return {name: records[name] for name in policies}
-
-
-def _agree(one: Policy, other: Policy) -> bool:
-    return all(one.repeats[kind] == other.repeats[kind] for kind in one.kinds if kind in other.repeats)
 
 
 def _read(source: StreamSource, labels: Any) -> tuple[Tensor, Any]:

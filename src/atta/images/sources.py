@@ -100,6 +100,8 @@ def as_source(images: Any, channels: Channels = None) -> Source:
     """Make a source of anything that holds images, and say what can be used otherwise."""
     if channels not in (None, "first", "last"):
         raise InputError(f"channels: expected 'first' or 'last', got {channels!r}")
+    if isinstance(images, Source):
+        return images
     if isinstance(images, str | Path):
         images = _from_path(Path(images))
     elif is_table(images):
