@@ -398,3 +398,10 @@ def test_recorded_logits_load():
         assert record.predictions.passes == 17
         assert set(record.predictions.kinds) == {"flip", "crop", "brightness", "contrast"}
     assert (Record.load(LOGITS / "cifar10_ood.safetensors").labels) is None
+
+
+def test_a_record_shows_itself_in_a_notebook_with_every_word_escaped(record):
+    html = Record(record.predictions, record.labels, {"dataset": "<script>"})._repr_html_()
+    assert "&lt;script&gt;" in html
+    assert "<script>" not in html
+    assert ">300<" in html

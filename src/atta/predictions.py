@@ -24,6 +24,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from atta.files import whole_file
+from atta.html import html_table
 from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits
 
 VIEW_PREFIX = "view."
@@ -207,6 +208,12 @@ class Record:
     def __repr__(self) -> str:
         labels = "without labels" if self.labels is None else "with labels"
         return f"Record({self.predictions!r}, {labels}, {dict(self.origin)})"
+
+    def _repr_html_(self) -> str:
+        predictions = self.predictions
+        views = " + ".join(f"{view.shape[1]} {name}" for name, view in predictions.views.items()) or "none"
+        known = {"images": len(self), "classes": predictions.classes, "views": views, "labels": self.labels is not None}
+        return html_table(("", ""), [*known.items(), *self.origin.items()], title="Record")
 
     def __getitem__(self, rows: Rows) -> Record:
         """Return the record of some of the images."""

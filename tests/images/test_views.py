@@ -573,3 +573,7 @@ def test_an_albumentations_transform_is_a_policy_and_seeded():
 def test_what_is_no_view_is_refused(thing):
     with pytest.raises(InputError, match=r"A view: expected a name of atta.VIEWS, an atta.View, or a transform of kornia"):
         Policy.parse(thing)
+
+
+def test_a_policy_shows_itself_in_a_notebook():
+    assert "4 passes an image" in Policy.parse("flip + 2 crop")._repr_html_()

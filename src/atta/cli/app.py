@@ -13,7 +13,7 @@ from rich.text import Text
 
 from atta import __version__
 from atta.cli import deploy, experiments, networks, pages, records
-from atta.cli.terminal import err, out
+from atta.cli.terminal import advised, err, out
 from atta.errors import InputError
 
 commands = typer.Typer(
@@ -56,4 +56,4 @@ for command in (  # in the order of --help
     experiments.demo,
     pages.figure,
 ):
-    commands.command()(command)
+    commands.command()(advised()(command))

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -12,7 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from atta import progress
-from atta.errors import InputError
+from atta.errors import Advice, InputError
 from atta.results.table import Table
 
 out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160)  # a pipe must not cut numbers off
@@ -50,6 +51,24 @@ def formatted(style: str) -> Callable[[Table], None]:
 def say(line: str) -> None:
     """Say one line, however long, beside the answers."""
     err.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+@contextmanager
+def advised() -> Iterator[None]:
+    """Say what looks wrong in a line of its own, each sentence once."""
+    said = set[str]()
+
+    def once(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
+        if not issubclass(category, Advice):
+            before(message, category, *where, **more)  # type: ignore[arg-type]
+        elif str(message) not in said:
+            said.add(str(message))
+            say(f"note: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", Advice)
+        before, warnings.showwarning = warnings.showwarning, once
+        yield
 
 
 @contextmanager

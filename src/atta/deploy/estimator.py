@@ -44,16 +44,35 @@ class Estimator(Archived):
 
         An array (n, h, w, c) needs no `channels` where the shape tells it apart.
         """
+        return self.labelled_proba(images, channels=channels, batch_size=batch_size, workers=workers, progress=progress)[0]
+
+    @property
+    def on_simplex(self) -> bool:
+        """Whether its probabilities add up to one; pooled isotonic and histogram calibration may leave them otherwise."""
+        return self.calibrator.method.on_simplex
+
+    def labelled_proba(
+        self,
+        images: Any,
+        *,
+        channels: Channels = None,
+        batch_size: int | None = None,
+        workers: int = 0,
+        progress: bool = False,
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """What `predict_proba` gives, and the labels of the images where these bring them along."""
         device = device_of(self)
         source, size = as_source(images, channels or self._channels(images)), usual_size(batch_size, device)
-        probs = list[Tensor]()
+        probs, own = list[Tensor](), list[Tensor]()
         with counted("predicting", source.count, shown=progress) as tell:
             for batch in read_batches(source, size, workers=workers):
                 probs.append(self(batch.pixels.to(device)).cpu())
+                own += [] if batch.labels is None else [batch.labels]
                 tell(batch.start + batch.pixels.shape[0])
         if not probs:
             raise InputError(f"expected at least one image in {source.name}, found none")
-        return torch.cat(probs).numpy()
+        labels = source.labels if source.labels is not None else torch.cat(own) if own else None
+        return torch.cat(probs).numpy(), None if labels is None else labels.numpy()
 
     def fit(
         self: Fitted,

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atta.errors import InputError, suggest
+from atta.html import html_table
 from atta.images import transforms
 from atta.images.draws import draw_numbers
 from atta.types import Images
@@ -327,6 +328,10 @@ class Policy:
                 if images.is_cuda:  # From pinned memory, a copy need not wait for what the GPU is doing.
                     u = u.contiguous().pin_memory()
                 yield view.name, repeat, view(images, u.to(images.device, non_blocking=True))
+
+    def _repr_html_(self) -> str:
+        passes = f"{self.passes} passes an image, itself included"
+        return html_table(("view", "repeats"), list(self.repeats.items()), title="Policy", note=passes)
 
     def __str__(self) -> str:
         return " + ".join(view.name if repeats == 1 else f"{repeats} {view.name}" for view, repeats in self.terms)
