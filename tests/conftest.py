@@ -27,6 +27,11 @@ settings.load_profile("brief")
 _kept: list[Any] = []  # A library of operators lives as long as someone holds it.
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Toy data look wrong: few images, at chance or all right. Tests of the advice ask for it by pytest.warns."""
+    config.addinivalue_line("filterwarnings", "ignore::atta.errors.Advice")
+
+
 @pytest.fixture
 def record() -> Record:
     return made_up()

@@ -31,7 +31,7 @@ def test_the_readme_runs_on_a_model_and_on_logits(tmp_path: Path, monkeypatch: p
     images, labels = torch.rand(40, 3, 16, 16), torch.arange(40) % 4
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 4))
     names = {"model": model, "images": images, "labels": labels, "new_images": torch.rand(10, 3, 16, 16)}
-    monkeypatch.setattr("atta.deploy.calibrate.POLICIES", {"few": atta.Policy.parse("flip + vflip")})  # a search takes longer
+    monkeypatch.setattr("atta.deploy.door.POLICIES", {"few": atta.Policy.parse("flip + vflip")})  # a search takes longer
     exec(from_model.replace(".onnx", ".pt2"), names)  # the example exports ONNX
     own = names["model"](names["new_images"]).softmax(dim=1).argmax(dim=1)  # type: ignore[operator]
     assert torch.equal(names["probs"].argmax(dim=1), own)  # type: ignore[attr-defined]

@@ -466,3 +466,10 @@ def test_labels_and_logits_of_any_layout_are_taken(kind):
 def test_logits_in_a_format_that_nothing_computes_in_are_refused():
     with pytest.raises(InputError, match=r"logits must be floating-point numbers, got torch\.float8"):
         Predictions(logits().to(torch.float8_e4m3fn))
+
+
+def test_a_record_shows_itself_in_a_notebook_with_every_word_escaped(record):
+    html = Record(record.predictions, record.labels, {"dataset": "<script>"})._repr_html_()
+    assert "&lt;script&gt;" in html
+    assert "<script>" not in html
+    assert ">300<" in html

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from atta.collection.collect import collect
     from atta.deploy.calibrate import calibrate
     from atta.deploy.classifier import CalibratedClassifier
-    from atta.errors import InputError
+    from atta.errors import Advice, InputError
     from atta.figures.reliability import compare_plot, reliability
     from atta.images.preprocessing import Preprocess
     from atta.images.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
@@ -61,6 +61,7 @@ _HOMES = {
     "VATTA": "calibrators",
     "VIEWS": "images.views",
     "AdaptiveTTA": "calibrators",
+    "Advice": "errors",
     "CalibratedClassifier": "deploy.classifier",
     "Calibrator": "calibrators",
     "Conformal": "calibrators.conformal",

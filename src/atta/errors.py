@@ -1,12 +1,29 @@
-"""The one exception that a user is meant to read, and what many messages end with."""
+"""The one exception and the one warning that a user is meant to read, and what many messages end with."""
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
 class InputError(ValueError):
     """Input that cannot be used. The message says what was expected and what came."""
+
+
+class Advice(UserWarning):
+    """Something that can be used and looks wrong. The message says what was seen and what it is often the sign of."""
+
+
+_OURS = {"atta", "torch", "jaxtyping", "beartype"}  # the package, and what wraps its functions
+
+
+def advise(sentence: str) -> None:
+    """Warn with one sentence, at the line outside of this package that led here."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OURS:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, Advice, stacklevel=level)
 
 
 def suggest(name: object, known: Iterable[str]) -> str:

@@ -29,6 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from atta.files import check_digest, digest, named, whole_file
+from atta.html import html_table
 from atta.labels import numbers_of
 from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits
 
@@ -235,6 +236,12 @@ def unfair(labels: Tensor, fitted: Tensor) -> str | None:
     )
 
 
+def look_like_probabilities(logits: Logits) -> bool:
+    """Whether every row is without a negative number and sums to 1: no network's logits are of that form."""
+    wide = logits.double()
+    return bool(wide.min() >= 0 and (wide.sum(dim=1) - 1).abs().max() < 1e-3)
+
+
 @dataclass(frozen=True, eq=False, init=False)
 class Record:
     """Predictions, the labels where they are known, and where all of it comes from (text, for people)."""
@@ -261,6 +268,12 @@ class Record:
     def __repr__(self) -> str:
         labels = "without labels" if self.labels is None else "with labels"
         return f"Record({self.predictions!r}, {labels}, {dict(self.origin)})"
+
+    def _repr_html_(self) -> str:
+        predictions = self.predictions
+        views = " + ".join(f"{view.shape[1]} {name}" for name, view in predictions.views.items()) or "none"
+        known = {"images": len(self), "classes": predictions.classes, "views": views, "labels": self.labels is not None}
+        return html_table(("", ""), [*known.items(), *self.origin.items()], title="Record")
 
     def __getitem__(self, rows: Rows) -> Record:
         """Return the record of some of the images."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from atta import InputError, Predictions
+from atta import Advice, InputError, Predictions
 from atta.calibrators import (
     CATTA,
     MATTA,
@@ -45,3 +45,25 @@ def test_labels_come_as_lists_arrays_and_tensors():
 def test_an_empty_list_of_views_is_no_choice(method):
     with pytest.raises(InputError, match="needs at least one kind of view, got an empty list"):
         method(views=()).fit(*toy(5))
+
+
+@pytest.mark.parametrize("make", [lambda t: t, lambda t: t.numpy(), lambda t: t.double().numpy(), lambda t: t.tolist()])
+def test_plain_logits_are_taken_where_no_views_are_needed(record, make):
+    logits, labels = record.predictions.logits, record.labels
+    plain = TemperatureScaling().fit(make(logits), labels.numpy())
+    wrapped = TemperatureScaling().fit(Predictions(make(logits)), labels)
+    assert torch.equal(plain.temperature, wrapped.temperature)
+    assert torch.equal(plain(make(logits)), wrapped(Predictions(make(logits))))
+    assert torch.equal(plain.passes(make(logits)), torch.ones(len(logits)).long())
+
+
+def test_plain_logits_are_refused_where_views_are_needed_and_probabilities_are_said(record):
+    logits, labels = record.predictions.logits, record.labels
+    with pytest.raises(InputError, match=r"v-atta takes atta.Predictions \(of logits and views.*\), got Tensor"):
+        VATTA().fit(logits, labels)
+    with pytest.raises(InputError, match=r"this calibrator takes atta.Predictions .*, got ndarray"):
+        VATTA().fit(record.predictions, labels)(logits.numpy())
+    with pytest.raises(InputError, match="or an array or tensor of logits, got Record"):
+        TemperatureScaling().fit(record, labels)
+    with pytest.warns(Advice, match="expected logits, got rows that are not negative and sum to 1"):
+        TemperatureScaling().fit(logits.softmax(1), labels)

@@ -81,10 +81,15 @@ BAD = {
     "ShrunkMATTA(folds=1)": "folds must be at least 2, got 1",
     "ShrunkMATTA(views='flip')": "views must be a list of kinds, such as ['flip'], got the text 'flip'",
     "ShrunkMATTA(step=2)": "step must lie in (0, 1] or be None for the closed form, got 2",
-    "VATTA().fit(torch.zeros(3, 4), [0, 1, 2])": "v-atta fits atta.Predictions, got Tensor",
-    "MATTA().fit_many([(torch.zeros(3, 4), [0, 1, 2])])": "m-atta fits atta.Predictions, got Tensor",
-    "Vanilla().fit(Predictions(torch.eye(3)), [0, 1, 2])(torch.eye(3))": (
-        "a calibrator takes atta.Predictions (of logits, or a record's .predictions), got Tensor"
+    "VATTA().fit(torch.zeros(3, 4), [0, 1, 2])": (
+        "v-atta takes atta.Predictions (of logits and views, or a record's .predictions), got Tensor"
+    ),
+    "MATTA().fit_many([(torch.zeros(3, 4), [0, 1, 2])])": (
+        "m-atta takes atta.Predictions (of logits and views, or a record's .predictions), got Tensor"
+    ),
+    "Vanilla().fit(Predictions(torch.eye(3)), [0, 1, 2])('logits')": (
+        "this calibrator takes atta.Predictions (of logits and views, or a record's .predictions), or an array or tensor of "
+        "logits, got str"
     ),
 }
 

@@ -70,6 +70,22 @@ def test_a_network_is_calibrated_exported_and_predicts_files(photos: Path, tmp_p
         assert one["p_dark"] == pytest.approx(other["p_dark"], abs=1e-5)
 
 
+def test_a_classifier_is_evaluated_on_new_labelled_images_and_what_looks_wrong_is_said(photos: Path, tmp_path: Path) -> None:
+    own = ["own_network:network"]
+    done = run("calibrate", *own, "photos", "-o", "classifier", "--method", "temperature")
+    assert "note: 30 images are few" in done.stderr.replace("\n", " ")
+    done = run("evaluate", "classifier", "photos", "--model", *own, "--json", "numbers.json")
+    assert done.stderr.count("note: 30 images are few") == 1
+    found = atta.Results.load("numbers.json")
+    assert found.names("method") == ["vanilla", "temperature"]
+    assert "temperature" in done.stdout
+    for wrong in (["classifier"], ["classifier", "photos", "--calibrator", "c.safetensors"]):
+        assert isinstance(run("evaluate", *wrong, ok=False).exception, InputError)
+    (photos / "dark").rename(photos / "dim")
+    refused = run("evaluate", "classifier", "photos", "--model", *own, ok=False).exception
+    assert "expected names of the network's classes (dark, light), got 'dim'" in str(refused)
+
+
 def test_predict_says_how_many_images_it_resized(photos: Path) -> None:
     made_classifier(summary=False).save("small.safetensors")
     image = pytest.importorskip("PIL.Image")

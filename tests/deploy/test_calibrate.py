@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import atta
 from atta.collection.collect import collect
-from atta.deploy.calibrate import candidates, record_policies
 from atta.deploy.classifier import CalibratedClassifier
+from atta.deploy.door import candidates
 from atta.errors import InputError
 from atta.images.sets import ImageSet
 from atta.images.views import POLICIES, Policy, View
@@ -109,27 +109,6 @@ def test_a_view_that_changes_the_size_or_fails_is_no_candidate(monkeypatch):
     assert not {"native", "failing"} & set(candidates("auto", 3, pixels(1), atta.CATTA()))
 
 
-def test_each_view_is_run_once_for_all_policies_that_share_it(labels):
-    model = Counting()
-    policies = {name: Policy.parse(name) for name in ("flip", "flip + 2 crop", "flip + 2 crop + brightness", "3 crop")}
-    records = record_policies(model, pixels(), labels, policies, draws="stratified", progress=False, batch_size=60)
-    once = 1 + 1 + 2 + 1, 1 + 3  # three crops are other crops than two
-    assert model.seen == 60 * sum(once)
-    for name, policy in policies.items():
-        alone = collect(model, pixels(), labels, policy=policy, draws="stratified", progress=False)
-        assert records[name].predictions.kinds == policy.kinds
-        for kind, view in records[name].predictions.views.items():
-            assert torch.allclose(view, alone.predictions.views[kind], atol=1e-5)
-        assert records[name].origin["policy"] == name
-
-
-def test_policies_that_are_recorded_apart_keep_their_shards_apart(network, labels, tmp_path):
-    policies = {name: Policy.parse(name) for name in ("2 crop", "3 crop")}
-    for _ in range(2):  # the second time from the shards
-        record_policies(network, pixels(), labels, policies, draws="stratified", progress=False, shards=tmp_path / "s")
-    assert len(list((tmp_path / "s").iterdir())) == 2
-
-
 def test_a_policy_of_own_views_needs_no_name_in_the_library(network, labels, tmp_path):
     view = View.of("upside-down", lambda images: images.flip(-2))
     classifier = calibrate(network, pixels(), labels, policy=Policy(((view, 1),)))
@@ -160,7 +139,7 @@ def test_views_that_the_method_leaves_out_are_not_run(network, labels):
         ({"policy": Policy(())}, "c-atta needs the logits of views, got predictions without any"),
         ({"method": "v-ata"}, "unknown method 'v-ata'. Did you mean"),
         ({"draws": "random"}, "draws: a classifier shows every image in the same, stratified views"),
-        ({"class_names": ["a"], "method": "vanilla"}, "class_names: expected 3, one a class of the network, got 1"),
+        ({"class_names": ["a"], "method": "vanilla"}, "class_names: expected 3 or more, one a class, got 1"),
         ({"labels": None}, "labels: expected a class number for every image, .* got none"),
         ({"labels": torch.arange(60)}, "labels must lie in 0 … 2"),
         ({"images": pixels(9), "labels": torch.zeros(9).long()}, "expected at least 10 labelled images for 5 folds"),
@@ -171,6 +150,57 @@ def test_what_cannot_be_calibrated_is_refused(labels, settings, message):
     given = {"images": pixels(), "labels": labels} | settings
     with pytest.raises(InputError, match=message):
         calibrate(linear(), given.pop("images"), given.pop("labels"), **given)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"method": "v-ata"}, "unknown method"),
+        ({"method": 3}, "method: expected a name, such as 'c-atta', or a method, such as atta.CATTA.., got 3"),
+        ({"policy": ["flip", "spin"]}, "got 'spin'"),
+        ({"policy": Policy(())}, "c-atta needs the logits of views"),
+        ({"policy": "flip", "method": atta.MeanTTA(views=["crop"])}, "expected predictions with the views crop"),
+        ({"policy": 2.5}, "expected a name of atta.VIEWS"),
+        ({"class_names": "abc"}, "class_names: expected a list of texts"),
+        ({"class_names": ["a", "b", "a"]}, "class_names: expected a different name for each class, got 'a' twice"),
+        ({"class_names": ["a", "b"]}, "class_names: expected 3 or more, one a class, got 2"),
+        ({"device": "gpu"}, "device: expected cpu"),
+        ({"images": pixels(9), "labels": torch.zeros(9).long()}, "expected at least 10 labelled images"),
+    ],
+)
+def test_what_was_given_is_refused_before_the_first_pass(settings, message):
+    model, given = Counting(), {"images": pixels(), "labels": torch.arange(60) % 3, "policy": "auto"} | settings
+    with pytest.raises(InputError, match=message):
+        calibrate(model, given.pop("images"), given.pop("labels"), **given)
+    assert model.seen == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"labels": torch.arange(60) % 4}, "labels must lie in 0 … 2, got 3"),
+        ({"class_names": "abcd", "labels": None}, "class_names: expected 3, one a class of the network, got 4"),
+        ({"labels": None}, "labels: expected a class number for every image"),
+    ],
+)
+def test_what_the_network_tells_costs_eight_passes(settings, message):
+    model, given = Counting(), {"labels": torch.arange(60) % 3, "policy": "auto"} | settings
+    given["class_names"] = list(given.get("class_names", ()))
+    with pytest.raises(InputError, match=message):
+        calibrate(model, pixels(), given.pop("labels"), **given)
+    assert model.seen == 8
+
+
+def test_a_method_may_be_a_class_and_a_policy_a_list(network, labels):
+    view = View.of("upside-down", lambda images: images.flip(-2))
+    classifier = calibrate(network, pixels(), labels, policy=["flip", (2, "crop"), view], method=atta.MeanTTA)
+    assert (str(classifier.policy), classifier.calibrator.method) == ("flip + 2 crop + upside-down", atta.MeanTTA())
+
+
+def test_what_looks_wrong_is_said_once_whatever_is_recorded(network, labels):
+    with pytest.warns(atta.Advice, match="60 images are few") as caught:
+        calibrate(network, pixels(), labels, policy="auto", budget=4, method="mean-tta")
+    assert len(caught) == 1
 
 
 def test_the_model_is_kept_as_it_is(labels):

@@ -133,3 +133,14 @@ def test_fitting_again_is_fitting_anew(network, labels):
 def test_a_keyword_that_fit_does_not_take_is_named(fitted):
     with pytest.raises(InputError, match=r"fit takes no 'batchsize'\. Did you mean 'batch_size'"):
         copy.deepcopy(fitted).fit(pixels(), batchsize=3)
+
+
+@pytest.mark.parametrize("method", ["temperature", "isotonic"])
+def test_a_classifier_is_evaluated_on_images(network, labels, method):
+    classifier = atta.calibrate(network, pixels(), labels, method=method, progress=False)
+    simplex = classifier.calibrator.method.on_simplex
+    expected = atta.evaluate(classifier(pixels()), labels, simplex=simplex)
+    assert atta.evaluate(classifier, pixels(), labels) == pytest.approx(expected)
+    assert atta.evaluate(classifier, Items(pixels(), labels.tolist())) == pytest.approx(expected)
+    with pytest.raises(InputError, match="or a classifier, images and labels, got a Tensor first"):
+        atta.evaluate(classifier(pixels()), pixels(), labels)

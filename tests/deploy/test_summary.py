@@ -1,10 +1,12 @@
 """The summary is that of images which the fits did not see."""
 
+from dataclasses import asdict
+
 import atta
 from atta.calibrators.crossval import held_out
 from atta.collection.collect import collect
 from atta.deploy.classifier import CalibratedClassifier
-from atta.deploy.summary import mean_passes
+from atta.deploy.summary import Summary, mean_passes
 from scenarios import POLICY, Doubtful, pixels
 
 
@@ -24,7 +26,29 @@ def test_the_summary_is_that_of_held_out_images(fitted, network, labels):
         f"cross-validated on 60 images, {summary.accuracy:.1%} right: Brier {before['brier']:.4f} → {after['brier']:.4f}   "
         f"ECE {before['ece']:.4f} → {after['ece']:.4f}   NLL {before['nll']:.4f} → {after['nll']:.4f}"
     )
-    assert lines[2:] == ["class changes: 0"]
+    assert lines[2] == "class changes: 0"
+    assert lines[3].split() == ["Brier", "of", "the", "top", "label", "NLL", "ECE", "passes"]
+    assert [line.split("  ")[0] for line in lines[4:]] == ["vanilla", "temperature", "c-atta · flip + 2 crop"]
+
+
+def test_the_summary_shows_rivals_and_the_policies_that_were_tried(network, labels):
+    summary = atta.calibrate(network, pixels(), labels, policy=7, method="mean-tta", progress=False).summary
+    vanilla, temperature, chosen = summary.rivals
+    assert (vanilla["nll"], chosen["nll"]) == (summary.before["nll"], summary.after["nll"])
+    assert (vanilla["passes"], temperature["passes"], chosen["passes"]) == (1, 1, summary.passes)
+    assert temperature["method"] == "temperature"
+    tried = str(summary).splitlines()[-1 if summary.after["nll"] < summary.before["nll"] else -2]
+    assert all(f"{one['policy']} " in tried for one in summary.candidates)
+    html = summary._repr_html_()
+    assert html.count("<tr>") == 4
+    assert "chosen from" in html
+
+
+def test_a_summary_of_before_there_were_rivals_is_read(fitted):
+    old = {name: value for name, value in asdict(fitted.summary).items() if name != "rivals"}
+    summary = Summary(**old)
+    assert "class changes: 0" in str(summary)
+    assert "<table>" in summary._repr_html_()
 
 
 def test_the_mean_of_the_passes_counts_only_the_images_that_go_on(network):

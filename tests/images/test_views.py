@@ -536,3 +536,46 @@ def test_the_guide_lists_every_policy_but_the_papers_and_method_every_view():
     assert listed == {name: str(policy) for name, policy in POLICIES.items() if name not in PAPER_POLICIES}
     rows = re.findall(r"^\| ([a-z][\w, -]*) \|", (PAGE.parent / "method.md").read_text(), re.MULTILINE)
     assert VIEWS.keys() - {"native-crop"} <= {name for row in rows for name in row.split(", ")}
+
+
+class Library:
+    """Stands for a transform of another library, which is told by the module of its class."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, images):
+        return self.function(images)
+
+
+@pytest.mark.parametrize("module", ["kornia.augmentation", "torchvision.transforms.v2"])
+def test_a_transform_of_another_library_is_a_policy(module, monkeypatch):
+    monkeypatch.setattr(Library, "__module__", module)
+    for thing in (Library(jitter), [Library(jitter)], [(Library(jitter), 1)], [(1, Library(jitter))]):
+        policy = Policy.parse(thing)
+        assert (str(policy), policy.passes) == ("Library", 2)
+        assert len(rendered_by(policy, draws="stratified")) == 1
+    assert str(Policy.parse([(3, Library(jitter)), "flip", "2 crop"])) == "3 Library + flip + 2 crop"
+
+
+def test_an_albumentations_transform_is_a_policy_and_seeded():
+    class Rotate:
+        __module__ = "albumentations.augmentations"
+
+        def set_random_seed(self, seed):
+            self.generator = torch.Generator().manual_seed(seed)
+
+        def __call__(self, *, image):
+            return {"image": image * torch.rand((), generator=self.generator).item()}
+
+    assert_pure(Policy.parse(Rotate()).terms[0][0])
+
+
+@pytest.mark.parametrize("thing", [3.5, [3], [("flip", "crop")], len, [(2, 3)], None])
+def test_what_is_no_view_is_refused(thing):
+    with pytest.raises(InputError, match=r"A view: expected a name of atta.VIEWS, an atta.View, or a transform of kornia"):
+        Policy.parse(thing)
+
+
+def test_a_policy_shows_itself_in_a_notebook():
+    assert "4 passes an image" in Policy.parse("flip + 2 crop")._repr_html_()

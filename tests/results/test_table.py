@@ -295,3 +295,13 @@ def test_sure_differences_to_the_baseline_are_marked_and_the_others_not() -> Non
     assert table.is_numeric(1)
     assert not results.pivot(better={"brier": "lower"}).sure
     assert not results.pivot(better={}, baseline="base").sure
+
+
+def test_results_show_themselves_in_a_notebook():
+    results = Results(
+        tuple(Row(dataset=d, method=m, metric="brier", value=0.1) for d in ("<a>", "b") for m in ("vanilla", "v-atta"))
+    )
+    html = results._repr_html_()
+    assert html.count("<tr>") == 5
+    assert "&lt;a&gt;" in html
+    assert Results(())._repr_html_() == "<p>no results</p>"

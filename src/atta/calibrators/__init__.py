@@ -71,6 +71,7 @@ __all__ = [
     "Vanilla",
     "ViewBlend",
     "ViewMean",
+    "as_method",
     "find_method",
     "load",
     "restore",
@@ -126,6 +127,22 @@ def find_method(name: str, /, **settings: Any) -> Method:
         given = ", ".join(f"{setting}={value!r}" for setting, value in settings.items())
         raise InputError(f"{name} cannot be set so: {given} ({error})") from None
     return method
+
+
+def as_method(method: object) -> Method:
+    """A method, whatever it is given as: itself, its class (`atta.VATTA`), or its name.
+
+    >>> as_method(CATTA) == as_method("c-atta") == CATTA()
+    True
+    """
+    if isinstance(method, str):
+        return find_method(method)
+    if isinstance(method, type) and issubclass(method, Method):
+        return find_method(method.name) if METHODS.get(getattr(method, "name", "")) is method else method()
+    if isinstance(method, Method):
+        return method
+    got = "a fitted calibrator" if isinstance(method, Calibrator) else repr(method)
+    raise InputError(f"method: expected a name, such as 'c-atta', or a method, such as atta.CATTA(), got {got}")
 
 
 def load(path: str | os.PathLike[str]) -> Calibrator:

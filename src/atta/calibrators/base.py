@@ -22,12 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from atta.errors import InputError
-from atta.predictions import Predictions, as_labels, write_tensors
+from atta.errors import InputError, advise
+from atta.predictions import Predictions, as_labels, look_like_probabilities, write_tensors
 from atta.types import Labels, Logits, Probs, RepeatLogits
 
 FORMAT = "atta.calibrator"
@@ -59,13 +60,17 @@ class Method(ABC):
         """Whether each row of probabilities adds up to one."""
         return True
 
-    def fit(self, predictions: Predictions, labels: Any) -> Calibrator:
-        """Learn from validation predictions and their labels (a list, array or tensor of class numbers)."""
+    def fit(self, predictions: Any, labels: Any) -> Calibrator:
+        """Learn from validation predictions and their labels (a list, array or tensor of class numbers).
+
+        A method that needs no views takes an array or tensor of logits (images, classes) as well.
+        """
         return self.fit_many([(predictions, labels)])[0]
 
-    def fit_many(self, sets: Sequence[tuple[Predictions, Any]]) -> list[Calibrator]:
+    def fit_many(self, sets: Sequence[tuple[Any, Any]]) -> list[Calibrator]:
         """Return what `fit` returns for each set of predictions and labels, bit for bit; some methods are quicker so."""
-        checked = [(predictions, self._check(predictions, labels)) for predictions, labels in sets]
+        given = [(as_predictions(predictions, self.name, self.needs_views), labels) for predictions, labels in sets]
+        checked = [(predictions, self._check(predictions, labels)) for predictions, labels in given]
         calibrators = []
         for (predictions, _), learned in zip(checked, self.learn_many(checked), strict=True):
             calibrator = learned.to(dtype=predictions.logits.dtype)
@@ -73,9 +78,7 @@ class Method(ABC):
             calibrators.append(calibrator)
         return calibrators
 
-    def _check(self, predictions: Any, labels: Any) -> Labels:
-        if not isinstance(predictions, Predictions):
-            raise InputError(f"{self.name} fits atta.Predictions, got {type(predictions).__name__}")
+    def _check(self, predictions: Predictions, labels: Any) -> Labels:
         return as_labels(labels, images=len(predictions), classes=predictions.classes).to(predictions.logits.device)
 
     @abstractmethod
@@ -174,8 +177,12 @@ class Calibrator(nn.Module, ABC):
         return self.method.keeps_class
 
     @torch.no_grad()
-    def forward(self, predictions: Predictions) -> Probs:
-        """Return the calibrated probabilities, in memory bounded by the answer itself."""
+    def forward(self, predictions: Any) -> Probs:
+        """Return the calibrated probabilities, in memory bounded by the answer itself.
+
+        Where no views were learned from, an array or tensor of logits (images, classes) will do.
+        """
+        predictions = as_predictions(predictions, "this calibrator", bool(self.kinds))
         pieces = self._pieces(predictions)
         probs = torch.empty_like(predictions.logits, dtype=_computing_dtype(predictions))
         start = 0
@@ -185,8 +192,9 @@ class Calibrator(nn.Module, ABC):
         return probs
 
     @torch.no_grad()
-    def passes(self, predictions: Predictions) -> Int[Tensor, " n"]:
+    def passes(self, predictions: Any) -> Int[Tensor, " n"]:
         """Return how often the network runs for each image when deployed: for itself, and for each view it still needs."""
+        predictions = as_predictions(predictions, "this calibrator", bool(self.kinds))
         counts = [self._passes(part.logits, part.views) for part in self._pieces(predictions)]
         return torch.cat(counts).to(predictions.logits.device)
 
@@ -202,9 +210,6 @@ class Calibrator(nn.Module, ABC):
 
     def _pieces(self, predictions: Predictions) -> Iterator[Predictions]:
         """Check at the door; then the views that are used, in pieces that fit the cache, where the calibrator lies."""
-        if not isinstance(predictions, Predictions):
-            got = type(predictions).__name__
-            raise InputError(f"a calibrator takes atta.Predictions (of logits, or a record's .predictions), got {got}")
         if predictions.classes != self.classes:
             raise InputError(f"this calibrator was fitted on {self.classes} classes, got predictions of {predictions.classes}")
         used = predictions.select(self.kinds).unrehearsed()
@@ -241,6 +246,20 @@ class Calibrator(nn.Module, ABC):
         """Name the method and what it was fitted on."""
         views = f", views={'+'.join(self.kinds)}" if self.kinds else ""
         return f"{self.method.name}, classes={self.classes}{views}"
+
+
+def as_predictions(given: Any, who: str, needs_views: bool) -> Predictions:
+    """Predictions as they are, or made of an array or tensor of logits where no views are needed."""
+    if isinstance(given, Predictions):
+        return given
+    if needs_views or not isinstance(given, Tensor | np.ndarray | list):
+        takes = "atta.Predictions (of logits and views, or a record's .predictions)"
+        also = "" if needs_views else ", or an array or tensor of logits"
+        raise InputError(f"{who} takes {takes}{also}, got {type(given).__name__}")
+    predictions = Predictions(given)
+    if look_like_probabilities(predictions.logits):
+        advise("expected logits, got rows that are not negative and sum to 1: take the logarithm where these are probabilities")
+    return predictions
 
 
 def check_format(header: Mapping[str, str], path: str | os.PathLike[str]) -> None:

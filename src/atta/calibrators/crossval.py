@@ -34,6 +34,8 @@ class Candidate:
     nll: float
     above: float
     error: float
+    images: int = 0
+    """On how many images it was judged; 0 where that was all of them."""
 
     @property
     def close(self) -> bool:
@@ -44,14 +46,19 @@ class Candidate:
 def held_out(method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0) -> Probs:
     """Answer each image with a calibrator that was fitted without it, and without the rest of its fold."""
     images = len(predictions)
-    if images < 2 * count:
-        raise InputError(f"expected at least {2 * count} labelled images for {count} folds, got {images}")
+    check_folds(images, count)
     parts = folds(images, count, seed=seed)
     rest = [torch.cat([other for other in parts if other is not part]) for part in parts]
     fitted = method.fit_many([(predictions[rows], labels[rows]) for rows in rest])
     order = torch.cat(parts)
     probs = torch.cat([calibrator(predictions[part]) for calibrator, part in zip(fitted, parts, strict=True)])
     return probs[order.argsort().to(probs.device)]
+
+
+def check_folds(images: int, count: int = FOLDS) -> None:
+    """Refuse to deal too few images into folds."""
+    if images < 2 * count:
+        raise InputError(f"expected at least {2 * count} labelled images for {count} folds, got {images}")
 
 
 def losses(probs: Probs, labels: Labels) -> Float[Tensor, " n"]:

@@ -15,7 +15,7 @@ import typer
 
 from atta import __version__
 from atta.cli import deploy, experiments, files, networks, pages, records, shift
-from atta.cli.terminal import fail, say, tell, unfailing
+from atta.cli.terminal import advised, fail, say, tell, unfailing
 from atta.errors import InputError, first_line
 
 commands = typer.Typer(
@@ -111,4 +111,4 @@ for command in (  # in the order of --help
     pages.figure,
     files.check,
 ):
-    commands.command()(command)
+    commands.command()(advised()(command))

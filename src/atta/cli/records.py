@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atta.cli.arguments import read_parts, read_record, read_settings, unfair_rows
-from atta.cli.options import Intervals, Json, RecordArgument, Report, Rows, Seed, Set
+from atta.cli.arguments import read_device, read_model, read_parts, read_record, read_settings, unfair_rows
+from atta.cli.options import (
+    ANY,
+    BatchSize,
+    Device,
+    Intervals,
+    Json,
+    OwnModel,
+    RecordArgument,
+    Report,
+    Rows,
+    Seed,
+    Set,
+    Source,
+    grouped,
+)
 from atta.cli.pages import write_page
-from atta.cli.terminal import bar, formatted, say, say_written, show, tell, waiting
+from atta.cli.terminal import bar, err, formatted, say, say_written, show, tell, waiting
 from atta.errors import InputError
 from atta.results.rows import Results, Row
 from atta.results.table import Table
 from atta.results.words import BASELINE, BETTER, DIGITS
 
 if TYPE_CHECKING:
-    from atta.calibrators import Method
+    from atta.calibrators import Calibrator, Method
     from atta.experiments.policy_search import Findings
     from atta.predictions import Record
 
@@ -93,21 +107,36 @@ def fit(
     )
 
 
+@grouped
 def evaluate(
-    record: RecordArgument,
-    calibrator: Annotated[Path, typer.Option(metavar="FILE", help="What `atta fit` wrote.")],
+    record: Annotated[
+        str, typer.Argument(metavar="RECORD|CLASSIFIER", help="A record, or what `atta calibrate` wrote with new images.")
+    ],
+    dataset: Annotated[
+        str | None, typer.Argument(help="New labelled images for a classifier: a folder with one for each class, or a name.")
+    ] = None,
+    calibrator: Annotated[Path | None, typer.Option(metavar="FILE", help="What `atta fit` wrote, for a record.")] = None,
     rows: Rows = None,
     json_file: Json = None,
+    source: Source = ANY,
+    model: OwnModel = None,
+    device: Device = None,
+    batch_size: BatchSize = None,
 ) -> None:
-    """Evaluate a fitted calibrator on a record, beside the network as it is."""
+    """Evaluate a fitted calibrator on a record, or a classifier on new labelled images, beside the network as it is."""
     from atta.calibrators import Vanilla, load
     from atta.experiments.measure import measure
 
-    fitted, source = load(calibrator), read_record(record, rows)
-    name = Path(record).stem
+    if (dataset is None) == (calibrator is None):
+        raise InputError("expected RECORD --calibrator FILE, or CLASSIFIER DATASET, got " + ("both" if dataset else "neither"))
+    if dataset is not None:
+        name = Path(dataset).stem
+        fitted, source_record = _record_anew(record, dataset, source, rows, model, device=device, batch_size=batch_size)
+    elif calibrator is not None:
+        fitted, source_record, name = load(calibrator), read_record(record, rows), Path(record).stem
     with waiting("evaluating"):
-        before = Vanilla().fit(source.predictions, source.require_labels())
-        measured = {c.method.name: measure(c, source) for c in (before, fitted)}
+        before = Vanilla().fit(source_record.predictions, source_record.require_labels())
+        measured = {c.method.name: measure(c, source_record) for c in (before, fitted)}
     found = (Row(dataset=name, method=m, metric=k, value=v) for m, ks in measured.items() for k, v in ks.items())
     results = Results(tuple(found))
     try:
@@ -116,6 +145,21 @@ def evaluate(
         show(metrics_table(results, name))
     if numbers is not None:
         tell(f"numbers: {numbers}")
+
+
+def _record_anew(
+    classifier: str, dataset: str, source: Source, rows: str | None, model: str | None, **how: Any
+) -> tuple[Calibrator, Record]:
+    """What a classifier's network says of new images in the classifier's views, and the classifier's calibrator."""
+    from atta.collection.collect import collect
+    from atta.deploy.classifier import CalibratedClassifier
+
+    with waiting(f"reading {classifier} and {dataset}"):
+        loaded = CalibratedClassifier.load(classifier, None if model is None else read_model(model)[0])
+        images, _ = source.read(dataset, rows)
+    how |= {"device": read_device(how["device"]), "progress": err.is_terminal, "preprocess": loaded.preprocess}
+    how |= {"policy": loaded.policy, "draws": "stratified", "class_names": loaded.class_names}
+    return loaded.calibrator, collect(loaded.model, images, source.labels, **how)
 
 
 def search(

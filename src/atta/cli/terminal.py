@@ -7,6 +7,7 @@ encoding has no letter for is replaced, and an output that is closed or full is 
 import codecs
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import StringIO
@@ -19,7 +20,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from atta import progress
-from atta.errors import InputError
+from atta.errors import Advice, InputError
 from atta.files import readable
 from atta.results.table import Table
 
@@ -81,6 +82,24 @@ def formatted(style: str) -> Callable[[Table], None]:
 
 def _plain(text: str, end: str = "\n") -> None:
     print(readable(text), end=end, flush=True)
+
+
+@contextmanager
+def advised() -> Iterator[None]:
+    """Say what looks wrong in a line of its own, each sentence once."""
+    said = set[str]()
+
+    def once(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
+        if not issubclass(category, Advice):
+            before(message, category, *where, **more)  # type: ignore[arg-type]
+        elif str(message) not in said:
+            said.add(str(message))
+            say(f"note: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", Advice)
+        before, warnings.showwarning = warnings.showwarning, once
+        yield
 
 
 @contextmanager

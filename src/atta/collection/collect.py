@@ -13,8 +13,8 @@ order, nor the number of workers changes it. The model is borrowed: nothing of i
 
 import json
 import operator
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -23,8 +23,10 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import Tensor, nn
 
+from atta.collection.advice import look_over
 from atta.collection.runner import Runner, batch_size, read_batches
 from atta.collection.shards import Shard, Shards, fingerprint, mark
+from atta.collection.trial import as_device, check_labels, check_names, running, try_out
 from atta.errors import InputError, suggest
 from atta.files import locked
 from atta.images.labels import Truth, truth_of
@@ -35,7 +37,7 @@ from atta.images.sets import ImageSet, arrange
 from atta.images.sources import Block, Channels, Source, StreamSource, as_source
 from atta.images.views import Policy
 from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of, normalised
-from atta.networks.borrowing import borrowed, device_of, dtype_of, find_device
+from atta.networks.borrowing import dtype_of
 from atta.predictions import Predictions, Record, as_labels
 from atta.progress import counted
 
@@ -43,6 +45,8 @@ RUNG = 3
 """The severity that a ladder of rehearsals begins with."""
 FALLEN = 0.25
 """By how much accuracy has to fall until a ladder has been climbed; and the part of what is above chance that is near it."""
+LADDER = 3
+"""The most severities that are climbed."""
 UNSEEN = (2, RUNG, 5)
 """The severities that are recorded where images can be read only once, so that nobody can go on by what was seen."""
 
@@ -78,7 +82,7 @@ def collect(
     images: object,
     labels: object = None,
     *,
-    policy: str | Policy = "aug8",
+    policy: Any = "aug8",
     seed: int = 0,
     draws: str = "random",
     rehearse: bool | Iterable[int] = False,
@@ -87,8 +91,10 @@ def collect(
     class_names: Sequence[str] = (),
     shuffle: int | bool | None = None,
     shards: str | PathLike[str] | None = None,
-    progress: bool = True,
+    progress: bool | Callable[[int], None] = True,
     origin: Mapping[str, str] | None = None,
+    checks: bool = True,
+    logits: Tensor | None = None,
     **execution: Unpack[Execution],
 ) -> Record:
     """Run the model on every image and every view of it, once.
@@ -115,13 +121,22 @@ def collect(
     `shards` names a folder in which finished work is kept: the same call again goes on from it, also after a kill, and
     ends with the same bits; one run at a time works in it. Delete it once the record is saved. `origin` adds to the
     record's own.
+
+    Eight images go first (`trial`), and what looks wrong at the end is said (`advice`); `checks=False` leaves out both.
+    `progress` may be a function, which is told how many passes were run since it was told last. `logits` of the images
+    themselves, where they are known, spare a pass an image.
     """
     refuse_unknown("collect", execution, [*Execution.__annotations__])
     wanted, seed = None if preprocess is None else Preprocess.of(preprocess), as_seed(seed)
-    images, mixed_by = _mixed(images, labels, shuffle)
+    check_names(class_names)
+    images, mixed_by = mixed(images, labels, shuffle)
     policy, source = Policy.parse(policy), as_source(images, channels, wanted)
     network = as_logits(normalised(model, wanted))
     truth = truth_of(labels, source, class_names or class_names_of(network))
+    if checks:
+        check_labels(truth, images, source)
+        where = as_device(execution.get("device"), network)
+        try_out(network, source, truth, policy, device=where, half=half_of(execution))
     once = isinstance(source, StreamSource)
     asked = () if rehearse is False else (UNSEEN if once else ()) if rehearse is True else rehearse
     climbing = rehearse is True and not once
@@ -131,10 +146,12 @@ def collect(
             "labels=..., or name severities: rehearse=[3, 5]"
         )
     work = _Work(network, source, truth, seed, draws, progress, execution)
-    done = work.run(Policy((*policy.terms, *rehearsed(asked).terms)), shards)
-    source.classes = truth.classes
-    record = done.record(_origin(network, source, policy, seed, draws) | mixed_by | dict(origin or {}))
-    return _climbed(work, record, shards) if climbing else record
+    done = work.run(Policy((*policy.terms, *rehearsed(asked).terms)), shards, logits=logits)
+    record = done.record(_origin(network, source, policy, truth.classes, seed, draws) | mixed_by | dict(origin or {}))
+    record = _climbed(work, record, shards) if climbing else record
+    if checks:
+        look_over(record)
+    return record
 
 
 @dataclass(frozen=True)
@@ -146,38 +163,51 @@ class _Work:
     truth: Truth
     seed: int
     draws: str
-    progress: bool
+    progress: bool | Callable[[int], None]
     execution: Execution
 
-    def run(self, policy: Policy, shards: str | PathLike[str] | None, *, itself: bool = True) -> "_Done":
-        """Run the network on the images, unless `itself` says that this was done, and on their views."""
+    def run(
+        self, policy: Policy, shards: str | PathLike[str] | None, *, itself: bool = True, logits: Tensor | None = None
+    ) -> "_Done":
+        """Run the network on the images, unless `itself` or known `logits` say that this was done, and on their views."""
         source, network, execution = self.source, self.network, self.execution
-        asked = execution.get("device")
-        at = device_of(network) if asked is None else find_device(asked)
-        size = batch_size(execution.get("batch_size"), at)
-        half, fast = _half(execution), execution.get("channels_last", False)
+        at, half, fast = as_device(execution.get("device"), network), half_of(execution), execution.get("channels_last", False)
+        size, itself = batch_size(execution.get("batch_size"), at), itself and logits is None
         kept = None
         if shards is not None:
             run = {"policy": str(policy), "seed": self.seed, "draws": self.draws, "images": source.count, "device": at.type}
             kept = Shards(Path(shards), {"model": fingerprint(network), **run, **_switches(execution)})
-        # One context for all passes: it keeps the weights it has cast, and casting them takes as long as a small batch.
-        mixed = torch.autocast(at.type, half) if half else nullcontext()
         alone = nullcontext() if kept is None else locked(kept.about)
-        with alone, torch.no_grad(), borrowed(network, at, fast), mixed:
+        with alone, running(network, at, fast, half):
             size, rows = (size, size) if kept is None else kept.begin(size)
             forward = torch.compile(network) if execution.get("compile") else network
             runner = Runner(forward, policy, self.seed, self.draws, at, dtype_of(network), fast, rows, kept, itself)
             done = _Done(source, self.truth, policy, kept)
-            title = "collecting" if itself else f"rehearsing, {policy}"
-            with counted(title, source.count, shown=self.progress, done=done.resume()) as tell:
+            with self._counted(policy, itself, done.resume()) as tell:
                 try:
                     batches = read_batches(source, size, start=done.stop, workers=execution.get("workers", 0))
                     for batch, answers in runner.run(batches, source.places):
+                        if logits is not None:
+                            answers = torch.cat([logits[batch.start :][: len(answers), None], answers], dim=1)
                         done.add(batch.start, batch.pixels, answers, batch.labels)
                         tell(done.stop)
                 finally:
                     done.flush()
         return done
+
+    def _counted(self, policy: Policy, itself: bool, begun: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Count the images that are done: in a bar, or for whoever is told of the passes since the last time."""
+        if not callable(self.progress):
+            title = "collecting" if itself else f"rehearsing, {policy}"
+            return counted(title, self.source.count, shown=self.progress, done=begun)
+        told, each, last = self.progress, policy.passes - (not itself), 0
+
+        def tell(images: int) -> None:
+            nonlocal last
+            told((images - last) * each)
+            last = images
+
+        return nullcontext(tell)
 
 
 def _climbed(work: _Work, record: Record, shards: str | PathLike[str] | None) -> Record:
@@ -200,7 +230,7 @@ def _climbed(work: _Work, record: Record, shards: str | PathLike[str] | None) ->
     return replace(record, predictions=Predictions(record.predictions.logits, views))
 
 
-def _mixed(images: object, labels: object, shuffle: int | bool | None) -> tuple[object, dict[str, str]]:
+def mixed(images: object, labels: object, shuffle: int | bool | None) -> tuple[object, dict[str, str]]:
     """Shuffle the images of a folder, unless labels in an order of their own go with them; say by which seed."""
     if shuffle is False or (labels is not None and not isinstance(labels, str | Path)):
         return images, {}
@@ -222,7 +252,8 @@ def refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) ->
             raise InputError(f"{function} takes no {name!r}.{suggest(name, known)} It takes: {', '.join(known)}")
 
 
-def _half(execution: Execution) -> torch.dtype | None:
+def half_of(execution: Execution) -> torch.dtype | None:
+    """The dtype of autocast, if it was asked for."""
     asked = execution.get("autocast") or None
     return torch.bfloat16 if asked is True else asked
 
@@ -230,7 +261,7 @@ def _half(execution: Execution) -> torch.dtype | None:
 def _switches(execution: Execution) -> dict[str, Any]:
     """What of it changes bits: shards of other switches are not gone on from."""
     switches = {name: execution.get(name, False) for name in ("channels_last", "compile")}
-    return {"batch_size": execution.get("batch_size"), "autocast": str(_half(execution)), **switches}
+    return {"batch_size": execution.get("batch_size"), "autocast": str(half_of(execution)), **switches}
 
 
 def as_seed(seed: Any) -> int:
@@ -325,14 +356,14 @@ class _Done:
         return views
 
 
-def _origin(model: nn.Module, source: Source, policy: Policy, seed: int, draws: str) -> dict[str, str]:
+def _origin(model: nn.Module, source: Source, policy: Policy, classes: Sequence[str], seed: int, draws: str) -> dict[str, str]:
     from atta import __version__  # the package imports this module first
 
     inner = model
     while isinstance(inner, TorchModel) or (source.preprocess and isinstance(inner, Normalized)):
         inner = inner.model
     dataset = {"dataset": source.dataset} if source.dataset else {}
-    dataset |= {"classes": json.dumps(source.classes)} if source.classes else {}
+    dataset |= {"classes": json.dumps(classes)} if classes else {}
     dataset |= {"preprocess": json.dumps(source.preprocess.about())} if source.preprocess else {}
     return dataset | {
         "model": type(inner).__name__,

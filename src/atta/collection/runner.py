@@ -153,7 +153,10 @@ class _Pending(NamedTuple):
 
 @dataclass
 class Runner:
-    """Shows batches to the network: `rows` of anything go into one forward pass, fewer once a GPU is full."""
+    """Shows batches to the network: `rows` of anything go into one forward pass, fewer once a GPU is full.
+
+    Without `itself`, only the views are shown.
+    """
 
     forward: Network
     policy: Policy

@@ -3,6 +3,8 @@
 Nothing here loads experiments, training, charts or datasets.
 
 calibrate   a model and labelled images → a `CalibratedClassifier`: `calibrate`
+door        what it is given, checked before the network runs
+choice      which policy, at as few passes as will do
 classifier  images in, calibrated probabilities out: `CalibratedClassifier`
 adapt       images without labels: whether they drifted, and a classifier for their domain: `drift`, `adapt`
 estimator   its scikit-learn side: many images, `predict_proba`, `fit`, `score`

@@ -118,7 +118,7 @@ class Archived(nn.Module):
         try:
             shape, names, dtype = _image_shape(about), _class_names(about), _dtype(about)
             calibrator = restore(*parts["calibrator"], path=path)
-            policy = Policy.parse(about["policy"], views=views) if about["policy"] else Policy(())
+            policy = _policy(about, views)
             summary = None if about["summary"] is None else Summary(**about["summary"])
             if summary is not None:
                 str(summary)  # every number of it is one
@@ -163,6 +163,12 @@ def _class_names(about: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"class_names: expected a list of names, got {str(names)[:80]}")
     return tuple(names)
+
+
+def _policy(about: Mapping[str, Any], views: Mapping[str, View] | None) -> Policy:
+    if not isinstance(about["policy"], str):
+        raise InputError(f"the file is damaged: expected a policy as text, got {str(about['policy'])[:80]}")
+    return Policy.parse(about["policy"], views=views) if about["policy"] else Policy(())
 
 
 def _dtype(about: Mapping[str, Any]) -> torch.dtype:

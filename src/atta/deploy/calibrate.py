@@ -1,38 +1,39 @@
-"""From a model and labelled images to a calibrated classifier: record, choose the policy, fit, wrap.
+"""From a model and labelled images to a calibrated classifier: check, record, choose the policy, fit, wrap.
 
-record      the network runs over the images and all views of the policies in question, once, with stratified draws
+check       all that is given, before the network runs (`door`)
+record      the network runs over the images and views of the policies in question, in rounds (`choice`)
 choose      the policy with the fewest passes within one standard error of the best, by cross-validation
 fit         the method, on all of the images
 wrap        CalibratedClassifier, with a summary that cross-validation wrote, not the fitted images
 """
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from inspect import signature
-from pathlib import Path
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from atta.calibrators import Method, TemperatureScaling, find_method
-from atta.calibrators.crossval import held_out, rank
+from atta.calibrators import TemperatureScaling, as_method
 from atta.calibrators.shift import Reference
-from atta.collection.collect import Collecting, collect, refuse_unknown
-from atta.collection.runner import as_pixels, read_batches
+from atta.collection.advice import look_over
+from atta.collection.collect import Collecting, mixed, refuse_unknown
+from atta.collection.runner import read_batches
+from atta.collection.trial import check_names
+from atta.deploy.choice import Recorder, choose, most_passes
 from atta.deploy.classifier import CalibratedClassifier
+from atta.deploy.door import NO_VIEWS, as_budget, candidates, check
 from atta.deploy.summary import summarise
 from atta.errors import InputError
+from atta.images.labels import truth_of
 from atta.images.preprocessing import Preprocess
 from atta.images.sources import Channels, StreamSource, as_source
-from atta.images.views import POLICIES, Policy
-from atta.networks.adapters import normalised
-from atta.predictions import Predictions, Record
-from atta.types import Labels
+from atta.images.views import Policy
+from atta.networks.adapters import as_logits, class_names_of, normalised
+from atta.progress import bar, spoken
 
 BUDGET = 4  # passes an image, if nobody says otherwise
 CHUNK = 256  # images read at a time
-NO_VIEWS = "temperature"  # what is left of any method without views
 
 
 def calibrate(
@@ -40,9 +41,9 @@ def calibrate(
     images: Any,
     labels: Any = None,
     *,
-    policy: str | int | Policy = "auto",
+    policy: Any = "auto",
     budget: int = BUDGET,
-    method: str | Method = "c-atta",
+    method: Any = "c-atta",
     class_names: Sequence[str] = (),
     channels: Channels = None,
     preprocess: Any = None,
@@ -53,133 +54,56 @@ def calibrate(
     """Turn a trained model and a few hundred labelled images that it was not trained on into a calibrated classifier.
 
     `policy` is "auto" (the best of `POLICIES` within `budget` passes an image, by cross-validation, or temperature scaling and
-    one pass where no views are clearly better), a budget, the name of a policy, or one as text: "flip + 2 shift". `method` is
-    a name of `METHODS`, or a method with its settings. `preprocess` is what the network wants done to a photograph, as anything
-    that `Preprocess.of` reads: the classifier keeps it, and does the same to every file that it is shown. `rehearse` also shows
-    the network the images made worse on purpose, at most three passes more, from which hedged methods, `classifier.adapt` and
-    `classifier.drift` learn. `images`, `labels`, `channels` and the rest (`device`, `batch_size`, `autocast`, `workers`,
-    `shards`, ...) are what `collect` takes.
+    one pass where no views are clearly better), a budget, the name of a policy, or one as text: "flip + 2 shift", as a list or
+    as whatever else `Policy.parse` takes. `method` is a name of `METHODS`, a method with its settings, or its class.
+
+    `preprocess` is what the network wants done to a photograph, as anything that `Preprocess.of` reads: the classifier keeps
+    it, and does the same to every file that it is shown. `rehearse` also shows the network the images made worse on purpose,
+    at most three passes more, from which hedged methods, `classifier.adapt` and `classifier.drift` learn. `images`, `labels`,
+    `class_names`, `channels` and the rest (`device`, `batch_size`, `autocast`, `workers`, `shards`, ...) are what `collect`
+    takes.
+
+    All of it is checked before the network runs, and by eight images before it runs for long.
     """
-    method = find_method(method) if isinstance(method, str) else method
-    wanted = None if preprocess is None else Preprocess.of(preprocess)
-    model, source = normalised(model, wanted), as_source(images, channels, wanted)
-    if isinstance(source, StreamSource):  # which may come in another order the next time
-        images, labels, channels = *_read(source, labels), "first"
+    method, wanted = as_method(method), None if preprocess is None else Preprocess.of(preprocess)
     if "draws" in collecting:
         raise InputError("draws: a classifier shows every image in the same, stratified views; expected none to be named")
     own = [name for name in signature(calibrate).parameters if name != "collecting"]
     refuse_unknown("calibrate", collecting, [*own, *Collecting.__annotations__])
+    as_budget(policy, budget)  # a mistake in it need not wait for the images
+    check_names(class_names)
+    network = as_logits(normalised(model, wanted))
+    given, mixed_by = mixed(images, labels, collecting.pop("shuffle", None))
+    source = as_source(given, channels, wanted)
+    if isinstance(source, StreamSource):  # which may come in another order the next time
+        pixels, labels = _read(source, labels)
+        classes, source = source.classes, as_source(pixels, "first")
+        source.classes = classes
+    truth = truth_of(labels, source, class_names or class_names_of(network))
     policies = {NO_VIEWS: Policy(())}
     if method.needs_views:
-        image = next(as_source(images, channels, wanted).read([(0, 1)]))[0]
+        image = next(source.read([(0, 1)]))[0]
         policies = candidates(policy, budget, image, method)
-    how = {
-        "class_names": class_names,
-        "channels": channels,
-        "preprocess": wanted,
-        "progress": progress,
-        "draws": "stratified",
-        "rehearse": rehearse,
-        **collecting,
-    }
-    records = record_policies(model, images, labels, policies, **how)
-    first = next(iter(records.values()))
-    truth = _labels(first)
-    _refuse_probabilities(first)
-    methods = {name: TemperatureScaling() if name == NO_VIEWS and method.needs_views else method for name in records}
-    answers = {name: held_out(methods[name], record.predictions, truth) for name, record in records.items()}
-    judged = rank({name: (records[name].predictions.passes, probs) for name, probs in answers.items()}, truth)
-    name = judged[0].policy
-    chosen = records[name]
+    trial = check(network, given, truth, source, policies, collecting)
+    methods = {name: TemperatureScaling() if name == NO_VIEWS and method.needs_views else method for name in policies}
+    most = most_passes(source.count or 0, policies, rehearse)
+    how = {**collecting, "class_names": truth.classes, "origin": mixed_by | dict(collecting.get("origin") or {})}
+    with bar(f"recording views, at most {most:,} passes, {spoken(most * trial.seconds)}", most, shown=progress) as tell:
+        recorder = Recorder(network, source, truth.labels, how, rehearse, lambda passes: tell(passes, ""))
+        look_over(recorder.base)
+        choice = choose(recorder, policies, methods)
+    chosen, held = choice.record, choice.answers[choice.policy]
     classifier = CalibratedClassifier(
-        model,
-        methods[name].fit(chosen.predictions, truth),
-        policies[name],
+        network,
+        methods[choice.policy].fit(chosen.predictions, chosen.require_labels()),
+        policies[choice.policy],
         image_shape=[int(side) for side in chosen.origin["image_shape"].split(" x ")],
-        class_names=json.loads(first.origin.get("classes", "[]")),
+        class_names=truth.classes,
         preprocess=wanted,
     )
-    classifier.reference = Reference.of(classifier.calibrator, chosen.predictions, truth)
-    classifier.summary = summarise(classifier.calibrator, classifier.policy, chosen, answers[name], judged)
+    classifier.reference = Reference.of(classifier.calibrator, chosen.predictions, chosen.require_labels())
+    classifier.summary = summarise(classifier.calibrator, classifier.policy, chosen, held, choice.judged)
     return classifier
-
-
-def candidates(policy: str | int | Policy, budget: int, image: Tensor, method: Method) -> dict[str, Policy]:
-    """The policies to choose from: the given one, or those of the library that the budget and such an image allow.
-
-    A method that keeps the class is left with temperature scaling where it has no views: one pass is a candidate, too.
-    """
-    if isinstance(policy, int):
-        return candidates("auto", policy, image, method)
-    if policy != "auto":
-        return {str(policy): Policy.parse(policy)}
-    found = {name: one for name, one in POLICIES.items() if one.passes <= budget and _suits(one, image)}
-    found = {NO_VIEWS: Policy(()), **found} if method.keeps_class and budget >= 1 else found
-    if not found:
-        raise InputError(f"budget: expected passes enough for {method.name}, 2 or more (1 is temperature), got {budget}")
-    return found
-
-
-def _labels(record: Record) -> Labels:
-    if record.labels is None:
-        raise InputError(
-            "labels: expected a class number for every image, given as labels=..., by a dataset of images and labels, or by a "
-            "folder with a subfolder for each class; got none"
-        )
-    return record.labels
-
-
-def _refuse_probabilities(record: Record) -> None:
-    """Refuse a network that ends in a softmax: no logits are of that form."""
-    logits = record.predictions.logits.double()
-    if logits.min() >= 0 and (logits.sum(dim=1) - 1).abs().max() < 1e-3:
-        raise InputError(
-            "expected a model that returns logits, got rows that are not negative and sum to 1, which are probabilities: "
-            "leave the softmax out, or write atta.FromProbabilities(model)"
-        )
-
-
-def _suits(policy: Policy, image: Tensor) -> bool:
-    """Whether each view of the policy takes such an image and leaves its size, which most networks depend on."""
-    pixels = as_pixels(image, torch.float32)
-    try:
-        return all(shown.shape == pixels.shape for *_, shown in policy.render(pixels, draws="stratified"))
-    except InputError:
-        return False
-
-
-def record_policies(model: object, images: Any, labels: Any, policies: Mapping[str, Policy], **how: Any) -> dict[str, Record]:
-    """Record the views of all policies, each view of several of them once, and give each policy its own.
-
-    Stratified numbers depend on how many repeats there are, so policies that disagree about a view are recorded apart.
-    """
-    groups: list[dict[str, Policy]] = []
-    for name, policy in policies.items():
-        for group in groups:
-            if all(_agree(policy, other) for other in group.values()):
-                group[name] = policy
-                break
-        else:
-            groups.append({name: policy})
-    records: dict[str, Record] = {}
-    shards, rehearse = how.pop("shards", None), how.pop("rehearse", False)
-    rehearsed: dict[str, Tensor] = {}
-    for i, group in enumerate(groups):
-        if shards is not None:
-            how["shards"] = Path(shards) / str(i)
-        together = collect(model, images, labels, policy=Policy.union(*group.values()), rehearse=rehearse, **how)
-        if rehearse:  # once: they do not depend on the views
-            rehearsed = {kind: together.predictions.views[kind] for kind in together.predictions.rehearsals}
-            rehearse = False
-        for name, policy in group.items():
-            taken = together.predictions.take(policy.repeats).unrehearsed()
-            views = Predictions(taken.logits, {**taken.views, **rehearsed})
-            records[name] = Record(views, together.labels, {**together.origin, "policy": str(policy)})
-    return {name: records[name] for name in policies}
-
-
-def _agree(one: Policy, other: Policy) -> bool:
-    return all(one.repeats[kind] == other.repeats[kind] for kind in one.kinds if kind in other.repeats)
 
 
 def _read(source: StreamSource, labels: Any) -> tuple[Tensor, Any]:

@@ -310,7 +310,7 @@ class CalibratedClassifier(Estimator, OnHub):
             for repeat, u in enumerate(numbers):
                 with without_autocast(pixels.device):
                     given = () if u is None else (u.expand(pixels.shape[0], -1),)
-                    shown = view.transform(pixels, *given)
+                    shown = view.show(pixels, *given)
                 yield view.name, repeat, shown
 
 

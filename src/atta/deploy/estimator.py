@@ -13,7 +13,8 @@ from atta.collection.runner import batch_size as usual_size
 from atta.collection.runner import read_batches
 from atta.deploy.archive import Archived
 from atta.errors import InputError
-from atta.images.sources import Channels, as_source
+from atta.images.labels import Truth, truth_of
+from atta.images.sources import Channels, Source, as_source
 from atta.networks.borrowing import device_of
 from atta.predictions import as_labels
 from atta.progress import counted
@@ -47,17 +48,39 @@ class Estimator(Archived):
         Files and Pillow images are resized and cropped as `preprocess` says.
         An array (n, h, w, c) needs no `channels` where the shape tells it apart.
         """
-        device = device_of(self)
         source = as_source(images, channels or self._channels(images), self.preprocess)
-        size = usual_size(batch_size, device)
-        probs = list[Tensor]()
+        return self._proba(source, Truth(None), batch_size, workers, progress)[0]
+
+    @property
+    def on_simplex(self) -> bool:
+        """Whether its probabilities add up to one; pooled isotonic and histogram calibration may leave them otherwise."""
+        return self.calibrator.method.on_simplex
+
+    def labelled_proba(
+        self, images: Any, *, channels: Channels = None, batch_size: int | None = None, workers: int = 0, progress: bool = False
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """What `predict_proba` gives, and the labels of the images where these have any, by the names of its classes."""
+        source = as_source(images, channels or self._channels(images), self.preprocess)
+        truth = truth_of(None, source, self.class_names)
+        truth.settle(self.calibrator.classes)
+        probs, own = self._proba(source, truth, batch_size, workers, progress)
+        labels = truth.labels if truth.labels is not None else own
+        return probs, None if labels is None else labels.numpy()
+
+    def _proba(
+        self, source: Source, truth: Truth, batch_size: int | None, workers: int, progress: bool
+    ) -> tuple[np.ndarray, Tensor | None]:
+        device = device_of(self)
+        size, probs, own = usual_size(batch_size, device), list[Tensor](), list[Tensor]()
         with counted("predicting", source.count, shown=progress) as tell:
             for batch in read_batches(source, size, workers=workers):
                 probs.append(self(batch.pixels.to(device)).cpu())
+                labels = truth.own(batch.labels)
+                own += [] if labels is None else [labels]
                 tell(batch.start + batch.pixels.shape[0])
         if not probs:
             raise InputError(f"expected at least one image in {source.name}, found none")
-        return torch.cat(probs).numpy()
+        return torch.cat(probs).numpy(), torch.cat(own) if own else None
 
     def fit(
         self: Fitted,

@@ -176,9 +176,7 @@ def open_predictor(path: str | os.PathLike[str], model: object = None, *, device
         given, names = graph.about.get("preprocess"), tuple(map(str, json.loads(graph.about.get("class_names", "[]"))))
         preprocess = None if given is None else Preprocess.of(json.loads(given))
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(
-            f"{path}: expected class_names and preprocess as `export` writes them: {error}"
-        ) from None
+        raise InputError(f"{path}: expected class_names and preprocess as `export` writes them: {error}") from None
     return Predictor(answer, graph.shape, graph.classes, names, preprocess=preprocess)
 
 

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
-from atta.calibrators import Calibrator
-from atta.calibrators.crossval import Candidate
+from atta.calibrators import Calibrator, TemperatureScaling, Vanilla
+from atta.calibrators.crossval import Candidate, held_out
+from atta.html import html_table
 from atta.images.preprocessing import Preprocess
 from atta.images.views import Policy
 from atta.metrics.binning import reliability_bins
@@ -18,6 +19,7 @@ from atta.predictions import Predictions, Record
 from atta.types import Labels, Probs
 
 SHOWN = ("brier", "ece", "nll")
+RIVALS = ("", "Brier of the top label", "NLL", "ECE", "passes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,8 @@ class Summary:
     bins: Mapping[str, Any]
     candidates: Sequence[Mapping[str, Any]] = ()
     preprocess: str = ""
+    rivals: Sequence[Mapping[str, Any]] = field(default_factory=list)  # as JSON gives it back
+    """The network as it is, temperature scaling, and what was chosen: method, policy, passes and metrics of each."""
 
     def __str__(self) -> str:
         change = "   ".join(
@@ -51,11 +55,38 @@ class Summary:
         ]
         if self.preprocess:
             lines.append(f"photographs: {self.preprocess}")
+        if self.rivals:
+            lines += _aligned([RIVALS, *self._rows()])
         if len(self.candidates) > 1:
             lines.append(f"chosen from {len(self.candidates)} policies by cross-validated NLL")
+            lines.append("tried, and how far above the best: " + ", ".join(self._tried()))
         if self.after["nll"] >= self.before["nll"]:
             lines.append("not better than the network as it is: take more images, other views, or method='temperature'")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook."""
+        head, right, *rest = str(self).splitlines()
+        below = [line for line in rest if line not in _aligned([RIVALS, *self._rows()])]
+        return html_table(RIVALS, self._rows(), title=head, note=" · ".join([right, *below]))
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        """A line for each rival."""
+        return [
+            (
+                f"{one['method']} · {one['policy']}" if one["policy"] else one["method"],
+                *(f"{one[name]:.4f}" for name in ("brier", "nll", "ece")),
+                f"{one['passes']:.3g}",
+            )
+            for one in self.rivals
+        ]
+
+    def _tried(self) -> list[str]:
+        """The policies that were tried; some were out after a part of the images."""
+        return [
+            f"{one['policy']} {one['above']:+.4f}" + (f" (on {one['images']} images)" if one.get("images") else "")
+            for one in self.candidates
+        ]
 
 
 def summarise(
@@ -78,6 +109,7 @@ def summarise(
         bins={when: _bins(found, labels) for when, found in probs.items()},
         candidates=[asdict(one) for one in judged],
         preprocess=_photographs(record),
+        rivals=_rivals(calibrator, policy, record, measured),
     )
 
 
@@ -85,6 +117,26 @@ def _photographs(record: Record) -> str:
     """What was done to the images of a record before the network saw them, in words."""
     given = record.origin.get("preprocess")
     return "" if given is None else str(Preprocess.of(json.loads(given)))
+
+
+def _rivals(calibrator: Calibrator, policy: Policy, record: Record, measured: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The network as it is, temperature scaling, both in one pass, and what was chosen; each image held out."""
+    predictions, labels = record.predictions, record.require_labels()
+    chosen = (calibrator.method.name, str(policy), mean_passes(calibrator, predictions), measured["after"])
+    found: list[tuple[str, str, float, Mapping[str, float]]] = [(Vanilla.name, "", 1, measured["before"])]
+    if chosen[0] != TemperatureScaling.name:
+        tempered = held_out(TemperatureScaling(), predictions.select(()), labels)
+        found.append((TemperatureScaling.name, "", 1, evaluate(tempered, labels, metrics=SHOWN)))
+    if chosen[0] != Vanilla.name:
+        found.append(chosen)
+    return [{"method": name, "policy": views, "passes": passes, **numbers} for name, views, passes, numbers in found]
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines, the first column to the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    cells = ([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))] for row in rows)
+    return ["  ".join(row).rstrip() for row in cells]
 
 
 def mean_passes(calibrator: Calibrator, predictions: Predictions) -> float:

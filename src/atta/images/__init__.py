@@ -11,4 +11,5 @@ sets         ImageSet: labelled images that decode when asked for. The one place
 layouts      how datasets lie on disk, a function each. The one place where the library `datasets` is used
 datasets     datasets by name: `load("cifar10", "test")`
 sources      arrays, sets, torch datasets, loaders, tables and folders, all read alike
+parts        some of the images of a source
 """

@@ -110,13 +110,15 @@ def check_range(pixels: Tensor, where: Callable[[int], str]) -> None:
 def as_source(images: Any, channels: Channels = None, preprocess: Preprocess | None = None) -> Source:
     """Make a source of anything that holds images, and say what can be used otherwise."""
     source = _source(images, channels, preprocess)
-    source.preprocess = preprocess
+    source.preprocess = source.preprocess if isinstance(images, Source) else preprocess
     return source
 
 
 def _source(images: Any, channels: Channels, preprocess: Preprocess | None) -> Source:
     if channels not in (None, "first", "last"):
         raise InputError(f"channels: expected 'first' or 'last', got {channels!r}")
+    if isinstance(images, Source):
+        return images
     if isinstance(images, str | Path):
         images = _from_path(Path(images))
     elif is_table(images):

@@ -8,12 +8,14 @@ import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from atta.errors import InputError, suggest
+from atta.html import html_table
 from atta.images import transforms
 from atta.images.draws import draw_numbers
 from atta.types import Images
@@ -53,6 +55,18 @@ class View:
         """Whether the view depends on numbers; one that does not is worth one repeat."""
         return self.numbers != 0
 
+    @property
+    def own(self) -> bool:
+        """Whether it is one of the package's, which are known to stay in [0, 1]."""
+        return VIEWS.get(self.name) == self
+
+    def show(self, images: Images, *u: Tensor) -> Tensor:
+        """Show the images, unchecked; what a transform of unknown origin leaves outside of [0, 1] is clipped."""
+        return self._clipped(self.transform(images, *u))
+
+    def _clipped(self, shown: Tensor) -> Tensor:
+        return shown if self.own else shown.clamp(0, 1)
+
     def count(self, images: Images) -> int:
         """How many numbers the view needs for each of these images."""
         if isinstance(self.numbers, int):
@@ -72,7 +86,7 @@ class View:
         elif shown.ndim != 4 or shown.shape[:2] != images.shape[:2] or shown.dtype != images.dtype:
             got = f"{tuple(shown.shape)} of {shown.dtype}"
         else:
-            return shown
+            return self._clipped(shown)
         raise InputError(f"View {self.name!r}: expected images of shape ({n}, {c}, h, w) of {images.dtype}, got {got}.")
 
 
@@ -157,7 +171,7 @@ class _Seeded:
                 generator.set_state(state)
         if len(sizes := {tuple(image.shape) for image in shown}) > 1:
             raise InputError(f"A view: expected one shape for all images of a batch, got {sorted(sizes)}.")
-        return torch.stack(shown).clamp(0, 1)
+        return torch.stack(shown)
 
 
 def from_kornia(name: str, augmentation: Callable[[Tensor], Tensor]) -> View:
@@ -168,6 +182,38 @@ def from_kornia(name: str, augmentation: Callable[[Tensor], Tensor]) -> View:
 def from_torchvision(name: str, transform: Callable[[Tensor], Tensor]) -> View:
     """A view from a torchvision v2 transform or composition, which is given one image (c, h, w) at a time."""
     return View(name, _Seeded(transform, batched=False), numbers=2)
+
+
+def from_albumentations(name: str, transform: Callable[..., Mapping[str, Any]]) -> View:
+    """A view from an albumentations transform or composition, which is given one image (h, w, c) of float32 at a time."""
+
+    def one(image: Tensor) -> Tensor:
+        seed = int(torch.randint(2**31, (1,)))  # from torch's generator, which `_Seeded` has seeded
+        transform.set_random_seed(seed)  # type: ignore[attr-defined]
+        shown = transform(image=image.movedim(0, -1).float().cpu().numpy())["image"]
+        return torch.as_tensor(shown).movedim(-1, 0).to(image)
+
+    return View(name, _Seeded(one, batched=False), numbers=2)
+
+
+_LIBRARIES: dict[str, Callable[[str, Any], View]] = {
+    "kornia": from_kornia,
+    "torchvision": from_torchvision,
+    "albumentations": from_albumentations,
+}
+
+
+def as_view(thing: object) -> View:
+    """A view as it is, or one from a transform of kornia, torchvision or albumentations, under the name of its class."""
+    if isinstance(thing, View):
+        return thing
+    library = type(thing).__module__.partition(".")[0]
+    if library in _LIBRARIES:
+        return _LIBRARIES[library](type(thing).__name__, thing)
+    raise InputError(
+        f"A view: expected a name of atta.VIEWS, an atta.View, or a transform of {', '.join(_LIBRARIES)}, got {thing!r}; "
+        "a function of a batch of images becomes one by atta.View.of('name', function)."
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- policies
@@ -196,8 +242,11 @@ class Policy:
             )
 
     @classmethod
-    def parse(cls, text: "str | Policy", *, views: Mapping[str, View] | None = None) -> "Policy":
+    def parse(cls, text: Any, *, views: Mapping[str, View] | None = None) -> "Policy":
         """Read `flip + 5 crop`, or the name of one of POLICIES, or take a policy as it is; `views` adds one's own.
+
+        A view, a transform of kornia, torchvision or albumentations, and a list of these and of terms are policies, too:
+        ["flip", (5, "crop"), transform].
 
         `5 crop`, `5crop`, `5 x crop`, `5 * crop` and `5*crop` are the same.
 
@@ -207,6 +256,10 @@ class Policy:
         """
         if isinstance(text, Policy):
             return text
+        if isinstance(text, list | tuple):
+            return cls(tuple(term for one in text for term in _terms(one, views)))
+        if not isinstance(text, str):
+            return cls(((as_view(text), 1),))
         known = VIEWS | dict(views or {})
         for name, view in known.items():
             if view.name != name:
@@ -283,8 +336,22 @@ class Policy:
                     u = u.contiguous().pin_memory()
                 yield view.name, repeat, view(images, u.to(images.device, non_blocking=True))
 
+    def _repr_html_(self) -> str:
+        passes = f"{self.passes} passes an image, itself included"
+        return html_table(("view", "repeats"), list(self.repeats.items()), title="Policy", note=passes)
+
     def __str__(self) -> str:
         return " + ".join(view.name if repeats == 1 else f"{repeats} {view.name}" for view, repeats in self.terms)
+
+
+def _terms(one: Any, views: Mapping[str, View] | None) -> tuple[tuple[View, int], ...]:
+    """Read one entry of a list: a term, a view, or either with its repeats before or after it."""
+    if isinstance(one, tuple | list) and len(one) == 2:
+        counts = [part for part in one if type(part) is int]
+        if len(counts) == 1:
+            ((view, _),) = _terms(one[1] if one[0] is counts[0] else one[0], views)
+            return ((view, counts[0]),)
+    return Policy.parse(one, views=views).terms if isinstance(one, str | Policy) else ((as_view(one), 1),)
 
 
 def _read_term(term: str, known: Mapping[str, View]) -> tuple[View, int]:

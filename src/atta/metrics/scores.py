@@ -28,7 +28,7 @@ Everything is computed in float64, whatever comes in, and in chunks of rows.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, pi, sqrt
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import torch
 from jaxtyping import Float
@@ -175,8 +175,9 @@ METRICS: dict[str, Metric] = {
 
 
 def evaluate(
-    probs: Array,
-    labels: LabelArray | None = None,
+    probs: Any,
+    labels: Any = None,
+    truth: Any = None,
     *,
     simplex: bool = True,
     metrics: Iterable[str] | None = None,
@@ -184,11 +185,18 @@ def evaluate(
 ) -> dict[str, float]:
     """All METRICS, or the named ones, in one pass; without labels (images of no known class) the entropies.
 
+    A classifier is evaluated on images: `evaluate(classifier, images, labels)`, where images may bring their labels along.
+
     `simplex=False` takes rows that do not sum to 1, as pooled isotonic and histogram calibration may leave them.
 
     >>> evaluate(torch.tensor([[0.75, 0.25], [0.25, 0.75]]), [0, 0], metrics=["accuracy", "brier"])
     {'accuracy': 0.5, 'brier': 0.3125}
     """
+    if hasattr(probs, "predict_proba"):
+        probs, labels, simplex = _answered(probs, labels, truth, simplex)
+    elif truth is not None:
+        got = type(probs).__name__
+        raise InputError(f"expected probabilities and labels, or a classifier, images and labels, got a {got} first")
     p, y = validate(probs, labels)
     names = measurable(None if metrics is None else known(metrics), y is not None)
     state = no_images(p.shape[1], count, classwise="classwise_ece" in names, device=p.device)
@@ -200,6 +208,14 @@ def evaluate(
     levels, index = confidence.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     summary = summarised(state, levels, tally(index, levels.shape[0], confidence, correct))
     return {name: float(METRICS[name].formula(summary)) for name in names}
+
+
+def _answered(classifier: Any, images: Any, labels: Any, simplex: bool) -> tuple[Any, Any, bool]:
+    """What a classifier says of images, and their labels: those given, or those that come with the images."""
+    simplex = simplex and getattr(classifier, "on_simplex", True)
+    if labels is None and hasattr(classifier, "labelled_proba"):
+        return *classifier.labelled_proba(images), simplex
+    return classifier.predict_proba(images), labels, simplex
 
 
 TOTALS = ("images", "labelled", "accuracy", "brier", "mc_brier", "nll", "entropy", "shannon_entropy")

@@ -154,6 +154,13 @@ class Results:
 
         return pivot(self, rows, columns, **settings)
 
+    def _repr_html_(self) -> str:
+        """A line for each thing that was measured, a column for each metric."""
+        if not self.rows:
+            return "<p>no results</p>"
+        differing = [name for name in ("experiment", "dataset", "validation", "policy", "choice") if len(self.names(name)) > 1]
+        return self.pivot((*differing, "method"))._repr_html_()
+
     def known(self, what: str) -> dict[str, Mapping[str, Any]]:
         """What is known of each of the "experiments" or "records", of one run or of several that were added."""
         found: dict[str, Mapping[str, Any]] = {}

@@ -13,6 +13,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from atta.errors import InputError
+from atta.html import html_table
 from atta.results.contenders import baselines, bounds, contender, judged
 from atta.results.rows import COLUMNS, COUNTED, Key, Results, Row, check_columns, csv_text, one_of, values_of
 
@@ -95,6 +96,11 @@ class Table:
     def is_numeric(self, column: int) -> bool:
         """Tell whether a column holds numbers, and dashes for those that are missing, and belongs to the right."""
         return column > 0 and all(_is_number(row[column]) for row in self.cells)
+
+    def _repr_html_(self) -> str:
+        """Write it for a notebook."""
+        rows = ([self.shown(i, j) + "*" * ((i, j) in self.best) for j in range(len(row))] for i, row in enumerate(self.cells))
+        return html_table(self.header, rows, title=self.title, note=self.legend)
 
     def text(self) -> str:
         """Write it as plain aligned columns, the best marked by a star."""

@@ -1,0 +1,66 @@
+"""Some of the images of a source, as a source: rows in ascending order, read as they are needed."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from atta.images.sources import Block, ItemSource, Range, Source
+
+
+def part_of(source: Source, rows: Tensor) -> Source:
+    """The images of these rows, which ascend; their places stay those of the whole."""
+    numbers = rows.tolist()
+    if numbers == list(range(source.count or 0)):
+        return source
+    labels = None if source.labels is None else source.labels[rows]
+    if isinstance(source, ItemSource):  # which then reads ahead as the whole does
+        places = source.places(0, source.count or 0)[rows]
+        items = _PickedItems(source.items, numbers)
+        found = ItemSource(items, source.channels, source.dataset, labels, places, where=lambda i: source.where(numbers[i]))
+        found.shape, found.classes, found.preprocess = source.shape, source.classes, source.preprocess
+        return found
+    return PartSource(source, numbers, labels)
+
+
+class _PickedItems(Sequence[Any]):
+    """Some of the items of a dataset, each asked for when it is needed."""
+
+    def __init__(self, items: Any, rows: list[int]) -> None:
+        self.items, self.rows = items, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, position: Any) -> Any:
+        return self.items[self.rows[position]]
+
+
+@final
+class PartSource(Source):
+    """Rows of any source that is read in ranges."""
+
+    def __init__(self, source: Source, rows: list[int], labels: Tensor | None) -> None:
+        super().__init__(source.dataset, len(rows), labels)
+        self.source, self.rows, self.shape = source, rows, source.shape
+        self.classes, self.preprocess = source.classes, source.preprocess
+
+    def read(self, ranges: Iterable[Range], workers: int = 0) -> Iterator[Block]:
+        """Read row by row, and join the rows of each range."""
+        wanted = [self.rows[start:stop] for start, stop in ranges]
+        blocks = self.source.read(((row, row + 1) for rows in wanted for row in rows), workers)
+        for rows in wanted:
+            found = list(islice(blocks, len(rows)))
+            own = [labels for _, labels in found if labels is not None]
+            self.shape = self.source.shape
+            yield torch.cat([pixels for pixels, _ in found]), torch.cat(own) if own else None
+
+    def where(self, position: int) -> str:
+        """Name an image by its place in the whole."""
+        return self.source.where(self.rows[position])
+
+    def places(self, start: int, stop: int) -> Tensor:
+        """Where these images stood in the set that the whole comes from."""
+        return torch.cat([self.source.places(row, row + 1) for row in self.rows[start:stop]])
