@@ -1,6 +1,9 @@
 """Conformal sets keep their promise, and hold what their scores say."""
 
+import json
 import math
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import atta
-from atta.calibrators.conformal import SCORES, Conformal, covered, cross_checked, mean_size
+from atta.calibrators.conformal import SCORES, Conformal, Strangeness, covered, cross_checked, mean_size
 
 
 def made(n: int, k: int = 5, seed: int = 0, sharp: float = 2.0) -> tuple[Tensor, Tensor]:
@@ -187,3 +190,26 @@ def test_rows_left_unnormalised_are_taken_if_that_is_said():
     probs, labels = made(30)
     sets = Conformal().fit(probs * 0.9, labels, simplex=False)
     assert sets(probs * 0.9).any(1).all()
+
+
+@pytest.mark.parametrize("n", [300, 5000])
+@pytest.mark.parametrize("coverage", [0.8, 0.95, 0.99])
+def test_what_was_strange_gives_the_sets_of_every_coverage(n: int, coverage: float) -> None:
+    probs, labels = made(n)
+    known = Strangeness.read(json.loads(json.dumps(asdict(Strangeness.of(probs, labels)))))
+    found, exact = known.sets(coverage), Conformal(coverage=coverage).fit(probs, labels)
+    assert len(known.scores) == min(n, 2000)
+    assert 0 <= found.threshold - exact.threshold < (1e-12 if n <= 2000 else 0.01)
+    others, truth = made(20000, seed=1)
+    assert covered(found(others), truth) == pytest.approx(coverage, abs=0.04)
+
+
+@pytest.mark.parametrize("scores", [[], [0.2, 0.1], [-0.1], [0.5, 1.5], ["x"], [float("nan")]])
+def test_forged_strangeness_is_refused(scores: list[Any]) -> None:
+    with pytest.raises(ValueError, match=r"strangeness: expected scores between 0 and 1|could not convert"):
+        Strangeness.read({"images": 10, "scores": scores})
+
+
+def test_more_coverage_than_images_can_promise_is_refused() -> None:
+    with pytest.raises(atta.InputError, match=r"a coverage of 0\.99 needs at least 99 labelled images, got 50"):
+        Strangeness.of(*made(50)).sets(0.99)

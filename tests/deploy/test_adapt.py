@@ -1,5 +1,6 @@
 """Images without labels: a classifier says whether they drifted, and is adapted to their domain, and back."""
 
+import copy
 import json
 
 import pytest
@@ -11,7 +12,7 @@ from atta.calibrators.shift import Reference
 from atta.deploy.adapt import Files
 from atta.deploy.classifier import CalibratedClassifier
 from atta.deploy.graphs import open_graph
-from atta.deploy.predict import find_images
+from atta.deploy.predict import find_images, open_predictor, predict
 from scenarios import linear, pixels
 
 
@@ -119,6 +120,46 @@ def test_files_of_images_are_read_as_the_classifier_expects_them(classifier, tmp
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     for i, one in enumerate(pixels(40, (3, 10, 12))):
         image.fromarray(one.permute(1, 2, 0).numpy()).save(tmp_path / f"{i:02}.png")
-    files = Files(find_images([tmp_path]), classifier.image_shape)
+    files = Files(find_images([tmp_path]), classifier)
     assert {tuple(one.shape) for one in files} == {(3, 8, 8)}
     assert classifier.drift(files).images == 40
+
+
+def test_sets_hold_the_true_class_as_often_as_promised_and_always_the_predicted_one(classifier, tmp_path):
+    images = pixels(4000, seed=11)
+    labels = torch.multinomial(classifier.model(images / 255).softmax(1), 1, generator=torch.Generator().manual_seed(2))[:, 0]
+    for coverage in (0.9, 0.95):
+        sets = torch.from_numpy(classifier.predict_set(images, coverage=coverage))
+        assert float(sets.gather(1, labels[:, None]).double().mean()) == pytest.approx(coverage, abs=0.04)
+        assert sets.gather(1, torch.from_numpy(classifier.predict(images))[:, None]).all()
+    classifier.save(tmp_path / "classifier")
+    again = CalibratedClassifier.load(tmp_path / "classifier", model=linear())
+    assert again.strangeness == classifier.strangeness
+    bare = copy.copy(again)
+    bare.strangeness = None
+    with pytest.raises(InputError, match="knows how strange true classes are"):
+        bare.predict_set(images[:3])
+
+
+@pytest.mark.parametrize("kind", ["classifier", "classifier.onnx", "classifier.pt2"])
+def test_a_table_of_predictions_holds_sets_and_strangers_and_ends_with_the_drift(classifier, tmp_path, kind):
+    Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    (tmp_path / "in").mkdir()
+    for i, image in enumerate((faded(40) * 255).round().byte()):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / "in" / f"{i:02}.png")
+    files = find_images([tmp_path / "in"])
+    (classifier.export if "." in kind else classifier.save)(tmp_path / kind)
+    predictor = open_predictor(tmp_path / kind, None if "." in kind else linear())
+    done = predict(predictor, files, tmp_path / "out.jsonl", coverage=0.9)
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    expected = classifier.predict_set(Files(files, classifier), coverage=0.9)
+    assert [sorted(map(int, row["set"].split("|"))) for row in rows] == [one.nonzero()[0].tolist() for one in expected]
+    assert all(row["set"].split("|")[0] == str(row["class"]) for row in rows)
+    assert sum(row["ood"] > 0.9 for row in rows) > 20  # one in ten of images like the validation images
+    assert done.drift.accuracy == pytest.approx(classifier.drift(Files(files, classifier)).accuracy, abs=0.03)
+    if "." in kind:
+        with pytest.raises(InputError, match="is a graph, whose numbers are fixed"):
+            open_predictor(tmp_path / kind, adapt_to=files)
+    else:
+        softer = predict(open_predictor(tmp_path / kind, linear(), adapt_to=files), files, tmp_path / "adapted.csv")
+        assert softer.confidence < done.confidence

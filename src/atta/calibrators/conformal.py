@@ -22,8 +22,9 @@ which the network is sure.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ from atta.predictions import as_labels
 from atta.types import Labels, Probs
 
 SCORES = ("threshold", "aps", "raps")
+KEPT = 2000  # scores that a classifier remembers
 
 
 def fewest(coverage: float) -> int:
@@ -117,6 +119,44 @@ class ConformalSets:
         probs = _as_probs(probs, self.simplex)
         inside = self.how.scores(probs) <= self.threshold
         return inside.scatter(1, probs.argmax(dim=1, keepdim=True), True)
+
+
+@dataclass(frozen=True)
+class Strangeness:
+    """How strange the true classes of held-out images were, in order: sets of any coverage are cut from it.
+
+    `scores` are those of `Conformal(score="threshold")`, of every image or, of many, quantiles that err to the safe side.
+    """
+
+    images: int
+    scores: tuple[float, ...]
+
+    @classmethod
+    def of(cls, probs: Any, labels: Labels, *, simplex: bool = True) -> "Strangeness":
+        """Look at the answers to labelled images, each by a calibrator that was not fitted on it."""
+        probs = _as_probs(probs, simplex).double()
+        own = 1 - probs.gather(1, labels[:, None].to(probs.device))[:, 0].sort(descending=True).values
+        kept = min(len(own), KEPT)
+        places = (torch.arange(1, kept + 1, dtype=torch.float64) * len(own) / kept).ceil().long() - 1
+        return cls(len(own), tuple(own.cpu()[places].tolist()))
+
+    @classmethod
+    def read(cls, about: Mapping[str, Any]) -> "Strangeness":
+        """Make one of what a file says, if that can be one."""
+        scores = tuple(float(score) for score in about["scores"])
+        if not scores or any(not 0 <= a <= b <= 1 for a, b in pairwise((*scores, 1.0))) or int(about["images"]) < len(scores):
+            raise InputError("strangeness: expected scores between 0 and 1, in order, got others")
+        return cls(int(about["images"]), scores)
+
+    def sets(self, coverage: float) -> ConformalSets:
+        """The sets that hold the true class so often."""
+        how = Conformal(coverage=coverage)
+        if self.images < fewest(coverage):
+            raise InputError(
+                f"a coverage of {coverage} needs at least {fewest(coverage)} labelled images, got {self.images} to calibrate on"
+            )
+        rank = math.ceil((self.images + 1) * coverage)
+        return ConformalSets(how, self.scores[math.ceil(rank * len(self.scores) / self.images) - 1], simplex=False)
 
 
 def covered(sets: Bool[Tensor, "n k"], labels: Labels) -> float:

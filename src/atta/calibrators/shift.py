@@ -147,9 +147,20 @@ class Estimate:
         return self.p_value < LEVEL
 
 
+def unlike(reference: Reference, seen: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """The part of the validation images that the network was surer of than of each of these: near 1, it is a stranger."""
+    known = torch.tensor(reference.quantiles, dtype=torch.float64)
+    below = torch.searchsorted(known, seen.double().cpu().contiguous(), side="right")
+    return 1 - below.double() / len(known)
+
+
 def estimate(reference: Reference, logits: Logits) -> Estimate:
     """Estimate the accuracy on images without labels."""
-    seen = scores(logits, reference.temperature)
+    return estimated(reference, scores(logits, reference.temperature))
+
+
+def estimated(reference: Reference, seen: Float[Tensor, " n"]) -> Estimate:
+    """Estimate it from the scores of the images, by the temperature of the reference."""
     n, m, a0 = reference.images, seen.shape[0], reference.accuracy
     part = float((seen >= reference.threshold).double().mean())
     fallen = a0 - part

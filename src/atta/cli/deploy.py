@@ -100,6 +100,13 @@ def predict(
     images: Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Files, and folders to walk through.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to: .csv, .jsonl or .parquet.")],
     probs: Annotated[bool, typer.Option("--probs", help="Also the probability of each class.")] = False,
+    coverage: Annotated[
+        float | None,
+        typer.Option(
+            help="Also a set of classes that holds the true one so often, such as 0.95, on images like those fitted on."
+        ),
+    ] = None,
+    adapt: Annotated[bool, typer.Option("--adapt", help="Adapt to these images first, as `atta adapt` does.")] = False,
     model: OwnModel = None,
     device: Device = None,
     batch_size: BatchSize = None,
@@ -120,20 +127,23 @@ def predict(
     files = predicting.find_images(images)
     with waiting(f"reading {classifier}"):
         network = None if model is None else read_model(model)[0]
-        predictor = predicting.open_predictor(classifier, network, device=where)
+        predictor = predicting.open_predictor(classifier, network, device=where, adapt_to=files if adapt else ())
     with resumable(predicting.beside(output)):
         done = predicting.predict(
             predictor,
             files,
             output,
-            made_by=predicting.identity(classifier),
+            made_by=predicting.identity(classifier) + (" adapted" if adapt else ""),
             probs=probs,
+            coverage=coverage,
             batch_size=batch_size,
             progress=err.is_terminal,
         )
     if done.resized:
         say(f"resized to {' x '.join(map(str, predictor.shape[1:]))}: {done.resized} of {done.images} images")
     tell(str(done))
+    if done.drift is not None:
+        tell(done.drift.sentence)
     for reason in done.unreadable.values():
         say(f"left out: {reason}")
     if done.unreadable:

@@ -71,4 +71,4 @@ def _read(path: Path, images: list[Path], model: str | None, device: str | None)
     with waiting(f"reading {path}"):
         network = None if model is None else read_model(model)[0]
         classifier = CalibratedClassifier.load(path, network, device=read_device(device))
-    return classifier, Files(found, classifier.image_shape)
+    return classifier, Files(found, classifier)

@@ -50,6 +50,23 @@ class Drift:
     drifted: bool
     slope: float | None
 
+    @classmethod
+    def of(cls, reference: Reference, found: shift.Estimate, confidence: float) -> "Drift":
+        """Hold what was estimated of images, and their mean confidence, against the validation images."""
+        return cls(
+            images=found.images,
+            accuracy=found.accuracy,
+            low=found.low,
+            high=found.high,
+            expected_accuracy=reference.accuracy,
+            expected_confidence=reference.confidence,
+            seen_confidence=confidence,
+            p_value=found.p_value,
+            level=LEVEL,
+            drifted=found.drifted,
+            slope=reference.slope,
+        )
+
     @property
     def sentence(self) -> str:
         """All of it in one sentence."""
@@ -77,20 +94,8 @@ def drift(classifier: "CalibratedClassifier", images: Any, *, channels: Channels
         raise InputError(
             f"expected at least {shift.LEAST} images, for fewer say too little of a domain, got {len(predictions)}"
         )
-    found = shift.estimate(reference, predictions.logits)
-    return Drift(
-        images=found.images,
-        accuracy=found.accuracy,
-        low=found.low,
-        high=found.high,
-        expected_accuracy=reference.accuracy,
-        expected_confidence=reference.confidence,
-        seen_confidence=float(classifier.calibrator(predictions).double().amax(dim=1).mean()),
-        p_value=found.p_value,
-        level=LEVEL,
-        drifted=found.drifted,
-        slope=reference.slope,
-    )
+    confidence = float(classifier.calibrator(predictions).double().amax(dim=1).mean())
+    return Drift.of(reference, shift.estimate(reference, predictions.logits), confidence)
 
 
 def adapt(classifier: "CalibratedClassifier", images: Any, *, channels: Channels = None) -> "CalibratedClassifier":
@@ -135,7 +140,7 @@ def _reference(classifier: "CalibratedClassifier") -> Reference:
 def answers(classifier: "CalibratedClassifier", images: Any, *, channels: Channels = None) -> Predictions:
     """What the network says of all images and of the views that the classifier looks at."""
     device, kinds = device_of(classifier), (ITSELF, *classifier.calibrator.kinds)
-    source = as_source(images, channels or classifier._channels(images))
+    source = as_source(images, channels or classifier._channels(images), classifier.preprocess)
     parts: dict[str, list[Tensor]] = {kind: [] for kind in kinds}
     for batch in read_batches(source, batch_size(None, device)):
         pixels = as_pixels(classifier._validated(batch.pixels.to(device)), dtype_of(classifier.model))
@@ -148,16 +153,18 @@ def answers(classifier: "CalibratedClassifier", images: Any, *, channels: Channe
 
 
 class Files(Sequence[Tensor]):
-    """Files of images as the classifier expects them: grey or colour, and resized."""
+    """Files of images as the classifier expects them: grey or colour, preprocessed as it says, and else resized."""
 
-    def __init__(self, files: Sequence[Path], shape: Sequence[int]) -> None:
-        self.files, self.size, self.mode = list(files), (shape[1], shape[2]), mode_of(shape[0])
+    def __init__(self, files: Sequence[Path], classifier: "CalibratedClassifier") -> None:
+        channels, *size = classifier.image_shape
+        self.files, self.size, self.mode = list(files), (size[0], size[1]), mode_of(channels)
+        self.preprocess = classifier.preprocess
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: Any) -> Any:
-        return resize(read_image(self.files[index], self.mode)[None], self.size)[0]
+        return resize(read_image(self.files[index], self.mode, self.preprocess)[None], self.size)[0]
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(len(self)))

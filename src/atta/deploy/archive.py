@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from atta.calibrators import Calibrator, restore
+from atta.calibrators.conformal import Strangeness
 from atta.calibrators.shift import Adaptation, Reference
 from atta.collection.runner import check_takes
 from atta.deploy.summary import Summary
@@ -63,6 +64,7 @@ class Archived(nn.Module):
     summary: Summary | None
     preprocess: Preprocess | None
     reference: Reference | None = None
+    strangeness: Strangeness | None = None
     adapted: Adaptation | None = None
     before: tuple[Calibrator, ...] = ()
     """The calibrator that was adapted, if one was: in a tuple, for it is no part of what answers."""
@@ -86,6 +88,7 @@ class Archived(nn.Module):
             "model": description.describe(self.model),
             "summary": None if self.summary is None else asdict(self.summary),
             "reference": None if self.reference is None else self.reference.json(),
+            "strangeness": None if self.strangeness is None else asdict(self.strangeness),
             "adapted": None if self.adapted is None else asdict(self.adapted),
         }
         plain: dict[str, Any] = json.loads(json.dumps(about))
@@ -137,6 +140,8 @@ class Archived(nn.Module):
             # Archives of before there were any have none; `adapt` and `drift` then say what is missing.
             if about.get("reference") is not None:
                 loaded.reference = Reference.read(about["reference"])
+            if about.get("strangeness") is not None:
+                loaded.strangeness = Strangeness.read(about["strangeness"])
             if about.get("adapted") is not None:
                 loaded.adapted = Adaptation(**about["adapted"])
                 loaded.before = (restore(*parts["before"], path=path),)

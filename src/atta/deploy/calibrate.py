@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from atta.calibrators import TemperatureScaling, as_method
+from atta.calibrators.conformal import Strangeness
 from atta.calibrators.shift import Reference
 from atta.collection.advice import look_over
 from atta.collection.collect import Collecting, mixed, refuse_unknown
@@ -102,6 +103,7 @@ def calibrate(
         preprocess=wanted,
     )
     classifier.reference = Reference.of(classifier.calibrator, chosen.predictions, chosen.require_labels())
+    classifier.strangeness = Strangeness.of(held, chosen.require_labels(), simplex=classifier.on_simplex)
     classifier.summary = summarise(classifier.calibrator, classifier.policy, chosen, held, choice.judged)
     return classifier
 

@@ -16,6 +16,7 @@ import copy
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -205,7 +206,12 @@ class CalibratedClassifier(Estimator, OnHub):
             "mean_passes": str(self.policy.passes),  # a graph cannot choose: every image is shown in every view
             "method": self.calibrator.method.name,
         }
-        return about | ({"preprocess": json.dumps(self.preprocess.about())} if self.preprocess else {})
+        known = {
+            "preprocess": None if self.preprocess is None else self.preprocess.about(),
+            "reference": None if self.reference is None else self.reference.json(),
+            "strangeness": None if self.strangeness is None else asdict(self.strangeness),
+        }
+        return about | {name: json.dumps(value) for name, value in known.items() if value is not None}
 
     def train(self, mode: bool = True) -> "CalibratedClassifier":
         """Stay in evaluation mode: what was fitted is fitted to the network as it is."""

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.shift import Reference
 from atta.collection.collect import Collecting, collect, refuse_unknown
 from atta.collection.runner import batch_size as usual_size
@@ -50,6 +51,24 @@ class Estimator(Archived):
         """
         source = as_source(images, channels or self._channels(images), self.preprocess)
         return self._proba(source, Truth(None), batch_size, workers, progress)[0]
+
+    def predict_set(self, images: Any, *, coverage: float = 0.95, **how: Any) -> np.ndarray:
+        """Mark the classes of each image, (n, k), of which the true one is one with this probability; the class is among them.
+
+        That holds for images like those it was calibrated on, whose held-out answers the sets are cut from: where those are
+        few, up to the noise of so many. Takes what `predict_proba` takes.
+        """
+        sets = self.conformal(coverage)
+        return sets(torch.from_numpy(self.predict_proba(images, **how))).numpy()
+
+    def conformal(self, coverage: float) -> ConformalSets:
+        """What makes sets of its probabilities that hold the true class so often."""
+        if self.strangeness is None:
+            raise InputError(
+                "expected a classifier that knows how strange true classes are (`strangeness`), got one without, as an older "
+                "atta saved them and as `fit` leaves it: calibrate it again"
+            )
+        return self.strangeness.sets(coverage)
 
     @property
     def on_simplex(self) -> bool:
@@ -98,7 +117,8 @@ class Estimator(Archived):
         how |= {"preprocess": self.preprocess, "class_names": self.class_names, "rehearse": rehearse}
         record = collect(self.model, images, labels, policy=self.policy, draws="stratified", **how)
         fitted = self.calibrator.method.fit(record.predictions, record.require_labels())
-        self.calibrator, self.summary, self.adapted, self.before = fitted.to(device_of(self)), None, None, ()
+        self.calibrator, self.summary, self.strangeness = fitted.to(device_of(self)), None, None
+        self.adapted, self.before = None, ()
         self.reference = Reference.of(self.calibrator, record.predictions, record.require_labels())
         return self
 

@@ -7,6 +7,8 @@
 | confidence        | its calibrated probability                                                                    |
 | entropy           | -Σ_j p_j ln p_j of the calibrated probabilities, as the metric `shannon_entropy`              |
 | confidence_before | the largest probability of the network itself                                                 |
+| ood               | the part of the validation images that the network was surer of: near 1, the image is a stranger |
+| set               | with `coverage`: the classes of which the true one is one so often, `|` between them           |
 | p_NAME            | with `probs`: the calibrated probability of each class                                        |
 
 Work that is interrupted goes on: finished batches lie as lines of JSON in a file beside the output (`beside`), which
@@ -29,8 +31,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from atta.calibrators import shift
+from atta.calibrators.conformal import ConformalSets, Strangeness
+from atta.calibrators.shift import Reference
 from atta.collection.runner import ROWS
 from atta.collection.runner import batch_size as usual_size
+from atta.deploy.adapt import Drift, Files
 from atta.deploy.archive import ABOUT
 from atta.deploy.classifier import CalibratedClassifier
 from atta.deploy.graphs import SUFFIXES, open_graph
@@ -46,6 +52,7 @@ from atta.progress import counted
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
 READERS = 4  # threads that decode the next batch while the network looks at this one
 CPU = torch.device("cpu")
+TINY = 1e-38  # what a probability that was rounded to nothing counts for
 
 
 class Answers(NamedTuple):
@@ -67,11 +74,28 @@ class Predictor:
     rows: int = ROWS["cpu"]
     preprocess: Preprocess | None = None
     """How a photograph comes to that shape; without one it is squashed."""
+    reference: Reference | None = None
+    sets: Callable[[float], ConformalSets] | None = None
 
-    def columns(self, probs: bool) -> list[str]:
+    def columns(self, probs: bool, coverage: float | None = None) -> list[str]:
         """What the columns of the table are called."""
         each = self.names if len(set(self.names)) == self.classes else map(str, range(self.classes))
-        return [*COLUMNS, *(f"p_{name}" for name in each if probs)]
+        more = [*(["ood"] if self.reference else []), *(["set"] if coverage else [])]
+        return [*COLUMNS, *more, *(f"p_{name}" for name in each if probs)]
+
+    def conformal(self, coverage: float | None) -> ConformalSets | None:
+        """What makes the sets of the table, if some are asked for."""
+        if coverage is None:
+            return None
+        if self.sets is None:
+            raise InputError(
+                "coverage: expected a classifier that knows how strange true classes are: calibrate or export it again"
+            )
+        return self.sets(coverage)
+
+    def named(self, number: int) -> str | int:
+        """The class by its name, where that is known."""
+        return self.names[number] if self.names else number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +109,8 @@ class Predicted:
     before: float
     passes: float | None
     unreadable: Mapping[str, str]
+    drift: Drift | None = None
+    """How far the images are from the validation images, where these are known and the images enough."""
 
     def __str__(self) -> str:
         if not self.images:
@@ -100,22 +126,26 @@ def predict(
     *,
     made_by: str = "",
     probs: bool = False,
+    coverage: float | None = None,
     batch_size: int | None = None,
     progress: bool = False,
 ) -> Predicted:
     """Answer the files and write the table; `made_by` identifies the predictor, for a run that goes on.
 
+    `coverage` adds a set of classes to each, which holds the true one so often.
     One run at a time writes a table: a second one would take the first one's batches for its own.
     """
     output = Path(output)
     size = predictor.rows if batch_size is None else usual_size(batch_size, CPU)
     check_format(output)
     mode_of(predictor.shape[0])
+    sets = predictor.conformal(coverage)
     names = "\n".join(map(str, files))
     run = {
         "model": made_by,
         "files": f"{len(files)}, {hashlib.blake2b(names.encode(errors='surrogateescape'), digest_size=8).hexdigest()}",
         "probs": probs,
+        "coverage": coverage,
         "batch_size": size,
     }
     with locked(output):
@@ -127,13 +157,13 @@ def predict(
                 counted("predicting", len(files), shown=progress, done=done) as tell,
             ):
                 for batch in _decoded(predictor, files[done:], size):
-                    log.writelines(json.dumps(line) + "\n" for line in _lines(predictor, batch, probs))
+                    log.writelines(json.dumps(line) + "\n" for line in _lines(predictor, batch, probs, sets))
                     log.flush()
                     done += len(batch)
                     tell(done)
         except OSError as error:
             raise InputError(f"{part} could not be written ({error}); {done} images are kept, run again to go on") from None
-        predicted = _finish(part, output, predictor.columns(probs))
+        predicted = _finish(part, output, predictor.columns(probs, coverage), predictor.reference)
         part.unlink()
     return predicted
 
@@ -160,11 +190,19 @@ def find_images(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
 # ---- what answers --------------------------------------------------------------------------------------------------
 
 
-def open_predictor(path: str | os.PathLike[str], model: object = None, *, device: str | None = None) -> Predictor:
-    """Open what `CalibratedClassifier.save` or `export` wrote; `model` is the network where the file cannot build it."""
+def open_predictor(
+    path: str | os.PathLike[str], model: object = None, *, device: str | None = None, adapt_to: Sequence[Path] = ()
+) -> Predictor:
+    """Open what `CalibratedClassifier.save` or `export` wrote; `model` is the network where the file cannot build it.
+
+    A classifier can be adapted to images without labels first; one that is exported has been, or not.
+    """
     path = Path(path)
     if path.suffix not in SUFFIXES:
-        return of_classifier(CalibratedClassifier.load(path, model, device=device))
+        classifier = CalibratedClassifier.load(path, model, device=device)
+        return of_classifier(classifier.adapt(Files(adapt_to, classifier)) if adapt_to else classifier)
+    if adapt_to:
+        raise InputError(f"{path.name} is a graph, whose numbers are fixed: adapt the classifier, and export that")
     if model is not None or device not in (None, "cpu"):
         raise InputError(f"{path.name} is a graph, which has its network inside and runs on the CPU: expected no other")
     graph = open_graph(path)
@@ -175,9 +213,13 @@ def open_predictor(path: str | os.PathLike[str], model: object = None, *, device
     try:
         given, names = graph.about.get("preprocess"), tuple(map(str, json.loads(graph.about.get("class_names", "[]"))))
         preprocess = None if given is None else Preprocess.of(json.loads(given))
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path}: expected class_names and preprocess as `export` writes them: {error}") from None
-    return Predictor(answer, graph.shape, graph.classes, names, preprocess=preprocess)
+        known = {name: json.loads(graph.about[name]) for name in ("reference", "strangeness") if name in graph.about}
+        reference = Reference.read(known["reference"]) if "reference" in known else None
+        strangeness = Strangeness.read(known["strangeness"]) if "strangeness" in known else None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InputError(f"{path}: expected class_names, preprocess, ... as `export` writes them: {error}") from None
+    sets = None if strangeness is None else strangeness.sets
+    return Predictor(answer, graph.shape, graph.classes, names, preprocess=preprocess, reference=reference, sets=sets)
 
 
 def of_classifier(classifier: CalibratedClassifier) -> Predictor:
@@ -190,7 +232,9 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
     channels, height, width = classifier.image_shape
     rows = usual_size(None, device_of(classifier))
     shape, k = (channels, height, width), len(classifier.classes_)
-    return Predictor(answer, shape, k, classifier.class_names, rows, classifier.preprocess)
+    sets = None if classifier.strangeness is None else classifier.strangeness.sets
+    known: Any = {"preprocess": classifier.preprocess, "reference": classifier.reference, "sets": sets}
+    return Predictor(answer, shape, k, classifier.class_names, rows, **known)
 
 
 def identity(path: str | os.PathLike[str]) -> str:
@@ -234,7 +278,7 @@ def _decoded(predictor: Predictor, files: Sequence[Path], size: int) -> Iterator
             pool.shutdown(cancel_futures=True)
 
 
-def _lines(predictor: Predictor, batch: Sequence[_Image], probs: bool) -> list[dict[str, Any]]:
+def _lines(predictor: Predictor, batch: Sequence[_Image], probs: bool, sets: ConformalSets | None) -> list[dict[str, Any]]:
     """What is kept of each image of a batch."""
     lines: list[dict[str, Any]] = [
         {"file": image.file, "error": image.error} if image.pixels is None else {"file": image.file} for image in batch
@@ -245,20 +289,30 @@ def _lines(predictor: Predictor, batch: Sequence[_Image], probs: bool) -> list[d
     answers = predictor.answer(torch.stack(pixels))
     p = answers.probs.double().cpu()
     confidence, winner = p.max(dim=1)
+    base, reference = answers.base.double().cpu(), predictor.reference
+    scores = None if reference is None else shift.scores(base.clamp_min(TINY).log(), reference.temperature)
     columns = [
-        [predictor.names[number] if predictor.names else number for number in winner.tolist()],
+        list(map(predictor.named, winner.tolist())),
         confidence.tolist(),
         torch.special.entr(p).sum(dim=1).tolist(),
-        answers.base.double().amax(dim=1).tolist(),
+        base.amax(dim=1).tolist(),
+        *([shift.unlike(reference, scores).tolist()] if reference is not None and scores is not None else []),
+        *([_listed(predictor, sets(p), p)] if sets else []),
         *(p.T.tolist() if probs else []),
     ]
     passes = [None] * len(pixels) if answers.passes is None else answers.passes.tolist()
-    rows = zip(zip(*columns, strict=True), passes, strict=True)
+    rows = zip(zip(*columns, strict=True), passes, passes if scores is None else scores.tolist(), strict=True)
     for line, image in zip(lines, batch, strict=True):
         if image.pixels is not None:
-            row, count = next(rows)
-            line |= {"row": row, "resized": image.resized, "passes": count}
+            row, count, score = next(rows)
+            line |= {"row": row, "resized": image.resized, "passes": count, "score": score}
     return lines
+
+
+def _listed(predictor: Predictor, sets: Tensor, probs: Tensor) -> list[str]:
+    """The classes of each set, the likeliest first."""
+    order = probs.argsort(dim=1, descending=True, stable=True).tolist()
+    return ["|".join(str(predictor.named(j)) for j in ranked if inside[j]) for ranked, inside in zip(order, sets, strict=True)]
 
 
 # ---- going on, and the table ---------------------------------------------------------------------------------------
@@ -293,8 +347,9 @@ def _resumed(part: Path, run: dict[str, Any], size: int) -> int:
     return whole
 
 
-def _finish(part: Path, output: Path, columns: Sequence[str]) -> Predicted:
+def _finish(part: Path, output: Path, columns: Sequence[str], reference: Reference | None) -> Predicted:
     """Make the table of the finished lines, and sum up what they say."""
+    scores = list[float]()
     unreadable, sums = dict[str, str](), dict.fromkeys(("images", "resized", "confidence", "before", "passes"), 0.0)
 
     def rows() -> Iterator[list[Any]]:
@@ -307,12 +362,17 @@ def _finish(part: Path, output: Path, columns: Sequence[str]) -> Predicted:
                 passes = nan if line["passes"] is None else line["passes"]
                 for name, value in zip(sums, (1, line["resized"], confidence, before, passes), strict=True):
                     sums[name] += value
+                if reference is not None:
+                    scores.append(line["score"])
                 yield [line["file"], *line["row"]]
 
     with whole_file(output) as file:
         write_table(file, columns, rows(), ending=output.suffix)
     images = int(sums["images"])
     mean = {name: sums[name] / images if images else nan for name in ("confidence", "before", "passes")}
+    drift = None
+    if reference is not None and len(scores) >= shift.LEAST:
+        drift = Drift.of(reference, shift.estimated(reference, torch.tensor(scores).double()), mean["confidence"])
     return Predicted(
         path=output,
         images=images,
@@ -321,4 +381,5 @@ def _finish(part: Path, output: Path, columns: Sequence[str]) -> Predicted:
         before=mean["before"],
         passes=None if isnan(mean["passes"]) else mean["passes"],
         unreadable=unreadable,
+        drift=drift,
     )
