@@ -1,5 +1,6 @@
 """Commands that need records alone, as a user types them."""
 
+import json
 import re
 from pathlib import Path
 
@@ -124,3 +125,11 @@ def test_search_names_the_policy_and_tests_it_on_other_rows(record_file: str, tm
     assert "--method c-atta --policy " in result.stdout
     assert "policies within the budget are not in these records" in result.stderr
     assert "over-fits a small validation set" in result.stderr
+
+
+def test_numbers_go_to_the_output_and_the_table_beside_it(tmp_path):
+    done = run("compare", "cifar10-resnet50", "--methods", "vanilla,temperature", "--json", "-")
+    results = json.loads(done.stdout)
+    assert {row["method"] for row in results["rows"]} >= {"vanilla", "temperature"}
+    assert "temperature" in done.stderr
+    assert "temperature" in run("compare", "cifar10-resnet50", "--methods", "vanilla,temperature").stdout

@@ -22,7 +22,6 @@ commands = typer.Typer(
     name="atta",
     help="Trustworthy confidence for image classifiers: learned test-time views that never change the predicted class.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )

@@ -25,7 +25,7 @@ from atta.cli.options import (
     grouped,
 )
 from atta.cli.pages import write_page
-from atta.cli.terminal import bar, err, formatted, say, say_written, show, tell, waiting
+from atta.cli.terminal import bar, err, formatted, say, say_written, show, tell, waiting, write_numbers
 from atta.errors import InputError
 from atta.results.rows import Results, Row
 from atta.results.table import Table
@@ -71,7 +71,7 @@ def compare(
 
     write = formatted("markdown" if markdown else "table")
     try:
-        numbers = None if json_file is None else results.save(json_file)
+        numbers = write_numbers(json_file, results.to_json())
         page = write_page(results, report_file)
     finally:  # what cannot be written is still shown
         for name in results.names("dataset"):
@@ -140,11 +140,10 @@ def evaluate(
     found = (Row(dataset=name, method=m, metric=k, value=v) for m, ks in measured.items() for k, v in ks.items())
     results = Results(tuple(found))
     try:
-        numbers = None if json_file is None else results.save(json_file)
+        numbers = write_numbers(json_file, results.to_json())
     finally:
         show(metrics_table(results, name))
-    if numbers is not None:
-        tell(f"numbers: {numbers}")
+    say_written(numbers=numbers)
 
 
 def _record_anew(
@@ -194,7 +193,7 @@ def search(
         found = how.explore(whole[searched], free=greedy, test=None if tested is None else whole[tested])
     results = found.results(Path(records[0]).stem, method=method, images=len(whole[searched]))
     try:
-        numbers = None if json_file is None else results.save(json_file)
+        numbers = write_numbers(json_file, results.to_json())
     finally:
         show(search_table(found))
     if found.missing:

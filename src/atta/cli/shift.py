@@ -10,7 +10,7 @@ import typer
 
 from atta.cli.arguments import read_device, read_model, read_output
 from atta.cli.options import Device, Json, OwnModel
-from atta.cli.terminal import say, tell, waiting
+from atta.cli.terminal import say, say_written, tell, waiting, write_numbers
 
 if TYPE_CHECKING:
     from atta.deploy.adapt import Files
@@ -34,12 +34,7 @@ def drift(
     loaded, files = _read(classifier, images, model, device)
     with waiting(f"looking at {len(files)} images"):
         found = loaded.drift(files)
-    if json_file is not None:
-        from atta.files import whole_file
-
-        with whole_file(json_file) as part:
-            part.write_text(json.dumps(found.json(), indent=2) + "\n", encoding="utf-8")
-        say(f"numbers: {json_file}")
+    say_written(numbers=write_numbers(json_file, json.dumps(found.json(), indent=2) + "\n"))
     tell(found.sentence)
 
 

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from atta import progress
 from atta.errors import Advice, InputError
-from atta.files import readable
+from atta.files import readable, whole_file
 from atta.results.table import Table
 
 _WIDE = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
@@ -44,6 +44,19 @@ def say_written(**paths: Path | None) -> None:
     for what, path in paths.items():
         if path is not None:
             say(f"{what}: {path}")
+
+
+def write_numbers(file: Path | None, text: str) -> Path | None:
+    """Write JSON to a file; to the output itself if that is -, and what else the command answers beside it from then on."""
+    if file is None:
+        return None
+    if str(file) == "-":
+        _plain(text.rstrip("\n"))
+        out.stderr = True
+        return None
+    with whole_file(file) as part:
+        part.write_text(text, encoding="utf-8", newline="\n")
+    return file
 
 
 def fail(sentence: str) -> None:
@@ -81,7 +94,7 @@ def formatted(style: str) -> Callable[[Table], None]:
 
 
 def _plain(text: str, end: str = "\n") -> None:
-    print(readable(text), end=end, flush=True)
+    print(readable(text), end=end, file=out.file, flush=True)
 
 
 @contextmanager
@@ -99,7 +112,10 @@ def advised() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("always", Advice)
         before, warnings.showwarning = warnings.showwarning, once
-        yield
+        try:
+            yield
+        finally:
+            out.stderr = False  # where `write_numbers` may have sent it
 
 
 @contextmanager
