@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from atta.errors import InputError
 from atta.predictions import Predictions, as_labels, write_tensors
+from atta.settings import check, hints, shown
 from atta.types import Labels, Logits, Probs, RepeatLogits
 
 FORMAT = "atta.calibrator"
@@ -43,6 +44,12 @@ class Method(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Check every setting by its annotation; what those cannot say, a method says after this."""
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name, value in check(settings, hints(type(self))).items():
+            object.__setattr__(self, name, value)
 
     @property
     def keeps_class(self) -> bool:
@@ -94,8 +101,11 @@ class ViewMethod(Method):
     views: Kinds = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.views, str):  # which is a sequence, of letters
             raise InputError(f"views must be a list of kinds, such as [{self.views!r}], got the text {self.views!r}")
+        if not isinstance(self.views, Iterable | None):
+            raise InputError(f"views must be a list of kinds, such as ['flip'], got {shown(self.views)}")
         object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
         if odd := [kind for kind in self.views or () if not isinstance(kind, str)]:
             raise InputError(f"views must be a list of kinds, such as ['flip'], got {odd[0]!r} in it")
@@ -260,15 +270,3 @@ def _computing_dtype(predictions: Predictions) -> torch.dtype:
 def base_probs(logits: Logits) -> Probs:
     """Return softmax(logits): what the network itself says."""
     return logits.softmax(dim=-1)
-
-
-def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Refuse a setting that is none of the choices."""
-    if value not in choices:
-        raise InputError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-
-
-def check_step(step: float | None) -> None:
-    """Refuse a grid of the share that has no point in (0, 1]."""
-    if step is not None and not 0 < step <= 1:
-        raise InputError(f"step must lie in (0, 1] or be None for the closed form, got {step}")
