@@ -36,6 +36,7 @@ _UMASK = os.umask(0o022)
 os.umask(_UMASK)  # asking for the mask means setting it
 
 NAME_BYTES = 255  # the longest name that file systems take
+PATH_BYTES = 4095
 DAY = 86400.0  # after which what another machine left unfinished is taken for lost
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """What goes wrong with a place and not with what is written there."""
@@ -104,6 +105,11 @@ def alone(folder: Path) -> Iterator[None]:
 def named(path: str | os.PathLike[str]) -> Path:
     """Return the path, if no file system would refuse it for its name alone."""
     path = Path(path)
+    try:
+        if (size := len(os.fsencode(path))) > PATH_BYTES:
+            raise InputError(f"expected a path of at most {PATH_BYTES} bytes, got one of {size}: {str(path)[:40]}…")
+    except UnicodeEncodeError:
+        raise InputError(f"expected the name of a file, got {str(path)!r}, which no file can have") from None
     for name in path.parts:
         if "\0" in name:
             raise InputError(f"expected the name of a file, got {str(path)!r}, which has a zero byte in it")

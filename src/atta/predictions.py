@@ -28,8 +28,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from atta.files import check_digest, digest, named, whole_file
-from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits
+from atta.files import check_digest, digest, named, readable, whole_file
+from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits, dense
 
 VIEW_PREFIX = "view."
 REHEARSAL = "rehearse-"
@@ -72,7 +72,7 @@ class Predictions:
             raise InputError(f"views must be a mapping from kinds of view to their logits, got {type(views).__name__}")
         checked = {}
         for name, given in views.items():
-            if not isinstance(name, str) or not name:
+            if not isinstance(name, str) or not name or readable(name) != name:
                 raise InputError(f"a kind of view needs a name, got {name!r}")
             view = _as_logits(given, f"view {name!r}")
             if view.ndim != 3:
@@ -195,7 +195,7 @@ def as_labels(labels: Any, *, images: int, classes: int) -> Labels:
     """
     if labels is None:
         raise InputError(f"expected {images} labels, one an image, got none")
-    tensor = _as_tensor(labels, "labels must be a list, an array or a tensor of class numbers")
+    tensor = _as_tensor(labels, "labels", "a list, an array or a tensor of class numbers")
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise InputError(f"labels must be integers, got {tensor.dtype}")
     if tensor.ndim != 1:
@@ -228,7 +228,7 @@ class Record:
             labels = labels.to(predictions.logits.device)
         object.__setattr__(self, "predictions", predictions)
         object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "origin", {str(key): str(value) for key, value in origin.items()})
+        object.__setattr__(self, "origin", {readable(str(key)): readable(str(value)) for key, value in origin.items()})
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -384,14 +384,15 @@ def _sort_metadata(path: Path) -> None:
             file.write(text.ljust(size))
 
 
-def _as_tensor(values: Any, expected: str) -> Tensor:
+def _as_tensor(values: Any, name: str, expected: str) -> Tensor:
     if isinstance(values, np.ndarray):  # torch shares the memory of one that is contiguous and writeable only
         values = np.require(values, requirements=["C", "W"])
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
     try:
-        return torch.as_tensor(values)
+        tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise InputError(f"{expected}, got {type(values).__name__} ({error})") from None
+        raise InputError(f"{name} must be {expected}, got {type(values).__name__} ({error})") from None
+    return dense(tensor, name)
 
 
 def _as_index(rows: Rows, images: int) -> slice | Tensor:
@@ -400,7 +401,7 @@ def _as_index(rows: Rows, images: int) -> slice | Tensor:
         return rows  # a slice copies nothing
     try:
         numbers = list(range(images)[rows]) if isinstance(rows, slice) else rows
-        index = torch.arange(images)[_as_tensor(numbers, "rows must be numbers").cpu()]
+        index = torch.arange(images)[_as_tensor(numbers, "rows", "numbers").cpu()]
     except (IndexError, InputError):
         index = torch.empty(0)
     if index.ndim != 1 or index.numel() == 0:
@@ -409,7 +410,7 @@ def _as_index(rows: Rows, images: int) -> slice | Tensor:
 
 
 def _as_logits(values: Any, name: str) -> Tensor:
-    tensor = _as_tensor(values, f"{name} must be an array or a tensor of numbers")
+    tensor = _as_tensor(values, name, "an array or a tensor of numbers")
     if tensor.dtype not in FLOATS:
         raise InputError(f"{name} must be floating-point numbers, got {tensor.dtype}")
     return tensor.detach()

@@ -121,6 +121,8 @@ def find_method(name: str, /, **settings: Any) -> Method:
     try:
         method = METHODS[name](**settings)
         hash(method)  # the settings are kept, and looked things up by
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
     except TypeError as error:
         given = ", ".join(f"{setting}={value!r}" for setting, value in settings.items())
         raise InputError(f"{name} cannot be set so: {given} ({error})") from None

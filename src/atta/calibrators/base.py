@@ -101,14 +101,14 @@ class ViewMethod(Method):
     views: Kinds = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if isinstance(self.views, str):  # which is a sequence, of letters
             raise InputError(f"views must be a list of kinds, such as [{self.views!r}], got the text {self.views!r}")
         if not isinstance(self.views, Iterable | None):
             raise InputError(f"views must be a list of kinds, such as ['flip'], got {shown(self.views)}")
         object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
         if odd := [kind for kind in self.views or () if not isinstance(kind, str)]:
-            raise InputError(f"views must be a list of kinds, such as ['flip'], got {odd[0]!r} in it")
+            raise InputError(f"views must be a list of kinds, such as ['flip'], got {shown(odd[0])} in it")
+        super().__post_init__()
 
     @property
     def needs_views(self) -> bool:
@@ -258,7 +258,8 @@ def check_format(header: Mapping[str, str], path: str | os.PathLike[str]) -> Non
     if header.get("format") != FORMAT:
         raise InputError(f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}")
     version = header.get("format_version", "")
-    if not version.isdecimal() or int(version) > FORMAT_VERSION:
+    if not version.isdecimal() or len(version) > 9 or int(version) > FORMAT_VERSION:
+        version = version[:9]
         raise InputError(f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one")
 
 

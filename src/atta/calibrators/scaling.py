@@ -134,18 +134,15 @@ class Dirichlet(Method):
         return False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.grid, str):
+            try:
+                pairs = tuple((float(lam), float(mu)) for lam, mu in self.grid)
+            except (TypeError, ValueError):
+                pairs = ()
+            if not pairs or not all(0 <= penalty < float("inf") for pair in pairs for penalty in pair):
+                raise InputError(f"grid must hold pairs (λ, μ), finite and neither negative, got {shown(self.grid)}")
+            object.__setattr__(self, "grid", pairs)
         super().__post_init__()
-        if isinstance(self.grid, str):
-            if self.grid not in ("coarse", "authors"):
-                raise InputError(f"grid must be 'coarse', 'authors' or pairs of (λ, μ), got {shown(self.grid)}")
-            return
-        try:
-            pairs = tuple((float(lam), float(mu)) for lam, mu in self.grid)
-        except (TypeError, ValueError):
-            pairs = ()
-        if not pairs or not all(0 <= penalty < float("inf") for pair in pairs for penalty in pair):
-            raise InputError(f"grid must hold pairs (λ, μ), finite and neither negative, got {shown(self.grid)}")
-        object.__setattr__(self, "grid", pairs)
 
     def pairs(self, classes: int) -> list[tuple[float, float]]:
         """Return the pairs (λ, μ) to try."""

@@ -92,7 +92,6 @@ class ShrunkMATTA(ViewMethod):
     summary: ClassVar[str] = "m-atta drawn towards v-atta, how far by cross-validation"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         try:
             strengths = tuple(sorted({float(strength) for strength in self.strengths}, reverse=True))
         except (TypeError, ValueError):
@@ -100,6 +99,7 @@ class ShrunkMATTA(ViewMethod):
         if not strengths or not all(0 < strength < math.inf for strength in strengths):
             raise InputError(f"strengths must be numbers, positive and finite (∞ is always tried), got {shown(self.strengths)}")
         object.__setattr__(self, "strengths", strengths)
+        super().__post_init__()
 
     @property
     def v_atta(self) -> VATTA:

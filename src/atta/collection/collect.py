@@ -34,6 +34,7 @@ from atta.networks.adapters import TorchModel, as_logits
 from atta.networks.borrowing import borrowed, device_of, dtype_of, find_device
 from atta.predictions import Predictions, Record, as_labels
 from atta.progress import counted
+from atta.settings import checked
 
 RUNG = 3
 """The severity that a ladder of rehearsals begins with."""
@@ -46,7 +47,7 @@ UNSEEN = (2, RUNG, 5)
 class Execution(TypedDict, total=False):
     """How the network is run. None of it changes what is asked of it; most of it changes the last bits of the answers."""
 
-    device: str | torch.device | None
+    device: str | int | torch.device | None
     """The model's own unless it is named."""
     batch_size: int | None
     """The most images a forward pass is given; None takes what is usual on the device."""
@@ -68,6 +69,7 @@ class Collecting(Execution, total=False):
     origin: Mapping[str, str] | None
 
 
+@checked
 def collect(
     model: object,
     images: object,

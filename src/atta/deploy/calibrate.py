@@ -25,6 +25,7 @@ from atta.errors import InputError
 from atta.images.sources import Channels, StreamSource, as_source
 from atta.images.views import POLICIES, Policy
 from atta.predictions import Predictions, Record
+from atta.settings import checked
 from atta.types import Labels
 
 BUDGET = 4  # passes an image, if nobody says otherwise
@@ -32,6 +33,7 @@ CHUNK = 256  # images read at a time
 NO_VIEWS = "temperature"  # what is left of any method without views
 
 
+@checked
 def calibrate(
     model: object,
     images: Any,

@@ -44,6 +44,7 @@ from atta.images.views import Policy, View
 from atta.networks.adapters import as_logits
 from atta.networks.borrowing import device_of, dtype_of
 from atta.networks.description import has_weights
+from atta.settings import check_one, checked
 
 
 class Details(NamedTuple):
@@ -77,6 +78,7 @@ class CalibratedClassifier(Estimator, OnHub):
     Images are bytes, or floats in [0, 1], of the one shape it was fitted on; the model is kept as it is, in evaluation mode.
     """
 
+    @checked
     def __init__(
         self,
         model: object,
@@ -88,6 +90,7 @@ class CalibratedClassifier(Estimator, OnHub):
         summary: Summary | None = None,
     ) -> None:
         super().__init__()
+        check_one("calibrator", calibrator, Calibrator)
         if len(image_shape) != 3 or not all(side > 0 for side in image_shape):
             raise InputError(f"image_shape: expected (channels, height, width), got {tuple(image_shape)}")
         if class_names and len(class_names) != calibrator.classes:
