@@ -51,11 +51,12 @@ _open: set[Path] = set()  # what this process is writing
 
 
 @contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+def whole_file(path: str | os.PathLike[str], *, apart: bool = False) -> Iterator[Path]:
     """Yield a temporary path in the same folder and rename it to `path` when the block ends without an error.
 
     A reader, or a run that is stopped half-way, sees the old file or the new one and never a part. The link that a path may be
-    stays, and what it leads to is replaced. A device or a pipe is given the whole when all of it is there.
+    stays, and what it leads to is replaced. A device or a pipe is given the whole when all of it is there. A library that lays
+    files of its own beside the one it writes is given a folder `apart`, so that nothing of them stays after a kill.
     """
     path = named(path)
     if path.is_dir():
@@ -68,10 +69,13 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
             _pour(part, place)
         return
     with _beside(place, path) as part:
-        yield part
-        part.chmod(0o666 & ~_UMASK)  # some libraries write files that only their owner can read
-        _flush(part)
-        part.replace(place)
+        file = part / "file" if apart else part
+        if apart:
+            part.mkdir()
+        yield file
+        file.chmod(0o666 & ~_UMASK)  # some libraries write files that only their owner can read
+        _flush(file)
+        file.replace(place)
         _flush_folder(place.parent)
 
 
@@ -188,7 +192,7 @@ def _reason(error: BaseException, part: Path) -> int | None:
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno is not None:
-            here = isinstance(seen.filename, (str, os.PathLike)) and Path(seen.filename) == part
+            here = isinstance(seen.filename, (str, os.PathLike)) and Path(seen.filename) in (part, part / "file")
             if seen.errno in DISK or here:
                 return seen.errno
         elif not isinstance(seen, InputError):

@@ -345,7 +345,7 @@ def write_tensors(
         text[HASH] = "sha256"
         text[DIGEST] = digest(text, buffers(apart))
     try:
-        with whole_file(path) as part:
+        with whole_file(path, apart=True) as part:  # safetensors writes another file beside it, and renames that
             save_file(apart, part, text)
             _sort_metadata(part)
     except (SafetensorError, OSError) as error:

@@ -80,7 +80,7 @@ def check(given: Mapping[str, Any], annotations: Mapping[str, Any]) -> dict[str,
 def check_one(name: str, value: Any, annotation: Any) -> Any:
     """A setting, if it is what its annotation says."""
     kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    if not all(isinstance(_base(kind), type) or get_origin(kind) is Literal for kind in kinds):
+    if Any in kinds or not all(isinstance(_base(kind), type) or get_origin(kind) is Literal for kind in kinds):
         return value
     for kind in kinds:
         try:

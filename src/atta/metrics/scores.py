@@ -262,8 +262,6 @@ def measurable(names: Sequence[str] | None, labelled: bool) -> list[str]:
 
 def known(names: Iterable[str]) -> list[str]:
     """Names of metrics, checked."""
-    if not isinstance(names, Iterable):
-        raise InputError(f"metrics: expected a list of some of {', '.join(METRICS)}, got {shown(names)}")
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
         if not isinstance(name, str) or name not in METRICS:
