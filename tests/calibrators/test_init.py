@@ -135,6 +135,7 @@ def edit(source: Path, target: Path, *, tensors: dict | None = None, about: dict
 
 
 DAMAGE = {
+    "a format of 5000 digits": ({"format_version": "9" * 5000}, r"has format version 999999999, this atta reads up to 1"),
     "newer format": ({"format_version": "2"}, r"has format version 2, this atta reads up to 1: install a newer one"),
     "foreign format": ({"format": "other"}, r"is not a calibrator: expected format 'atta.calibrator', got 'other'"),
     "not JSON": ({"about_text": "{"}, r"is damaged"),
