@@ -263,7 +263,7 @@ def _times(rows: atta.Predictions, factor: float, dtype: torch.dtype) -> tuple[T
 ATTACKS = (
     Attack("class: formula", "rows through `atta.functional`, in five dtypes and sizes", through_the_formula),
     Attack("class: methods", "rows through every method that promises to keep the class", through_every_method),
-    Attack("class: classifier", "images through classifiers and their .pt2 and .onnx", through_a_classifier),
+    Attack("class: classifier", "images through classifiers and their .pt2 and .onnx", through_a_classifier, 400),
     Attack("class: graphs", "rows through the formula as torch.export and ONNX Runtime run it", through_graphs),
     Attack(
         "continuity",
