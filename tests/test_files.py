@@ -109,6 +109,10 @@ def test_a_name_that_no_file_system_takes_is_a_sentence(tmp_path):
                 load(tmp_path / name)
     with pytest.raises(InputError, match="which has a zero byte in it"):
         named("a\0b")
+    with pytest.raises(InputError, match="expected a path of at most 4095 bytes, got one of 5999: a/a"):
+        named("a/" * 3000)
+    with pytest.raises(InputError, match="which no file can have"):
+        named("\ud800")
 
 
 # ---- what was left behind
@@ -138,6 +142,24 @@ with whole_folder({str(tmp_path / "folder")!r}) as folder, whole_file({str(path)
     os.utime(kept[2], (0, 0))
     write(path)
     assert set(tmp_path.iterdir()) == {path, *kept[:2]}
+
+
+def test_what_a_library_lays_beside_the_file_it_writes_is_removed_as_well(tmp_path):
+    path = tmp_path / "file"
+    script = f"""
+import os, signal
+from atta.files import whole_file
+with whole_file({str(path)!r}, apart=True) as part:
+    part.with_name(".tmpAbCdEf").write_text("half of the n")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", script], check=False)
+    assert [one.suffix for one in tmp_path.iterdir()] == [".part"]
+    with whole_file(path, apart=True) as part:
+        part.with_name(".tmpAbCdEf").write_text("another")
+        part.write_text("new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 # ---- no room

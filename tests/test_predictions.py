@@ -377,6 +377,13 @@ def test_a_record_saved_over_another_is_never_half_written(tmp_path, monkeypatch
     assert [entry.name for entry in tmp_path.iterdir()] == ["record.safetensors"]
 
 
+def test_names_that_no_file_can_hold_are_refused_and_origins_made_readable(tmp_path):
+    with pytest.raises(InputError, match="a kind of view needs a name, got"):
+        Predictions(logits(), {"\ud800": logits()[:, None]})
+    record = Record(sample(), origin={"folder": "caf\udce9"})
+    assert Record.load(record.save(tmp_path / "r.safetensors")).origin == {"folder": "caf\\udce9"}
+
+
 def test_saving_where_a_folder_is_says_so(tmp_path):
     with pytest.raises(InputError, match="expected the name of a file to write, got the folder"):
         Record(sample()).save(tmp_path)

@@ -15,7 +15,8 @@ from benchmarks.attack.tally import Attack, Effort, Tally, refusal
 FAMILIES = ("random", "close calls", "tied", "nearly tied", "one-hot", "extreme", "flat")
 TYPES = ((2, torch.float64), (5, torch.float16), (10, torch.float32), (10, torch.bfloat16), (100, torch.float32))
 KINDS, PIECE = 4, 100_000
-AGREE = 1e-5
+AGREE = 1e-5  # answers of one dtype
+AGREE_WIDER = 5e-5  # float32 with float64: near a tie the share moves 1/NEAR = 50 times as fast as what float32 has rounded
 SCALES = (1e-30, 1e-3, 1.0, 30.0, 5000.0, 1e10, 1e30, 1e38)
 
 
@@ -184,10 +185,10 @@ def through_graphs(tally: Tally, effort: Effort) -> None:
 
 
 def the_same_everywhere(tally: Tally, effort: Effort) -> None:
-    """Eager, exported, in float64 and in batches of one: the same answer within 1e-5, on near-ties too."""
+    """Eager, exported and in other batches: the same answer within 1e-5, on near-ties too; in float64 within 5e-5."""
     import tempfile
 
-    draw, k, worst = effort.generator("same"), 10, 0.0
+    draw, k, worst = effort.generator("same"), 10, {"float32": 0.0, "float64": 0.0}
     with tempfile.TemporaryDirectory() as folder:
         weights = 0.5 * torch.randn(KINDS, 1, generator=draw)
         module = Formula(weights, 0.9)
@@ -202,9 +203,11 @@ def the_same_everywhere(tally: Tally, effort: Effort) -> None:
             eager = module(logits, views).double()
             for name, run in others.items():
                 gap = (run(logits, views).double() - eager).abs().amax(-1)
-                worst = max(worst, float(gap.max()))
-                tally.count_many(n, int((gap > AGREE).sum()), f"{name}, {family}: up to {float(gap.max()):.2g} from eager")
-    tally.note = f"largest difference {worst:.1e}"
+                dtype = name if name in worst else "float32"
+                worst[dtype] = max(worst[dtype], float(gap.max()))
+                near = AGREE_WIDER if name == "float64" else AGREE
+                tally.count_many(n, int((gap > near).sum()), f"{name}, {family}: up to {float(gap.max()):.2g} from eager")
+    tally.note = f"largest difference {worst['float32']:.1e}, {worst['float64']:.1e} to float64"
 
 
 def fits_at_any_scale(tally: Tally, effort: Effort) -> None:
@@ -260,10 +263,12 @@ def _times(rows: atta.Predictions, factor: float, dtype: torch.dtype) -> tuple[T
 ATTACKS = (
     Attack("class: formula", "rows through `atta.functional`, in five dtypes and sizes", through_the_formula),
     Attack("class: methods", "rows through every method that promises to keep the class", through_every_method),
-    Attack("class: classifier", "images through classifiers and their .pt2 and .onnx", through_a_classifier),
+    Attack("class: classifier", "images through classifiers and their .pt2 and .onnx", through_a_classifier, 400),
     Attack("class: graphs", "rows through the formula as torch.export and ONNX Runtime run it", through_graphs),
     Attack(
-        "continuity", "rows, near-ties among them: graphs, float64 and other batches answer within 1e-5", the_same_everywhere
+        "continuity",
+        "rows, near-ties among them: graphs and other batches answer within 1e-5, float64 within 5e-5",
+        the_same_everywhere,
     ),
     Attack(
         "fits at any scale",

@@ -90,7 +90,7 @@ def _section(section: str, only: str, effort: Effort, say: Callable[[str], None]
     while done < len(planned):
         with tempfile.TemporaryDirectory(prefix="atta-attack-") as folder:
             log = Path(folder) / "log.jsonl"
-            died = _process(section, only, effort, done, log)
+            died = _process(section, only, effort, done, log, say)
             lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
         ended = [line for line in lines if "tried" in line]
         if died or len(ended) < len(planned) - done:
@@ -104,7 +104,7 @@ def _section(section: str, only: str, effort: Effort, say: Callable[[str], None]
             yield outcome
 
 
-def _process(section: str, only: str, effort: Effort, skip: int, log: Path) -> str:
+def _process(section: str, only: str, effort: Effort, skip: int, log: Path, say: Callable[[str], None]) -> str:
     """Run a section in a process; say how that ended, if it did not end well."""
     paths = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     words = ["--worker", section, "--only", only, "--scale", str(effort.scale), "--seed", str(effort.seed)]
@@ -120,7 +120,7 @@ def _process(section: str, only: str, effort: Effort, skip: int, log: Path) -> s
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        late = _watch(process, log)
+        late = _watch(process, log, say)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # children that were left behind
         output.seek(0)
@@ -130,14 +130,18 @@ def _process(section: str, only: str, effort: Effort, skip: int, log: Path) -> s
     return f"the process died with {process.returncode}: {end}" if process.returncode else ""
 
 
-def _watch(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Wait for a process, and end it if the attack that it is at takes far too long."""
+def _watch(process: "subprocess.Popen[bytes]", log: Path, say: Callable[[str], None]) -> str:
+    """Wait for a process, say what it begins, and end it if the attack that it is at takes far too long."""
+    seen = 0
     while process.poll() is None:
         time.sleep(0.2)
         if not log.exists():
             continue
         lines = log.read_text(encoding="utf-8").splitlines()
-        last = json.loads(lines[-1]) if lines else {}
+        for line in map(json.loads, lines[seen:]):
+            if "begun" in line:
+                say(f"{line['begun']} …")
+        seen, last = len(lines), json.loads(lines[-1]) if lines else {}
         if "begun" in last and time.time() - log.stat().st_mtime > last["limit"] + GRACE:
             process.kill()
             process.wait()

@@ -489,13 +489,13 @@ ATTACKS = (
         "kill: writers",
         "kill -9 while a file is written over an old one: the old or the new one is whole, and nothing stays",
         killed_writers,
-        400,
+        900,
     ),
     Attack(
         "kill: commands",
         "kill -9 at any time, then the same command: the same bits as without, and nothing stays",
         killed_commands,
-        400,
+        900,
     ),
     Attack(
         "full disk: writers",

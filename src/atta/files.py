@@ -36,6 +36,7 @@ _UMASK = os.umask(0o022)
 os.umask(_UMASK)  # asking for the mask means setting it
 
 NAME_BYTES = 255  # the longest name that file systems take
+PATH_BYTES = 4095
 DAY = 86400.0  # after which what another machine left unfinished is taken for lost
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """What goes wrong with a place and not with what is written there."""
@@ -50,11 +51,12 @@ _open: set[Path] = set()  # what this process is writing
 
 
 @contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+def whole_file(path: str | os.PathLike[str], *, apart: bool = False) -> Iterator[Path]:
     """Yield a temporary path in the same folder and rename it to `path` when the block ends without an error.
 
     A reader, or a run that is stopped half-way, sees the old file or the new one and never a part. The link that a path may be
-    stays, and what it leads to is replaced. A device or a pipe is given the whole when all of it is there.
+    stays, and what it leads to is replaced. A device or a pipe is given the whole when all of it is there. A library that lays
+    files of its own beside the one it writes is given a folder `apart`, so that nothing of them stays after a kill.
     """
     path = named(path)
     if path.is_dir():
@@ -67,10 +69,13 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
             _pour(part, place)
         return
     with _beside(place, path) as part:
-        yield part
-        part.chmod(0o666 & ~_UMASK)  # some libraries write files that only their owner can read
-        _flush(part)
-        part.replace(place)
+        file = part / "file" if apart else part
+        if apart:
+            part.mkdir()
+        yield file
+        file.chmod(0o666 & ~_UMASK)  # some libraries write files that only their owner can read
+        _flush(file)
+        file.replace(place)
         _flush_folder(place.parent)
 
 
@@ -104,6 +109,11 @@ def alone(folder: Path) -> Iterator[None]:
 def named(path: str | os.PathLike[str]) -> Path:
     """Return the path, if no file system would refuse it for its name alone."""
     path = Path(path)
+    try:
+        if (size := len(os.fsencode(path))) > PATH_BYTES:
+            raise InputError(f"expected a path of at most {PATH_BYTES} bytes, got one of {size}: {str(path)[:40]}…")
+    except UnicodeEncodeError:
+        raise InputError(f"expected the name of a file, got {str(path)!r}, which no file can have") from None
     for name in path.parts:
         if "\0" in name:
             raise InputError(f"expected the name of a file, got {str(path)!r}, which has a zero byte in it")
@@ -182,7 +192,7 @@ def _reason(error: BaseException, part: Path) -> int | None:
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno is not None:
-            here = isinstance(seen.filename, (str, os.PathLike)) and Path(seen.filename) == part
+            here = isinstance(seen.filename, (str, os.PathLike)) and Path(seen.filename) in (part, part / "file")
             if seen.errno in DISK or here:
                 return seen.errno
         elif not isinstance(seen, InputError):

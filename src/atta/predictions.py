@@ -28,10 +28,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from atta.files import check_digest, digest, named, whole_file
+from atta.files import check_digest, digest, named, readable, whole_file
 from atta.html import html_table
 from atta.labels import numbers_of
-from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits
+from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits, dense
 
 VIEW_PREFIX = "view."
 REHEARSAL = "rehearse-"
@@ -74,7 +74,7 @@ class Predictions:
             raise InputError(f"views must be a mapping from kinds of view to their logits, got {type(views).__name__}")
         checked = {}
         for name, given in views.items():
-            if not isinstance(name, str) or not name:
+            if not isinstance(name, str) or not name or readable(name) != name:
                 raise InputError(f"a kind of view needs a name, got {name!r}")
             view = _as_logits(given, f"view {name!r}")
             if view.ndim != 3:
@@ -203,7 +203,7 @@ def as_labels(labels: Any, *, images: int, classes: int, names: Sequence[str] = 
             raise InputError(f"labels must be class numbers where no class names are known, got {str(labels[0])!r}")
         found = numbers_of(map(str, labels), names)
         labels = [found[str(label)] for label in labels]
-    tensor = _as_tensor(labels, "labels must be a list, an array or a tensor of class numbers")
+    tensor = _as_tensor(labels, "labels", "a list, an array or a tensor of class numbers")
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise InputError(f"labels must be integers, got {tensor.dtype}")
     if tensor.ndim != 1:
@@ -260,7 +260,7 @@ class Record:
             labels = labels.to(predictions.logits.device)
         object.__setattr__(self, "predictions", predictions)
         object.__setattr__(self, "labels", labels)
-        object.__setattr__(self, "origin", {str(key): str(value) for key, value in origin.items()})
+        object.__setattr__(self, "origin", {readable(str(key)): readable(str(value)) for key, value in origin.items()})
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -383,7 +383,7 @@ def write_tensors(
         text[HASH] = "sha256"
         text[DIGEST] = digest(text, buffers(apart))
     try:
-        with whole_file(path) as part:
+        with whole_file(path, apart=True) as part:  # safetensors writes another file beside it, and renames that
             save_file(apart, part, text)
             _sort_metadata(part)
     except (SafetensorError, OSError) as error:
@@ -422,14 +422,15 @@ def _sort_metadata(path: Path) -> None:
             file.write(text.ljust(size))
 
 
-def _as_tensor(values: Any, expected: str) -> Tensor:
+def _as_tensor(values: Any, name: str, expected: str) -> Tensor:
     if isinstance(values, np.ndarray):  # torch shares the memory of one that is contiguous and writeable only
         values = np.require(values, requirements=["C", "W"])
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
     try:
-        return torch.as_tensor(values)
+        tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise InputError(f"{expected}, got {type(values).__name__} ({error})") from None
+        raise InputError(f"{name} must be {expected}, got {type(values).__name__} ({error})") from None
+    return dense(tensor, name)
 
 
 def _as_index(rows: Rows, images: int) -> slice | Tensor:
@@ -438,7 +439,7 @@ def _as_index(rows: Rows, images: int) -> slice | Tensor:
         return rows  # a slice copies nothing
     try:
         numbers = list(range(images)[rows]) if isinstance(rows, slice) else rows
-        index = torch.arange(images)[_as_tensor(numbers, "rows must be numbers").cpu()]
+        index = torch.arange(images)[_as_tensor(numbers, "rows", "numbers").cpu()]
     except (IndexError, InputError):
         index = torch.empty(0)
     if index.ndim != 1 or index.numel() == 0:
@@ -447,7 +448,7 @@ def _as_index(rows: Rows, images: int) -> slice | Tensor:
 
 
 def _as_logits(values: Any, name: str) -> Tensor:
-    tensor = _as_tensor(values, f"{name} must be an array or a tensor of numbers")
+    tensor = _as_tensor(values, name, "an array or a tensor of numbers")
     if tensor.dtype not in FLOATS:
         raise InputError(f"{name} must be floating-point numbers, got {tensor.dtype}")
     return tensor.detach()

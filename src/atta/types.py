@@ -13,6 +13,7 @@
 
 from typing import TypeAlias
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -29,6 +30,7 @@ __all__ = [
     "Shares",
     "ViewLogits",
     "ViewWeights",
+    "dense",
 ]
 
 Images: TypeAlias = Float[Tensor, "n c h w"]
@@ -45,3 +47,11 @@ ViewWeights: TypeAlias = Float[Tensor, "m #k"]
 Shares: TypeAlias = Float[Tensor, "n"]
 """The part of each answer that the views are given."""
 Scalar: TypeAlias = Float[Tensor, ""]
+
+
+def dense(tensor: Tensor, name: str) -> Tensor:
+    """Return the tensor, if its numbers lie in memory one beside the other; `name` is what a refusal calls them."""
+    if tensor.layout != torch.strided or tensor.is_meta:
+        kind = "a tensor of the meta device, which holds none" if tensor.is_meta else f"a tensor of layout {tensor.layout}"
+        raise InputError(f"{name}: expected numbers in memory, got {kind}{'' if tensor.is_meta else '; see Tensor.to_dense'}")
+    return tensor

@@ -134,9 +134,8 @@ def test_sets_work_on_top_of_any_calibrator() -> None:
     ("settings", "message"),
     [
         ({"coverage": 1.0}, "coverage must lie between 0 and 1"),
-        ({"score": "best"}, "score must be one of threshold, aps, raps, got 'best'"),
-        ({"penalty": -1.0}, "penalty must not be negative"),
-        ({"allowed": 0}, "allowed at least 1"),
+        ({"penalty": -1.0}, "penalty must be a number ≥ 0, got -1.0"),
+        ({"allowed": 0}, "allowed must be a whole number ≥ 1, got 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], message: str) -> None:

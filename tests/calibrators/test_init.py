@@ -54,33 +54,46 @@ BAD = {
     "Predictions(torch.zeros(2, 3), views=None)": ("views must be a mapping from kinds of view to their logits, got NoneType"),
     "VATTA(optimizer='sgd')": "optimizer must be one of lbfgs, adam, got 'sgd'",
     "MATTA(space='odds')": "space must be one of logits, probabilities, got 'odds'",
-    "VATTA(start='1/n')": "start must be one of 1/m, 1/k, got '1/n'",
-    "VATTA(start=float('nan'))": "start must be '1/m', '1/k' or a finite number, got nan",
-    "MATTA(epochs=0)": "epochs must be positive, got 0",
-    "MATTA(batch=-1)": "batch must be positive, got -1",
-    "MATTA(lr=0.0)": "lr must be positive, got 0.0",
-    "MATTA(decay=-1.0)": "decay must not be negative, got -1.0",
-    "VATTA(step=0)": "step must lie in (0, 1] or be None for the closed form, got 0",
-    "VATTA(step=1.5)": "step must lie in (0, 1] or be None for the closed form, got 1.5",
+    "VATTA(start='1/n')": "start must be one of 1/m, 1/k or a number ≥ -1e9 and ≤ 1e9, got '1/n'",
+    "VATTA(start=float('nan'))": "start must be one of 1/m, 1/k or a number ≥ -1e9 and ≤ 1e9, got nan",
+    "MATTA(epochs=0)": "epochs must be a whole number ≥ 1, got 0",
+    "MATTA(batch=-1)": "batch must be a whole number ≥ 1, got -1",
+    "MATTA(lr=0.0)": "lr must be a number > 0, got 0.0",
+    "MATTA(decay=-1.0)": "decay must be a number ≥ 0, got -1.0",
+    "VATTA(step=0)": "step must be a number > 0 and ≤ 1 or None, got 0",
+    "VATTA(step=1.5)": "step must be a number > 0 and ≤ 1 or None, got 1.5",
     "VATTA(views='flip')": "views must be a list of kinds, such as ['flip'], got the text 'flip'",
     "MeanTTA(views='flip')": "views must be a list of kinds, such as ['flip'], got the text 'flip'",
     "AdaptiveTTA(objective='accuracy')": "objective must be one of brier, nll, ece, got 'accuracy'",
-    "AdaptiveTTA(step=-0.1)": "step must lie in (0, 1] or be None for the closed form, got -0.1",
-    "Histogram(bins=0)": "bins must be at least 1, got 0",
-    "Dirichlet(grid='fine')": "grid must be 'coarse', 'authors' or pairs of (λ, μ), got 'fine'",
+    "AdaptiveTTA(step=-0.1)": "step must be a number > 0 and ≤ 1 or None, got -0.1",
+    "Histogram(bins=0)": "bins must be a whole number ≥ 1 and ≤ 1000000, got 0",
+    "Dirichlet(grid='fine')": "grid must be one of coarse, authors or a list, got 'fine'",
     "Dirichlet(grid=[])": "grid must hold pairs (λ, μ), finite and neither negative, got []",
     "Dirichlet(grid=[(1.0, -1.0)])": "grid must hold pairs (λ, μ), finite and neither negative, got [(1.0, -1.0)]",
     "Dirichlet(grid=[1.0, 2.0])": "grid must hold pairs (λ, μ), finite and neither negative, got [1.0, 2.0]",
-    "Dirichlet(folds=1)": "folds must be at least 2, got 1",
+    "Dirichlet(folds=1)": "folds must be a whole number ≥ 2, got 1",
     "SelectiveVATTA(blend='m-atta')": "blend must be one of c-atta, v-atta, got 'm-atta'",
-    "SelectiveVATTA(passes=0.5)": "passes must be how many an image may take on average, at least 1, got 0.5",
-    "SequentialVATTA(passes='few')": "passes must be how many an image may take on average, at least 1, got 'few'",
+    "SelectiveVATTA(passes=0.5)": "passes must be a number ≥ 1 and ≤ 1e9, got 0.5",
+    "SequentialVATTA(passes='few')": "passes must be a number ≥ 1 and ≤ 1e9, got 'few'",
     "ShrunkMATTA(strengths=[])": "strengths must be numbers, positive and finite (∞ is always tried), got []",
     "ShrunkMATTA(strengths=[0.0])": "strengths must be numbers, positive and finite (∞ is always tried), got [0.0]",
     "ShrunkMATTA(strengths=5.0)": "strengths must be numbers, positive and finite (∞ is always tried), got 5.0",
-    "ShrunkMATTA(folds=1)": "folds must be at least 2, got 1",
+    "ShrunkMATTA(folds=1)": "folds must be a whole number ≥ 2, got 1",
     "ShrunkMATTA(views='flip')": "views must be a list of kinds, such as ['flip'], got the text 'flip'",
-    "ShrunkMATTA(step=2)": "step must lie in (0, 1] or be None for the closed form, got 2",
+    "ShrunkMATTA(step=2)": "step must be a number > 0 and ≤ 1 or None, got 2",
+    "MATTA(epochs=None)": "epochs must be a whole number ≥ 1, got None",
+    "MATTA(seed=1.5)": "seed must be a whole number ≥ -9223372036854775808 and ≤ 9223372036854775807, got 1.5",
+    "MATTA(space=['logits'])": "space must be one of logits, probabilities, got ['logits']",
+    "VATTA(lr=True)": "lr must be a number > 0, got True",
+    "VATTA(views=5)": "views must be a list of kinds, such as ['flip'], got 5",
+    "Isotonic(pooled=torch.ones(2))": "pooled must be True or False, got tensor([1., 1.])",
+    "MeanTTA(original='no')": "original must be True or False, got 'no'",
+    "Conformal(score='best')": "score must be one of threshold, aps, raps, got 'best'",
+    "Conformal(penalty='a')": "penalty must be a number ≥ 0, got 'a'",
+    "find_method('v-atta', epochs=2.5)": "v-atta: epochs must be a whole number ≥ 1, got 2.5",
+    "find_method('v-atta', step='abc')": "v-atta: step must be a number > 0 and ≤ 1 or None, got 'abc'",
+    "find_method(['v-atta'])": f"unknown method ['v-atta']. Did you mean 'v-atta'? Known: {', '.join(METHODS)}",
+    "evaluate(torch.full((2, 2), 0.5), [0, 1], metrics=5)": "metrics must be a list or None, got 5",
     "VATTA().fit(torch.zeros(3, 4), [0, 1, 2])": (
         "v-atta takes atta.Predictions (of logits and views, or a record's .predictions), got Tensor"
     ),
@@ -99,7 +112,8 @@ def test_what_is_wrong_is_said_in_a_sentence():
     script = """
 import json, sys, torch
 from atta.calibrators import *
-from atta import InputError, Predictions, Record
+from atta.calibrators.conformal import Conformal
+from atta import InputError, Predictions, Record, evaluate
 answers = {}
 for expression in json.load(sys.stdin):
     try:
@@ -126,6 +140,7 @@ def edit(source: Path, target: Path, *, tensors: dict | None = None, about: dict
 
 
 DAMAGE = {
+    "a format of 5000 digits": ({"format_version": "9" * 5000}, r"has format version 999999999, this atta reads up to 1"),
     "newer format": ({"format_version": "2"}, r"has format version 2, this atta reads up to 1: install a newer one"),
     "foreign format": ({"format": "other"}, r"is not a calibrator: expected format 'atta.calibrator', got 'other'"),
     "not JSON": ({"about_text": "{"}, r"is damaged"),

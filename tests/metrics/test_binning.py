@@ -82,8 +82,11 @@ def test_a_pile_of_exact_ones_fills_one_bin_of_equal_mass() -> None:
 
 def test_bins_say_what_they_expected_and_what_came() -> None:
     half, one = torch.tensor([0.5]), torch.tensor([1.0])
-    with pytest.raises(InputError, match="count: expected at least 1 bin, got 0"):
+    with pytest.raises(InputError, match="count must be a whole number ≥ 1 and ≤ 1000000, got 0"):
         bins(half, one, count=0)
+    with pytest.raises(InputError, match="count must be a whole number ≥ 1 and ≤ 1000000, got None"):
+        bins(half, one, count=None)
+    assert bins(half, one, count=np.int64(2)).counts.tolist() == [1, 0]
     with pytest.raises(InputError, match=r"got shapes \(1,\) and \(2,\)"):
         bins(half, torch.ones(2))
     with pytest.raises(InputError, match=r"got shapes \(0,\) and \(0,\)"):

@@ -168,10 +168,14 @@ def test_of_one_image_among_many_a_resample_may_hold_none() -> None:
 
 def test_bad_input_is_refused_in_a_sentence() -> None:
     probs, labels = sample(10)
-    with pytest.raises(InputError, match=r"confidence: expected a number between 0 and 1, such as 0\.95, got 95"):
+    with pytest.raises(InputError, match="confidence must be a number > 0 and < 1, got 95"):
         bootstrap(probs, labels, confidence=95.0)
-    with pytest.raises(InputError, match="resamples: expected at least 2, got 1"):
+    with pytest.raises(InputError, match="resamples must be a whole number ≥ 2, got 1"):
         bootstrap(probs, labels, resamples=1)
+    with pytest.raises(InputError, match="resamples must be a whole number ≥ 2, got 'many'"):
+        bootstrap(probs, labels, resamples="many")
+    with pytest.raises(InputError, match="seed must be a whole number ≥ 0, got -1"):
+        paired(probs, probs, labels, seed=-1)
     with pytest.raises(InputError, match="Did you mean 'brier'"):
         bootstrap(probs, labels, metrics=["brjer"])
     with pytest.raises(InputError, match="probs_b: expected 10 images as in probs_a, got 9"):

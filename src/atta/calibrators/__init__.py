@@ -41,6 +41,7 @@ from atta.calibrators.selective import SelectiveVATTA, SequentialVATTA, StagedBl
 from atta.calibrators.shrunk import ShrunkMATTA
 from atta.errors import InputError, first_line, suggest
 from atta.predictions import Predictions, read_tensors
+from atta.settings import shown
 
 __all__ = [
     "CALIBRATORS",
@@ -111,18 +112,18 @@ def find_method(name: str, /, **settings: Any) -> Method:
     >>> find_method("mean-tta", views=["flip", "crop"])
     MeanTTA(views=('flip', 'crop'), original=True)
     """
-    if name not in METHODS:
-        raise InputError(f"unknown method {name!r}.{suggest(name, METHODS)} Known: {', '.join(METHODS)}")
+    if not isinstance(name, str) or name not in METHODS:
+        raise InputError(f"unknown method {shown(name)}.{suggest(name, METHODS)} Known: {', '.join(METHODS)}")
     known = {field.name: field.default for field in dataclasses.fields(METHODS[name])}
-    for setting, value in settings.items():
+    for setting in settings:
         if setting not in known:
             hint = suggest(setting, known)
             raise InputError(f"{name} has no setting {setting!r}.{hint} It has: {', '.join(known) or 'none'}")
-        if type(known[setting]) is int and type(value) is not int:
-            raise InputError(f"{name}: {setting} must be a whole number, got {value!r}")
     try:
         method = METHODS[name](**settings)
         hash(method)  # the settings are kept, and looked things up by
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
     except TypeError as error:
         given = ", ".join(f"{setting}={value!r}" for setting, value in settings.items())
         raise InputError(f"{name} cannot be set so: {given} ({error})") from None

@@ -5,26 +5,25 @@ Two ways to fit: Adam, as the paper does, many fits of one shape side by side; o
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, base_probs, check_choice, check_step
+from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, base_probs
 from atta.calibrators.fitting import descend, minimize, nll
 from atta.calibrators.scaling import scaled
 from atta.calibrators.slopes import nll_slopes
-from atta.errors import InputError
 from atta.functional import Space, blend, fuse, guarded_blend, largest_share, leader, weighted_sum
 from atta.predictions import Predictions, mean_views, repeat_mean
+from atta.settings import Count, Seed, Step
 from atta.types import Labels, Logits, Probs, RepeatLogits, ViewLogits
 
-SPACES = get_args(Space)
+Start: TypeAlias = Literal["1/m", "1/k"] | Annotated[float, "≥ -1e9", "≤ 1e9"]
 LIMIT = {"limit": (0.0, 1.0)}
 # The guard caps what a mistake can cost, so that with few mistakes to learn from more certainty may seem better without end.
 # Weights add up to one over the temperature: beyond RUNAWAY they are fitted again, as if drawn with deviation PRIOR.
@@ -96,31 +95,16 @@ class _Atta(ViewMethod):
     """
 
     optimizer: Literal["lbfgs", "adam"]
-    start: Literal["1/m", "1/k"] | float
-    epochs: int = 500
-    batch: int = 500
-    lr: float = 1e-3
-    decay: float = 1e-5
-    step: float | None = None
+    start: Start
+    epochs: Count = 500
+    batch: Count = 500
+    lr: Annotated[float, "> 0"] = 1e-3
+    decay: Annotated[float, "≥ 0"] = 1e-5
+    step: Step = None
     space: Space = "logits"
-    seed: int = 0
+    seed: Seed = 0
 
     polish: ClassVar[bool] = True  # whether a fit to convergence goes to the bottom of the kinks of the share, too
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("optimizer", self.optimizer, ("lbfgs", "adam"))
-        check_choice("space", self.space, SPACES)
-        if isinstance(self.start, str):
-            check_choice("start", self.start, ("1/m", "1/k"))
-        elif not math.isfinite(self.start):
-            raise InputError(f"start must be '1/m', '1/k' or a finite number, got {self.start}")
-        for name in ("epochs", "batch", "lr"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} must be positive, got {getattr(self, name)}")
-        if not self.decay >= 0:
-            raise InputError(f"decay must not be negative, got {self.decay}")
-        check_step(self.step)
 
     @abstractmethod
     def width(self, classes: int) -> int:
@@ -212,7 +196,7 @@ class MATTA(_Atta):
     """
 
     optimizer: Literal["lbfgs", "adam"] = "adam"
-    start: Literal["1/m", "1/k"] | float = "1/k"
+    start: Start = "1/k"
 
     name: ClassVar[str] = "m-atta"
     summary: ClassVar[str] = "a learned weight for each kind of view and class (Conde et al. 2023)"
@@ -232,7 +216,7 @@ class VATTA(_Atta):
     """V-ATTA: a weight for each kind of view. By default fitted to convergence, in well under a second."""
 
     optimizer: Literal["lbfgs", "adam"] = "lbfgs"
-    start: Literal["1/m", "1/k"] | float = "1/m"
+    start: Start = "1/m"
 
     name: ClassVar[str] = "v-atta"
     summary: ClassVar[str] = "a learned weight for each kind of view (Conde et al. 2023)"

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from atta.calibrators.atta import LIMIT
-from atta.calibrators.base import Calibrator, ViewMethod, base_probs, check_choice, check_step
+from atta.calibrators.base import Calibrator, ViewMethod, base_probs
 from atta.calibrators.fitting import minimize, nll
 from atta.calibrators.scaling import fit_temperature
 from atta.functional import blend, guarded_blend, largest_share
 from atta.metrics.binning import COUNT, bin_index, even_edges
 from atta.predictions import Predictions, repeat_mean
+from atta.settings import Step
 from atta.types import Labels, Logits, Probs, RepeatLogits, ViewLogits
 
 
@@ -100,15 +101,10 @@ class AdaptiveTTA(ViewMethod):
     """
 
     objective: Literal["brier", "nll", "ece"] = "brier"
-    step: float | None = None
+    step: Step = None
 
     name: ClassVar[str] = "adaptive-tta"
     summary: ClassVar[str] = "weighted mean of the views' probabilities (Conde & Premebida 2022, reconstructed)"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("objective", self.objective, OBJECTIVES)
-        check_step(self.step)
 
     def kinds_of(self, predictions: Predictions) -> tuple[str, ...]:
         """Return the kinds of view to use, by default its authors' where they are."""

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from atta.errors import InputError, advise
 from atta.predictions import Predictions, as_labels, look_like_probabilities, write_tensors
+from atta.settings import check, hints, shown
 from atta.types import Labels, Logits, Probs, RepeatLogits
 
 FORMAT = "atta.calibrator"
@@ -44,6 +45,12 @@ class Method(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Check every setting by its annotation; what those cannot say, a method says after this."""
+        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name, value in check(settings, hints(type(self))).items():
+            object.__setattr__(self, name, value)
 
     @property
     def keeps_class(self) -> bool:
@@ -99,9 +106,12 @@ class ViewMethod(Method):
     def __post_init__(self) -> None:
         if isinstance(self.views, str):  # which is a sequence, of letters
             raise InputError(f"views must be a list of kinds, such as [{self.views!r}], got the text {self.views!r}")
+        if not isinstance(self.views, Iterable | None):
+            raise InputError(f"views must be a list of kinds, such as ['flip'], got {shown(self.views)}")
         object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
         if odd := [kind for kind in self.views or () if not isinstance(kind, str)]:
-            raise InputError(f"views must be a list of kinds, such as ['flip'], got {odd[0]!r} in it")
+            raise InputError(f"views must be a list of kinds, such as ['flip'], got {shown(odd[0])} in it")
+        super().__post_init__()
 
     @property
     def needs_views(self) -> bool:
@@ -267,7 +277,8 @@ def check_format(header: Mapping[str, str], path: str | os.PathLike[str]) -> Non
     if header.get("format") != FORMAT:
         raise InputError(f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}")
     version = header.get("format_version", "")
-    if not version.isdecimal() or int(version) > FORMAT_VERSION:
+    if not version.isdecimal() or len(version) > 9 or int(version) > FORMAT_VERSION:
+        version = version[:9]
         raise InputError(f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one")
 
 
@@ -279,15 +290,3 @@ def _computing_dtype(predictions: Predictions) -> torch.dtype:
 def base_probs(logits: Logits) -> Probs:
     """Return softmax(logits): what the network itself says."""
     return logits.softmax(dim=-1)
-
-
-def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Refuse a setting that is none of the choices."""
-    if value not in choices:
-        raise InputError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
-
-
-def check_step(step: float | None) -> None:
-    """Refuse a grid of the share that has no point in (0, 1]."""
-    if step is not None and not 0 < step <= 1:
-        raise InputError(f"step must lie in (0, 1] or be None for the closed form, got {step}")

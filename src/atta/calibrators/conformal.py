@@ -22,22 +22,23 @@ which the network is sure.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from atta.calibrators.base import check_choice
 from atta.errors import InputError
 from atta.metrics.per_image import as_tensor, chunks, validate
 from atta.predictions import as_labels
+from atta.settings import Count, check_one, hints, shown
 from atta.types import Labels, Probs
 
-SCORES = ("threshold", "aps", "raps")
+Score: TypeAlias = Literal["threshold", "aps", "raps"]
+SCORES = get_args(Score)
 KEPT = 2000  # scores that a classifier remembers
 
 
@@ -58,19 +59,20 @@ class Conformal:
     """
 
     coverage: float | Sequence[float] = 0.95
-    score: str = "threshold"
-    penalty: float = 0.01
-    allowed: int = 1
+    score: Score = "threshold"
+    penalty: Annotated[float, "≥ 0"] = 0.01
+    allowed: Count = 1
 
     def __post_init__(self) -> None:
-        if not isinstance(self.coverage, int | float | str):
+        for name in ("score", "penalty", "allowed"):
+            object.__setattr__(self, name, check_one(name, getattr(self, name), hints(Conformal)[name]))
+        if isinstance(self.coverage, Iterable) and not isinstance(self.coverage, str):
             object.__setattr__(self, "coverage", tuple(self.coverage))
         promised = self.coverage if isinstance(self.coverage, tuple) else (self.coverage,)
         if not promised or not all(isinstance(one, float) and 0 < one < 1 for one in promised):
-            raise InputError(f"coverage must lie between 0 and 1, such as 0.95, or be a list of such, got {self.coverage!r}")
-        check_choice("score", self.score, SCORES)
-        if not self.penalty >= 0 or self.allowed < 1:
-            raise InputError(f"penalty must not be negative and allowed at least 1, got {self.penalty} and {self.allowed}")
+            raise InputError(
+                f"coverage must lie between 0 and 1, such as 0.95, or be a list of such, got {shown(self.coverage)}"
+            )
 
     def fit(self, probs: Any, labels: Any, *, simplex: bool = True) -> "ConformalSets | dict[float, ConformalSets]":
         """Find the threshold from the probabilities of labelled images that the calibrator was not fitted on.

@@ -20,10 +20,10 @@ from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from atta.calibrators.base import Calibrator, Method, base_probs
-from atta.errors import InputError
 from atta.functional import MARGIN, guard_class
 from atta.metrics.binning import bin_index, even_edges
 from atta.predictions import Predictions
+from atta.settings import Cells
 from atta.types import Labels, Logits, Probs, RepeatLogits
 
 
@@ -159,16 +159,12 @@ def _isotonic_knots(probs: Tensor, hits: Tensor) -> tuple[np.ndarray, np.ndarray
 class Histogram(_MapMethod):
     """Histogram binning: each probability becomes the accuracy of its bin."""
 
-    bins: int = 15
+    bins: Cells = 15
     pooled: bool = True
     normalize: bool = True
 
     name: ClassVar[str] = "histogram"
     summary: ClassVar[str] = "the accuracy of the bin a probability falls into (Zadrozny & Elkan 2001)"
-
-    def __post_init__(self) -> None:
-        if self.bins < 1:
-            raise InputError(f"bins must be at least 1, got {self.bins}")
 
     def learn(self, predictions: Predictions, labels: Labels) -> Steps:
         """Count hits by bin; a bin that no validation probability falls into keeps its midpoint."""

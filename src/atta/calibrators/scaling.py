@@ -22,6 +22,7 @@ from atta.calibrators.fitting import cholesky, fold_weights, folds, laplace_smoo
 from atta.errors import InputError
 from atta.functional import guard_class
 from atta.predictions import Predictions
+from atta.settings import Folds, Seed, shown
 from atta.types import Labels, Logits, Probs, RepeatLogits
 
 Pair: TypeAlias = tuple[float, float]
@@ -121,8 +122,8 @@ class Dirichlet(Method):
     """
 
     grid: Literal["coarse", "authors"] | Sequence[Sequence[float]] = "coarse"
-    folds: int = 5
-    seed: int = 0
+    folds: Folds = 5
+    seed: Seed = 0
 
     name: ClassVar[str] = "dirichlet"
     summary: ClassVar[str] = "affine map of the log-probabilities, λ and μ cross-validated (Kull et al. 2019)"
@@ -133,19 +134,15 @@ class Dirichlet(Method):
         return False
 
     def __post_init__(self) -> None:
-        if self.folds < 2:
-            raise InputError(f"folds must be at least 2, got {self.folds}")
-        if isinstance(self.grid, str):
-            if self.grid not in ("coarse", "authors"):
-                raise InputError(f"grid must be 'coarse', 'authors' or pairs of (λ, μ), got {self.grid!r}")
-            return
-        try:
-            pairs = tuple((float(lam), float(mu)) for lam, mu in self.grid)
-        except (TypeError, ValueError):
-            pairs = ()
-        if not pairs or not all(0 <= penalty < float("inf") for pair in pairs for penalty in pair):
-            raise InputError(f"grid must hold pairs (λ, μ), finite and neither negative, got {self.grid!r}")
-        object.__setattr__(self, "grid", pairs)
+        if not isinstance(self.grid, str):
+            try:
+                pairs = tuple((float(lam), float(mu)) for lam, mu in self.grid)
+            except (TypeError, ValueError):
+                pairs = ()
+            if not pairs or not all(0 <= penalty < float("inf") for pair in pairs for penalty in pair):
+                raise InputError(f"grid must hold pairs (λ, μ), finite and neither negative, got {shown(self.grid)}")
+            object.__setattr__(self, "grid", pairs)
+        super().__post_init__()
 
     def pairs(self, classes: int) -> list[tuple[float, float]]:
         """Return the pairs (λ, μ) to try."""

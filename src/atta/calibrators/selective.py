@@ -31,17 +31,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from atta.calibrators.atta import VATTA, ViewBlend
-from atta.calibrators.base import Calibrator, ViewMethod, base_probs, check_choice
+from atta.calibrators.base import Calibrator, ViewMethod, base_probs
 from atta.calibrators.convex import CATTA
 from atta.calibrators.scaling import fit_temperature, scaled
-from atta.errors import InputError
 from atta.functional import guarded_blend, weighted_sum
 from atta.predictions import Predictions, repeat_mean
 from atta.types import Labels, Logits, Probs, RepeatLogits, Shares
@@ -145,15 +144,8 @@ class _Staged(ViewMethod):
     With 1 pass they are temperature scaling, with as many as the blend takes they are the blend.
     """
 
-    passes: float | int = 1.7
+    passes: Annotated[float | int, "≥ 1", "≤ 1e9"] = 1.7
     blend: Literal["c-atta", "v-atta"] = "c-atta"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.passes, int | float) or not 1 <= self.passes < math.inf:
-            raise InputError(f"passes must be how many an image may take on average, at least 1, got {self.passes!r}")
-        object.__setattr__(self, "passes", float(self.passes))
-        check_choice("blend", self.blend, BLENDS)
 
     def whole(self, predictions: Predictions, labels: Labels) -> ViewBlend:
         """Fit the blend with every view."""

@@ -27,12 +27,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atta.calibrators.atta import LIMIT, PRIOR, SPACES, VATTA, ViewBlend
-from atta.calibrators.base import ViewMethod, base_probs, check_choice, check_step
+from atta.calibrators.atta import LIMIT, PRIOR, VATTA, ViewBlend
+from atta.calibrators.base import ViewMethod, base_probs
 from atta.calibrators.fitting import cholesky, folds, minimize
 from atta.errors import InputError
 from atta.functional import First, Space, fuse, largest_share, leader, mix
 from atta.predictions import Predictions, mean_views
+from atta.settings import Folds, Seed, Step, shown
 from atta.types import Labels, Probs, Scalar, ViewLogits, ViewWeights
 
 STIFF = 1e6  # stands for λ = ∞ in the folds: nothing moves by more than a few thousandths of a logit
@@ -82,27 +83,23 @@ class ShrunkMATTA(ViewMethod):
     """
 
     strengths: Sequence[float] = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0)
-    folds: int = 5
-    step: float | None = None
+    folds: Folds = 5
+    step: Step = None
     space: Space = "logits"
-    seed: int = 0
+    seed: Seed = 0
 
     name: ClassVar[str] = "shrunk-m-atta"
     summary: ClassVar[str] = "m-atta drawn towards v-atta, how far by cross-validation"
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choice("space", self.space, SPACES)
-        check_step(self.step)
-        if self.folds < 2:
-            raise InputError(f"folds must be at least 2, got {self.folds}")
         try:
             strengths = tuple(sorted({float(strength) for strength in self.strengths}, reverse=True))
         except (TypeError, ValueError):
             strengths = ()
         if not strengths or not all(0 < strength < math.inf for strength in strengths):
-            raise InputError(f"strengths must be numbers, positive and finite (∞ is always tried), got {self.strengths!r}")
+            raise InputError(f"strengths must be numbers, positive and finite (∞ is always tried), got {shown(self.strengths)}")
         object.__setattr__(self, "strengths", strengths)
+        super().__post_init__()
 
     @property
     def v_atta(self) -> VATTA:

@@ -39,7 +39,7 @@ Intervals = Annotated[
     bool,
     typer.Option("--intervals", help="Also print how sure each number is, and each difference to vanilla on the same images."),
 ]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers to this file; - prints them.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the numbers here; - prints them.")]
 RecordsFolder = Annotated[
     Path | None,
     typer.Option(metavar="FOLDER", help="Where records lie: cifar10.safetensors, cifar10_shift.safetensors, ..."),

@@ -40,6 +40,7 @@ from atta.networks.adapters import Normalized, TorchModel, as_logits, class_name
 from atta.networks.borrowing import dtype_of
 from atta.predictions import Predictions, Record, as_labels
 from atta.progress import counted
+from atta.settings import checked
 
 RUNG = 3
 """The severity that a ladder of rehearsals begins with."""
@@ -54,7 +55,7 @@ UNSEEN = (2, RUNG, 5)
 class Execution(TypedDict, total=False):
     """How the network is run. None of it changes what is asked of it; most of it changes the last bits of the answers."""
 
-    device: str | torch.device | None
+    device: str | int | torch.device | None
     """The model's own unless it is named."""
     batch_size: int | None
     """The most images a forward pass is given; None takes what is usual on the device."""
@@ -77,6 +78,7 @@ class Collecting(Execution, total=False):
     origin: Mapping[str, str] | None
 
 
+@checked
 def collect(
     model: object,
     images: object,

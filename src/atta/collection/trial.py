@@ -42,7 +42,7 @@ class Trial:
     probabilities: bool
 
 
-def as_device(asked: str | torch.device | None, network: nn.Module) -> torch.device:
+def as_device(asked: str | int | torch.device | None, network: nn.Module) -> torch.device:
     """The device that was asked for, if it is there; the network's own if none was."""
     return device_of(network) if asked is None else find_device(asked)
 

@@ -32,11 +32,13 @@ from atta.images.sources import Channels, StreamSource, as_source
 from atta.images.views import Policy
 from atta.networks.adapters import as_logits, class_names_of, normalised
 from atta.progress import bar, spoken
+from atta.settings import checked
 
 BUDGET = 4  # passes an image, if nobody says otherwise
 CHUNK = 256  # images read at a time
 
 
+@checked
 def calibrate(
     model: object,
     images: Any,

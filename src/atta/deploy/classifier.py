@@ -47,6 +47,7 @@ from atta.images.views import Policy, View
 from atta.networks.adapters import as_logits, normalised
 from atta.networks.borrowing import device_of, dtype_of
 from atta.networks.description import has_weights
+from atta.settings import check_one, checked
 
 
 class Details(NamedTuple):
@@ -81,6 +82,7 @@ class CalibratedClassifier(Estimator, OnHub):
     `preprocess` says how a photograph becomes such an image: `predict_proba` on files does it, and the network normalises.
     """
 
+    @checked
     def __init__(
         self,
         model: object,
@@ -93,6 +95,7 @@ class CalibratedClassifier(Estimator, OnHub):
         preprocess: Any = None,
     ) -> None:
         super().__init__()
+        check_one("calibrator", calibrator, Calibrator)
         if len(image_shape) != 3 or not all(side > 0 for side in image_shape):
             raise InputError(f"image_shape: expected (channels, height, width), got {tuple(image_shape)}")
         if class_names and len(class_names) != calibrator.classes:

@@ -12,16 +12,18 @@ from atta.figures.theme import ORANGE, PURPLE, SKY, alt, finished
 from atta.metrics.binning import reliability_bins
 from atta.metrics.per_image import Array, LabelArray, validate
 from atta.metrics.scores import evaluate
+from atta.settings import Cells, Count, checked
 
 
+@checked
 def reliability(
     probs: Array,
     labels: LabelArray,
     *,
-    bins: int = 15,
+    bins: Cells = 15,
     title: str = "",
     simplex: bool = True,
-    width: int = 320,
+    width: Count = 320,
     dark: bool = False,
 ) -> alt.TopLevelMixin:
     """Draw a reliability diagram: the accuracy in each bin of confidence, its gap to the confidence, its 95 % interval.
@@ -33,14 +35,15 @@ def reliability(
     return finished(diagram(_looked_at(probs, labels, bins, simplex), title, width), dark)
 
 
+@checked
 def compare_plot(
     methods: Any,
     labels: LabelArray,
     *,
-    bins: int = 15,
+    bins: Cells = 15,
     simplex: bool = True,
-    columns: int = 3,
-    width: int = 260,
+    columns: Count = 3,
+    width: Count = 260,
     dark: bool = False,
 ) -> alt.TopLevelMixin:
     """Draw the reliability diagrams of several methods on the same images side by side, with the same axes.

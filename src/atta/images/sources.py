@@ -32,6 +32,7 @@ from atta.errors import InputError
 from atta.images.layouts import IMAGES, files_of_images, folder_of_images, from_table, is_table
 from atta.images.preprocessing import Preprocess, upright
 from atta.images.sets import ImageSet
+from atta.types import dense
 
 Channels: TypeAlias = Literal["first", "last"] | None
 Range: TypeAlias = tuple[int, int]
@@ -94,7 +95,7 @@ class Source(ABC):
 
 def check_range(pixels: Tensor, where: Callable[[int], str]) -> None:
     """Make sure that floats lie in [0, 1] up to rounding, and name the first image that does not, as `where` does."""
-    low, high = (float(value) for value in pixels.aminmax())
+    low, high = (float(value) for value in dense(pixels, "pixels").aminmax())
     if low >= -_ROUNDING and high <= 1 + _ROUNDING:
         return
     rows = (~((pixels >= -_ROUNDING) & (pixels <= 1 + _ROUNDING))).flatten(1).any(dim=1).nonzero()
@@ -137,7 +138,7 @@ def _source(images: Any, channels: Channels, preprocess: Preprocess | None) -> S
             source.files = [path for i in range(len(encoded)) if (path := encoded.path(i)) is not None]
         return source
     if isinstance(images, Tensor | np.ndarray):
-        return ArraySource(images, channels)
+        return ArraySource(dense(images, "images") if isinstance(images, Tensor) else images, channels)
     if isinstance(images, IterableDataset):
         images = DataLoader(images, batch_size=32)
     if isinstance(images, DataLoader):
@@ -344,14 +345,15 @@ def _as_pixels(image: Any, channels: Channels, what: str) -> Tensor:
             )
         if image.dtype.kind not in "uf" or (image.dtype.kind == "u" and image.dtype != np.uint8):
             raise InputError(f"expected uint8 or floating point pixels in {what}, got {image.dtype}")
-        pixels = torch.from_numpy(np.array(image))  # A copy: it may be read-only, or lie on disk.
+        wide = np.uint8 if image.dtype == np.uint8 else np.float64 if image.dtype.itemsize > 4 else np.float32
+        pixels = torch.from_numpy(np.array(image, wide))  # A copy: it may be read-only, or lie on disk.
     elif isinstance(image, Tensor):
         pixels = image.detach()
     else:
         raise InputError(f"expected a tensor, a NumPy array or a Pillow image in {what}, got {type(image).__name__}")
     if pixels.dtype != torch.uint8 and not pixels.is_floating_point():
         raise InputError(f"expected uint8 or floating point pixels in {what}, got {pixels.dtype}")
-    if pixels.ndim < 3:
+    if pixels.ndim < 3 or 0 in pixels.shape[-3:]:
         raise InputError(f"expected an image of shape (c, h, w) in {what}, got {tuple(pixels.shape)}")
     if channels is None and pixels.shape[-1] in (1, 3) and pixels.shape[-3] not in (1, 3):
         raise InputError(

@@ -18,6 +18,7 @@ from atta.errors import InputError, suggest
 from atta.html import html_table
 from atta.images import transforms
 from atta.images.draws import draw_numbers
+from atta.settings import shown
 from atta.types import Images
 
 # ------------------------------------------------------------------------------------------------------------ views
@@ -238,7 +239,7 @@ class Policy:
         if repeated := [kind for kind in self.kinds if self.kinds.count(kind) > 1]:
             raise InputError(
                 f"A policy: expected each view once, with its repeats in front, got {repeated[0]!r} "
-                f"{len(repeated)} times in '{self}'."
+                f"{len(repeated)} times in {shown(str(self))}."
             )
 
     @classmethod
@@ -266,6 +267,8 @@ class Policy:
                 raise InputError(f"views: expected each view under its own name, got {view.name!r} under {name!r}.")
             if name in POLICIES or view != VIEWS.get(name, view):
                 raise InputError(f"views: expected a name that is not taken, got another {name!r}.")
+        if not isinstance(text, str):
+            raise InputError(f"A policy: expected text, such as 'flip + 5 crop', or a Policy, got {shown(text)}.")
         text = text.strip()
         if text in POLICIES:
             return POLICIES[text]
@@ -358,7 +361,7 @@ def _read_term(term: str, known: Mapping[str, View]) -> tuple[View, int]:
     """Read one term of a policy, such as `5 crop`."""
     match = re.fullmatch(rf"\s*(?:(-?\d{{1,12}})\s*(?:[*×]|x(?=\s))?)?\s*({_NAME})\s*", term)
     if not match:
-        raise InputError(f"A term of a policy: expected a view or a count and a view, such as '5 crop', got {term!r}.")
+        raise InputError(f"A term of a policy: expected a view or a count and a view, such as '5 crop', got {shown(term)}.")
     repeats, name = match.groups()
     if name in POLICIES:
         raise InputError(
@@ -366,7 +369,7 @@ def _read_term(term: str, known: Mapping[str, View]) -> tuple[View, int]:
             f"'{POLICIES[name]}'."
         )
     if name not in known:
-        raise InputError(f"A view or a policy: expected a name that is known, got {name!r}.{_hint(name, known)}")
+        raise InputError(f"A view or a policy: expected a name that is known, got {shown(name)}.{_hint(name, known)}")
     return known[name], int(repeats or 1)
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from atta.errors import InputError
 from atta.metrics.per_image import Array, as_tensor, check_unit
+from atta.settings import Cells, check_one, checked
 
 Table: TypeAlias = Float[Tensor, "3 *b"]
 """What each bin keeps of its images: how many, the sum of their confidence, how many are right."""
@@ -29,7 +30,8 @@ class Bins:
     accuracy: Float[Tensor, "b"]
 
 
-def bins(confidence: Array, correct: Array, *, count: int = COUNT, equal_mass: bool = False) -> Bins:
+@checked
+def bins(confidence: Array, correct: Array, *, count: Cells = COUNT, equal_mass: bool = False) -> Bins:
     """Sort images into `count` bins (a, b] of equal width, or of equal mass.
 
     Equal mass takes quantiles for edges. Images of equal confidence stay together: a network that says exactly 1.0 to
@@ -58,8 +60,7 @@ def bin_index(values: Float[Tensor, "*shape"], edges: Float[Tensor, "edges"]) ->
 
 def even_edges(count: int) -> Float[Tensor, "edges"]:
     """The edges of `count` bins of equal width."""
-    if count < 1:
-        raise InputError(f"count: expected at least 1 bin, got {count}")
+    count = check_one("count", count, Cells)
     # A division rounds once, so that 3/15 is the 0.2 a user writes; linspace adds rounded steps and misses 11/15.
     return torch.arange(count + 1, dtype=torch.float64) / count
 

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from atta.errors import InputError
+from atta.types import dense
 
 Array: TypeAlias = Tensor | np.ndarray
 LabelArray: TypeAlias = Tensor | np.ndarray | Sequence[Any]
@@ -104,7 +105,9 @@ def as_tensor(x: Any, name: str) -> Tensor:
             x = torch.as_tensor(array.astype(array.dtype.newbyteorder("="), copy=False))
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
             raise InputError(f"{name}: expected an array of numbers, got {type(x).__name__}: {error}") from error
-    tensor: Tensor = x.detach()
+    tensor = dense(x.detach(), name)
+    if tensor.is_complex():
+        raise InputError(f"{name}: expected real numbers, got {tensor.dtype}")
     return tensor.cpu() if tensor.device.type == "mps" else tensor  # which has no float64
 
 

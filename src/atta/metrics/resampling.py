@@ -24,7 +24,7 @@ image is told from its neighbours by its confidence only where an error makes it
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 import torch
@@ -36,20 +36,22 @@ from atta.errors import InputError
 from atta.metrics.binning import COUNT, GRID, bin_index, class_index, even_edges, mass_index, on_grid
 from atta.metrics.per_image import Array, Images, LabelArray, per_image, validate
 from atta.metrics.scores import METRICS, evaluate, known, measurable
+from atta.settings import checked
 
 CELLS = 2**21  # counts looked at together: 2 MB as bytes, 8 MB as they are multiplied
 RESAMPLES, CONFIDENCE = 1000, 0.95
 Interval: TypeAlias = tuple[float, float]
 
 
+@checked
 def bootstrap(
     probs: Array,
     labels: LabelArray | None = None,
     *,
     metrics: Iterable[str] | None = None,
-    resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
+    resamples: Annotated[int, "≥ 2"] = RESAMPLES,
+    confidence: Annotated[float, "> 0", "< 1"] = CONFIDENCE,
+    seed: Annotated[int, "≥ 0"] = 0,
     simplex: bool = True,
 ) -> dict[str, Interval]:
     """The interval of every metric, or of the named ones, as (low, high): what other test images would have changed.
@@ -57,7 +59,6 @@ def bootstrap(
     >>> bootstrap(torch.tensor([[0.75, 0.25]] * 100), [0] * 75 + [1] * 25, metrics=["accuracy"])
     {'accuracy': (0.66..., 0.83...)}
     """
-    _check(confidence)
     names = None if metrics is None else known(metrics)
     drawn = Resamples(validate(probs, labels)[0].shape[0], resamples, seed)
     found = replicates(probs, labels, drawn, metrics=names, simplex=simplex)
@@ -65,22 +66,22 @@ def bootstrap(
     return {name: (max(low, min(points[name], 0.0)), high) for name, (low, high) in intervals(points, found, confidence)}
 
 
+@checked
 def paired(
     probs_a: Array,
     probs_b: Array,
     labels: LabelArray | None = None,
     *,
     metrics: Iterable[str] | None = None,
-    resamples: int = RESAMPLES,
-    confidence: float = CONFIDENCE,
-    seed: int = 0,
+    resamples: Annotated[int, "≥ 2"] = RESAMPLES,
+    confidence: Annotated[float, "> 0", "< 1"] = CONFIDENCE,
+    seed: Annotated[int, "≥ 0"] = 0,
     simplex: bool = True,
 ) -> dict[str, Interval]:
     """The interval of each metric of `probs_a` less that of `probs_b`, answers to the same images, as (low, high).
 
     Where it excludes 0, the difference is not the luck of the test images.
     """
-    _check(confidence)
     names = None if metrics is None else known(metrics)
     a, b = (validate(probs, labels)[0] for probs in (probs_a, probs_b))
     if a.shape[0] != b.shape[0]:
@@ -103,11 +104,6 @@ def intervals(
     below, above = torch.quantile(spread, spread.new_tensor([tail, 1 - tail]), dim=1).tolist()
     for (name, point), low, high in zip(points.items(), below, above, strict=True):
         yield name, (point + min(low, 0.0), point + max(high, 0.0))
-
-
-def _check(confidence: float) -> None:
-    if not 0 < confidence < 1:
-        raise InputError(f"confidence: expected a number between 0 and 1, such as 0.95, got {confidence}")
 
 
 # --- Counts -----------------------------------------------------------------------------------------------------------

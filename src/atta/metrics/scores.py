@@ -38,6 +38,7 @@ from atta.errors import InputError, suggest
 from atta.metrics.binning import COUNT, GRID, Table, bin_index, class_index, even_edges, mass_index, on_grid, tally
 from atta.metrics.per_image import Array, Images, LabelArray, chunks, per_image, validate
 from atta.results.words import DIRECTION, Better
+from atta.settings import Cells, checked, shown
 
 # --- Formulas, from sums ----------------------------------------------------------------------------------------------
 
@@ -174,6 +175,7 @@ METRICS: dict[str, Metric] = {
 # --- One pass ---------------------------------------------------------------------------------------------------------
 
 
+@checked
 def evaluate(
     probs: Any,
     labels: Any = None,
@@ -181,7 +183,7 @@ def evaluate(
     *,
     simplex: bool = True,
     metrics: Iterable[str] | None = None,
-    count: int = COUNT,
+    count: Cells = COUNT,
 ) -> dict[str, float]:
     """All METRICS, or the named ones, in one pass; without labels (images of no known class) the entropies.
 
@@ -278,8 +280,8 @@ def known(names: Iterable[str]) -> list[str]:
     """Names of metrics, checked."""
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
-        if name not in METRICS:
-            raise InputError(f"metrics: expected some of {', '.join(METRICS)}, got {name!r}.{suggest(name, METRICS)}")
+        if not isinstance(name, str) or name not in METRICS:
+            raise InputError(f"metrics: expected some of {', '.join(METRICS)}, got {shown(name)}.{suggest(name, METRICS)}")
     return names
 
 

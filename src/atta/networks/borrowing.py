@@ -43,7 +43,7 @@ def dtype_of(model: nn.Module) -> torch.dtype:
     return next(dtypes, torch.float32)
 
 
-def find_device(name: str | torch.device, called: str = "device") -> torch.device:
+def find_device(name: str | int | torch.device, called: str = "device") -> torch.device:
     """The device of that name, if numbers can be had from it here; `called` is what whoever named it knows it by."""
     try:
         device = torch.device(name)

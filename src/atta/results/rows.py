@@ -196,8 +196,9 @@ class Results:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Results:
         """Read what `save` wrote."""
+        path = named(path)
         try:
-            content = json.loads(named(path).read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
         except (OSError, ValueError) as error:
