@@ -79,11 +79,16 @@ BAD = {
     "atta.collect(net, images, autocast='half')": "autocast must be True or False or a dtype, got 'half'",
     "atta.collect(net, images, batch_size='a')": "batch_size must be a whole number or None, got 'a'",
     "atta.collect(net, images, policy=None)": "policy must be text or a Policy, got None",
-    "atta.calibrate(net, images, [0] * 4, method=None)": "method must be text or a Method, got None",
+    "atta.calibrate(net, images, [0] * 4, method=None)": (
+        "method: expected a name, such as 'c-atta', or a method, such as atta.CATTA(), got None"
+    ),
     "atta.calibrate(net, images, [0] * 4, class_names=7)": "class_names must be a list, got 7",
     "atta.CalibratedClassifier(net, None, image_shape=(3, 8, 8))": "calibrator must be a Calibrator, got None",
     "atta.CalibratedClassifier(net, None, image_shape=5)": "image_shape must be a list, got 5",
-    "atta.Policy.parse(5)": "A policy: expected text, such as 'flip + 5 crop', or a Policy, got 5.",
+    "atta.Policy.parse(5)": (
+        "A view: expected a name of atta.VIEWS, an atta.View, or a transform of kornia, torchvision, albumentations, got 5; a "
+        "function of a batch of images becomes one by atta.View.of('name', function)."
+    ),
     "atta.collect(net, images.to_sparse())": (
         "images: expected numbers in memory, got a tensor of layout torch.sparse_coo; see Tensor.to_dense"
     ),

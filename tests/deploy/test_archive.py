@@ -445,7 +445,7 @@ FORGED = {
     "many": (lambda about: about.update(image_shape=[3, 65536, 65536]), "image_shape: expected"),
     "names": (lambda about: about.update(class_names=[1, 2, 3]), "class_names: expected a list of names"),
     "a name": (lambda about: about.update(class_names="abc"), "class_names: expected a list of names"),
-    "policy": (lambda about: about.update(policy=7), "A policy: expected text, .* got 7"),
+    "policy": (lambda about: about.update(policy=7), "the file is damaged: expected a policy as text, got 7"),
     "summary": (lambda about: about.update(summary=[1]), "is damaged"),
     "model": (lambda about: about.update(model="small_cnn"), "model: expected the description of a network"),
     "no model": (lambda about: about.pop("model"), "is damaged: KeyError 'model'"),

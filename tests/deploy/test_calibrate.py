@@ -161,7 +161,7 @@ def test_what_cannot_be_calibrated_is_refused(labels, settings, message):
         ({"policy": Policy(())}, "c-atta needs the logits of views"),
         ({"policy": "flip", "method": atta.MeanTTA(views=["crop"])}, "expected predictions with the views crop"),
         ({"policy": 2.5}, "expected a name of atta.VIEWS"),
-        ({"class_names": "abc"}, "class_names: expected a list of texts"),
+        ({"class_names": "abc"}, "class_names must be a list, got 'abc'"),
         ({"class_names": ["a", "b", "a"]}, "class_names: expected a different name for each class, got 'a' twice"),
         ({"class_names": ["a", "b"]}, "class_names: expected 3 or more, one a class, got 2"),
         ({"device": "gpu"}, "device: expected cpu"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import atta
 from atta.deploy import graphs
 from atta.deploy.graphs import open_graph
 from atta.errors import InputError
@@ -216,3 +217,48 @@ def test_another_graph_is_refused(tmp_path: Path) -> None:
     (tmp_path / "noise.onnx").write_bytes(b"noise")
     with pytest.raises(InputError, match="to be an ONNX model"):
         open_graph(tmp_path / "noise.onnx")
+
+
+def onnx_network(path: Path, *, batch: bool = True, softmax: bool = False) -> Path:
+    """A network as its maker exported it, in an older version of ONNX's operators than torch writes today."""
+    floats, make, generator = onnx.TensorProto.FLOAT, onnx.helper, np.random.default_rng(0)
+    weights = {"w": generator.normal(size=(4, 3, 3, 3)).astype("f"), "head": generator.normal(size=(4, 5)).astype("f")}
+    nodes = [
+        make.make_node("Conv", ["x", "w"], ["conv"], pads=[1, 1, 1, 1]),
+        make.make_node("Relu", ["conv"], ["relu"]),
+        make.make_node("ReduceMean", ["relu"], ["mean"], axes=[2, 3], keepdims=0),
+        make.make_node("MatMul", ["mean", "head"], ["logits"]),
+        *([make.make_node("Softmax", ["logits"], ["y"], axis=1)] if softmax else []),
+    ]
+    shapes = [("x", ["n" if batch else 2, 3, 8, 8]), ("y" if softmax else "logits", ["n" if batch else 2, 5])]
+    (x, y) = (make.make_tensor_value_info(name, floats, shape) for name, shape in shapes)
+    tensors = [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()]
+    graph = make.make_graph(nodes, "network", [x], [y], tensors)
+    onnx.save(make.make_model(graph, opset_imports=[make.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+def test_an_onnx_network_becomes_part_of_the_graph(tmp_path: Path, softmax: bool) -> None:
+    path = onnx_network(tmp_path / "network.onnx", softmax=softmax)
+    model = atta.FromProbabilities(str(path)) if softmax else str(path)
+    labels = torch.arange(60) % 5
+    normalise = atta.Preprocess(mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.3))
+    classifier = atta.calibrate(model, pixels(60), labels, policy="flip + 2 crop", preprocess=normalise, progress=False)
+    written = classifier.export(tmp_path / "out.onnx")
+    graph = onnx.load(written.path)
+    assert {node.domain for node in graph.graph.node} <= {""}
+    assert not graph.functions
+    path.unlink()  # nothing of it is needed any more
+    found = open_graph(written.path).run(pixels(9, seed=3).float() / 255)[0]
+    torch.testing.assert_close(found, classifier(pixels(9, seed=3)), atol=1e-5, rtol=0)
+
+
+def test_an_onnx_network_that_cannot_become_part_of_a_graph_says_why(tmp_path: Path) -> None:
+    fixed = onnx_network(tmp_path / "fixed.onnx", batch=False)
+    free = onnx_network(tmp_path / "free.onnx")
+    tried = [(fixed, "x.onnx", "takes 2 at a time"), (free, "x.pt2", r"ends in \.onnx, for the network is one")]
+    for path, output, message in tried:
+        classifier = atta.calibrate(str(path), pixels(60), torch.arange(60) % 5, policy="flip", progress=False)
+        with pytest.raises(atta.InputError, match=message):
+            classifier.export(tmp_path / output)

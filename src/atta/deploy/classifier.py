@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +38,7 @@ from atta.collection.runner import (
 from atta.deploy import adapt, graphs
 from atta.deploy.estimator import Estimator
 from atta.deploy.hub import OnHub
+from atta.deploy.inline import check_inlines, network_of
 from atta.deploy.summary import Summary
 from atta.errors import InputError
 from atta.functional import largest_share
@@ -184,8 +186,10 @@ class CalibratedClassifier(Estimator, OnHub):
             raise InputError(f"pixels: expected 'float32' or 'uint8', got {pixels!r}")
         if (dtype := dtype_of(self.model)) != torch.float32:
             raise InputError(f"expected a classifier in float32, got {dtype}: export classifier.float()")
-        if not has_weights(self.model):
-            raise InputError("expected a torch model: a function or an ONNX file inside cannot become part of a graph")
+        if (network := network_of(self.model)) is not None:
+            check_inlines(network, Path(path).suffix)
+        elif not has_weights(self.model):
+            raise InputError("expected a network of torch or ONNX: a function cannot become part of a graph")
         self._check_mode()
         here = self if device_of(self).type == "cpu" else copy.deepcopy(self).cpu()
         with torch.autocast("cpu", enabled=False):
@@ -197,6 +201,7 @@ class CalibratedClassifier(Estimator, OnHub):
                 opset=opset,
                 tolerance=tolerance,
                 about=self._written_beside(pixels),
+                network=network,
             )
 
     def _written_beside(self, pixels: str) -> dict[str, str]:

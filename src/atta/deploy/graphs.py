@@ -19,10 +19,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from atta.deploy.inline import inlined
 from atta.deploy.pt2 import harmless
 from atta.errors import InputError, first_line, require
 from atta.files import whole_file
-from atta.networks.adapters import check_external_data
+from atta.networks.adapters import OnnxModel, check_external_data
 
 SUFFIXES = (".pt2", ".onnx")
 OUTPUTS = ("probs", "base")
@@ -129,10 +130,12 @@ def export(
     opset: int | None = None,
     tolerance: float = TOLERANCE,
     about: Mapping[str, str] | None = None,
+    network: OnnxModel | None = None,
 ) -> Exported:
     """Write `module`, which maps images (n, *shape) of `dtype` to `probs` and `base`, as the ending of `path` says.
 
-    `about` goes into the file: ONNX's `metadata_props`, or the extra file atta.json of a .pt2.
+    A `network` of ONNX inside of it is put in as it is. `about` goes into the file: ONNX's `metadata_props`, or the extra file
+    atta.json of a .pt2.
     """
     path = Path(path)
     if path.suffix not in SUFFIXES:
@@ -147,7 +150,7 @@ def export(
         if path.suffix == ".pt2":
             version, graph = _write_torch(program, part, about or {})
         else:
-            version, graph = _write_onnx(program, part, opset, about or {})
+            version, graph = _write_onnx(program, part, opset, about or {}, network)
         difference = _difference(module, graph, shape, dtype)
         if not difference <= tolerance:
             raise InputError(
@@ -211,7 +214,7 @@ def _write_torch(program: torch.export.ExportedProgram, path: Path, about: Mappi
 
 
 def _write_onnx(
-    program: torch.export.ExportedProgram, path: Path, opset: int | None, about: Mapping[str, str]
+    program: torch.export.ExportedProgram, path: Path, opset: int | None, about: Mapping[str, str], network: OnnxModel | None
 ) -> tuple[int | None, Graph]:
     """Write the program as ONNX and read it back; give the opset that it came out in."""
     with require("onnx", "export to ONNX"):
@@ -223,7 +226,10 @@ def _write_onnx(
         written: Any = torch.onnx.export(program, dynamo=True, opset_version=opset, verbose=False, **names)
         _name_batch(written.model)
         written.model.metadata_props.update(about)
-        written.save(path, external_data=False)
+        if network is None:
+            written.save(path, external_data=False)
+        else:
+            path.write_bytes(inlined(written.model_proto, network).SerializeToString())
     with _refused_by("ONNX Runtime"):
         return int(written.model.opset_imports[""]), _open_onnx(path)
 

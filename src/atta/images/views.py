@@ -267,8 +267,6 @@ class Policy:
                 raise InputError(f"views: expected each view under its own name, got {view.name!r} under {name!r}.")
             if name in POLICIES or view != VIEWS.get(name, view):
                 raise InputError(f"views: expected a name that is not taken, got another {name!r}.")
-        if not isinstance(text, str):
-            raise InputError(f"A policy: expected text, such as 'flip + 5 crop', or a Policy, got {shown(text)}.")
         text = text.strip()
         if text in POLICIES:
             return POLICIES[text]

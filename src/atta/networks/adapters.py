@@ -105,6 +105,10 @@ def _stored(message: Any) -> Iterator[Any]:
                 waiting.extend([value] if hasattr(value, "ListFields") else value)
 
 
+STAND_IN = "atta::Network"
+"""What stands for an ONNX network in a graph that torch traces."""
+
+
 class OnnxModel(nn.Module):
     """An ONNX file that ONNX Runtime runs; several outputs need the `output` to be named.
 
@@ -138,10 +142,14 @@ class OnnxModel(nn.Module):
         dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
         if inputs[0].type not in dtypes:
             raise InputError(f"expected {self.path} to take floating point pixels, found {inputs[0].type}")
-        self.dtype = dtypes[inputs[0].type]
+        self.dtype = np.dtype(dtypes[inputs[0].type])
+        self.classes: int | None = None  # known once it has answered
 
     def forward(self, images: Images) -> Logits:
         """Give the logits, on the device of the images."""
+        if torch.compiler.is_compiling():  # for a graph in ONNX, into which the file is put
+            stands_for: Any = {"dtype": images.dtype, "shape": (images.shape[0], self.classes), "version": 1}
+            return torch.onnx.ops.symbolic(STAND_IN, (images,), **stands_for)
         for got, expected in zip(images.shape[1:], self.shape[1:], strict=True):
             if isinstance(expected, int) and got != expected:
                 raise InputError(
@@ -156,6 +164,7 @@ class OnnxModel(nn.Module):
             padding = np.zeros((size - part.shape[0], *part.shape[1:]), part.dtype)
             (answer,) = self.session.run([self.output], {self.input: np.concatenate([part, padding])})
             parts.append(answer[: part.shape[0]])
+        self.classes = parts[0].shape[-1]
         return _checked(_as_tensor(np.concatenate(parts)), images)
 
     def __reduce__(self) -> tuple[type["OnnxModel"], tuple[Path, Sequence[str] | None, str]]:
