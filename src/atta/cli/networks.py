@@ -9,7 +9,7 @@ import typer
 
 from atta.cli.arguments import read_device, read_model, read_settings
 from atta.cli.options import ANY, BatchSize, Data, Device, ImageSize, ModelArgument, Rows, Seed, Source, grouped
-from atta.cli.terminal import err, out, resumable, tell, waiting
+from atta.cli.terminal import out, resumable, tell, waiting
 
 if TYPE_CHECKING:
     from atta.networks.training import Epoch
@@ -110,7 +110,7 @@ def collect(
             channels_last=channels_last,
             compile=compile,
             shards=shards,
-            progress=err.is_terminal,
+            progress=True,
             origin={**about, "split": source.split, **{k: str(v) for k, v in arranged.items() if v is not None}},
         )
         path = record.save(output, half=half)

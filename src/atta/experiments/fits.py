@@ -120,7 +120,9 @@ class Fits:
             else:
                 missing.setdefault(fit.method, {})[key] = fit
         pieces = [piece for method, fits in missing.items() for piece in self._pieces(method, fits)]
-        pieces.sort(key=lambda piece: sum(map(self._work, piece[1].values())), reverse=True)  # a long one last keeps all waiting
+        pieces.sort(
+            key=lambda piece: sum(map(self._work, piece[1].values())), reverse=True
+        )  # a long one last keeps all waiting
         for method, keys in self._fitted(pieces) if pieces else ():
             for _ in keys:
                 done(method.name)

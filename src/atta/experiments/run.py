@@ -145,7 +145,7 @@ class Bench:
         key = self.fits.key(fit)
         if key not in self._seen:
             test = self._test(fit)
-            measured = measure(self.fits[fit], test.images, test.reference)
+            measured = measure(self.fits[fit], test.images, test.reference if test.images.labels is None else None)
             self._seen[key] = {name: measured[name] for name in self.experiment.metrics if name in measured}
         return self._seen[key]
 
@@ -173,7 +173,7 @@ class Bench:
         return written(self.fits.views(fit)) if fit.policy == RECORDED else fit.policy
 
     def _test(self, fit: Fit) -> Tested:
-        """What to test on, in the views of the fit; the last one is at hand, for a fit is asked about several times in a row."""
+        """What to test on, in the views of the fit; the last one is at hand: a fit is asked about several times in a row."""
         key = self.fits.key(fit)
         if self._last is None or self._last[0] != key:
             self._last = (key, self._tested_on(fit))
