@@ -139,8 +139,8 @@ def _share_on_grid(
         if not len(fits):
             break
         candidate = after(more)[fits, :, images, None]
-        left = (whole.mT[fits, images].unsqueeze(-1) for whole in (base, fused))
-        kept = (candidate > 0) & _keeps(*left, candidate, first[fits, :, images, None])
+        some_base, some_fused = (whole.mT[fits, images].unsqueeze(-1) for whole in (base, fused))
+        kept = (candidate > 0) & _keeps(some_base, some_fused, candidate, first[fits, :, images, None])
         share[fits, :, images] = torch.where(kept, candidate, 0.0).squeeze(-1)
     return share
 
