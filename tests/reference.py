@@ -137,12 +137,14 @@ def carried(mapped: Sequence[float], c: int, floor: float) -> list[float]:
     return [v[c] if j == c else (1 - v[c]) * x / rest for j, x in enumerate(v)]
 
 
-def odir_loss(w: np.ndarray, b: np.ndarray, log_probs: np.ndarray, labels: Sequence[int], lam: float, mu: float) -> float:
-    """Dirichlet calibration: NLL + λ Σ off-diagonal² + μ Σ b²."""
+def odir_loss(
+    w: np.ndarray, b: np.ndarray, log_probs: np.ndarray, labels: Sequence[int], lam: float, mu: float, nu: float, centre: float
+) -> float:
+    """Dirichlet calibration: NLL + λ Σ off-diagonal² + μ Σ b² + ν Σ (diagonal - centre)²."""
     k = len(b)
     fit = nll([softmax(w @ x + b) for x in log_probs], labels)
     off_diagonal = sum(w[i, j] ** 2 for i in range(k) for j in range(k) if i != j)
-    return fit + lam * off_diagonal + mu * sum(b**2)
+    return fit + lam * off_diagonal + mu * sum(b**2) + nu * sum((w[i, i] - centre) ** 2 for i in range(k))
 
 
 def adaptive_tta(p0: np.ndarray, views: Sequence[np.ndarray], weights: Sequence[float], limit: float) -> np.ndarray:

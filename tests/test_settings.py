@@ -78,7 +78,10 @@ BAD = {
     "atta.collect(net, images, origin='x')": "origin must be a mapping or None, got 'x'",
     "atta.collect(net, images, autocast='half')": "autocast must be True or False or a dtype, got 'half'",
     "atta.collect(net, images, batch_size='a')": "batch_size must be a whole number or None, got 'a'",
-    "atta.collect(net, images, policy=None)": "policy must be text or a Policy, got None",
+    "atta.collect(net, images, policy=None)": (
+        "A view: expected a name of atta.VIEWS, an atta.View, or a transform of kornia, torchvision, albumentations, got None; "
+        "a function of a batch of images becomes one by atta.View.of('name', function)."
+    ),
     "atta.calibrate(net, images, [0] * 4, method=None)": (
         "method: expected a name, such as 'c-atta', or a method, such as atta.CATTA(), got None"
     ),

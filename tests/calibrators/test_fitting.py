@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from atta.calibrators.fitting import descend, fold_weights, folds, laplace_smoothing, minimize, newton, nll
+from atta.calibrators.fitting import descend, folds, laplace_smoothing, minimize, newton, nll
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -241,20 +241,6 @@ def test_folds_hold_each_row_once_and_are_nearly_equal(images, count, seed):
     assert sorted(torch.cat(parts).tolist()) == list(range(images))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert all(torch.equal(a, b) for a, b in zip(parts, folds(images, count, seed=seed), strict=True))
-
-
-@given(st.integers(2, 40), st.integers(2, 8))
-@settings(max_examples=50, deadline=None)
-def test_fold_weights_are_the_mean_over_the_rows_a_fold_keeps(images, count):
-    count = min(count, images)
-    parts = folds(images, count)
-    weights = fold_weights(images, parts)
-    values = randn(images)
-    assert weights.shape == (count, images)
-    for row, held_out in zip(weights, parts, strict=True):
-        kept = [values[i].item() for i in range(images) if i not in held_out.tolist()]
-        assert (row @ values).item() == pytest.approx(sum(kept) / len(kept))
-        assert (row[held_out] == 0).all()
 
 
 def test_only_answers_that_are_all_right_leave_a_doubt():

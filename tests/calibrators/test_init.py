@@ -15,6 +15,7 @@ import atta
 from atta import METHODS, InputError, calibrators
 from atta.calibrators import (
     VATTA,
+    Dirichlet,
     Histogram,
     base,
     find_method,
@@ -68,6 +69,7 @@ BAD = {
     "AdaptiveTTA(step=-0.1)": "step must be a number > 0 and ≤ 1 or None, got -0.1",
     "Histogram(bins=0)": "bins must be a whole number ≥ 1 and ≤ 1000000, got 0",
     "Dirichlet(grid='fine')": "grid must be one of coarse, authors or a list, got 'fine'",
+    "Dirichlet(diagonal=-1.0)": "diagonal must be a number ≥ 0, got -1.0",
     "Dirichlet(grid=[])": "grid must hold pairs (λ, μ), finite and neither negative, got []",
     "Dirichlet(grid=[(1.0, -1.0)])": "grid must hold pairs (λ, μ), finite and neither negative, got [(1.0, -1.0)]",
     "Dirichlet(grid=[1.0, 2.0])": "grid must hold pairs (λ, μ), finite and neither negative, got [1.0, 2.0]",
@@ -172,6 +174,13 @@ def test_an_edited_file_is_refused_with_a_sentence(damage, tmp_path):
         save_file(load_file(good), bad, {"format": base.FORMAT, "format_version": "1", "about": text})
     with pytest.raises(InputError, match=r"bad\.safetensors " + sentence):
         load(bad)
+
+
+def test_a_dirichlet_from_before_its_rein_says_that_it_had_none(tmp_path):
+    fitted = Dirichlet(grid=[(1.0, 1.0)], diagonal=0.0).fit(*toy(20))
+    settings = {"grid": [[1.0, 1.0]], "folds": 5, "seed": 0}
+    old = edit(fitted.save(tmp_path / "c.safetensors"), tmp_path / "old.safetensors", about={"settings": settings})
+    assert load(old).method == fitted.method
 
 
 def test_every_flipped_bit_of_a_calibrator_is_noticed(tmp_path):

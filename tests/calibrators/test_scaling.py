@@ -47,22 +47,24 @@ def test_where_every_image_is_right_the_temperature_stays_finite_and_positive():
     assert (wrong(Predictions(logits)) - 0.5).abs().max() < 1e-3
 
 
-def odir(log_probs: np.ndarray, labels: list[int], lam: float, mu: float) -> np.ndarray:
+def odir(log_probs: np.ndarray, labels: list[int], lam: float, mu: float, rein: tuple[float, float]) -> np.ndarray:
     """Fit (W | b) with scipy's BFGS on finite differences of the written-out loss."""
     k = log_probs.shape[1]
 
     def loss(flat: np.ndarray) -> float:
-        return reference.odir_loss(flat[: k * k].reshape(k, k), flat[k * k :], log_probs, labels, lam, mu)
+        return reference.odir_loss(flat[: k * k].reshape(k, k), flat[k * k :], log_probs, labels, lam, mu, *rein)
 
     return optimize.minimize(loss, np.r_[np.eye(k).ravel(), np.zeros(k)], method="BFGS", options={"gtol": 1e-6}).x
 
 
+@pytest.mark.parametrize("diagonal", [0.0, 3.0])
 @pytest.mark.parametrize(("lam", "mu"), [(1e-2, 1e-2), (1.0, 1e-1)])
-def test_dirichlet_is_at_the_minimum_of_its_written_out_loss(lam, mu):
+def test_dirichlet_is_at_the_minimum_of_its_written_out_loss(lam, mu, diagonal):
     predictions, labels = toy(30, k=3, dtype=torch.float64, confidence=1.5)
     log_probs = predictions.logits.log_softmax(-1).numpy()
-    slow = odir(log_probs, labels.tolist(), lam, mu)
-    found = Dirichlet(grid=[(lam, mu)]).fit(predictions, labels)
+    temperature = TemperatureScaling().fit(predictions, labels).temperature.item()
+    slow = odir(log_probs, labels.tolist(), lam, mu, (diagonal / 30, 1 / temperature))
+    found = Dirichlet(grid=[(lam, mu)], diagonal=diagonal).fit(predictions, labels)
     ours = np.r_[found.weight.numpy().ravel(), found.bias.numpy()]
     np.testing.assert_allclose(ours, slow, atol=2e-3)
     probs = np.stack([reference.softmax(found.weight.numpy() @ x + found.bias.numpy()) for x in log_probs])
@@ -97,9 +99,38 @@ def test_the_authors_grid_is_theirs():
     assert len(Dirichlet().pairs(10)) == 15
 
 
-def test_a_stiff_dirichlet_is_the_softmax():
+def few_a_class():
+    """Ten classes, eight images of each, nearly all right: hardly a class has a mistake that would bound its weight."""
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.arange(1080) % 10
+    logits = 3 * torch.randn(1080, 10, generator=generator, dtype=torch.float64)
+    logits[torch.arange(1080), labels] += 9
+    return Predictions(logits[:80]), labels[:80], Predictions(logits[80:]), labels[80:]
+
+
+def test_the_diagonal_does_not_run_away_where_classes_have_few_images():
+    predictions, labels, others, truth = few_a_class()
+    free, held = (Dirichlet(diagonal=diagonal).fit(predictions, labels) for diagonal in (0.0, 100.0))
+    assert held.weight.diagonal().max() < 1.5 < 3 < free.weight.diagonal().max()
+    losses = {
+        name: reference.nll(fitted(others).tolist(), truth.tolist()) for name, fitted in {"free": free, "held": held}.items()
+    }
+    scaled = TemperatureScaling().fit(predictions, labels)
+    assert losses["held"] < losses["free"]
+    assert losses["held"] < 1.05 * reference.nll(scaled(others).tolist(), truth.tolist())
+
+
+def test_a_stiff_dirichlet_is_temperature_scaling():
     predictions, labels = toy(dtype=torch.float64)
-    stiff = Dirichlet(grid=[(1e8, 1e8)]).fit(predictions, labels)
+    stiff = Dirichlet(grid=[(1e8, 1e8)], diagonal=1e10).fit(predictions, labels)
+    torch.testing.assert_close(
+        stiff(predictions), TemperatureScaling().fit(predictions, labels)(predictions), atol=1e-6, rtol=0
+    )
+
+
+def test_a_stiff_odir_is_the_softmax_but_for_its_diagonal():
+    predictions, labels = toy(dtype=torch.float64)
+    stiff = Dirichlet(grid=[(1e8, 1e8)], diagonal=0.0).fit(predictions, labels)
     off_diagonal = stiff.weight - torch.diag(stiff.weight.diagonal())
     assert off_diagonal.abs().max() < 1e-6
     assert stiff.bias.abs().max() < 1e-6

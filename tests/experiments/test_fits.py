@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta import MATTA, VATTA, Record, TemperatureScaling
-from atta.calibrators import Calibrator
+from atta import MATTA, VATTA, Dirichlet, Record, TemperatureScaling
+from atta.calibrators import Calibrator, Method
+from atta.experiments import workers
 from atta.experiments.fits import RECORDED, Fit, Fits, Rows, fingerprint
 from atta.types import InputError
 from scenarios import made_up
@@ -146,3 +147,20 @@ def test_a_record_with_too_few_views_is_refused(record: Record) -> None:
 def test_methods_without_views_see_none_of_the_policy(record: Record) -> None:
     fits = Fits({"a": record})
     assert fits.views(Fit("a", Rows(300, 100), TemperatureScaling())) == {}
+
+
+def test_the_longest_pieces_come_first_and_what_is_not_batched_comes_alone(
+    record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces: list[tuple[str, int, int]] = []
+
+    def fit(method: Method, sets: workers.Sets) -> list[Calibrator]:
+        pieces.append((method.name, len(sets), len(sets[0][1])))
+        return method.fit_many(sets)
+
+    monkeypatch.setattr(workers, "fit", fit)
+    draws = [Rows(300, size, split) for size in (50, 100) for split in range(2)]
+    single = [Fit("a", rows, Dirichlet(grid=[(1.0, 1.0)])) for rows in draws]
+    batched = [Fit("a", rows, QUICK, "flip + 2 crop") for rows in draws[2:]]
+    Fits({"a": record}).make([*single, *batched])
+    assert pieces == [("m-atta", 2, 100), *[("dirichlet", 1, 100)] * 2, *[("dirichlet", 1, 50)] * 2]

@@ -1,5 +1,6 @@
 """Fits in other processes: the same bits, errors that come back, and an end when nobody waits for them."""
 
+import json
 import os
 import signal
 import time
@@ -13,7 +14,7 @@ import torch
 
 from atta import MATTA, VATTA, Calibrator, InputError, Predictions, Record, TemperatureScaling
 from atta.experiments.fits import Fit, Fits, Rows
-from atta.experiments.workers import Task, one_thread, run
+from atta.experiments.workers import THREADS, Task, one_thread, run
 from atta.types import Labels
 
 
@@ -47,6 +48,29 @@ def test_threads_are_given_back() -> None:
     with one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(TemperatureScaling):
+    """Writes down how many threads each library of its process has."""
+
+    to: str
+
+    def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
+        pools = pytest.importorskip("threadpoolctl").threadpool_info()
+        Path(self.to).write_text(json.dumps([torch.get_num_threads(), *(pool["num_threads"] for pool in pools)]))
+        return super().learn(predictions, labels)
+
+
+def test_a_process_has_one_thread_in_every_library(record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in THREADS:
+        monkeypatch.setenv(name, "2")
+    task = Task(Counting(to=str(tmp_path / "threads")), [(record.predictions, record.require_labels())], [tmp_path / "a"])
+    list(run([task], 1))
+    threads = json.loads((tmp_path / "threads").read_text())
+    assert len(threads) > 1
+    assert set(threads) == {1}
+    assert {os.environ[name] for name in THREADS} == {"2"}, "as it was before"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,6 +104,8 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     for calibrator in (Temperature, Affine, Steps, Polyline, ViewBlend, AverageBlend, ViewMean, StagedBlend)
 }
 """By the names that files know them by."""
+BEFORE: dict[str, dict[str, Any]] = {"dirichlet": {"diagonal": 0.0}}
+"""How a method was set before it had that setting, for files that do not name it."""
 
 
 def find_method(name: str, /, **settings: Any) -> Method:
@@ -158,7 +160,7 @@ def restore(tensors: Mapping[str, Tensor], header: Mapping[str, str], *, path: s
         about = json.loads(header["about"])
         calibrator = CALIBRATORS[about["calibrator"]](**tensors, **about["options"])
         calibrator.classes = int(about["classes"])
-        calibrator.method = find_method(about["method"], **about["settings"])
+        calibrator.method = find_method(about["method"], **{**BEFORE.get(about["method"], {}), **about["settings"]})
         _calibrate_one(calibrator)
     except Exception as error:  # forged tensors and options reach every layer of every calibrator
         raise InputError(f"{path} is damaged: {type(error).__name__} {first_line(error)}") from None

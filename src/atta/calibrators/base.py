@@ -67,6 +67,11 @@ class Method(ABC):
         """Whether each row of probabilities adds up to one."""
         return True
 
+    @property
+    def takes_many(self) -> bool:
+        """Whether several sets are fitted quicker together than one after the other."""
+        return type(self).learn_many is not Method.learn_many
+
     def fit(self, predictions: Any, labels: Any) -> Calibrator:
         """Learn from validation predictions and their labels (a list, array or tensor of class numbers).
 

@@ -10,6 +10,7 @@ Three ways to the minimum of a mean loss over the validation images:
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import TypeAlias
 
 import numpy as np
@@ -65,7 +66,8 @@ def minimize(
     shapes = [start[name].shape for name in names]
     sizes = [start[name].numel() for name in names]
     device = next(iter(start.values())).device
-    box = [(bounds or {}).get(name, (None, None)) for name, size in zip(names, sizes, strict=True) for _ in range(size)]
+    walls = [[(bounds or {}).get(name, (None, None))] * size for name, size in zip(names, sizes, strict=True)]
+    box = list(chain.from_iterable(walls))
 
     def unpack(flat: np.ndarray) -> dict[str, Tensor]:
         parts = torch.split(torch.from_numpy(flat).to(device), sizes)
@@ -221,11 +223,3 @@ def folds(images: int, count: int, *, seed: int = 0) -> list[Int[Tensor, " rows"
     """Deal the rows into `count` parts of nearly equal size, at random but always alike."""
     generator = torch.Generator().manual_seed(seed)
     return list(torch.randperm(images, generator=generator).tensor_split(count))
-
-
-def fold_weights(images: int, parts: Sequence[Tensor]) -> Float[Tensor, "folds images"]:
-    """Return the weight of each image in each fold's training mean: 0 for the images the fold holds out."""
-    kept = torch.ones(len(parts), images, dtype=torch.float64)
-    for row, held_out in zip(kept, parts, strict=True):
-        row[held_out] = 0
-    return kept / kept.sum(dim=1, keepdim=True)

@@ -8,17 +8,17 @@ dirichlet      softmax(W log softmax(z) + b)                                    
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from atta.calibrators.base import Calibrator, Method, base_probs
-from atta.calibrators.fitting import cholesky, fold_weights, folds, laplace_smoothing, minimize
+from atta.calibrators.fitting import cholesky, folds, laplace_smoothing, minimize
 from atta.errors import InputError
 from atta.functional import guard_class
 from atta.predictions import Predictions
@@ -114,16 +114,20 @@ def fit_temperature(logits: Logits, labels: Labels) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Dirichlet(Method):
-    """Dirichlet calibration with off-diagonal and intercept regularisation (ODIR).
+    """Dirichlet calibration with off-diagonal and intercept regularisation (ODIR), and a rein on the diagonal.
 
-    Loss: NLL + λ Σ off-diagonal² + μ Σ b². W starts at the identity. λ and μ are chosen by cross-validated NLL over `grid`:
-    "coarse" (the default: 15 pairs, 3 beyond 200 classes), "authors" (theirs: 432 pairs, 243 from 100 classes on), or pairs of
-    your own. Can change the class.
+    Loss: NLL + λ Σ off-diagonal² + μ Σ b² + ν Σ (diagonal - 1/T)², with T the temperature of temperature scaling and
+    ν = `diagonal` / n. ODIR leaves the diagonal free: with ten images a class it has no minimum to speak of, and its authors
+    stop their optimiser early instead. The rein does that and keeps the loss convex; 0 is ODIR as it is written.
+
+    λ and μ are chosen by cross-validated NLL over `grid`: "coarse" (the default: 15 pairs, 3 beyond 200 classes), "authors"
+    (theirs: 432 pairs, 243 from 100 classes on), or pairs of your own. Can change the class.
     """
 
     grid: Literal["coarse", "authors"] | Sequence[Sequence[float]] = "coarse"
     folds: Folds = 5
     seed: Seed = 0
+    diagonal: Annotated[float, "≥ 0"] = 100.0
 
     name: ClassVar[str] = "dirichlet"
     summary: ClassVar[str] = "affine map of the log-probabilities, λ and μ cross-validated (Kull et al. 2019)"
@@ -145,94 +149,121 @@ class Dirichlet(Method):
         super().__post_init__()
 
     def pairs(self, classes: int) -> list[tuple[float, float]]:
-        """Return the pairs (λ, μ) to try."""
+        """Return the pairs (λ, μ) to try; the more classes, the more numbers off the diagonal are to be held back."""
         if not isinstance(self.grid, str):
             return [(lam, mu) for lam, mu in self.grid]
         if self.grid == "coarse" and classes > FULL_CURVATURE:  # k² parameters and more: each pair is a long wait
-            return [(1e-2, 1e-2), (1e-1, 1e-1), (1.0, 1.0)]
+            return [(classes / 10, 1e-2), (classes, 1e-2), (10.0 * classes, 1.0)]
         if self.grid == "coarse":
-            return list(product([1e-4, 1e-3, 1e-2, 1e-1, 1.0], [1e-3, 1e-1, 10.0]))
+            return list(product([classes / 10 * 10.0**i for i in range(-2, 3)], [1e-3, 1e-2, 1.0]))
         powers = [10.0**i for i in range(-2 if classes >= 100 else -5, 7)]
         return list(product(sorted(c * p for c in (1.0, 0.25, 0.5) for p in powers), powers))
 
     def learn(self, predictions: Predictions, labels: Labels) -> Affine:
-        """Choose λ and μ by cross-validation, the folds fitted together and each pair from its neighbour; then fit on all."""
-        log_probs = predictions.logits.log_softmax(dim=-1).clamp(min=LEAST)
-        n, k = log_probs.shape
-        pairs = self.pairs(k)
-        best, start = pairs[0], _identity(1, log_probs)
-        if len(pairs) > 1 and n > 1:
-            best, start = self._search(log_probs, labels, pairs)
-        everything = torch.full((1, n), 1 / n, dtype=torch.float64, device=log_probs.device)
-        tolerance = 1e-13 if k <= FULL_CURVATURE else 1e-6
-        found = _fit_odir(log_probs.double(), labels, everything, start, *best, tolerance=tolerance)[0]
+        """Choose λ and μ by cross-validation, each pair from its neighbour; then fit on all."""
+        problem = _Odir.of(predictions.logits, labels, self.diagonal)
+        pairs = self.pairs(predictions.classes)
+        best, start = pairs[0], problem.centre
+        if len(pairs) > 1 and len(predictions) > 1:
+            best, start = self._search(predictions.logits, labels, pairs)
+        tolerance = 1e-13 if problem.small else 1e-6
+        way = problem.coordinates(problem.curvature(start), *best)
+        found = problem.fit(start, *best, way=way, tolerance=tolerance)
         return Affine(found[:, :-1].contiguous(), found[:, -1].contiguous())
 
-    def _search(self, log_probs: Tensor, labels: Tensor, pairs: list[Pair]) -> tuple[Pair, Tensor]:
+    def _search(self, logits: Logits, labels: Labels, pairs: list[Pair]) -> tuple[Pair, Tensor]:
         """Return the pair with the least held-out NLL, and the mean of its folds' maps."""
-        n, k = log_probs.shape
+        n = logits.shape[0]
         parts = folds(n, min(self.folds, n), seed=self.seed)
-        kept = fold_weights(n, parts).to(log_probs.device)
-        tolerance = 1e-5 if k <= FULL_CURVATURE else 1e-4
-        maps, least = _identity(len(parts), log_probs), math.inf
-        best, start = pairs[0], maps
+        rest = [torch.cat([other for other in parts if other is not part]) for part in parts]
+        problems = [_Odir.of(logits[rows], labels[rows], self.diagonal, fast=True) for rows in rest]
+        held_out = [_Odir.of(logits[rows], labels[rows], 0.0) for rows in parts]
+        maps = [problem.centre for problem in problems]
+        curvature = problems[0].curvature(maps[0])  # of one fold for all: coordinates need not be exact
+        best, start, least = pairs[0], maps[0], math.inf
         # From the stiffest penalty, where W is nearly the identity, to the loosest: each fit starts at the last one.
         for pair in sorted(pairs, reverse=True):
-            maps = _fit_odir(log_probs.float(), labels, kept.float(), maps, *pair, tolerance=tolerance)
-            held_out = _losses(log_probs.double(), labels, (kept == 0).double(), maps).sum().item()
-            if held_out < least:
-                least, best, start = held_out, pair, maps
-        return best, start.mean(dim=0, keepdim=True)
+            way = problems[0].coordinates(curvature, *pair)
+            maps = [one.fit(own, *pair, way=way, tolerance=1e-5) for one, own in zip(problems, maps, strict=True)]
+            loss = sum(float(one.nll(own)) * len(one.labels) for one, own in zip(held_out, maps, strict=True))
+            if loss < least:
+                best, start, least = pair, torch.stack(maps).mean(dim=0), loss
+        return best, start
 
 
-def _identity(count: int, log_probs: Tensor) -> Tensor:
-    """Return `count` maps (W | b) that change nothing."""
-    k = log_probs.shape[1]
-    return torch.eye(k, k + 1, dtype=torch.float64, device=log_probs.device).expand(count, k, k + 1)
+class _Coordinates(NamedTuple):
+    """Turns maps (W | b) into coordinates in which the curvature of the loss is about 1, and back."""
+
+    to: Callable[[Tensor], Tensor]
+    back: Callable[[Tensor], Tensor]
 
 
-def _losses(log_probs: Tensor, labels: Tensor, rows: Tensor, maps: Tensor) -> Tensor:
-    """Return the NLL of each of the maps (W | b) [f k k+1], summed over the images with their weights in `rows` [f n]."""
-    f, k, _ = maps.shape
-    scores = log_probs @ maps[..., :-1].reshape(f * k, k).T + maps[..., -1].reshape(f * k)
-    scores = scores.reshape(-1, f, k)
-    picked = scores.gather(-1, labels[:, None, None].expand(-1, f, 1)).squeeze(-1)
-    losses: Tensor = rows * (scores.logsumexp(dim=-1) - picked).T
-    return losses.sum(dim=-1)
+@dataclass(frozen=True)
+class _Odir:
+    """The loss of a map (W | b) on some images, and the way to its minimum."""
 
+    x: Tensor  # log-probabilities and a one
+    labels: Tensor
+    centre: Tensor
+    rein: float
 
-def _fit_odir(
-    log_probs: Tensor, labels: Tensor, rows: Tensor, start: Tensor, lam: float, mu: float, *, tolerance: float
-) -> Tensor:
-    """Fit one map (W | b) a row of `rows`, all of them together.
+    @classmethod
+    def of(cls, logits: Logits, labels: Labels, diagonal: float, *, fast: bool = False) -> _Odir:
+        """Hold the diagonal near temperature scaling, or leave it free from the identity on; `fast` is in float32."""
+        n, k = logits.shape
+        log_probs = logits.log_softmax(dim=-1).clamp(min=LEAST).to(torch.float32 if fast else torch.float64)
+        eye = torch.eye(k, k + 1, dtype=torch.float64, device=logits.device)
+        centre = eye / fit_temperature(logits, labels) if diagonal else eye
+        return cls(torch.cat([log_probs, torch.ones_like(log_probs[:, :1])], dim=1), labels, centre, diagonal / n)
 
-    Log-probabilities run from 0 to -40, nearly in step with one another, and λ over eleven powers of ten: L-BFGS would need
-    hundreds of steps. So it works in coordinates in which the curvature is about 1: that of class i's row alone is
-    H_i = mean p_i (1 - p_i) x xᵀ + penalties, and with H_i = L_i L_iᵀ the coordinates are L_iᵀ (W | b)_i.
-    """
-    k = log_probs.shape[1]
-    x = torch.cat([log_probs, torch.ones_like(log_probs[:, :1])], dim=1).double()
-    scores = x @ start.reshape(-1, k + 1).T
-    probs = scores.reshape(-1, start.shape[0], k).softmax(dim=-1)
-    penalties = x.new_full((k, k + 1), lam)
-    penalties.fill_diagonal_(0)
-    penalties[:, -1] = mu
-    spread = (probs * (1 - probs)).mean(dim=1) / x.shape[0]
-    if k <= FULL_CURVATURE:
-        curvature = torch.stack([(x * row[:, None]).T @ x for row in spread.T])
-        factor = cholesky(curvature + torch.diag_embed(2 * penalties + 1e-5))
-        inverse = torch.linalg.inv(factor)
-        coordinates = torch.einsum("ipq,fip->fiq", factor, start)
-    else:
-        unit = (spread.T @ x.square() + 2 * penalties + 1e-5).rsqrt()
-        coordinates = start / unit
+    @property
+    def small(self) -> bool:
+        """Whether there are few enough classes for a matrix of curvatures a class."""
+        return self.centre.shape[0] <= FULL_CURVATURE
 
-    def maps(coordinates: Tensor) -> Tensor:
-        return torch.einsum("ipq,fip->fiq", inverse, coordinates) if k <= FULL_CURVATURE else coordinates * unit
+    def nll(self, maps: Tensor) -> Tensor:
+        """Return the mean NLL."""
+        return F.cross_entropy(self.x @ maps.to(self.x).T, self.labels)
 
-    def loss(parameters: Mapping[str, Tensor]) -> Tensor:
-        these = maps(parameters["maps"])
-        fit = _losses(log_probs, labels, rows, these.to(log_probs)).sum().double()
-        return fit + (penalties * these.square()).sum()
+    def penalties(self, lam: float, mu: float) -> Tensor:
+        """Return the penalty on the square of each number of the map, counted from the centre."""
+        penalties = torch.full_like(self.centre, lam)
+        penalties.fill_diagonal_(self.rein)
+        penalties[:, -1] = mu
+        return penalties
 
-    return maps(minimize(loss, {"maps": coordinates}, tolerance=tolerance)["maps"])
+    def curvature(self, maps: Tensor) -> Tensor:
+        """Return that of class i's row alone, mean p_i (1 - p_i) x xᵀ: [k k+1 k+1]; for many classes its diagonal, [k k+1]."""
+        probs = (self.x @ maps.to(self.x).T).softmax(dim=-1)
+        spread = (probs * (1 - probs) / len(self.x)).T
+        if self.small:
+            return torch.stack([(self.x * row[:, None]).T @ self.x for row in spread]).double()
+        return (spread @ self.x.square()).double()
+
+    def coordinates(self, curvature: Tensor, lam: float, mu: float) -> _Coordinates:
+        """Return those in which L-BFGS has a short way.
+
+        Log-probabilities run from 0 to -40, nearly in step with one another, and λ over eleven powers of ten: as they are, it
+        would need hundreds of steps. With the curvature H_i = L_i L_iᵀ of class i, the coordinates are L_iᵀ (W | b)_i.
+        """
+        more = 2 * self.penalties(lam, mu) + 1e-5
+        if not self.small:
+            unit = (curvature + more).rsqrt()
+            return _Coordinates(lambda maps: maps / unit, lambda coordinates: coordinates * unit)
+        factor = cholesky(curvature + torch.diag_embed(more))
+        eye = torch.eye(factor.shape[-1]).to(factor).expand_as(factor)
+        inverse = torch.linalg.solve_triangular(factor, eye, upper=False).mT.to(self.x).contiguous()
+        return _Coordinates(
+            lambda maps: (factor.mT @ maps.unsqueeze(-1)).squeeze(-1),
+            lambda coordinates: (inverse @ coordinates.to(inverse).unsqueeze(-1)).squeeze(-1).double(),
+        )
+
+    def fit(self, start: Tensor, lam: float, mu: float, *, way: _Coordinates, tolerance: float) -> Tensor:
+        """Go down from `start`."""
+        penalties = self.penalties(lam, mu)
+
+        def loss(parameters: Mapping[str, Tensor]) -> Tensor:
+            maps = way.back(parameters["maps"])
+            return self.nll(maps).double() + (penalties * (maps - self.centre).square()).sum()
+
+        return way.back(minimize(loss, {"maps": way.to(start)}, tolerance=tolerance)["maps"])

@@ -64,7 +64,7 @@ def nll_slopes(
 
         terms = weights * views
         parts = softmax(total(terms, dim=1) if space == "logits" else terms)  # one, or one a kind
-        fused = parts[:, 0] if space == "logits" else total(parts.clone(), dim=1)[:, 0] / parts.shape[1]
+        fused = parts[:, 0] if space == "logits" else total(parts, dim=1, keep=True)[:, 0] / parts.shape[1]
 
         share, limited, rival, fall = _shares(base, fused, limit, first, step)
         label_base, label_fused = base.gather(1, label), fused.gather(1, label)
@@ -73,13 +73,19 @@ def nll_slopes(
         # A vanished probability counts as tiny in `fitting.nll`, and so has no slope.
         by_p = (p >= tiny) / (p.clamp(min=tiny) * -p.shape[-1])
         by_share = by_p * (label_fused - label_base)
-        by_fused = torch.zeros_like(fused).scatter_add_(1, label, by_p * share)
-        if step is None:
-            by_gain = by_share * fall
-            by_fused.scatter_add_(1, rival, -by_gain).scatter_add_(1, first, by_gain)
-
-        by_parts = by_fused.unsqueeze(1) / parts.shape[1]
-        by_terms = (by_parts - total(by_parts * parts, dim=2)).mul_(parts)
+        if step is not None and space == "logits":
+            # Only the label's probability has a slope: what stands below is nearly all zeros, and comes to the same bits.
+            by_label = by_p * share
+            level = by_label * label_fused
+            by_terms = parts * -level.unsqueeze(1)
+            by_terms.squeeze(1).scatter_(1, label, (by_label - level) * label_fused)
+        else:
+            by_fused = torch.zeros_like(fused).scatter_add_(1, label, by_p * share)
+            if step is None:
+                by_gain = by_share * fall
+                by_fused.scatter_add_(1, rival, -by_gain).scatter_add_(1, first, by_gain)
+            by_parts = by_fused.unsqueeze(1) / parts.shape[1]
+            by_terms = (by_parts - total(by_parts * parts, dim=2)).mul_(parts)
         by_weights = total(by_terms * views, dim=3)
         if weights.shape[2] == 1:
             by_weights = total(by_weights, dim=2)
@@ -119,12 +125,23 @@ def _shares(
 def _share_on_grid(
     base: FitProbs, fused: FitProbs, limit: Tensor, catch_up: FitShares, step: float, first: Tensor
 ) -> FitShares:
-    """Walk down from the limit as `functional` does."""
+    """Walk down from the limit as `functional` does: the fewest steps win, and where they do not keep the class, one more."""
     steps = ((limit - catch_up) / step).ceil_().clamp_(min=0)
-    share = torch.zeros_like(catch_up)
-    for nearby in (1, 0, -1):
-        candidate = limit - (steps + nearby).clamp_(min=0) * step
-        share = torch.where((candidate > 0) & _keeps(base, fused, candidate, first), candidate, share)
+
+    def after(more: int) -> FitShares:
+        return limit - (steps + more).clamp_(min=0) * step
+
+    candidate = after(-1)
+    share = torch.where((candidate > 0) & _keeps(base, fused, candidate, first), candidate, 0.0)
+    for more in (0, 1):
+        # Few images are left to look at: those that a rival holds back.
+        fits, _, images = torch.where(share == 0)
+        if not len(fits):
+            break
+        candidate = after(more)[fits, :, images, None]
+        some_base, some_fused = (whole.mT[fits, images].unsqueeze(-1) for whole in (base, fused))
+        kept = (candidate > 0) & _keeps(some_base, some_fused, candidate, first[fits, :, images, None])
+        share[fits, :, images] = torch.where(kept, candidate, 0.0).squeeze(-1)
     return share
 
 
@@ -143,18 +160,19 @@ def softmax(logits: Float[Tensor, "*fits k n"]) -> Float[Tensor, "*fits k n"]:
     """Return the softmax over the classes. No part of it is subnormal: a processor takes a hundred times longer over those."""
     floor = math.log(torch.finfo(logits.dtype).tiny)
     powers = (logits - logits.amax(dim=-2, keepdim=True)).clamp_(min=floor).exp_()
-    return powers.div_(total(powers.clone(), dim=-2))
+    return powers.div_(total(powers, dim=-2, keep=True))
 
 
-def total(values: Tensor, *, dim: int) -> Tensor:
+def total(values: Tensor, *, dim: int, keep: bool = False) -> Tensor:
     """Sum over an axis, which stays with length 1, by adding its second half to its first until one is left.
 
-    The order of the additions follows from the length of the axis alone. `values` is used up.
+    The order of the additions follows from the length of the axis alone. `values` is used up, unless it is to be kept.
 
     >>> total(torch.tensor([1.0, 2.0, 3.0]), dim=0)     # (1 + 3) + 2
     tensor([6.])
     """
     while values.shape[dim] > 1:
         values, rest = values.chunk(2, dim)  # where they differ in length, the first is the longer
+        values, keep = values.clone() if keep else values, False
         values.narrow(dim, 0, rest.shape[dim]).add_(rest)
     return values

@@ -70,7 +70,7 @@ def calibrate(
         device=where,
         batch_size=batch_size,
         autocast=autocast,
-        progress=err.is_terminal,
+        progress=True,
     )
     try:
         path = classifier.save(output)

@@ -19,7 +19,7 @@ from atta.cli.arguments import read_device
 from atta.cli.options import Device, ImageSize, Intervals, RecordsFolder, Report, Splits, Validation
 from atta.cli.pages import write_page
 from atta.cli.records import comparison_table
-from atta.cli.terminal import bar, err, formatted, out, resumable, say, say_written, show, tell
+from atta.cli.terminal import bar, formatted, out, resumable, say, say_written, show, tell
 from atta.errors import InputError
 from atta.files import locked, whole_file
 from atta.results.rows import Results
@@ -92,7 +92,7 @@ def reproduce(
     that come with the package are used. What cannot be had is skipped with a line. Stopped, the same command goes on.
     """
     from atta.experiments.provenance import machine
-    from atta.experiments.workers import cores
+    from atta.experiments.workers import cores, hold_memory
     from atta.paper.page import results_page
     from atta.paper.records import VALIDATION, Making
     from atta.paper.reproduce import Places, find_experiments
@@ -106,8 +106,9 @@ def reproduce(
         image_size=image_size,
         validation=validation or VALIDATION,
         device=device,
-        progress=err.is_terminal,
+        progress=True,
     )
+    hold_memory()
     with resumable(output):
         places = Places(output=output, records=records, data=data)
         done = run_all(chosen, places, making, say=say, bar=bar, workers=cores())

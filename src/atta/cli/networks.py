@@ -22,7 +22,7 @@ from atta.cli.options import (
     Source,
     grouped,
 )
-from atta.cli.terminal import err, out, resumable, tell, waiting
+from atta.cli.terminal import out, resumable, tell, waiting
 
 if TYPE_CHECKING:
     from atta.networks.training import Epoch
@@ -127,7 +127,7 @@ def collect(
             channels_last=channels_last,
             compile=compile,
             shards=shards,
-            progress=err.is_terminal,
+            progress=True,
             origin={**about, "split": source.split, **{k: str(v) for k, v in arranged.items() if v is not None}},
         )
         path = record.save(output, half=half)

@@ -120,9 +120,9 @@ def advised() -> Iterator[None]:
 
 @contextmanager
 def bar(title: str, total: int) -> Iterator[Callable[[str], None]]:
-    """Show a bar that goes away when done, to a person; the body calls what it is given after each step, with its name."""
+    """Show a bar that goes away when done, or a line a minute; the body calls what it is given after each step."""
     steps = count(1)
-    with progress.bar(title, total, shown=err.is_terminal, transient=True) as tell:
+    with progress.bar(title, total, shown=True, transient=True) as tell:
         yield lambda what: tell(next(steps), what)
 
 

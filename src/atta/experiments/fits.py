@@ -30,6 +30,7 @@ from atta.predictions import Predictions, Record
 RECORDED = "recorded"
 """The policy that takes a record's views as they are."""
 PIECE = 16  # fits asked for at a time: enough to be batched, few enough for a bar to move and a stop to lose little
+WORK = 1 << 21  # logits of views in a piece: no batch is larger, and longer pieces leave other processes waiting at the end
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,9 @@ class Fits:
             else:
                 missing.setdefault(fit.method, {})[key] = fit
         pieces = [piece for method, fits in missing.items() for piece in self._pieces(method, fits)]
+        pieces.sort(
+            key=lambda piece: sum(map(self._work, piece[1].values())), reverse=True
+        )  # a long one last keeps all waiting
         for method, keys in self._fitted(pieces) if pieces else ():
             for _ in keys:
                 done(method.name)
@@ -126,8 +130,15 @@ class Fits:
     def _pieces(self, method: Method, fits: Mapping[str, Fit]) -> Iterator[tuple[Method, dict[str, Fit]]]:
         """Cut the fits of a method into pieces to be made together, alike ones side by side: only these share a batch."""
         keys = sorted(fits, key=lambda key: (fits[key].rows.validation, len(self.views(fits[key])), fits[key].policy))
-        for start in range(0, len(keys), PIECE):
-            yield method, {key: fits[key] for key in keys[start : start + PIECE]}
+        while keys:
+            most = min(PIECE, max(1, WORK // self._work(fits[keys[-1]])))
+            count = most if method.takes_many else 1
+            yield method, {key: fits[key] for key in keys[-count:]}
+            del keys[-count:]
+
+    def _work(self, fit: Fit) -> int:
+        """The logits a fit looks at, each kind of view once."""
+        return fit.rows.validation * (1 + len(self.views(fit))) * self.records[fit.record].predictions.classes
 
     def _fitted(self, pieces: Sequence[tuple[Method, dict[str, Fit]]]) -> Iterator[tuple[Method, Sequence[str]]]:
         """Make the pieces here or, where there is a folder to meet in, in other processes; say which are done."""
@@ -159,7 +170,7 @@ class Fits:
 
     def seen(self, fit: Fit, record: Record) -> Record:
         """A record with only the views that this fit uses."""
-        return Record(record.predictions.take(self.views(fit)), record.labels, record.origin) if fit.policy else record
+        return Record(record.predictions.take(self.views(fit)), record.labels, record.origin)
 
     def views(self, fit: Fit) -> dict[str, int]:
         """How often each kind of view is taken."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -107,17 +108,26 @@ def _about(experiment: Experiment, fits: Fits) -> dict[str, Any]:
     }
 
 
-class Tested(NamedTuple):
+@dataclass(frozen=True)
+class Tested:
     """The images to test on: `rows` of a record, or all of it; and those of known classes that were not fitted on."""
 
     record: Record
     rows: Tensor | None
-    reference: Record
+    known: Record
+    rest: Tensor | None
 
-    @property
+    @cached_property
     def images(self) -> Record:
         """The images themselves."""
         return self.record if self.rows is None else self.record[self.rows]
+
+    @cached_property
+    def reference(self) -> Record:
+        """Those of known classes, which may be the same."""
+        if self.record is self.known and self.rows is self.rest:
+            return self.images
+        return self.known if self.rest is None else self.known[self.rest]
 
 
 @dataclass
@@ -128,13 +138,14 @@ class Bench:
     fits: Fits
     _seen: dict[str, dict[str, float]] = field(default_factory=dict)
     _resampled: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    _last: tuple[str, Tested] | None = None
 
     def numbers(self, fit: Fit) -> dict[str, float]:
         """Every metric of the experiment."""
         key = self.fits.key(fit)
         if key not in self._seen:
             test = self._test(fit)
-            measured = measure(self.fits[fit], self.fits.seen(fit, test.images), self.fits.seen(fit, test.reference))
+            measured = measure(self.fits[fit], test.images, test.reference if test.images.labels is None else None)
             self._seen[key] = {name: measured[name] for name in self.experiment.metrics if name in measured}
         return self._seen[key]
 
@@ -143,10 +154,9 @@ class Bench:
         key = self.fits.key(fit)
         if key not in self._resampled:
             test, calibrator, numbers = self._test(fit), self.fits[fit], self.numbers(fit)
-            seen = self.fits.seen(fit, test.images)
             self._resampled[key] = replicates(
-                calibrator(seen.predictions),
-                seen.labels,
+                calibrator(test.images.predictions),
+                test.images.labels,
                 Resamples(len(test.record)),
                 test.rows,
                 metrics=[name for name in JUDGED if name in numbers],
@@ -156,24 +166,30 @@ class Bench:
 
     def details(self, fit: Fit) -> dict[str, Any]:
         """What a report shows of the calibrator."""
-        seen = self.fits.seen(fit, self._test(fit).images)
-        return details(self.fits[fit], seen, class_names(self.fits.records[self.experiment.fit]))
+        return details(self.fits[fit], self._test(fit).images, class_names(self.fits.records[self.experiment.fit]))
 
     def named(self, fit: Fit) -> str:
         """What the tables call the policy of a fit."""
         return written(self.fits.views(fit)) if fit.policy == RECORDED else fit.policy
 
     def _test(self, fit: Fit) -> Tested:
-        """What to test on; the reference is all of the fitted record, if all was fitted on."""
-        record = self.fits.records[self.experiment.fit]
+        """What to test on, in the views of the fit; the last one is at hand: a fit is asked about several times in a row."""
+        key = self.fits.key(fit)
+        if self._last is None or self._last[0] != key:
+            self._last = (key, self._tested_on(fit))
+        return self._last[1]
+
+    def _tested_on(self, fit: Fit) -> Tested:
+        """Find the images; the reference is all of the fitted record, if all was fitted on."""
+        record = self.fits.seen(fit, self.fits.records[self.experiment.fit])
         fitted, rest = fit.rows.drawn()
-        reference = record[rest] if len(rest) else record
+        reference = rest if len(rest) else None
         if self.experiment.test in (REST, FITTED):
-            return Tested(record, rest if self.experiment.test == REST else fitted, reference)
-        other = self.fits.records[self.experiment.test]
+            return Tested(record, rest if self.experiment.test == REST else fitted, record, reference)
+        other = self.fits.seen(fit, self.fits.records[self.experiment.test])
         first = len(record) - len(other)
         rows = rest[rest >= first].sort().values - first if self.experiment.aligned else None
-        return Tested(other, rows, reference)
+        return Tested(other, rows, record, reference)
 
 
 def class_names(record: Record) -> list[str]:

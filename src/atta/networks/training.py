@@ -121,7 +121,7 @@ def _all_epochs(
     history = [Epoch(**row) for row in folder.resume(network, optimizer)] if folder is not None and resume else []
     forward = torch.compile(normalized) if compile else normalized
     saved = -math.inf
-    with bar("training", run.epochs, shown=progress, done=len(history)) as tell:
+    with bar("training", run.epochs, shown=progress, done=len(history), every=0.0) as tell:
         for epoch in range(len(history), run.epochs):
             done = run.epoch(forward, optimizer, epoch)
             if not math.isfinite(done.loss):
