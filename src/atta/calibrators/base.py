@@ -67,6 +67,10 @@ class Method(ABC):
         """Whether each row of probabilities adds up to one."""
         return True
 
+    def minutes(self, images: int, classes: int) -> float:
+        """About how long a fit takes, where that is long."""
+        return 0.0
+
     @property
     def takes_many(self) -> bool:
         """Whether several sets are fitted quicker together than one after the other."""

@@ -233,6 +233,7 @@ def run_comparison(
             most = len(record) - 1
             raise InputError(f"{name} has {most + 1} images: expected --validation from 1 to {most}, got {validation}")
     chosen = usable(chosen, [*loaded.values(), *([fit_on] if fit_on else [])], explicit=methods is not None)
+    chosen = quick(chosen, [*loaded.values()], validation, 1 if fit_on else splits, explicit=methods is not None)
     total = len(chosen) * len(loaded) * (1 if fit_on else splits)
     for sentence in unfair_splits(loaded, validation) if fit_on is None else ():
         say(f"warning: {sentence}")
@@ -251,6 +252,17 @@ def usable(methods: list[Method], records: list[Record], *, explicit: bool) -> l
     if left_out:
         say(f"left out, for want of views: {', '.join(left_out)}")
     return [method for method in methods if not method.needs_views]
+
+
+def quick(methods: list[Method], records: list[Record], images: int, splits: int, *, explicit: bool) -> list[Method]:
+    """Leave out methods that would take more than a minute, saying so, unless they were asked for."""
+    if explicit:
+        return methods
+    known = [max(splits * method.minutes(images, record.predictions.classes) for record in records) for method in methods]
+    for method, long in zip(methods, known, strict=True):
+        if long > 1:
+            say(f"left out, for it would take about {long:.0f} min: {method.name} (--methods names what to compare)")
+    return [method for method, long in zip(methods, known, strict=True) if long <= 1]
 
 
 def comparison_table(results: Results, dataset: str) -> Table:
