@@ -217,6 +217,9 @@ def labels_to_functions(tally: Tally, effort: Effort) -> None:
     for what, call in takes.items():
         expected = _numbers(call(plain))
         for given in columns(plain, toys.CLASSES):
+            given = (
+                given._replace(right="any") if what == "collect(labels)" and given.name == "text" else given
+            )  # names of classes
             attempt(tally, what, given, call, expected)
 
 
@@ -225,14 +228,14 @@ def objects_to_methods(tally: Tally, effort: Effort) -> None:
     rows, labels = toys.plain()
     bare, other = atta.Predictions(rows.logits), toys.predictions(40, 4)[0]
     flips = atta.Predictions(rows.logits, {"flip": rows.views["flip"]})
-    strange = [
-        Given(repr(v)[:30], v) for v in (None, "record", 5, rows.logits, rows.logits.numpy(), [rows], {}, labels, object())
-    ]
+    strange = [Given(repr(v)[:30], v) for v in (None, "record", 5, [rows], {}, labels, object())]
+    plain = [Given(type(v).__name__, v) for v in (rows.logits, rows.logits.numpy())]  # which will do where no views are needed
     strange += [Given("a record", atta.Record(rows, labels)), Given("the class", atta.Predictions)]
     for name in atta.METHODS:
         method = atta.find_method(name)
         fitted = method.fit(rows, labels)
-        for given in strange:
+        taken = [given._replace(right="refuse" if method.needs_views else "any") for given in plain]
+        for given in (*strange, *taken):
             attempt(tally, f"{name}.fit(predictions)", given, lambda p, m=method: m.fit(p, labels))
             attempt(tally, f"calibrator of {name}", given, fitted)
         attempt(tally, f"calibrator of {name}", Given("other classes", other), fitted)

@@ -279,6 +279,8 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     a dead one left behind holds nobody up. Where a file system knows no locks, nobody is refused.
     """
     path = Path(os.path.realpath(path))  # whoever comes by a link means the same file
+    if not path.name:
+        raise InputError(f"expected the name of a file, got {path}")
     name = path.name if len(os.fsencode(path.name)) < 200 else hashlib.sha256(os.fsencode(path.name)).hexdigest()
     beside = path.with_name(f".{name}.lock")
     try:

@@ -203,7 +203,7 @@ def as_labels(labels: Any, *, images: int, classes: int, names: Sequence[str] = 
             raise InputError(f"labels must be class numbers where no class names are known, got {str(labels[0])!r}")
         found = numbers_of(map(str, labels), names)
         labels = [found[str(label)] for label in labels]
-    tensor = _as_tensor(labels, "labels", "a list, an array or a tensor of class numbers")
+    tensor = as_tensor(labels, "labels", "a list, an array or a tensor of class numbers")
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise InputError(f"labels must be integers, got {tensor.dtype}")
     if tensor.ndim != 1:
@@ -422,7 +422,8 @@ def _sort_metadata(path: Path) -> None:
             file.write(text.ljust(size))
 
 
-def _as_tensor(values: Any, name: str, expected: str) -> Tensor:
+def as_tensor(values: Any, name: str, expected: str) -> Tensor:
+    """Make a tensor of numbers that are given in any way, and say what was expected otherwise."""
     if isinstance(values, np.ndarray):  # torch shares the memory of one that is contiguous and writeable only
         values = np.require(values, requirements=["C", "W"])
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
@@ -439,7 +440,7 @@ def _as_index(rows: Rows, images: int) -> slice | Tensor:
         return rows  # a slice copies nothing
     try:
         numbers = list(range(images)[rows]) if isinstance(rows, slice) else rows
-        index = torch.arange(images)[_as_tensor(numbers, "rows", "numbers").cpu()]
+        index = torch.arange(images)[as_tensor(numbers, "rows", "numbers").cpu()]
     except (IndexError, InputError):
         index = torch.empty(0)
     if index.ndim != 1 or index.numel() == 0:
@@ -448,7 +449,7 @@ def _as_index(rows: Rows, images: int) -> slice | Tensor:
 
 
 def _as_logits(values: Any, name: str) -> Tensor:
-    tensor = _as_tensor(values, name, "an array or a tensor of numbers")
+    tensor = as_tensor(values, name, "an array or a tensor of numbers")
     if tensor.dtype not in FLOATS:
         raise InputError(f"{name} must be floating-point numbers, got {tensor.dtype}")
     return tensor.detach()

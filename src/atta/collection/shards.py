@@ -139,6 +139,8 @@ def beside(path: Path) -> Iterator[Path]:
 
     It also goes where a run that failed had nothing to keep. One run at a time has it.
     """
+    if not path.name or path.is_dir():
+        raise InputError(f"expected the name of a file, got the folder {path}")
     folder = path.with_name(path.name + ".shards")
     with locked(path):
         there = folder.exists()

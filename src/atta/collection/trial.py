@@ -7,6 +7,7 @@ A mistake costs eight passes, not the thousands that come after. The second pass
 takes, and what all of them will.
 """
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -74,9 +75,9 @@ def check_labels(truth: Truth, images: object, source: Source) -> None:
         return
     if isinstance(getattr(images, "sampler", None), RandomSampler):  # a DataLoader in an order of its own
         advise("the DataLoader is shuffled and the labels come apart from it: give shuffle=False, or a dataset with its labels")
-    count = labels.shape[0] if source.count is None else source.count
-    most = int(labels.max()) if labels.numel() and labels.ndim == 1 and not labels.is_complex() else 0
-    as_labels(labels, images=count, classes=max(most + 1, 1))
+    count = len(labels) if source.count is None and labels.ndim else source.count or 0
+    numbers = as_labels(labels, images=count, classes=sys.maxsize)
+    most = int(numbers.max()) if count else 0
     if truth.classes and most >= len(truth.classes):
         raise InputError(
             f"class_names: expected {most + 1} or more, one a class, got {len(truth.classes)}: the labels go up to {most}"

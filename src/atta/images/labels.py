@@ -17,6 +17,7 @@ from torch import Tensor
 from atta.errors import InputError, require
 from atta.images.sources import Source
 from atta.labels import IMAGENET, imagenet, is_number, numbers_of
+from atta.predictions import as_tensor
 
 FILES, LABELS = ("file", "filename", "file_name", "path", "image"), ("label", "class")
 TABLES = (".csv", ".parquet")
@@ -70,10 +71,7 @@ def truth_of(labels: Any, source: Source, names: Sequence[str]) -> Truth:
         return _named(texts, names)
     if labels is None:
         return _own(source, names)
-    try:
-        numbers = torch.as_tensor(labels)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"expected labels as whole numbers, one an image, got {type(labels).__name__} ({error})") from None
+    numbers = as_tensor(labels, "labels", "a list, an array or a tensor of class numbers, or names")
     if source.count is not None and numbers.shape[:1] != (source.count,):
         raise InputError(f"expected {source.count} labels, one an image, got {tuple(numbers.shape)}")
     return Truth(numbers, names)
