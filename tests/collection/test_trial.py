@@ -97,3 +97,27 @@ def test_a_network_of_probabilities_is_said_by_collect_and_refused_by_calibrate(
     with pytest.raises(InputError, match="expected a model that returns logits"):
         atta.calibrate(model, pixels(), torch.arange(60) % 3, progress=False)
     assert model[0].seen == 8
+
+
+class OneNumber(nn.Module):
+    """Says of red images that they are of class 1, by one logit."""
+
+    def forward(self, images):
+        return 6 * (images[:, 0].mean((1, 2)) - images[:, 1].mean((1, 2)))[:, None]
+
+
+@pytest.mark.parametrize(("model", "more"), [(OneNumber(), "$"), (nn.Sequential(OneNumber(), nn.Sigmoid()), ".*FromProb")])
+def test_a_network_of_one_output_is_one_of_two_classes_and_that_is_said(model, more):
+    with pytest.warns(Advice, match=f"taken for the logit of class 1, beside 0 for class 0{more}"):
+        collect(model, pixels(), policy="flip", progress=False)
+
+
+@pytest.mark.parametrize("model", [OneNumber(), atta.FromProbabilities(nn.Sequential(OneNumber(), nn.Sigmoid()))])
+def test_a_network_of_one_output_is_calibrated_and_keeps_its_class(model, tmp_path):
+    images = pixels().float() / 255
+    answers = OneNumber()(images)[:, 0]
+    labels = ((answers > 0).long() + (torch.arange(60) % 5 == 0)) % 2
+    classifier = atta.calibrate(model, images, labels, policy="flip", class_names=("green", "red"), progress=False)
+    classifier = atta.CalibratedClassifier.load(classifier.save(tmp_path / "saved"), model)
+    assert classifier(images).shape == (60, 2)
+    assert torch.equal(classifier(images).argmax(dim=1), (answers > 0).long())

@@ -133,3 +133,23 @@ def test_the_command_line_takes_classes_and_labels(tmp_path, monkeypatch):
     record = atta.Record.load(out)
     assert sorted(set(record.labels.tolist())) == [1, 2, 3]
     assert record.origin["shuffle"] == "0"
+
+
+def test_folders_by_name_or_number_and_a_table_give_the_same_classifier_to_the_last_bit(tmp_path):
+    """Names whose alphabet is not the order of the classes: the folders stand in another order each time."""
+    names = ("wasp", "bee", "cat", "ant")
+    by_name, by_number = write(tmp_path / "names", names.__getitem__), write(tmp_path / "numbers", str)
+    flat, table = write(tmp_path / "flat", lambda k: ""), tmp_path / "labels.csv"
+    table.write_text("file,label\n" + "".join(f"{i:02}.png,{names[i % 4]}\n" for i in range(40)))
+    unsure = nn.Sequential(Knowing(), nn.Linear(4, 4)).requires_grad_(False)
+    unsure[1].weight.copy_(torch.eye(4) / 4 + 0.05 * torch.arange(16).reshape(4, 4) % 0.3)
+    made = [
+        atta.calibrate(unsure, folder, labels, class_names=names, budget=3, progress=False)
+        for folder, labels in ((by_name, None), (by_number, None), (flat, table))
+    ]
+    for one in made[1:]:
+        assert str(one.policy) == str(made[0].policy)
+        assert str(one.summary) == str(made[0].summary)
+        assert one.class_names == names
+        for name, tensor in made[0].calibrator.state_dict().items():
+            assert torch.equal(tensor, one.calibrator.state_dict()[name])

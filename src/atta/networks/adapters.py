@@ -5,12 +5,14 @@
 | a module that returns a tensor, or has `.logits`      | `as_logits(model)`                    |
 | an ONNX file                                          | `as_logits("model.onnx")`             |
 | a function on NumPy arrays (Keras, JAX, scikit-learn) | `NumpyModel(fn)`                      |
-| one of these that ends in a softmax                   | `FromProbabilities(...)` around it    |
+| one of these that ends in a softmax or a sigmoid      | `FromProbabilities(...)` around it    |
 | one of these that expects normalised pixels           | `Normalized(..., mean, std)` around it|
 
-A model is recognised by its type, never by what it returns: logits that look like probabilities stay logits.
+A model is recognised by its type, never by what it returns: logits that look like probabilities stay logits. A model of two
+classes may return one logit z an image, that of class 1: it stands for (0, z), and class 1 is predicted where z > 0.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from atta.errors import InputError, first_line, require
 from atta.images.preprocessing import Preprocess
@@ -58,15 +61,28 @@ class Normalized(nn.Module):
         return self.model(seen.flip(1) if self.channels == "BGR" else seen)
 
 
-class TorchModel(nn.Module):
+class _Answering(nn.Module, ABC):
+    """A model of any kind: its own answer, and the logits that are made of it."""
+
+    @abstractmethod
+    def answer(self, images: Images) -> Tensor:
+        """Give what the model says, n k, on the device of the images; k is 1 where it says one number of two classes."""
+
+    def forward(self, images: Images) -> Logits:
+        """Give the logits; one logit z becomes (0, z), whose softmax is the sigmoid of z and whose larger one is its sign."""
+        found = self.answer(images)
+        return F.pad(found, (1, 0)) if found.shape[1] == 1 else found
+
+
+class TorchModel(_Answering):
     """A module whose answer is a tensor of logits, or holds one under `logits` as Hugging Face's do."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, images: Images) -> Logits:
-        """Give the logits."""
+    def answer(self, images: Images) -> Tensor:
+        """Give what the module gives."""
         answer = self.model(images)
         if isinstance(answer, Mapping) and "logits" in answer:
             answer = answer["logits"]
@@ -105,7 +121,7 @@ def _stored(message: Any) -> Iterator[Any]:
                 waiting.extend([value] if hasattr(value, "ListFields") else value)
 
 
-class OnnxModel(nn.Module):
+class OnnxModel(_Answering):
     """An ONNX file that ONNX Runtime runs; several outputs need the `output` to be named.
 
     A graph with a fixed batch size is fed that many images at a time and the last batch is padded.
@@ -140,8 +156,8 @@ class OnnxModel(nn.Module):
             raise InputError(f"expected {self.path} to take floating point pixels, found {inputs[0].type}")
         self.dtype = dtypes[inputs[0].type]
 
-    def forward(self, images: Images) -> Logits:
-        """Give the logits, on the device of the images."""
+    def answer(self, images: Images) -> Tensor:
+        """Give what it gives, on the device of the images."""
         for got, expected in zip(images.shape[1:], self.shape[1:], strict=True):
             if isinstance(expected, int) and got != expected:
                 raise InputError(
@@ -162,22 +178,25 @@ class OnnxModel(nn.Module):
         return OnnxModel, (self.path, self.providers, self.output)  # A session cannot be copied; another can be opened.
 
 
-class NumpyModel(nn.Module):
+class NumpyModel(_Answering):
     """A function from a float array of pixels to an array of logits; `channels_last` passes n h w c."""
 
     def __init__(self, fn: Callable[[Any], Any], *, channels_last: bool = False) -> None:
         super().__init__()
         self.fn, self.channels_last = fn, channels_last
 
-    def forward(self, images: Images) -> Logits:
-        """Give the logits, on the device of the images."""
+    def answer(self, images: Images) -> Tensor:
+        """Give what it gives, on the device of the images."""
         pixels = images.detach().cpu()
         answer = self.fn(np.ascontiguousarray((pixels.permute(0, 2, 3, 1) if self.channels_last else pixels).numpy()))
         return _checked(_as_tensor(answer), images)
 
 
 class FromProbabilities(nn.Module):
-    """A model that ends in a softmax: the logarithm of its probabilities are logits, up to a constant an image."""
+    """A model that ends in a softmax: the logarithm of its probabilities are logits, up to a constant an image.
+
+    One probability an image, of a model that ends in a sigmoid, is that of class 1 of two.
+    """
 
     def __init__(self, model: object) -> None:
         super().__init__()
@@ -185,7 +204,8 @@ class FromProbabilities(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         """Give the log-probabilities; a probability of zero counts as the smallest float, so that all stay finite."""
-        probs: Tensor = self.model(images)
+        probs: Tensor = self.model.answer(images) if isinstance(self.model, _Answering) else self.model(images)
+        probs = torch.cat([1 - probs, probs], dim=1) if probs.shape[1] == 1 else probs
         probs = probs if probs.dtype == torch.float64 else probs.float()
         if not torch.compiler.is_compiling():  # A graph cannot look at values.
             sums = probs.sum(dim=1)
@@ -200,7 +220,7 @@ class FromProbabilities(nn.Module):
 
 def as_logits(model: object) -> nn.Module:
     """Return a module from pixels to logits for a `torch` or Hugging Face module or for the path of an ONNX file."""
-    if isinstance(model, TorchModel | OnnxModel | NumpyModel | FromProbabilities):
+    if isinstance(model, _Answering | FromProbabilities):
         return model
     if isinstance(model, nn.Module):
         return TorchModel(model)
@@ -247,7 +267,8 @@ def class_names_of(model: object) -> tuple[str, ...]:
     table = getattr(getattr(inner, "config", None), "id2label", None)
     if isinstance(table, Mapping) and sorted(map(int, table)) == list(range(len(table))):
         names = [str(table[key]) for key in sorted(table, key=int)]
-        made_up = all(name == f"LABEL_{i}" for i, name in enumerate(names))  # what a configuration has for want of names
+        # What a configuration has for want of names; the one output of a network of two classes is not one of them.
+        made_up = len(names) == 1 or all(name == f"LABEL_{i}" for i, name in enumerate(names))
         return () if made_up else tuple(names)
     config = getattr(inner, "pretrained_cfg", None)
     own = config.get("label_names") if isinstance(config, Mapping) else None
@@ -274,6 +295,8 @@ def _checked(answer: Any, images: Tensor) -> Tensor:
         size = f" of {len(answer)}" if isinstance(answer, tuple | list) else ""
         hint = "; return the logits alone" if isinstance(answer, tuple) else ""
         raise InputError(f"{expected}, got a {type(answer).__name__}{size}{hint}")
+    if answer.is_floating_point() and answer.shape == images.shape[:1]:
+        answer = answer[:, None]  # one number an image, squeezed
     if answer.ndim != 2 or answer.shape[0] != images.shape[0]:
         raise InputError(f"{expected}, got shape {tuple(answer.shape)}")
     if not answer.is_floating_point():
