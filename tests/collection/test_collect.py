@@ -415,7 +415,9 @@ def test_a_stream_cannot_be_looked_at_before_and_nothing_can_be_left_to_read(fol
         run(DataLoader(TensorDataset(twenty(), LABELS)), skip_bad=True)
     for path in folder.rglob("*.png"):
         path.write_bytes(b"no image")
-    with pytest.raises(InputError, match=r"that can be read, found none: .*\.png, but it cannot be decoded: cannot identify image file$"):
+    with pytest.raises(
+        InputError, match=r"that can be read, found none: .*\.png, but it cannot be decoded: cannot identify image file$"
+    ):
         run(folder, skip_bad=True)
 
 

@@ -83,8 +83,8 @@ def from_stream(table: Any) -> tuple[Iterator[tuple[Any, Any]], str, tuple[str, 
     _one_split(table)
     name, features = table.info.dataset_name or "stream", table.features
     if features is None:  # Nobody has said what the columns are: the first item shows it.
-        datasets, first = _library(), next(iter(table), {})
-        features = {key: datasets.Image() if hasattr(cell, "getbands") else None for key, cell in first.items()}
+        image_kind, first = _library().Image(), dict[str, Any](next(iter(table), {}))
+        features = {key: image_kind if hasattr(cell, "getbands") else None for key, cell in first.items()}
     image, label = _columns(features, name)
     label = label or next((key for key in LABELS if key in features), None)
     classes = getattr(features.get(label), "names", None) or ()

@@ -295,10 +295,10 @@ def _checked(answer: Any, images: Tensor) -> Tensor:
         size = f" of {len(answer)}" if isinstance(answer, tuple | list) else ""
         hint = "; return the logits alone" if isinstance(answer, tuple) else ""
         raise InputError(f"{expected}, got a {type(answer).__name__}{size}{hint}")
-    if answer.is_floating_point() and answer.shape == images.shape[:1]:
-        answer = answer[:, None]  # one number an image, squeezed
-    if answer.ndim != 2 or answer.shape[0] != images.shape[0]:
-        raise InputError(f"{expected}, got shape {tuple(answer.shape)}")
-    if not answer.is_floating_point():
-        raise InputError(f"{expected} as floating point numbers, got {answer.dtype}: are these classes?")
-    return answer.to(images.device)
+    squeezed = answer.is_floating_point() and answer.shape == images.shape[:1]  # one number an image
+    found: Tensor = answer[:, None] if squeezed else answer
+    if found.ndim != 2 or found.shape[0] != images.shape[0]:
+        raise InputError(f"{expected}, got shape {tuple(found.shape)}")
+    if not found.is_floating_point():
+        raise InputError(f"{expected} as floating point numbers, got {found.dtype}: are these classes?")
+    return found.to(images.device)
