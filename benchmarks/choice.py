@@ -10,7 +10,6 @@ is worth: the NLL of what rounds chose, less that of what all views chose.
 
 import argparse
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from torch import Tensor
 from atta import Predictions, Record
 from atta.calibrators import CATTA, Method, TemperatureScaling
 from atta.calibrators.crossval import held_out, losses, rank
-from atta.deploy.choice import choose
+from atta.deploy.choice import Recorder, choose
 from atta.deploy.door import NO_VIEWS
 from atta.images.views import POLICIES, Policy, View
 
@@ -44,21 +43,17 @@ def pooled(folder: Path, name: str) -> Record:
     return Record(Predictions(parts[0].predictions.logits, views), parts[0].labels, {})
 
 
-@dataclass
-class Replayed:
-    """Answers as `deploy.choice.Recorder` does, out of a record, and counts the passes that a network would have run."""
+class Replayed(Recorder):
+    """Answers out of a record, and counts the passes that a network would have run."""
 
-    base: Record
-    passes: int = 0
-    known: dict[tuple[str, int], Tensor] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.passes = len(self.base)
+    def __init__(self, base: Record) -> None:
+        self.base, self.passes = base, len(base)
+        self._known = {}
 
     def extend(self, policies: Iterable[Policy], rows: Tensor) -> None:
         """Count what has not been counted before."""
         for view, repeats in {(v.name, r): (v, r) for policy in policies for v, r in policy.terms}.values():
-            known = self.known.setdefault((view.name, repeats), torch.zeros(len(self.base), dtype=torch.bool))
+            known = self._known.setdefault((view.name, repeats), torch.zeros(len(self.base), dtype=torch.bool))
             self.passes += repeats * int((~known[rows]).sum())
             known[rows] = True
 
@@ -86,7 +81,7 @@ def compared(record: Record, images: int, seed: int) -> dict[str, Any]:
     policies |= {n: p for n, p in POLICIES.items() if p.passes <= BUDGET and all(there(*term, record) for term in p.terms)}
     methods: Mapping[str, Method] = {name: TemperatureScaling() if name == NO_VIEWS else CATTA() for name in policies}
     recorder = Replayed(drawn)
-    chosen = choose(recorder, policies, methods).policy  # type: ignore[arg-type]
+    chosen = choose(recorder, policies, methods).policy
     labels, everything = drawn.require_labels(), Replayed(drawn)
     everything.extend(policies.values(), torch.arange(len(drawn)))
     answers = {name: held_out(methods[name], shown(drawn.predictions, policies[name]), labels) for name in policies}
