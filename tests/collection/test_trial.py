@@ -1,5 +1,7 @@
 """Check first, run later: a mistake costs no pass, or eight."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -117,7 +119,20 @@ def test_a_network_of_one_output_is_calibrated_and_keeps_its_class(model, tmp_pa
     images = pixels().float() / 255
     answers = OneNumber()(images)[:, 0]
     labels = ((answers > 0).long() + (torch.arange(60) % 5 == 0)) % 2
-    classifier = atta.calibrate(model, images, labels, policy="flip", class_names=("green", "red"), progress=False)
+    how = {"policy": "flip", "class_names": ("green", "red"), "rehearse": False, "progress": False}
+    classifier = atta.calibrate(model, images, labels, **how)
     classifier = atta.CalibratedClassifier.load(classifier.save(tmp_path / "saved"), model)
     assert classifier(images).shape == (60, 2)
     assert torch.equal(classifier(images).argmax(dim=1), (answers > 0).long())
+
+
+def test_a_forgotten_normalisation_is_said_where_the_network_knows_it():
+    model = nn.Sequential(Counting())
+    model.pretrained_cfg = {"input_size": (3, 8, 8), "mean": (0.5,) * 3, "std": (0.2,) * 3}
+    with pytest.warns(Advice, match=r"wants photographs as 'shortest edge to 9 .*std 0.2 0.2 0.2'.*preprocess=model"):
+        collect(model, pixels(), policy="flip", progress=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "the network itself says", Advice)
+        collect(model, pixels(), policy="flip", preprocess=model, progress=False)
+        model.pretrained_cfg |= {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+        collect(model, pixels(), policy="flip", progress=False)

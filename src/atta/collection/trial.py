@@ -23,6 +23,7 @@ from atta.images.labels import Truth
 from atta.images.parts import part_of, readable
 from atta.images.sources import Source, StreamSource
 from atta.images.views import Policy
+from atta.networks.adapters import left_unnormalised
 from atta.networks.borrowing import borrowed, device_of, dtype_of, find_device
 from atta.predictions import as_labels, look_like_probabilities
 
@@ -127,6 +128,11 @@ def try_out(
     half: torch.dtype | None = None,
 ) -> Trial:
     """Run the network on a few images, and hold all that was given against what it answers."""
+    if (wanted := left_unnormalised(network)) is not None:
+        advise(
+            f"the network itself says that it wants photographs as '{wanted}', and is given pixels that are not normalised: "
+            "preprocess=model says all of it (--resize, --crop, --mean, --std)"
+        )
     images, own, places = _few(source)
     check_views(policy, as_pixels(images, torch.float32))
     pixels = as_pixels(images.to(device), dtype_of(network))

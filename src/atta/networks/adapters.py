@@ -259,6 +259,18 @@ def normalised(model: object, preprocess: Preprocess | None) -> object:
     return model
 
 
+def left_unnormalised(model: object) -> Preprocess | None:
+    """What a network of timm's says that it wants, where that is normalised pixels and nothing around it normalises."""
+    inner = model
+    while isinstance(inner, TorchModel | FromProbabilities):
+        inner = inner.model
+    if not isinstance(getattr(inner, "pretrained_cfg", None), Mapping):
+        return None
+    wanted = Preprocess.of(inner)
+    plain = set(wanted.mean or ()) <= {0.0} and set(wanted.std or ()) <= {1.0}
+    return None if plain else wanted
+
+
 def class_names_of(model: object) -> tuple[str, ...]:
     """The names of the classes that a network itself knows: Hugging Face's `config.id2label`, timm's `label_names`."""
     inner: Any = model
