@@ -28,6 +28,9 @@ settings.register_profile("brief", max_examples=40)  # of each law; the suite ru
 settings.load_profile("brief")
 
 
+collect_ignore = ["beside"]  # It is imported once: twice, it would define its operators twice.
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Toy data look wrong: few images, at chance or all right. Tests of the advice ask for it by pytest.warns."""
     config.addinivalue_line("filterwarnings", "ignore::atta.errors.Advice")

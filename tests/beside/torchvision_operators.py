@@ -41,5 +41,5 @@ def _define(folder: Path) -> None:
         _kept[0].define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
-if "torchvision" not in sys.modules and _Before not in sys.meta_path:
+if "torchvision" not in sys.modules:
     sys.meta_path.insert(0, _Before)  # type: ignore[arg-type]
