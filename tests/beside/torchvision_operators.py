@@ -8,28 +8,35 @@ before: whoever does not pays nothing.
 import sys
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _kept: list[Any] = []  # A library of operators lives as long as someone holds it.
 
 
 class _Before:
-    """Stands in front of all finders, and goes when torchvision is asked for."""
+    """Stands in front of all finders: whether torchvision is there may be asked by anybody, and costs nothing."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != "torchvision":
+        found = PathFinder.find_spec(name, path) if name == "torchvision" else None
+        if found is None or found.origin is None or found.loader is None:
             return None
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not _Before]
-        found = PathFinder.find_spec(name, path)
-        if found is not None and found.origin is not None:
-            _define(Path(found.origin).parent)
-        return None
+        folder, run = Path(found.origin).parent, found.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            _define(folder)
+            run(module)
+
+        found.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return found
 
 
 def _define(folder: Path) -> None:
     import torch
 
+    if _kept:
+        return
     try:
         for library in folder.glob("_C.*"):
             torch.ops.load_library(library)  # its own, where they are of the same build
