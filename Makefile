@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+OTHERS := $(VENV)/.frameworks
 
 .PHONY: setup demo reproduce test check bench attack docs picture clean
 
@@ -11,6 +12,10 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+$(OTHERS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,frameworks]'
 	@touch $@
 
 demo: $(STAMP)  ## the whole chain on one machine: train, record the views, compare every method, save
@@ -25,7 +30,7 @@ check: $(STAMP)  ## lint, types, and which way imports point
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check  ## lint, types and every test
+test: check $(OTHERS)  ## lint, types and every test
 	$(BIN)/pytest
 
 bench: $(STAMP)  ## speed and memory against peers, as ratios measured in one run

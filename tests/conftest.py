@@ -6,25 +6,29 @@ os.environ["COLUMNS"] = "160"  # tables as wide as on a screen, whatever started
 
 from collections.abc import Iterator
 from functools import partial
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torchvision_operators
 from hypothesis import settings
 
 from atta import Record
 from atta.metrics.resampling import Resamples
 from scenarios import made_up
 
+beside = str(Path(torchvision_operators.__file__).parent)
+if beside not in (path := os.environ.get("PYTHONPATH", "").split(os.pathsep)):  # that of the processes that tests start
+    os.environ["PYTHONPATH"] = os.pathsep.join([beside, *filter(None, path)])
 torch.set_num_threads(1)  # two workers on two cores
 os.fsync = lambda file: None  # nobody cuts the power of the tests, and thousands of files wait for the disk otherwise
 
 settings.register_profile("brief", max_examples=40)  # of each law; the suite runs often
 settings.load_profile("brief")
-_kept: list[Any] = []  # A library of operators lives as long as someone holds it.
+
+
+collect_ignore = ["beside"]  # It is imported once: twice, it would define its operators twice.
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,12 +59,5 @@ def data_root() -> Path:
 
 @pytest.fixture(scope="session")
 def torchvision() -> Any:
-    """Torchvision, where it is installed: beside a torch without its operators it imports once their names are known."""
-    if find_spec("torchvision") is None:
-        pytest.skip("torchvision is not installed")
-    if not _kept and not hasattr(torch.ops.torchvision, "nms"):
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _kept.append(library)
-    return import_module("torchvision")
+    """Torchvision, where it is installed; `beside` lets it import where it is of another build than torch."""
+    return pytest.importorskip("torchvision", reason="torchvision is not installed")

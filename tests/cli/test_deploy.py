@@ -125,3 +125,14 @@ def test_images_without_labels_are_held_against_the_validation_images_and_adapte
     found = json.loads((tmp_path / "drift.json").read_text())
     assert found["sentence"] in done.stdout
     assert found["images"] == 50
+
+
+def test_images_that_cannot_be_read_are_left_out_with_a_line_if_that_is_asked_for(photos: Path) -> None:
+    (photos / "dark" / "broken.png").write_bytes(b"x")
+    network, flip = "own_network:network", ["--policy", "flip"]
+    assert "broken.png" in str(run("collect", network, "photos", "-o", "record", *flip, ok=False).exception)
+    for made in (["collect", "-o", "record"], ["calibrate", "-o", "classifier"]):
+        done = run(made[0], network, "photos", *made[1:], *flip, "--skip-bad")
+        assert "note: left out: expected an image in photos/dark/broken.png" in done.stderr.replace("\n", " ")
+    assert len(atta.Record.load("record")) == 30
+    assert run("evaluate", "classifier", "photos", "--skip-bad", "--model", network).exit_code == 0

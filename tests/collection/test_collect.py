@@ -1,5 +1,7 @@
 """The network runs once: the same views however the work is cut, and a model that is given back as it came."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import atta
 from atta.collection.collect import as_seed, collect
-from atta.errors import InputError
+from atta.errors import Advice, InputError
 from atta.images.sets import ImageSet
 from atta.images.views import Policy, View
 from atta.networks.resnet import small_cnn
@@ -279,6 +281,31 @@ def test_a_hugging_face_table_that_cannot_be_read_so_is_refused(table):
         run(table.with_transform(lambda rows: rows))
 
 
+def test_a_hugging_face_dataset_that_streams_is_read_once_in_its_order(table):
+    datasets = pytest.importorskip("datasets")
+    stream = table.to_iterable_dataset()
+    assert same(run(twenty(), LABELS), run(stream, batch_size=6))
+    assert same(run(twenty()[3:9], LABELS[3:9], class_names=("c", "a", "b")), run(stream.skip(3).take(6)))
+    unnamed = datasets.IterableDataset.from_generator(lambda: ({"x": row["img"], "label": row["label"]} for row in table))
+    assert same(run(twenty(), LABELS), run(unnamed))
+    with pytest.raises(InputError, match=r"expected one split .* got test: choose one"):
+        run(datasets.IterableDatasetDict({"test": stream}))
+    with pytest.raises(InputError, match="expected one column of images"):
+        run(stream.remove_columns("img"))
+
+
+@pytest.mark.parametrize("streams", [True, False], ids=["streams", "loader"])
+def test_labels_that_come_once_are_found_by_name_as_well(table, streams):
+    names, images = ("c", "a", "b"), table.to_iterable_dataset() if streams else TensorDataset(twenty(), LABELS)
+    if not streams:
+        images.classes = ["a", "b", "c"]
+        images = DataLoader(images, batch_size=6)
+    expected = atta.calibrate(small_network(), twenty(), (LABELS + 1) % 3, policy="flip", progress=False)
+    found = atta.calibrate(small_network(), images, policy="flip", class_names=names, progress=False)
+    assert found.summary.after == expected.summary.after
+    assert found.class_names == names
+
+
 # ---- what cannot be used is said
 
 
@@ -337,7 +364,7 @@ def nan_at(images, calls):
         (twenty, {"model": 3}, "expected a torch module or the path of an .onnx file, got int"),
         (twenty, {"model": Scripted(lambda x, _: x), "batch_size": 20}, r"\(20, k\), got shape \(20, 3, 8, 8\)"),
         (twenty, {"model": Scripted(lambda x, _: x[:1, 0, 0]), "batch_size": 20}, r"\(20, k\), got shape \(1, 8\)"),
-        (twenty, {"model": Scripted(lambda x, _: x[:, 0, 0, :1])}, "at least two classes, got 1 for the image itself"),
+        (twenty, {"model": Scripted(lambda x, _: x[:, 0, 0, :0])}, "at least two classes, got 0 for the image itself"),
         (
             twenty,
             {"model": Scripted(lambda x, i: x[:, 0, 0, : 2 + (i == 3)]), "batch_size": 20},
@@ -364,6 +391,34 @@ def test_an_image_that_cannot_be_read_is_named(folder):
     (folder / "b" / "08.png").write_bytes(b"no image")
     with pytest.raises(InputError, match=r"b/08\.png"):
         run(folder)
+
+
+@pytest.mark.parametrize("which", [("a/00.png", "b/08.png"), ("c/19.png",)], ids=["the first", "the last"])
+def test_images_that_cannot_be_read_are_left_out_if_that_is_asked_for(folder, which, tmp_path):
+    for name in which:
+        data = (folder / name).read_bytes()
+        (folder / name).write_bytes(data[: len(data) // 2])
+    left = [i for i in range(20) if not any(name.endswith(f"/{i:02}.png") for name in which)]
+    with pytest.warns(Advice, match="left out: expected an image in .*, but it cannot be decoded") as said:
+        record = run(folder, skip_bad=True, shuffle=False, shards=tmp_path / "shards")
+    assert sum("left out" in str(one.message) for one in said) == len(which)
+    assert json.loads(record.origin["left_out"]) == [str(folder / name) for name in which]
+    assert same(record, run(ImageSet("toy", twenty(), torch.arange(20) // 7, "abc").subset(left)))
+    given = torch.arange(20) // 7
+    files = sorted(folder.rglob("*.png"))
+    assert same(record, run(files, given, skip_bad=True, workers=2))
+    assert atta.calibrate(small_network(), folder, skip_bad=True, policy="flip", progress=False).summary.images == len(left)
+
+
+def test_a_stream_cannot_be_looked_at_before_and_nothing_can_be_left_to_read(folder):
+    with pytest.raises(InputError, match="skip_bad: a loader or a stream reads its images itself"):
+        run(DataLoader(TensorDataset(twenty(), LABELS)), skip_bad=True)
+    for path in folder.rglob("*.png"):
+        path.write_bytes(b"no image")
+    with pytest.raises(
+        InputError, match=r"that can be read, found none: .*\.png, but it cannot be decoded: cannot identify image file$"
+    ):
+        run(folder, skip_bad=True)
 
 
 def test_images_of_different_sizes_are_named_and_can_be_resized(folder):

@@ -19,7 +19,7 @@ from atta.collection import shards as shards_module
 from atta.errors import InputError
 from atta.networks.adapters import NumpyModel
 from atta.networks.resnet import small_cnn
-from scenarios import LABELS, Angry, Stream, run, same, small_network, twenty
+from scenarios import LABELS, Angry, Items, Stream, run, same, small_network, twenty
 
 
 @pytest.fixture
@@ -151,6 +151,14 @@ def test_shards_of_another_run_are_refused(tmp_path, images, more, sentence):
     settings = {"model": nn.Sequential(small_network(), Angry(0)), "batch_size": 4, "shards": tmp_path} | more
     with pytest.raises(InputError, match=sentence):
         run(images(), **settings)
+
+
+def test_shards_whose_labels_were_found_by_other_names_are_refused(tmp_path):
+    images = Items(twenty(), LABELS.tolist())
+    images.classes = ["a", "b", "c"]
+    run(images, class_names=("a", "b", "c"), shards=tmp_path)
+    with pytest.raises(InputError, match=r"their classes is \['a', 'b', 'c'\] and not \['c', 'b', 'a'\]"):
+        run(images, class_names=("c", "b", "a"), shards=tmp_path)
 
 
 def test_a_folder_of_other_things_is_not_written_to(tmp_path):

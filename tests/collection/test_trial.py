@@ -1,5 +1,7 @@
 """Check first, run later: a mistake costs no pass, or eight."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -97,3 +99,40 @@ def test_a_network_of_probabilities_is_said_by_collect_and_refused_by_calibrate(
     with pytest.raises(InputError, match="expected a model that returns logits"):
         atta.calibrate(model, pixels(), torch.arange(60) % 3, progress=False)
     assert model[0].seen == 8
+
+
+class OneNumber(nn.Module):
+    """Says of red images that they are of class 1, by one logit."""
+
+    def forward(self, images):
+        return 6 * (images[:, 0].mean((1, 2)) - images[:, 1].mean((1, 2)))[:, None]
+
+
+@pytest.mark.parametrize(("model", "more"), [(OneNumber(), "$"), (nn.Sequential(OneNumber(), nn.Sigmoid()), ".*FromProb")])
+def test_a_network_of_one_output_is_one_of_two_classes_and_that_is_said(model, more):
+    with pytest.warns(Advice, match=f"taken for the logit of class 1, beside 0 for class 0{more}"):
+        collect(model, pixels(), policy="flip", progress=False)
+
+
+@pytest.mark.parametrize("model", [OneNumber(), atta.FromProbabilities(nn.Sequential(OneNumber(), nn.Sigmoid()))])
+def test_a_network_of_one_output_is_calibrated_and_keeps_its_class(model, tmp_path):
+    images = pixels().float() / 255
+    answers = OneNumber()(images)[:, 0]
+    labels = ((answers > 0).long() + (torch.arange(60) % 5 == 0)) % 2
+    how = {"policy": "flip", "class_names": ("green", "red"), "rehearse": False, "progress": False}
+    classifier = atta.calibrate(model, images, labels, **how)
+    classifier = atta.CalibratedClassifier.load(classifier.save(tmp_path / "saved"), model)
+    assert classifier(images).shape == (60, 2)
+    assert torch.equal(classifier(images).argmax(dim=1), (answers > 0).long())
+
+
+def test_a_forgotten_normalisation_is_said_where_the_network_knows_it():
+    model = nn.Sequential(Counting())
+    model.pretrained_cfg = {"input_size": (3, 8, 8), "mean": (0.5,) * 3, "std": (0.2,) * 3}
+    with pytest.warns(Advice, match=r"wants photographs as 'shortest edge to 9 .*std 0.2 0.2 0.2'.*preprocess=model"):
+        collect(model, pixels(), policy="flip", progress=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "the network itself says", Advice)
+        collect(model, pixels(), policy="flip", preprocess=model, progress=False)
+        model.pretrained_cfg |= {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+        collect(model, pixels(), policy="flip", progress=False)

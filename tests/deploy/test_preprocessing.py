@@ -163,3 +163,71 @@ def test_the_command_line_takes_it(folder, tmp_path, monkeypatch):
     assert atta.Preprocess.of(json.loads(atta.Record.load(tmp_path / "r.safetensors").origin["preprocess"])) == WANTED
     wrong = command("calibrate", "mine:net", str(folder), "-o", str(tmp_path / "d"), "--crop", "big", ok=False)
     assert "--crop takes a number of pixels" in str(wrong.exception)
+
+
+# ---- networks and transforms of others
+
+
+@pytest.fixture
+def timm_network(torchvision):
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    network = timm.create_model("test_resnet", pretrained=False, num_classes=len(NAMES)).eval()
+    with torch.no_grad():
+        network.get_classifier().weight.mul_(300)  # random weights are sure of nothing
+    return network, timm.data.create_transform(**timm.data.resolve_model_data_config(network), is_training=False)
+
+
+def same_as_its_own_transform(network, transform, preprocess, files, tmp_path):
+    """Saved and loaded, and as a graph with the preprocessing that it names: what the network makes of its own transform."""
+    runtime = pytest.importorskip("onnxruntime")
+    with torch.no_grad():
+        seen = torch.stack([transform(Image.open(file).convert("RGB")) for file in files])
+        logits, mirrored = network(seen), network(seen.flip(-1))
+    labels = (logits.argmax(dim=1) + (torch.arange(len(files)) % 6 == 0)) % len(NAMES)  # it knows something, not all
+    how = {"preprocess": preprocess, "policy": "flip", "rehearse": False, "progress": False}
+    classifier = atta.calibrate(network, files, labels, **how)
+    expected = classifier.calibrator(atta.Predictions(logits, {"flip": mirrored[:, None]})).numpy()
+    assert np.abs(expected - expected.mean(axis=0)).max() > 0.02  # or any pixels would do
+    loaded = atta.CalibratedClassifier.load(classifier.save(tmp_path / "saved"), network)
+    np.testing.assert_allclose(loaded.predict_proba(files), expected, atol=1e-5)
+    session = runtime.InferenceSession(str(loaded.export(tmp_path / "graph.onnx").path))
+    wanted = atta.Preprocess.of(json.loads(session.get_modelmeta().custom_metadata_map["preprocess"]))
+    cropped = np.stack([wanted(Image.open(file)).numpy() for file in files]).astype(np.float32) / 255
+    np.testing.assert_allclose(session.run(["probs"], {"images": cropped})[0], expected, atol=1e-5)
+
+
+def test_a_timm_network_answers_files_as_its_own_transform(timm_network, folder, tmp_path):
+    same_as_its_own_transform(*timm_network, timm_network[0], files_of(folder), tmp_path)
+
+
+def test_photographs_of_all_sizes_are_answered_as_by_the_network_s_own_transform(timm_network, data_root, tmp_path):
+    if not (data_root / "photos").is_dir():
+        pytest.skip("there are no photographs in ATTA_DATA")
+    files = sorted((data_root / "photos").glob("*.JPEG"))[::8]
+    same_as_its_own_transform(*timm_network, timm_network[1], files, tmp_path)  # a Compose states it as well
+
+
+def test_the_classes_of_torchvision_s_image_folder_are_found_by_name(torchvision, folder):
+    images = torchvision.datasets.ImageFolder(str(folder))
+    how = {"policy": "flip", "preprocess": WANTED, "progress": False, "shuffle": False, "class_names": NAMES[::-1]}
+    expected, found = atta.collect(Network().eval(), folder, **how), atta.collect(Network().eval(), images, **how)
+    assert torch.equal(found.labels, expected.labels)
+    assert torch.equal(found.predictions.logits, expected.predictions.logits)
+
+
+def test_a_lightning_module_is_a_network_like_any_other(torchvision):
+    lightning = pytest.importorskip("lightning")
+
+    class Lit(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.network = Network()
+
+        def forward(self, images):
+            return self.network(images)
+
+    images = torch.rand(40, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    labels, how = torch.arange(40) % 3, {"policy": "flip", "rehearse": False, "progress": False}
+    expected, found = (atta.calibrate(network.eval(), images, labels, **how) for network in (Network(), Lit()))
+    assert torch.equal(found(images), expected(images))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import atta
 from atta.errors import InputError
@@ -133,3 +134,82 @@ def test_the_command_line_takes_classes_and_labels(tmp_path, monkeypatch):
     record = atta.Record.load(out)
     assert sorted(set(record.labels.tolist())) == [1, 2, 3]
     assert record.origin["shuffle"] == "0"
+
+
+def test_folders_by_name_or_number_and_a_table_give_the_same_classifier_to_the_last_bit(tmp_path):
+    """Names whose alphabet is not the order of the classes: the folders stand in another order each time."""
+    names = ("wasp", "bee", "cat", "ant")
+    by_name, by_number = write(tmp_path / "names", names.__getitem__), write(tmp_path / "numbers", str)
+    flat, table = write(tmp_path / "flat", lambda k: ""), tmp_path / "labels.csv"
+    table.write_text("file,label\n" + "".join(f"{i:02}.png,{names[i % 4]}\n" for i in range(40)))
+    unsure = nn.Sequential(Knowing(), nn.Linear(4, 4)).requires_grad_(False)
+    unsure[1].weight.copy_(torch.eye(4) / 4 + 0.05 * torch.arange(16).reshape(4, 4) % 0.3)
+    made = [
+        atta.calibrate(unsure, folder, labels, class_names=names, policy="flip + 2 crop", progress=False)
+        for folder, labels in ((by_name, None), (by_number, None), (flat, table))
+    ]
+    for one in made[1:]:
+        assert str(one.policy) == str(made[0].policy)
+        assert str(one.summary) == str(made[0].summary)
+        assert one.class_names == names
+        for name, tensor in made[0].calibrator.state_dict().items():
+            assert torch.equal(tensor, one.calibrator.state_dict()[name])
+
+
+class Block(nn.Module):
+    def __init__(self, before, after):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(before, after, 3, after // before, 1, bias=False), nn.BatchNorm2d(after)
+        self.conv2, self.bn2 = nn.Conv2d(after, after, 3, 1, 1, bias=False), nn.BatchNorm2d(after)
+        self.pad = (after - before) // 2
+
+    def forward(self, x):
+        short = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.pad, self.pad)) if self.pad else x
+        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + short)
+
+
+class ResNet20(nn.Module):
+    """The public ResNet-20 for CIFAR-10, of the paper's first kind of shortcut."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.bn1, self.linear = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.Linear(64, 10)
+        for i, (before, after) in enumerate(((16, 16), (16, 32), (32, 64)), 1):
+            self.add_module(f"layer{i}", nn.Sequential(Block(before, after), Block(after, after), Block(after, after)))
+
+    def forward(self, images):
+        x = F.relu(self.bn1(self.conv1(images)))
+        return self.linear(self.layer3(self.layer2(self.layer1(x))).mean((2, 3)))
+
+
+def test_a_public_network_is_the_same_classifier_however_its_labels_are_told(data_root, tmp_path):
+    weights, table = data_root / "networks" / "resnet20-12fca82f.th", data_root / "cifar10" / "test-00000-of-00001.parquet"
+    if not (weights.is_file() and table.is_file()):
+        pytest.skip("the public ResNet-20 and CIFAR-10 are not in ATTA_DATA")
+    names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+    network = ResNet20().eval()
+    state = torch.load(weights, map_location="cpu", weights_only=True)["state_dict"]
+    network.load_state_dict({name.removeprefix("module."): tensor for name, tensor in state.items()})
+    rows = pytest.importorskip("pyarrow.parquet").read_table(table).slice(0, 160).to_pylist()
+    folders = {"names": lambda k: names[k].upper(), "numbers": str, "flat": lambda k: ".", "no dog": lambda k: names[k]}
+    for i, row in enumerate(rows):
+        for kind, name_of in folders.items():
+            path = tmp_path / kind / name_of(row["label"]) / f"{i:03}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if (kind, row["label"]) != ("no dog", 5):
+                path.write_bytes(row["img"]["bytes"])
+    (tmp_path / "no dog" / "dog").rmdir()
+    lines = (f"{i:03}.png,{names[row['label']]}" for i, row in enumerate(rows))
+    (tmp_path / "labels.csv").write_text("\n".join(["file,label", *lines]))
+    wanted = atta.Preprocess(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    how = {"preprocess": wanted, "policy": "flip", "class_names": names, "progress": False}
+    told = [("names", None), ("numbers", None), ("flat", tmp_path / "labels.csv")]
+    first, *others = (atta.calibrate(network, tmp_path / kind, labels, rehearse=False, **how) for kind, labels in told)
+    assert first.summary.accuracy > 0.88
+    for one in others:
+        assert str(one.summary) == str(first.summary)
+        for name, tensor in first.calibrator.state_dict().items():
+            assert torch.equal(tensor, one.calibrator.state_dict()[name])
+    record = atta.collect(network, tmp_path / "no dog", **how)
+    assert sorted(set(record.labels.tolist())) == [0, 1, 2, 3, 4, 6, 7, 8, 9]
+    assert right(record) > 0.88 * len(record)

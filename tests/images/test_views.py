@@ -493,7 +493,7 @@ def test_kornia_augmentations_are_views():
 
 
 def test_torchvision_transforms_are_views():
-    v2 = torchvision_v2()
+    v2 = pytest.importorskip("torchvision.transforms.v2")
     transform = v2.Compose([v2.RandomResizedCrop(16, antialias=True), v2.ColorJitter(0.4, 0.4, 0.4, 0.1)])
     assert_pure(from_torchvision("zoom", transform))
 
@@ -508,14 +508,6 @@ def assert_pure(view: View) -> None:
     assert not torch.equal(whole[view.name, 0], whole[view.name, 1])
 
 
-def torchvision_v2():
-    try:  # beside a torch of another build torchvision fails with a RuntimeError
-        from torchvision.transforms import v2
-    except (ImportError, RuntimeError) as error:
-        pytest.skip(f"torchvision does not import: {error}")
-    return v2
-
-
 PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
 
 
@@ -524,9 +516,7 @@ EXAMPLES = re.findall(r"(?:<!-- needs: (\w+) -->\n)?```python\n(.*?)```", PAGE.r
 
 @pytest.mark.parametrize(("library", "example"), EXAMPLES)
 def test_the_examples_of_the_page_on_extending_run(library, example):
-    if library == "torchvision":
-        torchvision_v2()
-    elif library:
+    if library:
         pytest.importorskip(library, exc_type=ImportError)
     exec(compile(example, str(PAGE), "exec"), {})
 
@@ -569,6 +559,14 @@ def test_an_albumentations_transform_is_a_policy_and_seeded():
             return {"image": image * torch.rand((), generator=self.generator).item()}
 
     assert_pure(Policy.parse(Rotate()).terms[0][0])
+
+
+def test_an_albumentations_augmentation_is_a_view():
+    albumentations = pytest.importorskip("albumentations")
+    turned = albumentations.Compose([albumentations.Affine(rotate=(5, 30), p=1.0), albumentations.RandomGamma(p=1.0)])
+    policy = Policy.parse([(3, turned)])
+    assert policy.passes == 4
+    assert_pure(policy.terms[0][0])
 
 
 @pytest.mark.parametrize("thing", [3.5, [3], [("flip", "crop")], len, [(2, 3)], None])

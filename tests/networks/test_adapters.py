@@ -261,3 +261,33 @@ def test_numbers_beside_an_onnx_file_are_read_by_a_model_and_refused_in_a_graph_
     assert torch.equal(as_logits(copy)(IMAGES), as_logits(path)(IMAGES))
     with pytest.raises(InputError, match="to hold its numbers itself"):
         check_external_data(copy, beside=False)
+
+
+class OneNumber(nn.Module):
+    """Says how bright an image is beside a grey one, as one number: a logit, or what a sigmoid makes of it."""
+
+    def __init__(self, wrap=lambda z: z):
+        super().__init__()
+        self.wrap = wrap
+
+    def forward(self, images):
+        return self.wrap(8 * (images.mean(dim=(1, 2, 3)) - 0.5)[:, None])
+
+
+@pytest.mark.parametrize("wrap", [lambda z: z, lambda z: z[:, 0]], ids=["a column", "squeezed"])
+def test_one_logit_is_that_of_class_one_and_its_sign_is_kept(wrap):
+    images = torch.linspace(0, 1, 40)[:, None, None, None].expand(-1, 3, 8, 8)
+    z = OneNumber()(images)[:, 0]
+    logits = as_logits(OneNumber(wrap))(images)
+    assert torch.equal(logits.argmax(dim=1), (z > 0).long())
+    by_numpy = as_logits(NumpyModel(lambda pixels: OneNumber(wrap)(torch.from_numpy(pixels)).numpy()))(images)
+    assert torch.allclose(logits, by_numpy, atol=1e-5)
+    assert torch.allclose(logits.softmax(dim=1)[:, 1], z.sigmoid())
+
+
+def test_one_probability_is_that_of_class_one():
+    images = torch.rand(20, 3, 8, 8)
+    logits = FromProbabilities(OneNumber(torch.sigmoid))(images)
+    assert torch.allclose(logits.softmax(dim=1)[:, 1], OneNumber()(images)[:, 0].sigmoid())
+    with pytest.raises(InputError, match="expected probabilities that sum to 1"):
+        FromProbabilities(OneNumber())(images)

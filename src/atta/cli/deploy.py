@@ -65,6 +65,7 @@ def calibrate(
         policy=views,
         budget=budget,
         class_names=source.class_names(),
+        skip_bad=source.skip_bad,
         method=chosen,
         preprocess=preprocess,
         device=where,

@@ -116,6 +116,7 @@ def collect(
             images,
             source.labels,
             class_names=source.class_names(),
+            skip_bad=source.skip_bad,
             policy=views,
             seed=seed,
             draws=draws,

@@ -78,6 +78,10 @@ class Source:
         str | None, typer.Option(metavar="FILE|A,B,...", help="The network's classes in its order: a line each, or listed.")
     ] = None
 
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out images that cannot be decoded, with a line each.")] = (
+        False
+    )
+
     def class_names(self) -> tuple[str, ...]:
         """The names that were typed, or stand in the file that was."""
         if self.classes is None:
@@ -104,12 +108,13 @@ class Source:
     def read(self, dataset: str, rows: str | None) -> tuple[ImageSet, int | None]:
         """Load a dataset by name, or a folder of images by its path; shuffled and cut; with the seed."""
         from atta.images.datasets import arrange, load
-        from atta.images.layouts import folder_of_images
+        from atta.images.layouts import by_file_name, folder_of_images
 
         part = None if rows is None else read_rows(rows)
         if self.data is None and Path(dataset).is_dir():
             images = folder_of_images(Path(dataset))
             seed = self.seed(images)
+            images = images if seed is None else by_file_name(images)  # however the folders of its classes are called
             return arrange(images, shuffle=seed, rows=part, image_size=self.image_size), seed
         image, _, label = (self.columns or "").partition(",")
         columns = (image, label or None) if self.columns else None

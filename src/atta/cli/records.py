@@ -157,7 +157,7 @@ def _record_anew(
         loaded = CalibratedClassifier.load(classifier, None if model is None else read_model(model)[0])
         images, _ = source.read(dataset, rows)
     how |= {"device": read_device(how["device"]), "progress": err.is_terminal, "preprocess": loaded.preprocess}
-    how |= {"policy": loaded.policy, "draws": "stratified", "class_names": loaded.class_names}
+    how |= {"policy": loaded.policy, "draws": "stratified", "class_names": loaded.class_names, "skip_bad": source.skip_bad}
     return loaded.calibrator, collect(loaded.model, images, source.labels, **how)
 
 

@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from atta.collection.advice import look_over
 from atta.collection.runner import Runner, batch_size, read_batches
 from atta.collection.shards import Shard, Shards, fingerprint, mark
-from atta.collection.trial import as_device, check_labels, check_names, running, try_out
+from atta.collection.trial import as_device, check_labels, check_names, running, try_out, without_bad
 from atta.errors import InputError, suggest
 from atta.files import locked
 from atta.images.labels import Truth, truth_of
-from atta.images.layouts import folder_of_images
+from atta.images.layouts import by_file_name, folder_of_images
 from atta.images.preprocessing import Preprocess
 from atta.images.rehearsals import REHEARSALS, rehearsed
 from atta.images.sets import ImageSet, arrange
@@ -74,6 +74,7 @@ class Collecting(Execution, total=False):
 
     seed: int
     shuffle: int | bool | None
+    skip_bad: bool
     shards: str | PathLike[str] | None
     origin: Mapping[str, str] | None
 
@@ -92,6 +93,7 @@ def collect(
     preprocess: Any = None,
     class_names: Sequence[str] = (),
     shuffle: int | bool | None = None,
+    skip_bad: bool = False,
     shards: str | PathLike[str] | None = None,
     progress: bool | Callable[[int], None] = True,
     origin: Mapping[str, str] | None = None,
@@ -107,7 +109,8 @@ def collect(
     network, in its order, where it does not know them itself: folders, classes of datasets and labels are found among them.
 
     A folder with its labels is read class by class: its rows are shuffled by the seed `shuffle`, 0 unless it is given, which
-    the record's origin remembers; `shuffle=False` leaves them as they stand.
+    the record's origin remembers; `shuffle=False` leaves them as they stand. `skip_bad` reads all images first and leaves out,
+    with a line each, those that cannot be decoded; otherwise the first of them ends the run.
 
     `preprocess` is what the network wants done to a photograph: anything that `Preprocess.of` reads. Files, folders, tables
     and Pillow images are resized and cropped by it, and the model is given their pixels normalised.
@@ -135,6 +138,9 @@ def collect(
     policy, source = Policy.parse(policy), as_source(images, channels, wanted)
     network = as_logits(normalised(model, wanted))
     truth = truth_of(labels, source, class_names or class_names_of(network))
+    if skip_bad:
+        source, left_out = without_bad(source, truth, execution.get("workers", 0))
+        mixed_by |= left_out
     if checks:
         check_labels(truth, images, source)
         where = as_device(execution.get("device"), network)
@@ -177,7 +183,15 @@ class _Work:
         size, itself = batch_size(execution.get("batch_size"), at), itself and logits is None
         kept = None
         if shards is not None:
-            run = {"policy": str(policy), "seed": self.seed, "draws": self.draws, "images": source.count, "device": at.type}
+            run: dict[str, Any] = {
+                "policy": str(policy),
+                "seed": self.seed,
+                "draws": self.draws,
+                "images": source.count,
+                "device": at.type,
+            }
+            if self.truth.labels is None and self.truth.numbers is not None:  # shards hold labels by these names
+                run["classes"] = list(self.truth.classes)
             kept = Shards(Path(shards), {"model": fingerprint(network), **run, **_switches(execution)})
         alone = nullcontext() if kept is None else locked(kept.about)
         with alone, running(network, at, fast, half):
@@ -241,7 +255,7 @@ def mixed(images: object, labels: object, shuffle: int | bool | None) -> tuple[o
         found = folder_of_images(Path(images))
         if found.labels is None and labels is None and shuffle is None:
             return images, {}  # whoever has no labels goes by the names of the files
-        return arrange(found, shuffle=seed), {"shuffle": str(seed)}
+        return arrange(by_file_name(found), shuffle=seed), {"shuffle": str(seed)}
     if shuffle is not None and isinstance(images, ImageSet):
         return arrange(images, shuffle=seed), {"shuffle": str(seed)}
     return images, {}

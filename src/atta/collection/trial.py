@@ -7,6 +7,7 @@ A mistake costs eight passes, not the thousands that come after. The second pass
 takes, and what all of them will.
 """
 
+import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -20,12 +21,15 @@ from torch.utils.data import RandomSampler
 from atta.collection.runner import as_pixels, logits_of
 from atta.errors import InputError, advise, first_line
 from atta.images.labels import Truth
+from atta.images.parts import part_of, readable
 from atta.images.sources import Source, StreamSource
 from atta.images.views import Policy
+from atta.networks.adapters import left_unnormalised
 from atta.networks.borrowing import borrowed, device_of, dtype_of, find_device
 from atta.predictions import as_labels, look_like_probabilities
 
 IMAGES = 8
+SAID = 20  # images that cannot be read, a line each; of more it is said how many they are
 ROUNDING = 1e-5  # by which a view may leave [0, 1] unnoticed
 NO_LOGITS = (
     "expected a model that returns logits, got rows that are not negative and sum to 1, which are probabilities: "
@@ -66,6 +70,20 @@ def check_names(class_names: Sequence[str]) -> None:
     if len(set(class_names)) < len(class_names):
         twice = next(name for name in class_names if list(class_names).count(name) > 1)
         raise InputError(f"class_names: expected a different name for each class, got {twice!r} twice")
+
+
+def without_bad(source: Source, truth: Truth, workers: int = 0) -> tuple[Source, dict[str, str]]:
+    """Leave out the images that cannot be decoded, with their labels: say which, a line each, and what a record says of it."""
+    rows, reasons = readable(source, workers)
+    if not reasons:
+        return source, {}
+    for reason in reasons[:SAID]:
+        advise(f"left out: {reason}")
+    if len(reasons) > SAID:
+        advise(f"left out: {len(reasons) - SAID} more, {len(reasons)} of {source.count} images in all")
+    truth.labels = truth.labels[rows] if truth.labels is not None else None
+    left_out = sorted({*range(source.count or 0)} - {*rows.tolist()})
+    return part_of(source, rows), {"left_out": json.dumps([source.where(row) for row in left_out])}
 
 
 def check_labels(truth: Truth, images: object, source: Source) -> None:
@@ -111,6 +129,11 @@ def try_out(
     half: torch.dtype | None = None,
 ) -> Trial:
     """Run the network on a few images, and hold all that was given against what it answers."""
+    if (wanted := left_unnormalised(network)) is not None:
+        advise(
+            f"the network itself says that it wants photographs as '{wanted}', and is given pixels that are not normalised: "
+            "preprocess=model says all of it (--resize, --crop, --mean, --std)"
+        )
     images, own, places = _few(source)
     check_views(policy, as_pixels(images, torch.float32))
     pixels = as_pixels(images.to(device), dtype_of(network))
@@ -134,11 +157,21 @@ def try_out(
         raise InputError(f"expected finite logits, got {float(logits[~known].sum())} for {which}")
     if (classes := logits.shape[1]) < 2:
         raise InputError(f"expected the model to return at least two classes, got {classes}")
+    if classes == 2 and not logits[:, 0].any():
+        _say_one(logits[:, 1])
     truth.settle(classes)
     labels = truth.labels if truth.labels is not None else truth.own(own)
     if labels is not None:
         as_labels(labels, images=len(labels), classes=classes)
     return Trial(classes, labels is not None, seconds, look_like_probabilities(logits))
+
+
+def _say_one(answers: Tensor) -> None:
+    """Say what is made of a network with one output, and that it looks like a probability where it does."""
+    sentence = "the network answers with one number an image: it is taken for the logit of class 1, beside 0 for class 0"
+    if ((answers >= 0) & (answers <= 1)).all():
+        sentence += "; all lie in [0, 1]: where these are probabilities, after a sigmoid, write atta.FromProbabilities(model)"
+    advise(sentence)
 
 
 def _few(source: Source) -> tuple[Tensor, Tensor | None, list[int]]:

@@ -12,7 +12,6 @@ from inspect import signature
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor
 
 from atta.calibrators import TemperatureScaling, as_method
 from atta.calibrators.conformal import Strangeness
@@ -20,7 +19,7 @@ from atta.calibrators.shift import Reference
 from atta.collection.advice import look_over
 from atta.collection.collect import Collecting, mixed, refuse_unknown
 from atta.collection.runner import read_batches
-from atta.collection.trial import check_names
+from atta.collection.trial import check_names, without_bad
 from atta.deploy.choice import Recorder, choose, most_passes
 from atta.deploy.classifier import CalibratedClassifier
 from atta.deploy.door import NO_VIEWS, as_budget, candidates, check
@@ -28,7 +27,7 @@ from atta.deploy.summary import summarise
 from atta.errors import InputError
 from atta.images.labels import truth_of
 from atta.images.preprocessing import Preprocess
-from atta.images.sources import Channels, StreamSource, as_source
+from atta.images.sources import Channels, Source, StreamSource, as_source
 from atta.images.views import Policy
 from atta.networks.adapters import as_logits, class_names_of, normalised
 from atta.progress import bar, spoken
@@ -78,11 +77,13 @@ def calibrate(
     network = as_logits(normalised(model, wanted))
     given, mixed_by = mixed(images, labels, collecting.pop("shuffle", None))
     source = as_source(given, channels, wanted)
-    if isinstance(source, StreamSource):  # which may come in another order the next time
-        pixels, labels = _read(source, labels)
-        classes, source = source.classes, as_source(pixels, "first")
-        source.classes = classes
+    skip_bad = collecting.pop("skip_bad", False)
+    if isinstance(source, StreamSource) and not skip_bad:
+        source = _held(source)
     truth = truth_of(labels, source, class_names or class_names_of(network))
+    if skip_bad:
+        source, left_out = without_bad(source, truth, collecting.get("workers", 0))
+        mixed_by |= left_out
     policies = {NO_VIEWS: Policy(())}
     if method.needs_views:
         image = next(source.read([(0, 1)]))[0]
@@ -110,10 +111,12 @@ def calibrate(
     return classifier
 
 
-def _read(source: StreamSource, labels: Any) -> tuple[Tensor, Any]:
-    """All of it, in the order in which it comes once."""
+def _held(source: StreamSource) -> Source:
+    """All of it in memory, with its own labels, in the order in which it comes once: the next time may bring another."""
     batches = list(read_batches(source, CHUNK))
     if not batches:
         raise InputError(f"expected at least one image in {source.name}, found none")
+    held = as_source(torch.cat([batch.pixels for batch in batches]), "first", source.preprocess)
     own = [batch.labels for batch in batches if batch.labels is not None]
-    return torch.cat([batch.pixels for batch in batches]), torch.cat(own) if labels is None and own else labels
+    held.labels, held.classes = torch.cat(own) if own else None, source.classes
+    return held

@@ -6,7 +6,7 @@ Looking for a layout costs a glance at names; what takes time and memory is done
 
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,8 @@ Columns: TypeAlias = tuple[str, str | None]
 Reader: TypeAlias = Callable[[], ImageSet]
 """What reads a split that was found."""
 
+LABELS = ("label", "labels")
+"""What a column of labels is called where its type does not tell."""
 IMAGES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
 
 
@@ -70,27 +72,53 @@ def is_table(value: object) -> bool:
     return datasets is not None and isinstance(value, datasets.Dataset | datasets.DatasetDict)
 
 
+def is_stream(value: object) -> bool:
+    """Whether this is a dataset of the library that comes over the wire, item by item; asking does not import it."""
+    datasets = sys.modules.get("datasets")
+    return datasets is not None and isinstance(value, datasets.IterableDataset | datasets.IterableDatasetDict)
+
+
+def from_stream(table: Any) -> tuple[Iterator[tuple[Any, Any]], str, tuple[str, ...]]:
+    """The images of such a dataset, each with its label or None, in its order; its name, and the names of its classes."""
+    _one_split(table)
+    name, features = table.info.dataset_name or "stream", table.features
+    if features is None:  # Nobody has said what the columns are: the first item shows it.
+        image_kind, first = _library().Image(), dict[str, Any](next(iter(table), {}))
+        features = {key: image_kind if hasattr(cell, "getbands") else None for key, cell in first.items()}
+    image, label = _columns(features, name)
+    label = label or next((key for key in LABELS if key in features), None)
+    classes = getattr(features.get(label), "names", None) or ()
+    return ((item[image], None if label is None else item[label]) for item in table), name, tuple(classes)
+
+
+def _one_split(table: Any) -> None:
+    if isinstance(table, dict):
+        raise InputError(f"expected one split of a dataset, got {listed(list(table))}: choose one, as in table['test']")
+
+
+def _columns(features: Mapping[str, Any], name: str) -> Columns:
+    """The column of images, and that of classes if there is one, by their types."""
+    datasets = _library()
+    images, labels = ([c for c, f in features.items() if isinstance(f, kind)] for kind in (datasets.Image, datasets.ClassLabel))
+    if len(images) != 1 or len(labels) > 1:
+        raise InputError(
+            f"expected one column of images and at most one of classes in {name}, found the columns "
+            f"{listed(list(features))}; name them: columns=(image, label)"
+        )
+    return images[0], next(iter(labels), None)
+
+
 def from_table(table: Any, name: str | None = None, split: str | None = None, columns: Columns | None = None) -> ImageSet:
     """The images of a table of the library `datasets`; `columns` names them where their types do not tell."""
     datasets = _library()
-    if isinstance(table, datasets.DatasetDict):
-        raise InputError(f"expected one split of a dataset, got {listed(list(table))}: choose one, as in table['test']")
+    _one_split(table)
     name, split = name or table.info.dataset_name or "table", split or str(table.split or "all")
     if table.format["type"] == "custom":
         raise InputError(f"expected {name} without a transform, which would be passed by: take it off by reset_format()")
     if table._indices is not None:  # Rows that were chosen or shuffled are but a list of numbers until now.
         with _quiet(datasets):
             table = table.flatten_indices()
-    kinds = {"image": datasets.Image, "label": datasets.ClassLabel}
-    typed = {kind: [c for c, f in table.features.items() if isinstance(f, cls)] for kind, cls in kinds.items()}
-    if columns is None:
-        if len(typed["image"]) != 1 or len(typed["label"]) > 1:
-            raise InputError(
-                f"expected one column of images and at most one of classes in {name}, found the columns "
-                f"{listed(table.column_names)}; name them: columns=(image, label)"
-            )
-        columns = typed["image"][0], next(iter(typed["label"]), None)
-    image, label = columns
+    image, label = columns or _columns(table.features, name)
     missing = [column for column in (image, label) if column is not None and column not in table.column_names]
     if missing:
         raise InputError(
@@ -115,8 +143,7 @@ def from_table(table: Any, name: str | None = None, split: str | None = None, co
             raise InputError(f"expected whole numbers in the column {label} of {name}, found {numbers.dtype}")
         if (numbers >= 0).any():  # A hub's hidden test labels are all -1.
             labels = torch.from_numpy(numbers.astype(np.int64))
-            named = label in typed["label"]
-            classes = table.features[label].names if named else [str(i) for i in range(int(numbers.max()) + 1)]
+            classes = getattr(table.features[label], "names", None) or [str(i) for i in range(int(numbers.max()) + 1)]
     images = EncodedImages(torch.arange(len(table)), read, lambda row: f"row {row} of {name}/{split}")
     return ImageSet(name, images, labels, classes)
 
@@ -222,6 +249,17 @@ def folder_of_images(folder: Path) -> ImageSet:
         raise InputError(f"expected images, or folders of images named by their class, in {folder}, found {listed(there)}")
     images = EncodedImages(torch.arange(len(flat)), lambda row: flat[row], lambda row: str(flat[row]))
     return sorted_in or ImageSet(folder.name, images)
+
+
+def by_file_name(images: ImageSet) -> ImageSet:
+    """The images of a folder in the order of their files' names, whatever the folders of their classes are called.
+
+    Their places are those in this order: the same files, sorted into classes in any way, are shuffled and drawn alike.
+    """
+    files = [] if isinstance(images.images, torch.Tensor) else [images.images.path(i) for i in range(len(images))]
+    keys = [(path.name, str(path), i) for i, path in enumerate(files) if path is not None]
+    ordered = images.subset([i for *_, i in sorted(keys)])
+    return ImageSet(ordered.name, ordered.images, ordered.labels, ordered.classes)
 
 
 def files_of_images(files: Sequence[Path]) -> ImageSet:

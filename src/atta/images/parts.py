@@ -1,13 +1,15 @@
-"""Some of the images of a source, as a source: rows in ascending order, read as they are needed."""
+"""Some of the images of a source, as a source: rows in ascending order, read as they are needed, and which can be read."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from atta.images.sources import Block, ItemSource, Range, Source
+from atta.errors import InputError
+from atta.images.sources import Block, ItemSource, Range, Source, StreamSource
 
 
 def part_of(source: Source, rows: Tensor) -> Source:
@@ -23,6 +25,23 @@ def part_of(source: Source, rows: Tensor) -> Source:
         found.shape, found.classes, found.preprocess = source.shape, source.classes, source.preprocess
         return found
     return PartSource(source, numbers, labels)
+
+
+def readable(source: Source, workers: int = 0) -> tuple[Tensor, list[str]]:
+    """The rows of a source that can be decoded, and what is wrong with the others: everything is read for it, once more."""
+    if isinstance(source, StreamSource):
+        raise InputError(
+            "skip_bad: a loader or a stream reads its images itself, and once: expected a folder, files, a table or a dataset"
+        )
+    if not isinstance(source, ItemSource):  # pixels, which are there
+        return torch.arange(source.count or 0), []
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        faults = list(pool.map(source.fault, range(source.count or 0)))
+    rows = [row for row, fault in enumerate(faults) if fault is None]
+    reasons = [fault for fault in faults if fault is not None]
+    if not rows:
+        raise InputError(f"expected at least one image in {source.name} that can be read, found none: {reasons[0]}")
+    return torch.tensor(rows), reasons
 
 
 class _PickedItems(Sequence[Any]):

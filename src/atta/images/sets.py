@@ -30,6 +30,10 @@ Pixels: TypeAlias = UInt8[Tensor, "c h w"]
 AS_IT_IS = Preprocess()
 
 
+class BadImage(InputError):
+    """A file that is no image, or not one that can be decoded: `skip_bad` leaves it out."""
+
+
 class EncodedImages:
     """Files of images, decoded one by one; `read(row)` gives a path or the bytes, `where(row)` names it in an error.
 
@@ -67,21 +71,32 @@ class EncodedImages:
 
     @cached_property
     def grey(self) -> bool:
-        """Whether the first row is grey; subsets ask the same row, so that they decode as the whole would."""
-        return self._decode(0, None).shape[0] == 1
+        """Whether the first row is grey; subsets ask the same row, so that they decode as the whole would.
+
+        Where it cannot be decoded, the first of these that can is asked.
+        """
+        for row in (0, *self.rows.sort().values.tolist()):
+            try:
+                return self._decode(row, None).shape[0] == 1
+            except BadImage:
+                continue
+        return False
 
     def _decode(self, row: int, mode: str | None) -> Pixels:
+        from PIL.Image import DecompressionBombError
+
         source = self.read(row)
         try:
             with self._open(source if isinstance(source, bytes) else source.read_bytes()) as image:
                 if image.mode.startswith(("I", "F")):
-                    raise InputError(f"expected 8 bits a channel in {self.where(row)}, found the mode {image.mode}")
+                    raise BadImage(f"expected 8 bits a channel in {self.where(row)}, found the mode {image.mode}")
                 own = "L" if image.mode in ("1", "L") else "RGB"
                 if (mode, own) == ("L", "RGB") and not (self.preprocess and self.preprocess.mode):
                     raise InputError(f"expected grey as in the first image of the set, got colour in {self.where(row)}")
                 return (self.preprocess or AS_IT_IS)(image, mode or own)
-        except (OSError, SyntaxError) as error:
-            raise InputError(f"expected an image in {self.where(row)}, but it cannot be decoded: {error}") from error
+        except (OSError, SyntaxError, DecompressionBombError) as error:
+            why = str(error).partition(" <")[0]  # without the place in memory that the bytes were read from
+            raise BadImage(f"expected an image in {self.where(row)}, but it cannot be decoded: {why}") from error
 
     def _open(self, data: bytes) -> "Image.Image":
         from PIL import Image, UnidentifiedImageError

@@ -6,6 +6,7 @@
 | a NumPy array, a memory-mapped one too     | slices; `channels` must be stated                                    |
 | an `ImageSet`, a folder, a saved set       | slices of bytes, or files decoded as they are needed                 |
 | a Hugging Face table                       | its column of images, decoded as they are needed                     |
+| a Hugging Face dataset that streams        | its column of images, once, in its order                             |
 | a file, a list of files, a Pillow image    | decoded as they are needed                                           |
 | a torch dataset or a list                  | items: an image, or an image and its label                           |
 | a `DataLoader`, an iterable dataset        | its batches, in its order                                            |
@@ -20,6 +21,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import count
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, final
 
@@ -29,9 +31,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from atta.errors import InputError
-from atta.images.layouts import IMAGES, files_of_images, folder_of_images, from_table, is_table
+from atta.images.layouts import IMAGES, files_of_images, folder_of_images, from_stream, from_table, is_stream, is_table
 from atta.images.preprocessing import Preprocess, upright
-from atta.images.sets import ImageSet
+from atta.images.sets import BadImage, ImageSet
 from atta.types import dense
 
 Channels: TypeAlias = Literal["first", "last"] | None
@@ -139,16 +141,21 @@ def _source(images: Any, channels: Channels, preprocess: Preprocess | None) -> S
         return source
     if isinstance(images, Tensor | np.ndarray):
         return ArraySource(dense(images, "images") if isinstance(images, Tensor) else images, channels)
+    if is_stream(images):
+        items, name, classes = from_stream(images)
+        stream = StreamSource(_one_by_one(items, name, channels, preprocess), "first", name)
+        stream.classes = classes
+        return stream
     if isinstance(images, IterableDataset):
         images = DataLoader(images, batch_size=32)
     if isinstance(images, DataLoader):
-        stream = StreamSource(images, channels)
+        stream = StreamSource(images, channels, type(images.dataset).__name__, _length(images))
         stream.classes = _classes_of(images.dataset)
         return stream
     if isinstance(images, Dataset | Sequence) and hasattr(images, "__len__"):
-        items = ItemSource(images, channels, None if isinstance(images, Sequence) else type(images).__name__)
-        items.classes = _classes_of(images)
-        return items
+        each = ItemSource(images, channels, None if isinstance(images, Sequence) else type(images).__name__)
+        each.classes = _classes_of(images)
+        return each
     raise InputError(
         "expected images as a tensor, a NumPy array, an ImageSet, a torch Dataset or DataLoader, a Hugging Face dataset "
         f"or a folder, got {type(images).__name__}"
@@ -161,6 +168,38 @@ def _classes_of(dataset: Any) -> tuple[str, ...]:
         dataset = dataset.dataset
     found = getattr(dataset, "classes", ())
     return tuple(found) if isinstance(found, list | tuple) and all(isinstance(name, str) for name in found) else ()
+
+
+def _one_by_one(
+    items: Iterator[tuple[Any, Any]], name: str, channels: Channels, preprocess: Preprocess | None
+) -> Iterator[tuple[Tensor, list[int] | None]]:
+    """Each image of a stream as a batch of its own, resized and cropped, with its label."""
+    for position in count():
+        where = f"image {position} of {name}"
+        try:
+            image, label = next(items)
+        except StopIteration:
+            return
+        except OSError as error:
+            raise BadImage(f"expected an image, but {where} cannot be read: {error}") from error
+        yield _pixels_of(image, channels, preprocess, where)[None], None if label is None else [_number_of(label, where)]
+
+
+def _pixels_of(image: Any, channels: Channels, preprocess: Preprocess | None, where: str) -> Tensor:
+    """The pixels of one image; a photograph is resized and cropped."""
+    if hasattr(image, "getbands"):
+        image = preprocess(image) if preprocess else upright(image)
+    pixels = _as_pixels(image, channels, where)
+    if pixels.ndim != 3:
+        raise InputError(f"expected an image of shape (c, h, w), got {tuple(pixels.shape)} in {where}")
+    return pixels
+
+
+def _number_of(label: Any, where: str) -> int:
+    try:
+        return operator.index(label)  # Whole numbers of Python, NumPy and torch have an index.
+    except (TypeError, ValueError):
+        raise InputError(f"expected a whole number as the label of {where}, got {label!r}") from None
 
 
 def _from_set(images: ImageSet) -> Source:
@@ -246,19 +285,18 @@ class ItemSource(Source):
         try:
             item = self.items[position]
         except OSError as error:
-            raise InputError(f"expected an image, but {self.where(position)} cannot be read: {error}") from error
+            raise BadImage(f"expected an image, but {self.where(position)} cannot be read: {error}") from error
         image, label = _image_and_label(item, self.where(position))
-        if hasattr(image, "getbands"):
-            image = self.preprocess(image) if self.preprocess else upright(image)
-        pixels = _as_pixels(image, self.channels, self.where(position))
-        if pixels.ndim != 3:
-            raise InputError(f"expected an image of shape (c, h, w), got {tuple(pixels.shape)} in {self.where(position)}")
-        if label is None:
-            return pixels, None
+        pixels = _pixels_of(image, self.channels, self.preprocess, self.where(position))
+        return pixels, None if label is None else torch.tensor(_number_of(label, self.where(position)))
+
+    def fault(self, position: int) -> str | None:
+        """What is wrong with an image that cannot be decoded."""
         try:
-            return pixels, torch.tensor(operator.index(label))  # Whole numbers of Python, NumPy and torch have an index.
-        except (TypeError, ValueError):
-            raise InputError(f"expected a whole number as the label of {self.where(position)}, got {label!r}") from None
+            self._item(position)
+        except BadImage as error:
+            return str(error)
+        return None
 
     def _block(self, start: int, items: Sequence[Block]) -> Block:
         pixels = [self._checked(image[None], start + i) for i, (image, _) in enumerate(items)]
@@ -269,10 +307,10 @@ class ItemSource(Source):
 class StreamSource(Source):
     """Batches that come in an order of their own: a loader can be read once, from its beginning."""
 
-    def __init__(self, loader: DataLoader[Any], channels: Channels) -> None:
-        super().__init__(type(loader.dataset).__name__, _length(loader))
+    def __init__(self, batches: Iterable[Any], channels: Channels, name: str, count: int | None = None) -> None:
+        super().__init__(name, count)
         self.channels = channels
-        self._batches: Iterator[Any] = iter(loader)
+        self._batches: Iterator[Any] = iter(batches)
         self._held = deque[Block]()
         self._start = self._stop = 0  # of what is held
 

@@ -5,12 +5,14 @@
 | a module that returns a tensor, or has `.logits`      | `as_logits(model)`                    |
 | an ONNX file                                          | `as_logits("model.onnx")`             |
 | a function on NumPy arrays (Keras, JAX, scikit-learn) | `NumpyModel(fn)`                      |
-| one of these that ends in a softmax                   | `FromProbabilities(...)` around it    |
+| one of these that ends in a softmax or a sigmoid      | `FromProbabilities(...)` around it    |
 | one of these that expects normalised pixels           | `Normalized(..., mean, std)` around it|
 
-A model is recognised by its type, never by what it returns: logits that look like probabilities stay logits.
+A model is recognised by its type, never by what it returns: logits that look like probabilities stay logits. A model of two
+classes may return one logit z an image, that of class 1: it stands for (0, z), and class 1 is predicted where z > 0.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from atta.errors import InputError, first_line, require
 from atta.images.preprocessing import Preprocess
@@ -58,15 +61,28 @@ class Normalized(nn.Module):
         return self.model(seen.flip(1) if self.channels == "BGR" else seen)
 
 
-class TorchModel(nn.Module):
+class _Answering(nn.Module, ABC):
+    """A model of any kind: its own answer, and the logits that are made of it."""
+
+    @abstractmethod
+    def answer(self, images: Images) -> Tensor:
+        """Give what the model says, n k, on the device of the images; k is 1 where it says one number of two classes."""
+
+    def forward(self, images: Images) -> Logits:
+        """Give the logits; one logit z becomes (0, z), whose softmax is the sigmoid of z and whose larger one is its sign."""
+        found = self.answer(images)
+        return F.pad(found, (1, 0)) if found.shape[1] == 1 else found
+
+
+class TorchModel(_Answering):
     """A module whose answer is a tensor of logits, or holds one under `logits` as Hugging Face's do."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, images: Images) -> Logits:
-        """Give the logits."""
+    def answer(self, images: Images) -> Tensor:
+        """Give what the module gives."""
         answer = self.model(images)
         if isinstance(answer, Mapping) and "logits" in answer:
             answer = answer["logits"]
@@ -109,7 +125,7 @@ STAND_IN = "atta::Network"
 """What stands for an ONNX network in a graph that torch traces."""
 
 
-class OnnxModel(nn.Module):
+class OnnxModel(_Answering):
     """An ONNX file that ONNX Runtime runs; several outputs need the `output` to be named.
 
     A graph with a fixed batch size is fed that many images at a time and the last batch is padded.
@@ -143,12 +159,12 @@ class OnnxModel(nn.Module):
         if inputs[0].type not in dtypes:
             raise InputError(f"expected {self.path} to take floating point pixels, found {inputs[0].type}")
         self.dtype = np.dtype(dtypes[inputs[0].type])
-        self.classes: int | None = None  # known once it has answered
+        self.width: int | None = None  # of its answers, once it has given one
 
-    def forward(self, images: Images) -> Logits:
-        """Give the logits, on the device of the images."""
+    def answer(self, images: Images) -> Tensor:
+        """Give what it gives, on the device of the images."""
         if torch.compiler.is_compiling():  # for a graph in ONNX, into which the file is put
-            stands_for: Any = {"dtype": images.dtype, "shape": (images.shape[0], self.classes), "version": 1}
+            stands_for: Any = {"dtype": images.dtype, "shape": (images.shape[0], self.width), "version": 1}
             return torch.onnx.ops.symbolic(STAND_IN, (images,), **stands_for)
         for got, expected in zip(images.shape[1:], self.shape[1:], strict=True):
             if isinstance(expected, int) and got != expected:
@@ -164,29 +180,32 @@ class OnnxModel(nn.Module):
             padding = np.zeros((size - part.shape[0], *part.shape[1:]), part.dtype)
             (answer,) = self.session.run([self.output], {self.input: np.concatenate([part, padding])})
             parts.append(answer[: part.shape[0]])
-        self.classes = parts[0].shape[-1]
+        self.width = parts[0].shape[-1]
         return _checked(_as_tensor(np.concatenate(parts)), images)
 
     def __reduce__(self) -> tuple[type["OnnxModel"], tuple[Path, Sequence[str] | None, str]]:
         return OnnxModel, (self.path, self.providers, self.output)  # A session cannot be copied; another can be opened.
 
 
-class NumpyModel(nn.Module):
+class NumpyModel(_Answering):
     """A function from a float array of pixels to an array of logits; `channels_last` passes n h w c."""
 
     def __init__(self, fn: Callable[[Any], Any], *, channels_last: bool = False) -> None:
         super().__init__()
         self.fn, self.channels_last = fn, channels_last
 
-    def forward(self, images: Images) -> Logits:
-        """Give the logits, on the device of the images."""
+    def answer(self, images: Images) -> Tensor:
+        """Give what it gives, on the device of the images."""
         pixels = images.detach().cpu()
         answer = self.fn(np.ascontiguousarray((pixels.permute(0, 2, 3, 1) if self.channels_last else pixels).numpy()))
         return _checked(_as_tensor(answer), images)
 
 
 class FromProbabilities(nn.Module):
-    """A model that ends in a softmax: the logarithm of its probabilities are logits, up to a constant an image."""
+    """A model that ends in a softmax: the logarithm of its probabilities are logits, up to a constant an image.
+
+    One probability an image, of a model that ends in a sigmoid, is that of class 1 of two.
+    """
 
     def __init__(self, model: object) -> None:
         super().__init__()
@@ -194,7 +213,8 @@ class FromProbabilities(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         """Give the log-probabilities; a probability of zero counts as the smallest float, so that all stay finite."""
-        probs: Tensor = self.model(images)
+        probs: Tensor = self.model.answer(images) if isinstance(self.model, _Answering) else self.model(images)
+        probs = torch.cat([1 - probs, probs], dim=1) if probs.shape[1] == 1 else probs
         probs = probs if probs.dtype == torch.float64 else probs.float()
         if not torch.compiler.is_compiling():  # A graph cannot look at values.
             sums = probs.sum(dim=1)
@@ -209,7 +229,7 @@ class FromProbabilities(nn.Module):
 
 def as_logits(model: object) -> nn.Module:
     """Return a module from pixels to logits for a `torch` or Hugging Face module or for the path of an ONNX file."""
-    if isinstance(model, TorchModel | OnnxModel | NumpyModel | FromProbabilities):
+    if isinstance(model, _Answering | FromProbabilities):
         return model
     if isinstance(model, nn.Module):
         return TorchModel(model)
@@ -248,6 +268,18 @@ def normalised(model: object, preprocess: Preprocess | None) -> object:
     return model
 
 
+def left_unnormalised(model: object) -> Preprocess | None:
+    """What a network of timm's says that it wants, where that is normalised pixels and nothing around it normalises."""
+    inner = model
+    while isinstance(inner, TorchModel | FromProbabilities):
+        inner = inner.model
+    if not isinstance(getattr(inner, "pretrained_cfg", None), Mapping):
+        return None
+    wanted = Preprocess.of(inner)
+    plain = set(wanted.mean or ()) <= {0.0} and set(wanted.std or ()) <= {1.0}
+    return None if plain else wanted
+
+
 def class_names_of(model: object) -> tuple[str, ...]:
     """The names of the classes that a network itself knows: Hugging Face's `config.id2label`, timm's `label_names`."""
     inner: Any = model
@@ -256,7 +288,8 @@ def class_names_of(model: object) -> tuple[str, ...]:
     table = getattr(getattr(inner, "config", None), "id2label", None)
     if isinstance(table, Mapping) and sorted(map(int, table)) == list(range(len(table))):
         names = [str(table[key]) for key in sorted(table, key=int)]
-        made_up = all(name == f"LABEL_{i}" for i, name in enumerate(names))  # what a configuration has for want of names
+        # What a configuration has for want of names; the one output of a network of two classes is not one of them.
+        made_up = len(names) == 1 or all(name == f"LABEL_{i}" for i, name in enumerate(names))
         return () if made_up else tuple(names)
     config = getattr(inner, "pretrained_cfg", None)
     own = config.get("label_names") if isinstance(config, Mapping) else None
@@ -283,8 +316,10 @@ def _checked(answer: Any, images: Tensor) -> Tensor:
         size = f" of {len(answer)}" if isinstance(answer, tuple | list) else ""
         hint = "; return the logits alone" if isinstance(answer, tuple) else ""
         raise InputError(f"{expected}, got a {type(answer).__name__}{size}{hint}")
-    if answer.ndim != 2 or answer.shape[0] != images.shape[0]:
-        raise InputError(f"{expected}, got shape {tuple(answer.shape)}")
-    if not answer.is_floating_point():
-        raise InputError(f"{expected} as floating point numbers, got {answer.dtype}: are these classes?")
-    return answer.to(images.device)
+    squeezed = answer.is_floating_point() and answer.shape == images.shape[:1]  # one number an image
+    found: Tensor = answer[:, None] if squeezed else answer
+    if found.ndim != 2 or found.shape[0] != images.shape[0]:
+        raise InputError(f"{expected}, got shape {tuple(found.shape)}")
+    if not found.is_floating_point():
+        raise InputError(f"{expected} as floating point numbers, got {found.dtype}: are these classes?")
+    return found.to(images.device)
