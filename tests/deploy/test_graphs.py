@@ -141,7 +141,7 @@ def nan(logits):
         (linear(), "flip", "x.onnx", {"pixels": "int64"}, "pixels: expected 'float32' or 'uint8', got 'int64'"),
         (linear().half(), "flip", "x.onnx", {}, r"expected a classifier in float32, got torch.float16"),
         (linear().double(), "flip", "x.onnx", {}, r"expected a classifier in float32, got torch.float64"),
-        (NumpyModel(lambda images: images[:, :3, 0, 0]), "flip", "x.pt2", {}, "expected a torch model"),
+        (NumpyModel(lambda images: images[:, :3, 0, 0]), "flip", "x.pt2", {}, "expected a network of torch or ONNX"),
         (Two(differs), "flip", "x.pt2", {}, "the exported graph differs from the model by .*nothing was written"),
         (Two(nan), "flip", "x.pt2", {}, "the exported graph differs from the model by nan"),
         (Two(branches), "flip", "x.pt2", {}, "the model cannot be exported: torch.export says"),

@@ -30,6 +30,7 @@ Pair: TypeAlias = tuple[float, float]
 
 LOG_TEMPERATURE = (-12.0, 12.0)  # in units of the logits' own size: far beyond any use
 LEAST = -1e6  # log-probabilities below it count as it: their squares must not overflow
+STEPS = 60  # of a fit that only tells pairs apart: few need ten, and logits that are all saturated would take all they get
 FULL_CURVATURE = 200  # classes up to which a k × k matrix a class is worth its k³ numbers; beyond, its diagonal
 
 
@@ -188,7 +189,7 @@ class Dirichlet(Method):
         # From the stiffest penalty, where W is nearly the identity, to the loosest: each fit starts at the last one.
         for pair in sorted(pairs, reverse=True):
             way = problems[0].coordinates(curvature, *pair)
-            maps = [one.fit(own, *pair, way=way, tolerance=1e-5) for one, own in zip(problems, maps, strict=True)]
+            maps = [one.fit(own, *pair, way=way, tolerance=1e-5, steps=STEPS) for one, own in zip(problems, maps, strict=True)]
             loss = sum(float(one.nll(own)) * len(one.labels) for one, own in zip(held_out, maps, strict=True))
             if loss < least:
                 best, start, least = pair, torch.stack(maps).mean(dim=0), loss
@@ -262,7 +263,7 @@ class _Odir:
             lambda coordinates: (inverse @ coordinates.to(inverse).unsqueeze(-1)).squeeze(-1).double(),
         )
 
-    def fit(self, start: Tensor, lam: float, mu: float, *, way: _Coordinates, tolerance: float) -> Tensor:
+    def fit(self, start: Tensor, lam: float, mu: float, *, way: _Coordinates, tolerance: float, steps: int = 100) -> Tensor:
         """Go down from `start`."""
         penalties = self.penalties(lam, mu)
 
@@ -270,4 +271,4 @@ class _Odir:
             maps = way.back(parameters["maps"])
             return self.nll(maps).double() + (penalties * (maps - self.centre).square()).sum()
 
-        return way.back(minimize(loss, {"maps": way.to(start)}, tolerance=tolerance)["maps"])
+        return way.back(minimize(loss, {"maps": way.to(start)}, tolerance=tolerance, iterations=steps)["maps"])

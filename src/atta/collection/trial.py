@@ -8,7 +8,6 @@ takes, and what all of them will.
 """
 
 import json
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -94,8 +93,9 @@ def check_labels(truth: Truth, images: object, source: Source) -> None:
     if isinstance(getattr(images, "sampler", None), RandomSampler):  # a DataLoader in an order of its own
         advise("the DataLoader is shuffled and the labels come apart from it: give shuffle=False, or a dataset with its labels")
     count = len(labels) if source.count is None and labels.ndim else source.count or 0
-    numbers = as_labels(labels, images=count, classes=sys.maxsize)
-    most = int(numbers.max()) if count else 0
+    whole = not (labels.is_floating_point() or labels.is_complex())
+    most = max(int(labels.to(torch.int64).max()), 0) if whole and labels.numel() else 0
+    as_labels(labels, images=count, classes=most + 1)
     if truth.classes and most >= len(truth.classes):
         raise InputError(
             f"class_names: expected {most + 1} or more, one a class, got {len(truth.classes)}: the labels go up to {most}"
