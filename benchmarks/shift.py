@@ -10,6 +10,11 @@ Each draw takes 1000 validation images with labels and, of the shifted set, 500,
 images that are in neither. An image's terms are averaged over the draws in which it is tested; a number is the mean over the
 images, and an interval that of their paired differences. In the corruptions a family is tested by fits that never rehearsed
 it: the validation images are those that were rehearsed in others. What the page says in words (JUDGED) was written by hand.
+
+Beside ours: a temperature of the perturbed validation images (Tomani et al. 2021); a temperature at which the mean confidence
+is the accuracy that DoC (Guillory et al. 2021) or ATC (Garg et al. 2022) estimates; and PseudoCal (Hu et al. 2024), a
+temperature of mixtures of two unlabelled images with the class that the network gives the larger part. PseudoCal needs the
+network, and is measured where that is at hand: on the ResNet-20.
 """
 
 import argparse
@@ -28,7 +33,7 @@ from atta import CATTA, VATTA, Normalized, Predictions, Record, TemperatureScali
 from atta.calibrators import Calibrator, HedgedCATTA, HedgedTemperature, Temperature
 from atta.calibrators.hedged import rehearsing
 from atta.calibrators.scaling import fit_temperature, scaled
-from atta.calibrators.shift import Reference, adapt, estimate, scores
+from atta.calibrators.shift import Reference, adapt, estimate, scores, softness_at
 from atta.collection.collect import collect
 from atta.experiments.provenance import machine
 from atta.files import whole_file
@@ -36,10 +41,12 @@ from atta.images.corruptions import CONSTANTS, CORRUPTIONS
 from atta.images.datasets import load
 from atta.images.draws import random_numbers
 from atta.images.rehearsals import FAMILIES, REHEARSALS, family_of
+from atta.images.views import Policy
 
 DATA = Path(os.environ.get("ATTA_DATA", "data"))
 SEVERITIES = (1, 3, 5)
 RUNGS = (3, 5)
+MIXED, LARGER = "-mixed", 0.65  # PseudoCal's mixtures, by their authors' numbers
 FITTED, CORRUPTED = 4000, 2000  # rows of CIFAR-10's test set to fit on and, after them, to corrupt; the rest is not
 
 
@@ -85,15 +92,20 @@ class ResNet20(nn.Module):
 
 
 def recorded(cache: Path) -> dict[str, Record]:
-    """The clean images with flips and rehearsals, the untouched rest, and every corruption; what is kept is read."""
-    wanted = ["clean", *(f"{family}-{severity}" for family in CONSTANTS for severity in SEVERITIES)]
+    """The clean images with flips and rehearsals, every corruption, and mixtures of each; what is kept is read."""
+    alone = ["clean", *(f"{family}-{severity}" for family in CONSTANTS for severity in SEVERITIES)]
+    wanted = [*alone, *(f"{name}{MIXED}" for name in alone)]
     paths = {name: cache / f"{name}.safetensors" for name in wanted}
     if not all(path.exists() for path in paths.values()):
         network, images = ResNet20.trained(), load("cifar10", "test", data=DATA).decoded()
         for name, path in paths.items():
             if not path.exists():
                 print(f"recording {name}", flush=True)
-                _record(network, images.images, images.labels, name).save(path)
+                if name.endswith(MIXED):
+                    known = Record.load(paths[name.removesuffix(MIXED)])
+                    _mixtures(network, images.images, known, name.removesuffix(MIXED)).save(path)
+                else:
+                    _record(network, images.images, images.labels, name).save(path)
     return {name: Record.load(path) for name, path in paths.items()}
 
 
@@ -101,13 +113,29 @@ def _record(network: nn.Module, images: Tensor, labels: Tensor, name: str) -> Re
     how = {"policy": "flip", "progress": False, "batch_size": 250}
     if name == "clean":
         return collect(network, images, labels, rehearse=RUNGS, **how)
-    rows = torch.arange(FITTED, FITTED + CORRUPTED)
+    return collect(network, _corrupted(images, name), labels[FITTED : FITTED + CORRUPTED], **how)
+
+
+def _corrupted(images: Tensor, name: str) -> Tensor:
+    """The images that are corrupted, in one way."""
     view, shown = CORRUPTIONS[name], []
-    for part in rows.split(250):
+    for part in torch.arange(FITTED, FITTED + CORRUPTED).split(250):
         pixels = images[part].float() / 255
         given = (random_numbers(name, view.count(pixels), part),) if view.random else ()
         shown.append(view(pixels, *given))
-    return collect(network, torch.cat(shown), labels[rows], **how)
+    return torch.cat(shown)
+
+
+def _mixtures(network: nn.Module, images: Tensor, known: Record, name: str) -> Record:
+    """Each image with a little of the next one of another class, labelled as the network sees the image (PseudoCal)."""
+    shown = images.float() / 255 if name == "clean" else _corrupted(images, name)
+    own = known.predictions.logits.argmax(dim=1)
+    other = (torch.arange(len(own)) + 1) % len(own)
+    while len(own.unique()) > 1 and (same := own == own[other]).any():
+        other[same] = (other[same] + 1) % len(own)
+    return collect(
+        network, LARGER * shown + (1 - LARGER) * shown[other], own, policy=Policy(()), progress=False, batch_size=250
+    )
 
 
 # ------------------------------------------------------------------------------------------------------------- pairs
@@ -124,6 +152,8 @@ class Pair:
     offset: int | None = None
     fitted: Tensor | None = None
     """The rows to draw validation images from, if not all."""
+    mixed: tuple[Record, Record] | None = None
+    """Mixtures of the images, clean and shifted, where the network was at hand to look at them."""
 
 
 def pairs(cache: Path) -> Iterator[Pair]:
@@ -140,10 +170,10 @@ def pairs(cache: Path) -> Iterator[Pair]:
         yield Pair("AID → UC-Merced, flip", *aid, ("flip",))
         yield Pair("AID → UC-Merced, crops", *aid, ("crop",))
     records = recorded(cache)
-    clean = records.pop("clean")
-    for name, shifted in records.items():
-        family = FAMILIES.index(name.rpartition("-")[0])
-        yield Pair(name, clean, shifted, ("flip",), FITTED, _rehearsed_in_others(family))
+    for name in (f"{family}-{severity}" for family in CONSTANTS for severity in SEVERITIES):
+        fitted = _rehearsed_in_others(FAMILIES.index(name.rpartition("-")[0]))
+        mixed = records[f"clean{MIXED}"], records[f"{name}{MIXED}"]
+        yield Pair(name, records["clean"], records[name], ("flip",), FITTED, fitted, mixed)
 
 
 def _joined(folder: Path, name: str) -> Record:
@@ -244,11 +274,14 @@ def _draw(found: Found, generator: torch.Generator) -> None:
         found.shifted.add(name, there, calibrator, shifted)
     for size in SIZES:
         for terms, record, rows in ((found.inside, clean, here), (found.shifted, shifted, there)):
-            mixed = rows[torch.randperm(len(rows), generator=generator)]
-            sample, rest = mixed[:size], mixed[size:]
+            order = rows[torch.randperm(len(rows), generator=generator)]
+            sample, rest = order[:size], order[size:]
             seen = record.predictions[sample]
-            for name, base in ((f"adapted, {size}", PLAIN), (f"adapted temperature, {size}", "temperature")):
-                terms.add(name, rest, adapt(fits[base], reference, seen)[0], record)
+            for name, base in (("adapted", PLAIN), ("adapted temperature", "temperature")):
+                terms.add(f"{name}, {size}", rest, adapt(fits[base], reference, seen)[0], record)
+            mixed = None if pair.mixed is None else pair.mixed[terms is found.shifted][sample]
+            for name, calibrator in others_adapted(fits["temperature"], reference, images, seen, mixed).items():
+                terms.add(f"{name}, {size}", rest, calibrator, record)
             guess = estimate(reference, seen.logits)
             if terms is found.inside:
                 others = (rows[torch.randperm(len(rows), generator=generator)[:size]] for _ in range(ALARMS))
@@ -272,10 +305,32 @@ def candidates(images: Predictions, labels: Tensor, views: Sequence[str]) -> dic
         found |= {"hedged-c-atta": HedgedCATTA(views=views).fit(images, labels)}
         found |= {"hedged-temperature": HedgedTemperature().fit(images, labels)}
     worse = [view[:, 0] for view in (images.views[kind] for kind in rehearsing(images, labels))]
-    if worse:  # Tomani et al. 2021: a temperature of the perturbed images
-        warm = Temperature(fit_temperature(torch.cat(worse), labels.repeat(len(worse))).to(images.logits.dtype))
-        warm.classes, warm.method = images.classes, TemperatureScaling()
-        found["temperature of the rehearsals"] = warm
+    if worse:
+        found["temperature of perturbed images (Tomani)"] = warmed(torch.cat(worse), labels.repeat(len(worse)))
+    return found
+
+
+def warmed(logits: Tensor, labels: Tensor) -> Temperature:
+    """A temperature of these logits and labels."""
+    found = Temperature(fit_temperature(logits, labels).to(logits.dtype))
+    found.classes, found.method = logits.shape[1], TemperatureScaling()
+    return found
+
+
+def others_adapted(
+    plain: Calibrator, reference: Reference, images: Predictions, seen: Predictions, mixed: Record | None
+) -> dict[str, Calibrator]:
+    """Others' temperatures for a domain: as sure as DoC or ATC takes the network to be right, and PseudoCal's."""
+
+    def confidence(softness: float) -> float:
+        return float(plain.softened(softness)(seen).double().amax(dim=1).mean())
+
+    found = {}
+    for name, target in guesses(reference, images, seen.logits).items():
+        softness = 1.0 if confidence(1.0) <= target else softness_at(confidence, target)
+        found[f"temperature by {name}"] = plain.softened(softness)
+    if mixed is not None:
+        found["PseudoCal"] = warmed(mixed.predictions.logits, mixed.require_labels())
     return found
 
 

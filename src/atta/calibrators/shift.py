@@ -20,7 +20,7 @@ of â, too, was measured and cost a third of the gain with 32 images (docs/under
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -233,7 +233,7 @@ def adapt(calibrator: Calibrator, reference: Reference, predictions: Predictions
     before = confidence(1.0)
     softness, after = 1.0, before
     if found.drifted and before > found.accuracy:
-        softness = _softness(confidence, found.accuracy)
+        softness = softness_at(confidence, found.accuracy)
         after = confidence(softness)
     adaptation = Adaptation(
         softness=softness,
@@ -248,7 +248,7 @@ def adapt(calibrator: Calibrator, reference: Reference, predictions: Predictions
     return calibrator if softness == 1 else calibrator.softened(softness), adaptation
 
 
-def _softness(confidence: Any, target: float) -> float:
+def softness_at(confidence: Callable[[float], float], target: float) -> float:
     """The largest softness at which the mean confidence is no more than the target, by halving its logarithm."""
     low, high = 1e-3, 1.0
     for _ in range(30):
