@@ -182,7 +182,7 @@ class MeanTTA(_Mean):
 class MeanTTATemperature(_Mean):
     """The plain average, divided by a temperature. Changes the class.
 
-    Of the logits, which measured better on four networks (docs/past-the-paper.md), unless `space` is "probabilities".
+    Of the logits, which measured better on four networks (docs/method.md), unless `space` is "probabilities".
     """
 
     space: Space = "logits"

@@ -8,7 +8,7 @@ compared with the best one image by image, and
              error of the difference, or by one if it has no views; of several with as few passes, the best
 
 Views have to be clearly better than none. Among views the usual rule of one standard error is too thrifty for whoever gave a
-budget of passes: by it, 4 passes had 93 % of what 17 gain in Brier on AID and CIFAR-10, instead of 97 and 108 (docs/method.md).
+budget of passes: by it, 4 passes had 93 % of what 17 gain in Brier on CIFAR-10, by a tenth of one 106 % (docs/method.md).
 """
 
 from collections.abc import Mapping

@@ -60,7 +60,9 @@ def _numbers(found: Mapping[str, Any], width: parts.Width) -> Any:
     colour = alt.Color("of:N", scale=alt.Scale(domain=[SEEN, EXPECTED], range=[BLUE, VERMILION]), legend=None)
     base = alt.Chart(parts.inline(rows))
     tips = parts.tooltips(("what", "what"), ("value", "is", ".1%"))
-    points = base.mark_point(filled=True, size=70, opacity=1).encode(x=parts.unit(alt.X, "value"), y=y, color=colour, tooltip=tips)
+    points = base.mark_point(filled=True, size=70, opacity=1).encode(
+        x=parts.unit(alt.X, "value"), y=y, color=colour, tooltip=tips
+    )
     spans = alt.Chart(parts.inline(rows[1:2])).mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q", y=y, color=colour)
     words = base.mark_text(dy=-11).encode(x="value:Q", y=y, text=alt.Text("value:Q", format=".0%"), color=colour)
     return alt.layer(spans, points, words).properties(width=width, height=140)
