@@ -69,10 +69,14 @@ def test_mean_tta_is_the_mean_over_every_pass():
 
 
 @pytest.mark.parametrize("original", [True, False])
-def test_mean_tta_temperature_is_temperature_scaling_of_the_mean(original):
+@pytest.mark.parametrize("space", ["logits", "probabilities"])
+def test_mean_tta_temperature_is_temperature_scaling_of_the_mean(original, space):
     predictions, labels = toy(dtype=torch.float64)
-    mean = MeanTTA(original=original).fit(predictions, labels)(predictions).log()
+    passes = [*([predictions.logits[:, None]] if original else []), *predictions.views.values()]
+    mean = torch.cat(passes, dim=1).mean(dim=1)
+    if space == "probabilities":
+        mean = MeanTTA(original=original).fit(predictions, labels)(predictions).log()
     slow = reference.temperature(mean.numpy(), labels.tolist())
-    found = MeanTTATemperature(original=original).fit(predictions, labels)
+    found = MeanTTATemperature(original=original, space=space).fit(predictions, labels)
     assert found.temperature.item() == pytest.approx(slow, rel=1e-4)
     torch.testing.assert_close(found(predictions), (mean / found.temperature).softmax(-1))

@@ -66,11 +66,13 @@ SETTINGS: dict[str, Method] = {
     "v-atta, paper": dataclasses.replace(VATTA.paper(), epochs=8),
     "v-atta, probabilities": VATTA(space="probabilities"),
     "c-atta": CATTA(),
+    "c-atta, unguarded": CATTA(keep_class=False),
     "selective-v-atta": SelectiveVATTA(views=["crop"]),
     "sequential-v-atta": SequentialVATTA(views=["crop", "flip"], passes=3, blend="v-atta"),
     "shrunk-m-atta": ShrunkMATTA(strengths=[1.0], folds=2),
     "hedged-temperature": HedgedTemperature(),
     "hedged-c-atta": HedgedCATTA(),
+    "hedged-c-atta, unguarded": HedgedCATTA(keep_class=False),
 }
 
 

@@ -121,7 +121,8 @@ def test_images_without_labels_are_held_against_the_validation_images_and_adapte
     assert "at least 32 images" in str(few.exception)
     for path in list(photos.glob("*/0*.png")):
         path.with_name(f"again-{path.name}").write_bytes(path.read_bytes())
-    done = run("drift", "classifier", "photos", "--json", "drift.json", *own)
+    done = run("drift", "classifier", "photos", "--json", "drift.json", "--picture", "drift.svg", *own)
+    assert "estimated accuracy" in (tmp_path / "drift.svg").read_text()
     found = json.loads((tmp_path / "drift.json").read_text())
     assert found["sentence"] in done.stdout
     assert found["images"] == 50

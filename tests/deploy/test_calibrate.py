@@ -43,6 +43,27 @@ def test_every_method_becomes_a_classifier(network, labels, method, tmp_path):
     assert loaded.summary == classifier.summary
 
 
+def test_without_the_guard_the_summary_says_what_changed_and_graphs_answer_alike(network, labels, tmp_path):
+    classifier = calibrate(network, pixels(), labels, keep_class=False)
+    assert not classifier.calibrator.keeps_class
+    summary = classifier.summary
+    assert f"class changes: {summary.class_changes} of {len(labels)}, so that {summary.accuracy_after:.1%}" in str(summary)
+    images = pixels(20, seed=1).float() / 255
+    details = classifier.details(images)
+    assert torch.equal(details.probs, details.fused)
+    assert not torch.equal(details.probs.argmax(1), details.base.argmax(1))
+    loaded = CalibratedClassifier.load(classifier.save(tmp_path / "one.safetensors"), linear())
+    assert torch.equal(loaded(images), details.probs)
+    classifier.export(tmp_path / "one.pt2")
+    probs, _ = torch.export.load(tmp_path / "one.pt2").module()(images)
+    assert torch.allclose(probs, details.probs, atol=1e-5)
+
+
+def test_a_method_that_cannot_do_without_its_guard_says_so(network, labels):
+    with pytest.raises(InputError, match=r"can do without its guard \(c-atta, hedged-c-atta\), got v-atta"):
+        calibrate(network, pixels(), labels, method="v-atta", keep_class=False)
+
+
 def test_images_and_labels_come_from_whatever_holds_them(fitted, network, labels):
     images = pixels()
     holders = [

@@ -36,7 +36,8 @@ class ViewBlend(Calibrator):
     """The views, weighted and fused, blended into the softmax as far as the class admits: `functional.atta`.
 
     With `itself` the first row of the weights is that of the image itself; with a `temperature` the views are blended into
-    softmax(logits / temperature), whose class is the same.
+    softmax(logits / temperature), whose class is the same. Where it is not `guarded`, what the passes say is the answer, of
+    whatever class.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class ViewBlend(Calibrator):
         step: float | None = None,
         space: Space = "logits",
         itself: bool = False,
+        guarded: bool = True,
     ) -> None:
         super().__init__(weights=weights, limit=limit, temperature=temperature)
-        self.kinds, self.step, self.space, self.itself = tuple(kinds), step, space, itself
+        self.kinds, self.step, self.space, self.itself, self.guarded = tuple(kinds), step, space, itself, guarded
 
     weights: Tensor
     limit: Tensor
@@ -60,7 +62,8 @@ class ViewBlend(Calibrator):
     @property
     def options(self) -> dict[str, Any]:
         """What the constructor needs besides the buffers."""
-        return {"kinds": list(self.kinds), "step": self.step, "space": self.space, "itself": self.itself}
+        plain = {"kinds": list(self.kinds), "step": self.step, "space": self.space, "itself": self.itself}
+        return plain | {"guarded": self.guarded}
 
     def fused(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Average the repeats and fuse the kinds: what the views say."""
@@ -80,8 +83,9 @@ class ViewBlend(Calibrator):
         return base_probs(logits) if self.temperature is None else scaled(logits, self.temperature.to(logits))
 
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
-        """Blend what the views say into what the network says."""
-        return guarded_blend(self.base(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
+        """Blend what the views say into what the network says, or leave it at that."""
+        fused = self.fused(logits, views)
+        return guarded_blend(self.base(logits), fused, self.limit.to(logits), step=self.step) if self.guarded else fused
 
 
 @dataclass(frozen=True, kw_only=True)

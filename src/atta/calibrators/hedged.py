@@ -16,7 +16,6 @@ may help, under a shift it is the first to fail. In a record without rehearsals 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -25,9 +24,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from atta.calibrators.base import Calibrator, Method, ViewMethod
-from atta.calibrators.convex import CATTA
+from atta.calibrators.base import Calibrator, Method
+from atta.calibrators.convex import CATTA, GuardedMethod
 from atta.calibrators.scaling import Temperature, fit_temperature
+from atta.errors import advise
 from atta.predictions import Predictions
 from atta.types import Labels, RepeatLogits
 
@@ -49,7 +49,7 @@ class HedgedTemperature(Method):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HedgedCATTA(ViewMethod):
+class HedgedCATTA(GuardedMethod):
     """C-ATTA with the views that the network sees as well as the image itself, softened by what rehearsals ask for.
 
     `views` are the kinds that may be blended, by default all; the others of the record may stand in for rehearsals.
@@ -63,18 +63,16 @@ class HedgedCATTA(ViewMethod):
         kinds = tuple(kind for kind in self.kinds_of(predictions) if not hurts(predictions, labels, predictions.views[kind]))
         if not kinds:
             return hedged(Temperature(fit_temperature(predictions.logits, labels)), predictions, labels)
-        return hedged(CATTA(views=kinds).learn(predictions, labels), predictions, labels)
+        return hedged(CATTA(views=kinds, keep_class=self.keep_class).learn(predictions, labels), predictions, labels)
 
 
 def hedged(calibrator: Calibrator, predictions: Predictions, labels: Labels) -> Calibrator:
     """Soften a calibrator that was fitted to these images as far as their rehearsals ask for, at no sure cost."""
     passes = [predictions.views[kind] for kind in rehearsing(predictions, labels)]
     if not passes:
-        warnings.warn(
+        advise(
             "nothing that was recorded lowers the network's accuracy, so that there is no shift to hedge against: "
-            "record rehearsals, as collect(..., rehearse=True) does",
-            UserWarning,
-            stacklevel=2,
+            "record rehearsals, as collect(..., rehearse=True) does"
         )
         return calibrator
     return calibrator.softened(softness(calibrator, predictions, labels, passes))

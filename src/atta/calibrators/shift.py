@@ -20,7 +20,7 @@ of â, too, was measured and cost a third of the gain with 32 images (docs/under
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,6 +42,7 @@ LEVEL = 0.01
 LEAST = 32
 """Images without labels that say something of a domain."""
 QUANTILES = 256
+CELLS = 20
 SPREAD = 0.25
 """The standard deviation of the slope from shift to shift, beside that of its fit (docs/under-shift.md)."""
 STEEPEST = 2.0
@@ -63,6 +64,8 @@ class Reference:
     slope: float | None
     slope_error: float
     quantiles: tuple[float, ...]
+    histogram: tuple[float, ...] = ()
+    """Of the calibrator's confidence, the part of the images in each of CELLS cells; none in what an older atta remembers."""
 
     @classmethod
     def of(cls, calibrator: Calibrator, predictions: Predictions, labels: Labels) -> Reference:
@@ -80,27 +83,35 @@ class Reference:
             [hit - right(view.unsqueeze(1), labels)[:, 0] for view in worse],
             [above - (scores(view, temperature) >= threshold).double() for view in worse],
         )
+        confidence = calibrator(predictions).double().amax(dim=1)
         places = (torch.arange(min(QUANTILES, len(seen)), dtype=torch.float64) + 0.5) / min(QUANTILES, len(seen))
         return cls(
             images=len(predictions),
             classes=predictions.classes,
             accuracy=float(hit.mean()),
-            confidence=float(calibrator(predictions).double().amax(dim=1).mean()),
+            confidence=float(confidence.mean()),
             temperature=temperature,
             threshold=threshold,
             slope=slope,
             slope_error=error,
             quantiles=tuple(torch.quantile(seen, places.to(seen)).tolist()),
+            histogram=histogram(confidence),
         )
 
     @classmethod
     def read(cls, about: dict[str, Any]) -> Reference:
         """Make one of what `json` gave."""
-        return cls(**{**about, "quantiles": tuple(about["quantiles"])})
+        return cls(**{**about, "quantiles": tuple(about["quantiles"]), "histogram": tuple(about.get("histogram", ()))})
 
     def json(self) -> dict[str, Any]:
         """As plain numbers."""
-        return {**asdict(self), "quantiles": list(self.quantiles)}
+        return {**asdict(self), "quantiles": list(self.quantiles), "histogram": list(self.histogram)}
+
+
+def histogram(confidence: Float[Tensor, " n"]) -> tuple[float, ...]:
+    """The part of the images in each of CELLS equal cells of [0, 1]."""
+    counts = torch.histc(confidence.double().cpu(), CELLS, 0, 1)
+    return tuple((counts / max(1, len(confidence))).tolist())
 
 
 def scores(logits: Logits, temperature: float) -> Float[Tensor, " n"]:
@@ -233,7 +244,7 @@ def adapt(calibrator: Calibrator, reference: Reference, predictions: Predictions
     before = confidence(1.0)
     softness, after = 1.0, before
     if found.drifted and before > found.accuracy:
-        softness = _softness(confidence, found.accuracy)
+        softness = softness_at(confidence, found.accuracy)
         after = confidence(softness)
     adaptation = Adaptation(
         softness=softness,
@@ -248,7 +259,7 @@ def adapt(calibrator: Calibrator, reference: Reference, predictions: Predictions
     return calibrator if softness == 1 else calibrator.softened(softness), adaptation
 
 
-def _softness(confidence: Any, target: float) -> float:
+def softness_at(confidence: Callable[[float], float], target: float) -> float:
     """The largest softness at which the mean confidence is no more than the target, by halving its logarithm."""
     low, high = 1e-3, 1.0
     for _ in range(30):

@@ -177,7 +177,7 @@ def search(
     greedy: Annotated[bool, typer.Option("--greedy", help="Also put passes together freely, which over-fits.")] = False,
     json_file: Json = None,
 ) -> None:
-    """Choose the policy of views from records: the fewest passes within one standard error of the best.
+    """Choose the policy of views from records: the fewest passes that are as good as the best.
 
     The policies of the library are judged by the NLL of images that their fits did not see. A record of stratified draws holds
     a random view only with the repeats it was made with; give several records where policies differ in those.

@@ -13,7 +13,7 @@ from atta.cli.options import Device, Json, OwnModel
 from atta.cli.terminal import say, say_written, tell, waiting, write_numbers
 
 if TYPE_CHECKING:
-    from atta.deploy.adapt import Files
+    from atta.deploy.adapt import Drift, Files
     from atta.deploy.classifier import CalibratedClassifier
 
 ClassifierArgument = Annotated[Path, typer.Argument(metavar="CLASSIFIER", help="What `atta calibrate` wrote.")]
@@ -24,6 +24,10 @@ def drift(
     classifier: ClassifierArgument,
     images: Images,
     json_file: Json = None,
+    picture: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also draw it here: .svg, .png, .pdf, .json or .html."),
+    ] = None,
     model: OwnModel = None,
     device: Device = None,
 ) -> None:
@@ -34,8 +38,17 @@ def drift(
     loaded, files = _read(classifier, images, model, device)
     with waiting(f"looking at {len(files)} images"):
         found = loaded.drift(files)
-    say_written(numbers=write_numbers(json_file, json.dumps(found.json(), indent=2) + "\n"))
+    say_written(numbers=write_numbers(json_file, json.dumps(found.json(), indent=2) + "\n"), picture=_drawn(found, picture))
     tell(found.sentence)
+
+
+def _drawn(found: Drift, path: Path | None) -> Path | None:
+    if path is None:
+        return None
+    from atta.figures.drift import drift as draw
+    from atta.figures.write import picture
+
+    return picture(draw(found.json()), path)
 
 
 def adapt(

@@ -49,10 +49,13 @@ class Drift:
     level: float
     drifted: bool
     slope: float | None
+    expected_histogram: tuple[float, ...] = ()
+    seen_histogram: tuple[float, ...] = ()
+    """The part of the images in equal cells of confidence, of the validation images and of these."""
 
     @classmethod
-    def of(cls, reference: Reference, found: shift.Estimate, confidence: float) -> "Drift":
-        """Hold what was estimated of images, and their mean confidence, against the validation images."""
+    def of(cls, reference: Reference, found: shift.Estimate, confidence: float, seen: tuple[float, ...] = ()) -> "Drift":
+        """Hold what was estimated of images, their mean confidence and its histogram, against the validation images."""
         return cls(
             images=found.images,
             accuracy=found.accuracy,
@@ -65,6 +68,8 @@ class Drift:
             level=LEVEL,
             drifted=found.drifted,
             slope=reference.slope,
+            expected_histogram=reference.histogram,
+            seen_histogram=seen,
         )
 
     @property
@@ -94,8 +99,9 @@ def drift(classifier: "CalibratedClassifier", images: Any, *, channels: Channels
         raise InputError(
             f"expected at least {shift.LEAST} images, for fewer say too little of a domain, got {len(predictions)}"
         )
-    confidence = float(classifier.calibrator(predictions).double().amax(dim=1).mean())
-    return Drift.of(reference, shift.estimate(reference, predictions.logits), confidence)
+    seen = classifier.calibrator(predictions).double().amax(dim=1)
+    found = shift.estimate(reference, predictions.logits)
+    return Drift.of(reference, found, float(seen.mean()), shift.histogram(seen))
 
 
 def adapt(classifier: "CalibratedClassifier", images: Any, *, channels: Channels = None) -> "CalibratedClassifier":

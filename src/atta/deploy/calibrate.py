@@ -2,19 +2,21 @@
 
 check       all that is given, before the network runs (`door`)
 record      the network runs over the images and views of the policies in question, in rounds (`choice`)
-choose      the policy with the fewest passes within one standard error of the best, by cross-validation
+choose      the policy with the fewest passes that is as good as the best, by cross-validation
 fit         the method, on all of the images
 wrap        CalibratedClassifier, with a summary that cross-validation wrote, not the fitted images
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from inspect import signature
 from typing import Any, Unpack
 
 import torch
 
-from atta.calibrators import TemperatureScaling, as_method
+from atta.calibrators import METHODS, Method, TemperatureScaling, as_method
 from atta.calibrators.conformal import Strangeness
+from atta.calibrators.convex import GuardedMethod
 from atta.calibrators.shift import Reference
 from atta.collection.advice import look_over
 from atta.collection.collect import Collecting, mixed, refuse_unknown
@@ -46,6 +48,7 @@ def calibrate(
     policy: Any = "auto",
     budget: int = BUDGET,
     method: Any = "c-atta",
+    keep_class: bool = True,
     class_names: Sequence[str] = (),
     channels: Channels = None,
     preprocess: Any = None,
@@ -59,6 +62,9 @@ def calibrate(
     one pass where no views are clearly better), a budget, the name of a policy, or one as text: "flip + 2 shift", as a list or
     as whatever else `Policy.parse` takes. `method` is a name of `METHODS`, a method with its settings, or its class.
 
+    The predicted class is always the network's own. With `keep_class=False` methods that guard it do without: C-ATTA is more
+    often right then, and the summary says how many classes changed.
+
     `preprocess` is what the network wants done to a photograph, as anything that `Preprocess.of` reads: the classifier keeps
     it, and does the same to every file that it is shown. `rehearse` also shows the network the images made worse on purpose,
     at most three passes more, from which hedged methods, `classifier.adapt` and `classifier.drift` learn. `images`, `labels`,
@@ -67,7 +73,7 @@ def calibrate(
 
     All of it is checked before the network runs, and by eight images before it runs for long.
     """
-    method, wanted = as_method(method), None if preprocess is None else Preprocess.of(preprocess)
+    method, wanted = _as_method(method, keep_class), None if preprocess is None else Preprocess.of(preprocess)
     if "draws" in collecting:
         raise InputError("draws: a classifier shows every image in the same, stratified views; expected none to be named")
     own = [name for name in signature(calibrate).parameters if name != "collecting"]
@@ -109,6 +115,17 @@ def calibrate(
     classifier.strangeness = Strangeness.of(held, chosen.require_labels(), simplex=classifier.on_simplex)
     classifier.summary = summarise(classifier.calibrator, classifier.policy, chosen, held, choice.judged)
     return classifier
+
+
+def _as_method(given: Any, keep_class: bool) -> Method:
+    """The method, without its guard where that is asked for."""
+    method = as_method(given)
+    if keep_class or not method.keeps_class:
+        return method
+    if not isinstance(method, GuardedMethod):
+        able = ", ".join(name for name, one in METHODS.items() if issubclass(one, GuardedMethod))
+        raise InputError(f"keep_class=False: expected a method that can do without its guard ({able}), got {method.name}")
+    return replace(method, keep_class=False)
 
 
 def _held(source: StreamSource) -> Source:

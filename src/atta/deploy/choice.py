@@ -122,7 +122,7 @@ class Recorder:
 
 
 def choose(recorder: Recorder, policies: Mapping[str, Policy], methods: Mapping[str, Method]) -> Choice:
-    """Record in rounds, and choose by cross-validation: the fewest passes within one standard error of the best."""
+    """Record in rounds, and choose by cross-validation (`crossval`): the fewest passes that are as good as the best."""
     labels = recorder.base.require_labels()
     confidence = recorder.base.predictions.logits.softmax(dim=-1).amax(dim=-1)
     order, left, out = confidence.argsort(stable=True), list(policies), dict[str, Candidate]()

@@ -143,6 +143,8 @@ class CalibratedClassifier(Estimator, OnHub):
         if isinstance(self.calibrator, ViewBlend | AverageBlend):
             start, fused = self.calibrator.base(answer.logits), self.calibrator.fused(answer.logits, answer.views)
             share = largest_share(start, fused, self.calibrator.limit.to(start), step=self.calibrator.step)
+            if not self.calibrator.keeps_class:
+                share = torch.ones_like(share)
         views = {name: logits.softmax(dim=-1) for name, logits in answer.views.items()}
         return Details(probs, base, fused, share, views, answer.passes, start)
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from atta.calibrators import Method
 from atta.calibrators.base import ViewMethod
+from atta.calibrators.convex import GuardedMethod
 from atta.calibrators.crossval import check_folds
 from atta.collection.collect import Collecting, half_of
 from atta.collection.runner import as_pixels
@@ -34,7 +35,7 @@ def as_budget(policy: Any, budget: int) -> tuple[Policy | str, int]:
 def candidates(policy: Any, budget: int, image: Tensor, method: Method) -> dict[str, Policy]:
     """The policies to choose from: the given one, or those of the library that the budget and such an image allow.
 
-    A method that keeps the class is left with temperature scaling where it has no views: one pass is a candidate, too.
+    A method that keeps the class, or could, is temperature scaling where it has no views: one pass is a candidate, too.
     """
     parsed, budget = as_budget(policy, budget)
     if isinstance(parsed, Policy):
@@ -43,7 +44,9 @@ def candidates(policy: Any, budget: int, image: Tensor, method: Method) -> dict[
     wanted = set(method.views or ()) if isinstance(method, ViewMethod) else set()
     fitting = {name: one for name, one in POLICIES.items() if one.passes <= budget and wanted <= set(one.kinds)}
     found = {name: one for name, one in fitting.items() if _suits(one, image)}
-    found = {NO_VIEWS: Policy(()), **found} if method.keeps_class and budget >= 1 else found
+    found = (
+        {NO_VIEWS: Policy(()), **found} if budget >= 1 and (method.keeps_class or isinstance(method, GuardedMethod)) else found
+    )
     if not found:
         raise InputError(f"budget: expected passes enough for {method.name}, 2 or more (1 is temperature), got {budget}")
     return found

@@ -40,6 +40,8 @@ class Summary:
     preprocess: str = ""
     rivals: Sequence[Mapping[str, Any]] = field(default_factory=list)  # as JSON gives it back
     """The network as it is, temperature scaling, and what was chosen: method, policy, passes and metrics of each."""
+    accuracy_after: float | None = None
+    """Where the class may change; else it is as before."""
 
     def __str__(self) -> str:
         change = "   ".join(
@@ -51,7 +53,7 @@ class Summary:
         lines = [
             f"{self.method}{views} · {passes} an image · {self.classes} classes",
             f"cross-validated on {self.images} images, {self.accuracy:.1%} right: {change}",
-            f"class changes: {self.class_changes}",
+            self._changes(),
         ]
         if self.preprocess:
             lines.append(f"photographs: {self.preprocess}")
@@ -63,6 +65,12 @@ class Summary:
         if self.after["nll"] >= self.before["nll"]:
             lines.append("not better than the network as it is: take more images, other views, or method='temperature'")
         return "\n".join(lines)
+
+    def _changes(self) -> str:
+        """How many classes changed, and what came of it."""
+        if self.accuracy_after is None:
+            return f"class changes: {self.class_changes}"
+        return f"class changes: {self.class_changes} of {self.images}, so that {self.accuracy_after:.1%} are right"
 
     def _repr_html_(self) -> str:
         """The same for a notebook."""
@@ -110,6 +118,7 @@ def summarise(
         candidates=[asdict(one) for one in judged],
         preprocess=_photographs(record),
         rivals=_rivals(calibrator, policy, record, measured),
+        accuracy_after=None if method.keeps_class else float((answers.argmax(dim=-1) == labels).double().mean()),
     )
 
 

@@ -2,7 +2,8 @@
 
 probabilities ──► reliability: reliability, compare_plot                                                ┐
 detail        ──► reliability: reliability_of · detail: confidence_histogram, weights, shares, per_class ├─► chart ──► picture
-rows          ──► comparison: ranking, sizes, entropy, cost                                             ┘
+rows          ──► comparison: ranking, sizes, entropy, cost                                             │
+drift         ──► drift: drift                                                                          ┘
 
 theme      how charts look, in light and dark; the one place that knows altair
 parts      what charts share: axes, legends, headings

@@ -200,7 +200,10 @@ def _gather(
             files[name] = path
             continue
         absent = f"no {name}.safetensors in {places.made}"
-        own = RECORDINGS[name].network if name in RECORDINGS else name
+        if name not in RECORDINGS:
+            missing[name] = f"{absent}; the file of the experiment says what makes it"
+            continue
+        own = RECORDINGS[name].network
         if own != name and own in files and not (networks / own / "model.safetensors").is_file():
             missing[name] = f"{absent}, and the network of {own}.safetensors is not at hand"
         elif why := obstacle(name, places.data, networks):
