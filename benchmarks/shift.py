@@ -116,7 +116,7 @@ def write_records(records: Mapping[str, Record], folder: Path) -> list[Path]:
     together = Predictions(torch.cat([one.predictions.logits for one in corrupted]), views)
     labels = torch.cat([one.require_labels() for one in corrupted])
     folder.mkdir(parents=True, exist_ok=True)
-    whole = Record(together, labels, {"dataset": "cifar10, corrupted", "model": "resnet20", "policy": "flip"})
+    whole = Record(together, labels, {**corrupted[0].origin, "dataset": "cifar10, corrupted"})
     found = {"resnet20": records["clean"][:FITTED], "resnet20_corrupted": whole}
     return [record.save(folder / f"{name}.safetensors") for name, record in found.items()]
 

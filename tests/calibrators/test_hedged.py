@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from atta import InputError, Predictions
+from atta import Advice, InputError, Predictions
 from atta.calibrators import CATTA, HedgedCATTA, HedgedTemperature, Isotonic, Temperature, TemperatureScaling, ViewBlend
 from atta.calibrators.hedged import hurts, rehearsing
 from scenarios import rehearsed
@@ -56,7 +56,7 @@ def test_where_no_view_is_as_good_as_the_image_a_temperature_is_left():
 
 def test_without_anything_that_hurts_it_is_the_plain_method_and_says_so():
     fit, labels = rehearsed(seed=0)
-    with pytest.warns(UserWarning, match="rehearse=True"):
+    with pytest.warns(Advice, match="rehearse=True"):
         fitted = HedgedTemperature().fit(fit.unrehearsed(), labels)
     assert torch.equal(fitted.temperature, TemperatureScaling().fit(fit, labels).temperature)
 

@@ -133,3 +133,11 @@ def test_numbers_go_to_the_output_and_the_table_beside_it(tmp_path):
     assert {row["method"] for row in results["rows"]} >= {"vanilla", "temperature"}
     assert "temperature" in done.stderr
     assert "temperature" in run("compare", "cifar10-resnet50", "--methods", "vanilla,temperature").stdout
+
+
+def test_what_a_hedge_lacks_is_said_once(tmp_path: Path) -> None:
+    record = made_up(120)
+    views = {"flip": record.predictions.logits[:, None]}  # which hurts nothing
+    plain = atta.Record(atta.Predictions(record.predictions.logits, views), record.labels).save(tmp_path / "plain.safetensors")
+    methods = ["--methods", "hedged-temperature,hedged-c-atta", "--validation", "60", "--splits", "2"]
+    assert run("compare", str(plain), *methods).output.count("nothing that was recorded lowers") == 1

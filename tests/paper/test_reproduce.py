@@ -139,7 +139,7 @@ def test_everything_runs_from_data_alone(whole: tuple[Reproduction, Places, list
     done, places, said = whole
     assert set(done.skipped) == {"corruptions-cifar10", "past-the-paper-cifar100", "past-the-paper-aid"}
     assert all("the file of the experiment says what makes it" in why for why in done.skipped.values())
-    assert [e.name for e in done.experiments] == [e.name for e in find_experiments()]
+    assert [e.name for e in done.experiments] == [e.name for e in find_experiments() if e.name not in done.skipped]
     assert set(done.files) == set(RECORDINGS)
     assert sum(line.startswith("training") for line in said) == 3
     assert sum(line.startswith("recording") for line in said) == 8

@@ -127,7 +127,8 @@ def fitted(rows: ViewLogits, labels: Labels, passes: Float[Tensor, " m"], start:
 
 def held_share(fit: Fit, answers: Callable[[Tensor, Tensor], Probs]) -> float:
     """How far towards equal: the share by which images that were held out are answered best; 0 where equal is surely worse."""
-    parts = folds(len(fit.labels), FOLDS)
+    order = fit.rows[:, 0, 0].argsort()  # by what the images are, so that their order does not matter
+    parts = [order[part.to(order.device)] for part in folds(len(fit.labels), FOLDS)]
     losses = fit.rows.new_zeros(len(SHARES), len(fit.labels))
     for part in parts:
         rest = torch.cat([other for other in parts if other is not part])

@@ -26,7 +26,7 @@ from atta.cli.options import (
 )
 from atta.cli.pages import write_page
 from atta.cli.terminal import bar, err, formatted, say, say_written, show, tell, waiting, write_numbers
-from atta.errors import InputError
+from atta.errors import Advice, InputError
 from atta.results.rows import Results, Row
 from atta.results.table import Table
 from atta.results.words import BASELINE, BETTER, DIGITS
@@ -239,6 +239,7 @@ def run_comparison(
         say(f"warning: {sentence}")
     with bar("comparing", total) as advance, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it is said above
+        warnings.simplefilter("always", Advice)  # each sentence of which is said once
         return compare(loaded, chosen, validation=validation, splits=splits, fit_on=fit_on, cost=cost, done=advance)
 
 
