@@ -127,7 +127,7 @@ def files_with_a_checksum(tally: Tally, effort: Effort) -> None:
         for name, read in {**SEALED, **inside}.items():
             path = folder / name
             whole, expected = path.read_bytes(), known_by(read(path))
-            for what, content in damaged(whole, effort, name, 12, 90):
+            for what, content in damaged(whole, effort, name, 8, 40):
                 path.write_bytes(content)
                 try_to_read(tally, f"{name}: {what}", path, read, expected)
             path.write_bytes(whole)
@@ -192,7 +192,7 @@ def files_without_one(tally: Tally, effort: Effort) -> None:
         for ending in ("png", "jpg", "bmp", "gif", "tif", "webp"):
             path = picture / f"image.{ending}"
             Image.open(folder / "photos" / "dark" / "000.png").save(path)
-            for what, content in damaged(path.read_bytes(), effort, ending, 6, 24):
+            for what, content in damaged(path.read_bytes(), effort, ending, 4, 12):
                 path.write_bytes(content)
                 output = folder / "out.csv"
                 trouble = typed(["predict", str(folder / "classifier"), str(picture), "-o", str(output)])

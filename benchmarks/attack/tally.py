@@ -40,7 +40,7 @@ class Effort:
     scale: float = 1.0
     seed: int = 0
 
-    def times(self, usual: int) -> int:
+    def times(self, usual: float) -> int:
         """So many, or more, or fewer."""
         return max(1, round(usual * self.scale))
 

@@ -25,7 +25,7 @@ def twins(tally: Tally, effort: Effort) -> None:
                 continue
             expected = answer(lambda o=one, p=path: o.read(p), log=log)
             draw = effort.random(one.name)
-            for i in range(effort.times(4)):
+            for i in range(effort.times(2)):
                 _remove(path)
                 pause = draw.uniform(0, alone.seconds) if i % 2 else 0.0
                 _pair(tally, one, folder, act, pause, expected, keep)

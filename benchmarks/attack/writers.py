@@ -191,7 +191,7 @@ def killed_writers(tally: Tally, effort: Effort) -> None:
             began = time.monotonic()
             run(_forever(writer, path, once=True), log=log)
             length = max(0.005, _written(log, began))
-            for _ in range(effort.times(writer.kills)):
+            for _ in range(effort.times(writer.kills / 3)):
                 child = Child(_forever(writer, path), log=log)
                 _wait_for(child, log)
                 time.sleep(draw.uniform(0, 1.5 * length))
@@ -405,7 +405,7 @@ def killed_commands(tally: Tally, effort: Effort) -> None:
                 tally.count(False, f"{one.name} does not work: {first.trouble or first.text[-200:]}")
                 continue
             expected = answer(lambda o=one, p=path: o.read(p), log=log)
-            for _ in range(effort.times(one.kills)):
+            for _ in range(effort.times(one.kills / 3)):
                 _remove(path)
                 for _ in range(draw.choice((1, 2))):
                     child = Child(act, log=log)
