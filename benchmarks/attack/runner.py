@@ -106,7 +106,8 @@ def _section(section: str, only: str, effort: Effort, say: Callable[[str], None]
 
 def _process(section: str, only: str, effort: Effort, skip: int, log: Path, say: Callable[[str], None]) -> str:
     """Run a section in a process; say how that ended, if it did not end well."""
-    paths = [str(ROOT), str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    beside = str(ROOT / "tests" / "beside")  # where torchvision and torch are of different builds
+    paths = [str(ROOT), str(ROOT / "src"), beside, *filter(None, [os.environ.get("PYTHONPATH")])]
     words = ["--worker", section, "--only", only, "--scale", str(effort.scale), "--seed", str(effort.seed)]
     scratch = log.parent / "scratch"
     scratch.mkdir()

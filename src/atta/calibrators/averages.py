@@ -91,7 +91,7 @@ def mean_passes(
     passes = ([logits.unsqueeze(1)] if original else []) + [views[kind] for kind in kinds]
     every = torch.cat(passes, dim=1)
     if space == "logits":
-        return repeat_mean(every)
+        return (every / every.shape[1]).sum(dim=1)  # divided first: sums of large ones are not numbers
     return every.log_softmax(dim=-1).logsumexp(dim=1) - torch.tensor(float(every.shape[1]), dtype=logits.dtype).log()
 
 
