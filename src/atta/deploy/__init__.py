@@ -11,6 +11,7 @@ estimator   its scikit-learn side: many images, `predict_proba`, `fit`, `score`
 summary     what calibration did, by cross-validation: `Summary`
 archive     a classifier on disk: `save`, `load`
 graphs      a classifier as one graph, .pt2 or .onnx: `export`, `open_graph`
+inline      an ONNX network put into the graph as it is
 pt2         a .pt2 file made harmless before torch sees it
 hub         classifiers shared on the Hugging Face hub
 card        the page that goes with one
