@@ -17,9 +17,9 @@ VIEWS = {
     "AID": (("flip",), ("crop",), ("flip", "crop"), AUG8),
 }
 METHODS = {
-    "free weights": CATTA(shrink=False),
     "c-atta": CATTA(),
-    "c-atta, unguarded": CATTA(keep_class=False),
+    "shrunk": CATTA(shrink=True),
+    "unguarded": CATTA(keep_class=False),
     "mean of logits": MeanTTATemperature(),
     "mean of probabilities": MeanTTATemperature(space="probabilities"),
 }
@@ -39,9 +39,9 @@ def main() -> None:
                 fit, test = draw(len(record), 1000 + seed)
                 for name, method in METHODS.items():
                     means.add(name, test, method.fit(shown[fit], labels[fit])(shown[test]), labels[test])
-            print(f"{network}, {' + '.join(kinds)}: in % of free weights, NLL, Brier, multi-class Brier, errors")
+            print(f"{network}, {' + '.join(kinds)}: in % of c-atta, NLL, Brier, multi-class Brier, errors")
             for name in METHODS:
-                cells = "  ".join(f"{more:+6.2f} ± {half:.2f}" for more, half in means.against(name, "free weights"))
+                cells = "  ".join(f"{more:+6.2f} ± {half:.2f}" for more, half in means.against(name, "c-atta"))
                 print(f"  {name:22} {cells}", flush=True)
 
 
