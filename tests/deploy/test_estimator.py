@@ -18,7 +18,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import atta
 from atta.errors import InputError
 from atta.images.sets import ImageSet
-from scenarios import POLICY, SHAPE, Items, Stream, pixels
+from scenarios import POLICY, SHAPE, Items, Stream, made_classifier, pixels
+
+NAMES = ("cat", "dog", "emu", "fox", "gnu")
 
 
 def test_predictions_are_the_same_from_whatever_holds_the_images(fitted, labels, tmp_path):
@@ -144,3 +146,12 @@ def test_a_classifier_is_evaluated_on_images(network, labels, method):
     assert atta.evaluate(classifier, Items(pixels(), labels.tolist())) == pytest.approx(expected)
     with pytest.raises(InputError, match="or a classifier, images and labels, got a Tensor first"):
         atta.evaluate(classifier(pixels()), pixels(), labels)
+
+
+def test_a_classifier_is_evaluated_by_the_names_of_its_classes():
+    classifier = made_classifier(names=NAMES, summary=False)
+    images, numbers = pixels(20), torch.arange(20) % len(NAMES)
+    named = atta.evaluate(classifier, images, [NAMES[int(number)] for number in numbers])
+    assert named == atta.evaluate(classifier, images, numbers)
+    with pytest.raises(InputError, match=r"expected names of the network's classes .*, got 'nobody'"):
+        atta.evaluate(classifier, images, ["nobody"] * 20)

@@ -76,11 +76,18 @@ class Estimator(Archived):
         return self.calibrator.method.on_simplex
 
     def labelled_proba(
-        self, images: Any, *, channels: Channels = None, batch_size: int | None = None, workers: int = 0, progress: bool = False
+        self,
+        images: Any,
+        labels: Any = None,
+        *,
+        channels: Channels = None,
+        batch_size: int | None = None,
+        workers: int = 0,
+        progress: bool = False,
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """What `predict_proba` gives, and the labels of the images where these have any, by the names of its classes."""
+        """What `predict_proba` gives, and the labels, given or brought along by the images, by the names of its classes."""
         source = as_source(images, channels or self._channels(images), self.preprocess)
-        truth = truth_of(None, source, self.class_names)
+        truth = truth_of(labels, source, self.class_names)
         truth.settle(self.calibrator.classes)
         probs, own = self._proba(source, truth, batch_size, workers, progress)
         labels = truth.labels if truth.labels is not None else own

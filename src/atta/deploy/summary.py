@@ -61,7 +61,7 @@ class Summary:
             lines += _aligned([RIVALS, *self._rows()])
         if len(self.candidates) > 1:
             lines.append(f"chosen from {len(self.candidates)} policies by cross-validated NLL")
-            lines.append("tried, and how far above the best: " + ", ".join(self._tried()))
+            lines.append("tried, and how far above the best: " + "; ".join(self._tried()))
         if self.after["nll"] >= self.before["nll"]:
             lines.append("not better than the network as it is: take more images, other views, or method='temperature'")
         return "\n".join(lines)
@@ -90,11 +90,11 @@ class Summary:
         ]
 
     def _tried(self) -> list[str]:
-        """The policies that were tried; some were out after a part of the images."""
-        return [
-            f"{one['policy']} {one['above']:+.4f}" + (f" (on {one['images']} images)" if one.get("images") else "")
-            for one in self.candidates
-        ]
+        """The policies that were tried, together with those that were out after as many images."""
+        found: dict[int, list[str]] = {}
+        for one in self.candidates:
+            found.setdefault(one.get("images") or 0, []).append(f"{one['policy']} {one['above']:+.4f}")
+        return [(f"out after {images} images: " if images else "") + ", ".join(names) for images, names in found.items()]
 
 
 def summarise(

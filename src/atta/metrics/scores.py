@@ -215,8 +215,8 @@ def evaluate(
 def _answered(classifier: Any, images: Any, labels: Any, simplex: bool) -> tuple[Any, Any, bool]:
     """What a classifier says of images, and their labels: those given, or those that come with the images."""
     simplex = simplex and getattr(classifier, "on_simplex", True)
-    if labels is None and hasattr(classifier, "labelled_proba"):
-        return *classifier.labelled_proba(images), simplex
+    if hasattr(classifier, "labelled_proba"):  # ours, which also knows classes by their names
+        return *classifier.labelled_proba(images, labels), simplex
     return classifier.predict_proba(images), labels, simplex
 
 
