@@ -37,6 +37,7 @@ VIEW_PREFIX = "view."
 REHEARSAL = "rehearse-"
 """What the names of rehearsals begin with: passes over images made worse on purpose, for fits alone, never blended."""
 BUNDLED = Path(__file__).parent / "records"
+CLONE = Path(__file__).parents[2]  # of the repository, if this is one
 HASH, DIGEST, ORIGIN = "atta.hash", "atta.digest", "atta.origin"
 """Names in the metadata that are ours: how the digest was made, the digest, and what of an origin has one of these names."""
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -335,10 +336,16 @@ def find_record(name: str | os.PathLike[str]) -> Record:
     """Load a record by its path, or one that comes with the package by its name."""
     if named(name).exists():
         return Record.load(name)
-    bundled = {path.stem: path for path in sorted(BUNDLED.glob("*.safetensors"))}
-    if str(name) in bundled:
-        return Record.load(bundled[str(name)])
-    raise InputError(f"there is no file {name}, and no bundled record of that name; bundled: {', '.join(bundled) or 'none'}")
+    own = own_records()
+    if str(name) in own:
+        return Record.load(own[str(name)])
+    raise InputError(f"there is no file {name}, and no bundled record of that name; bundled: {', '.join(own) or 'none'}")
+
+
+def own_records() -> dict[str, Path]:
+    """The records that come with the package and, where this is a clone of the repository, those that lie in it, by name."""
+    folders = [BUNDLED, CLONE / "records"] if (CLONE / "pyproject.toml").is_file() else [BUNDLED]
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.safetensors"))}
 
 
 def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:

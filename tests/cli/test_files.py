@@ -88,3 +88,21 @@ def test_what_is_none_of_them_and_what_cannot_be_told_is_said(tmp_path):
         "record (3 images, 2 classes; no views), readable; it has no checksum"
         in command("check", str(tmp_path / "old.safetensors")).output
     )
+
+
+def test_records_are_listed_with_what_they_are_of_and_where_they_came_from(tmp_path, monkeypatch):
+    made_up(30).save(tmp_path / "mine.safetensors")
+    listed = command("records").output
+    assert all(
+        word in listed for word in ("cifar10-resnet50-shift", "CIFAR-10*", "resnet50, cifar100", "cifar100", "UC-Merced")
+    )
+    assert all(len(line) <= 80 for line in listed.splitlines() if not line.startswith("in "))
+    mine = command("records", "--folder", str(tmp_path)).output
+    assert "mine  made up      30        5       9" in mine
+    assert f"in {tmp_path}" in mine
+    known = command("records", "cifar10-resnet50-ood").output
+    assert all(word in known for word in ("training_seed", "aid32", "recipe"))
+    assert "cifar10-resnet50-shift" not in known
+    refused = str(command("records", "cifar10-resnet50-odd", ok=False).exception)
+    assert "there is no record 'cifar10-resnet50-odd'. Did you mean 'cifar10-resnet50-ood'?" in refused
+    assert "--folder: there is no folder" in str(command("records", "--folder", str(tmp_path / "no"), ok=False).exception)

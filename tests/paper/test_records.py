@@ -30,10 +30,12 @@ ROWS = {
     "cifar10_shift": 14,
     "cifar10_ood": 13,
     "cifar100": 14,
+    "cifar100_nudged": 14,
     "aid": 18,
     "aid_shift": 20,
     "aid_ood": 9,
 }
+PASSES = {"cifar10_nudged": 20, "cifar100_nudged": 5}
 CLASSES = {"cifar10": 10, "cifar100": 100, "aid": 30}
 
 
@@ -83,12 +85,12 @@ def test_all_records_are_made(made):
     assert sorted(path.name for path in chosen["records"].iterdir()) == sorted(f"{name}.safetensors" for name in ROWS)
     for name, rows in ROWS.items():
         record = read(chosen, name)
-        nudged = name == "cifar10_nudged"
-        assert (len(record), record.predictions.passes) == (rows, 20 if nudged else 17), name
+        policy = RECORDINGS[name].policy.replace("aug8", "flip + 5 crop + 5 brightness + 5 contrast")
+        assert (len(record), record.predictions.passes) == (rows, PASSES.get(name, 17)), name
         assert record.predictions.classes == CLASSES[RECORDINGS[name].network]
         assert (record.labels is None) == name.endswith("_ood")
-        assert record.origin["policy"] == "flip + 5 crop + 5 brightness + 5 contrast" + " + 3 nudge" * nudged
-        assert record.origin["draws"] == ("stratified" if nudged else "random")
+        assert record.origin["policy"] == policy
+        assert record.origin["draws"] == RECORDINGS[name].draws
     assert [line for line in said if line.startswith("training")] == [
         "training small_cnn on 20 images of cifar10: 2 epochs",
         "training small_cnn on 20 images of cifar100: 2 epochs",
@@ -140,6 +142,7 @@ def test_the_origin_says_how_a_record_was_made(made):
         "cifar10",
         "cifar10*",
         "aid",
+        "cifar100",
         "cifar100",
         "aid",
         "ucmerced",
@@ -289,6 +292,7 @@ def test_an_obstacle_is_one_sentence(tmp_path, monkeypatch):
         "cifar10_shift": f"cifar10_shift: no train split of cifar10 and no test split of cifar10{nothing}",
         "cifar10_ood": f"cifar10_ood: no train split of cifar10 and no test split of aid or aid32{nothing}",
         "cifar100": f"cifar100: no train split of cifar100 and no test split of cifar100{nothing}",
+        "cifar100_nudged": f"cifar100_nudged: no train split of cifar100 and no test split of cifar100{nothing}",
         "aid": f"aid: no train split of aid and no test split of aid{nothing}",
         "aid_shift": f"aid_shift: no train split of aid and no train split of ucmerced{nothing}",
         "aid_ood": f"aid_ood: no train split of aid and no test split of cifar10{nothing}",

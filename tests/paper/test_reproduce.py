@@ -137,12 +137,12 @@ def test_a_table_that_the_paper_does_not_have_is_named_when_the_file_is_read(tmp
 
 def test_everything_runs_from_data_alone(whole: tuple[Reproduction, Places, list[str]]) -> None:
     done, places, said = whole
-    assert set(done.skipped) == {"corruptions-cifar10", "past-the-paper-cifar100", "past-the-paper-aid"}
+    assert set(done.skipped) == {"corruptions-cifar10"}
     assert all("the file of the experiment says what makes it" in why for why in done.skipped.values())
     assert [e.name for e in done.experiments] == [e.name for e in find_experiments() if e.name not in done.skipped]
     assert set(done.files) == set(RECORDINGS)
     assert sum(line.startswith("training") for line in said) == 3
-    assert sum(line.startswith("recording") for line in said) == 8
+    assert sum(line.startswith("recording") for line in said) == 9
     assert Results.load(places.output / "results.json") == done.results
     for experiment in done.experiments:
         saved = Results.load(places.output / f"{experiment.name}.json")
@@ -263,15 +263,19 @@ def test_what_cannot_be_had_is_skipped_with_a_line(tmp_path: Path) -> None:
     assert "cifar10_shift.safetensors" in said[0]
 
 
-def test_bundled_records_serve_where_no_folder_is_named(tmp_path: Path) -> None:
+def test_records_that_come_with_atta_serve_where_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = Places(output=tmp_path)
-    assert {name for name in RECORDINGS if plain.find(name)} == {*("cifar10", "cifar10_nudged", "cifar10_shift", "cifar10_ood")}
+    bundled = {"cifar10", "cifar10_nudged", "cifar10_shift", "cifar10_ood"}
+    assert {name for name in RECORDINGS if plain.find(name)} == set(RECORDINGS)  # from a clone
+    with monkeypatch.context() as installed:
+        installed.setattr("atta.predictions.CLONE", tmp_path)
+        assert {name for name in RECORDINGS if plain.find(name)} == bundled
     assert not any(Places(output=tmp_path, records=tmp_path).find(name) for name in RECORDINGS)
     assert not any(Places(output=tmp_path, data=tmp_path).find(name) for name in RECORDINGS)
 
 
 def test_the_records_an_experiment_needs_are_known() -> None:
-    assert needed(find_experiments(["*-aid"])) == ["aid", "aid_shift", "aid_ood", "aid_nudged"]
+    assert needed(find_experiments(["*-aid"])) == ["aid", "aid_shift", "aid_ood"]
 
 
 def test_a_record_made_with_other_settings_is_refused(whole: tuple[Reproduction, Places, list[str]]) -> None:

@@ -20,7 +20,8 @@ and through p = softmax(z), ∂/∂z = p ⊙ (∂/∂p - Σ p ⊙ ∂/∂p). The
 the same bits wherever it lies (+, -, ·, /, √, comparisons, and exp) work on all fits together. Others do not: torch's sums,
 softmax and lerp go another way about the last few numbers of a piece. So sums are folded (`total`), and the rest avoided.
 
-Axes: fits, kinds, classes, images. Images are last, so that each operation runs along a few hundred of them at a stretch.
+Axes: fits, kinds, classes, images. Each operation is to run along a few hundred numbers at a stretch: in memory images lie
+together where there are few classes, and where there are many, the classes of an image do, as in a record.
 """
 
 import math
@@ -33,6 +34,8 @@ from torch import Tensor
 
 from atta.calibrators.fitting import Parameters
 from atta.functional import MARGIN, NEAR, TINY, Space, slack
+
+MANY = 64  # classes
 
 FitProbs: TypeAlias = Float[Tensor, "fits k n"]
 FitShares: TypeAlias = Float[Tensor, "fits 1 n"]
@@ -53,12 +56,14 @@ def nll_slopes(
     The loss is the NLL of `functional.atta` plus `prior` times the sum of the squares of the weights, a mean over columns.
     """
     # Rows are picked where an image's numbers lie together, and turned afterwards: picking single numbers misses the caches.
+    many = base.shape[-1] >= MANY
     images = torch.cat([base.unsqueeze(2), view_logits], dim=2)
+    images = images.transpose(1, 2).contiguous() if many else images
     marks = torch.stack([base.max(dim=-1).indices, labels], dim=-1)
 
     def slopes(parameters: Parameters, rows: Int[Tensor, " batch"]) -> dict[str, Tensor]:
         weights, limit = parameters["weights"].unsqueeze(-1), parameters["limit"][:, None, None]
-        these = images.index_select(1, rows).permute(0, 2, 3, 1).contiguous()
+        these = images.index_select(2, rows).mT if many else images.index_select(1, rows).permute(0, 2, 3, 1).contiguous()
         base, views = these[:, 0], these[:, 1:]
         first, label = marks.index_select(1, rows).mT.chunk(2, dim=1)
 
@@ -106,9 +111,9 @@ def _shares(
     lead, gain = ahead - slack(base) * size - base, fused - level
     if step is not None:
         lead.clamp_(min=TINY)
-        catch_up, rival = (lead / gain.clamp_(min=0).add_(lead)).min(dim=1, keepdim=True)
+        catch_up = (lead / gain.clamp_(min=0).add_(lead)).amin(dim=1, keepdim=True)
         share = _share_on_grid(base, fused, limit, catch_up, step, first)
-        return share, share > 0, rival, torch.zeros_like(share)
+        return share, share > 0, first, torch.zeros_like(share)  # none moves with a rival
     lead.clamp_(min=0)
     apart, near = gain.clamp(min=0).add_(lead), NEAR * size
     reach = torch.maximum(apart, near)

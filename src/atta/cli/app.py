@@ -108,6 +108,6 @@ for command in (  # in the order of --help
     pages.report,
     experiments.demo,
     pages.figure,
-    files.check,
+    *(files.records, files.check),
 ):
     commands.command()(advised()(command))

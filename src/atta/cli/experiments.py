@@ -178,8 +178,9 @@ def run_experiment(chosen: Experiment, records: Path | None = None) -> Results:
     from atta.experiments.workers import cores
     from atta.paper.reproduce import Places, find_records, load_records
 
-    loaded = load_records(find_records([chosen], Places(output=Path(), records=records, own=False)))
-    fits = Fits(loaded, workers=cores())
+    files = find_records([chosen], Places(output=Path(), records=records, own=False))
+    loaded = load_records(files)
+    fits = Fits(loaded, workers=cores(), files=files)
     total = planned(chosen, loaded)
     with _kept([chosen.about(), *map(fits.fingerprint, loaded)]) as fits.folder, bar(chosen.name, total) as advance:
         return run_all(chosen, loaded, fits=fits, done=advance)

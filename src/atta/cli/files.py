@@ -1,4 +1,4 @@
-"""The command that looks at files."""
+"""The commands that look at files: whether they are whole, and which records are at hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-from atta.cli.terminal import tell
+from atta.cli.terminal import show, tell
+from atta.errors import InputError, suggest
+from atta.results.table import Table
+from atta.results.words import dataset_name
 
 
 def check(
@@ -21,3 +24,29 @@ def check(
         tell(str(one))
     if not all(one.whole for one in found):
         raise typer.Exit(1)
+
+
+def records(
+    name: Annotated[str | None, typer.Argument(help="One of them, to see all that is known of where it came from.")] = None,
+    folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Those in this folder, instead of atta's own.")] = None,
+) -> None:
+    """List the records that come with atta, or lie in a folder: what they are of, and where they came from."""
+    from atta.predictions import Record, own_records
+
+    if folder is not None and not folder.is_dir():
+        raise InputError(f"--folder: there is no folder {folder}")
+    found = own_records() if folder is None else {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+    if name is not None and name not in found:
+        raise InputError(f"there is no record {name!r}.{suggest(name, found)} There are: {', '.join(found) or 'none'}")
+    cells = []
+    for one in found if name is None else [name]:
+        record = Record.load(found[one])
+        origin, seen = record.origin, record.predictions
+        network = ", ".join(origin[key] for key in ("model", "trained_on") if key in origin)
+        of = dataset_name(origin.get("dataset", "?"))
+        cells.append((one, of, *map(str, (len(record), seen.classes, seen.passes)), network or "?"))
+    show(Table("Records", ("name", "of", "images", "classes", "passes", "network"), tuple(cells)))
+    if name is not None:
+        show(Table(f"Origin of {name}", ("", ""), tuple(sorted(origin.items()))))
+    for place in dict.fromkeys(found[one[0]].parent for one in cells):
+        tell(f"in {place}")

@@ -98,7 +98,9 @@ class Fits:
     records: Mapping[str, Record]
     folder: Path | None = None
     workers: int = 0
-    """Processes to fit in; fewer than two is this one."""
+    """Processes to fit and test in; fewer than two is this one."""
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """Where the records lie, for processes that test: without, this one tests."""
     _done: dict[str, Calibrator] = field(default_factory=dict)
     _prints: dict[str, str] = field(default_factory=dict)
     _scores: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -113,16 +115,14 @@ class Fits:
     def make(self, wanted: Iterable[Fit], done: Callable[[str], None] = lambda what: None) -> None:
         """Fit all that are missing, those of one method together; `done` is told of each that is there."""
         missing: dict[Method, dict[str, Fit]] = {}
-        for fit in wanted:
-            key = self.key(fit)
+        for key, fit in {self.key(fit): fit for fit in wanted}.items():
             if self._find(key):
                 done(fit.method.name)
             else:
                 missing.setdefault(fit.method, {})[key] = fit
         pieces = [piece for method, fits in missing.items() for piece in self._pieces(method, fits)]
-        pieces.sort(
-            key=lambda piece: sum(map(self._work, piece[1].values())), reverse=True
-        )  # a long one last keeps all waiting
+        # The longest first: a long one at the end keeps all others waiting.
+        pieces.sort(key=lambda piece: sum(map(self._work, piece[1].values())), reverse=True)
         for method, keys in self._fitted(pieces) if pieces else ():
             for _ in keys:
                 done(method.name)

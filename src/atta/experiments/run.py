@@ -8,9 +8,10 @@ record ──► validation rows ──► method.fit, for each policy ──►
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,12 +20,12 @@ from torch import Tensor
 from atta import __version__
 from atta.experiments.details import details
 from atta.experiments.experiment import Experiment, described
-from atta.experiments.fits import RECORDED, Fit, Fits, written
+from atta.experiments.fits import RECORDED, Fit, Fits, Rows, written
 from atta.experiments.intervals import JUDGED, Intervals
 from atta.experiments.measure import measure
 from atta.experiments.policy_rules import choose
 from atta.experiments.trials import Trial, fits_of, trials
-from atta.experiments.workers import one_thread
+from atta.experiments.workers import Call, one_thread, spread
 from atta.metrics.resampling import CONFIDENCE, RESAMPLES, Resamples, replicates
 from atta.predictions import Record
 from atta.results.rows import Results, Row
@@ -43,10 +44,59 @@ def run(
     `fits` remembers calibrators from one experiment to the next. The numbers do not depend on what it remembers.
     """
     fits = Fits(records) if fits is None else fits
-    found = list(trials(experiment, records))
-    fits.make(fits_of(experiment, found), done)
-    with one_thread():  # the last digit of a sum depends on how many add it up
-        return _tested(experiment, fits, found)
+    fits.make(fits_of(experiment, list(trials(experiment, records))), done)
+    return next(examined([experiment], fits))
+
+
+def examined(
+    experiments: Sequence[Experiment], fits: Fits, done: Callable[[str], None] = lambda what: None
+) -> Iterator[Results]:
+    """Test what was fitted for experiments, one after the other; `done` is told of each of the `parts` of the work.
+
+    They are spread over the processes of `fits`, where these can read what was fitted and the records.
+    """
+    work = [(i, part) for i, experiment in enumerate(experiments) for part in parts(experiment, fits.records)]
+    found: list[dict[int, list[Outcome]]] = [{} for _ in experiments]
+    for (i, place), outcomes in _spread(experiments, fits, work):
+        found[i][place] = outcomes
+        done(experiments[i].name)
+    for experiment, of in zip(experiments, found, strict=True):
+        yield _results(experiment, fits, [outcome for place in sorted(of) for outcome in of[place]])
+
+
+def parts(experiment: Experiment, records: Mapping[str, Record]) -> list[list[Trial]]:
+    """The trials of an experiment by the rows that they are fitted on: what is tested in one go."""
+    found: dict[Rows, list[Trial]] = {}
+    for trial in trials(experiment, records):
+        found.setdefault(trial.rows, []).append(trial)
+    return list(found.values())
+
+
+def _spread(
+    experiments: Sequence[Experiment], fits: Fits, work: Sequence[tuple[int, list[Trial]]]
+) -> Iterator[tuple[tuple[int, int], list[Outcome]]]:
+    """Test each part, here or in other processes; it comes back with its experiment's number and its own place."""
+    if fits.folder is None or fits.workers < 2 or len(work) < 2 or not set(fits.records) <= set(fits.files):
+        with one_thread():  # the last digit of a sum depends on how many add it up
+            for place, (i, part) in enumerate(work):
+                yield (i, place), _outcomes(Bench(experiments[i], fits), part)
+        return
+    known = (dict(fits.files), fits.folder, {name: fits.fingerprint(name) for name in fits.records})
+    calls = (Call(_tested_there, (experiments[i], part, *known), (i, place)) for place, (i, part) in enumerate(work))
+    yield from spread(calls, fits.workers, what="tested")
+
+
+def _tested_there(
+    experiment: Experiment, part: list[Trial], files: dict[str, Path], folder: Path, prints: dict[str, str]
+) -> list[Outcome]:
+    """Test a part in a process of its own, which has read the records and fits from their files."""
+    records = {name: _read(files[name]) for name in (experiment.fit, experiment.test) if name in files}
+    return _outcomes(Bench(experiment, Fits(records, folder, _prints=prints)), part)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path) -> Record:
+    return Record.load(path)
 
 
 def joined(parts: Sequence[Results]) -> Results:
@@ -61,12 +111,20 @@ def joined(parts: Sequence[Results]) -> Results:
     return Results(rows, about, details, sure)
 
 
-def _tested(experiment: Experiment, fits: Fits, found: Sequence[Trial]) -> Results:
-    bench, sure = Bench(experiment, fits), Intervals()
-    rows: list[Row] = []
-    looked: list[dict[str, Any]] = []
-    for trial in found:
-        for rule, fit in _chosen(experiment, fits, trial):
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one fit: whose it is, its numbers, what resamples of the images make of them, and what a report shows."""
+
+    what: dict[str, Any]
+    numbers: dict[str, float]
+    resampled: dict[str, Tensor]
+    details: dict[str, Any] | None
+
+
+def _outcomes(bench: Bench, part: Sequence[Trial]) -> list[Outcome]:
+    experiment, found = bench.experiment, []
+    for trial in part:
+        for rule, fit in _chosen(experiment, bench.fits, trial):
             what: dict[str, Any] = {
                 "experiment": experiment.name,
                 "dataset": experiment.dataset,
@@ -77,14 +135,25 @@ def _tested(experiment: Experiment, fits: Fits, found: Sequence[Trial]) -> Resul
                 "choice": rule,
                 "seed": trial.seed,
             }
+            first = trial.rows.split == 0 and trial.seed == experiment.seeded(trial.label)[0]
             numbers = bench.numbers(fit)
-            measured = [Row(**what, metric=metric, value=value) for metric, value in numbers.items()]
-            rows += measured
-            if measured:
-                sure.add(measured[0], numbers, bench.resampled(fit))
-            if trial.rows.split == 0 and trial.seed == experiment.seeded(trial.label)[0]:
-                looked.append({**what, **bench.details(fit)})
-    return Results(tuple(rows), _about(experiment, fits), tuple(looked), tuple(sure.found()))
+            resampled = bench.resampled(fit) if numbers else {}
+            found.append(Outcome(what, numbers, resampled, bench.details(fit) if first else None))
+    return found
+
+
+def _results(experiment: Experiment, fits: Fits, outcomes: Iterable[Outcome]) -> Results:
+    rows: list[Row] = []
+    looked, sure = [], Intervals()
+    for outcome in outcomes:
+        measured = [Row(**outcome.what, metric=metric, value=value) for metric, value in outcome.numbers.items()]
+        rows += measured
+        if measured:
+            sure.add(measured[0], outcome.numbers, outcome.resampled)
+        if outcome.details is not None:
+            looked.append({**outcome.what, **outcome.details})
+    with one_thread():
+        return Results(tuple(rows), _about(experiment, fits), tuple(looked), tuple(sure.found()))
 
 
 def _chosen(experiment: Experiment, fits: Fits, trial: Trial) -> Iterator[tuple[str, Fit]]:

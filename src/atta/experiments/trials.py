@@ -61,7 +61,7 @@ def fits_of(experiment: Experiment, found: Sequence[Trial]) -> Iterator[Fit]:
 
 def planned(experiment: Experiment, records: Mapping[str, Record]) -> int:
     """How many fits the experiment asks for."""
-    return sum(1 for _ in fits_of(experiment, list(trials(experiment, records))))
+    return len(set(fits_of(experiment, list(trials(experiment, records)))))
 
 
 # ---- whether the records fit the experiment, and each other

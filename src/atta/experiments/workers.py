@@ -1,4 +1,4 @@
-"""Fits in processes beside this one, one thread each.
+"""Work in processes beside this one, one thread each: fits, and tests of what was fitted.
 
 A fit is a long row of small operations: two threads wait for each other more than they help, two processes do not. One thread
 also makes a fit's last bits independent of how many there are; `one_thread` gives the same to fits in this process. Not torch
@@ -11,7 +11,7 @@ import ctypes
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -42,6 +42,41 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+Kept = TypeVar("Kept")
+
+
+@dataclass(frozen=True)
+class Call(Generic[Kept]):
+    """A function of a module and its arguments, for another process, and what stays here meanwhile."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    kept: Kept
+
+
+def spread(calls: Iterable[Call[Kept]], workers: int, *, what: str = "worked") -> Iterator[tuple[Kept, Any]]:
+    """Work through calls in that many processes; what was kept of each comes back with its answer, once it is there."""
+    # A fresh interpreter each: a fork would inherit the locks of torch's threads.
+    spawn = get_context("spawn")
+    lifeline, held = spawn.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(workers, spawn, initializer=_begin, initargs=(lifeline,))
+    with lifeline, held, _environment(dict.fromkeys(THREADS, "1")), pool:
+        doing: dict[Future[Any], Kept] = {}
+        try:
+            for call in calls:
+                while len(doing) > workers:  # one more than is worked on waits, packed: not all of them
+                    yield from _finished(doing)
+                doing[pool.submit(call.function, *call.arguments)] = call.kept
+            while doing:
+                yield from _finished(doing)
+        except BrokenProcessPool:
+            raise InputError(f"a process that {what} was ended, perhaps for want of memory; the same call goes on") from None
+        finally:
+            # What is stopped half-way is not waited for: files are written whole or not at all, so nothing is lost.
+            if doing:
+                held.close()
+
+
 @dataclass(frozen=True)
 class Task:
     """Fits of one method, and the files the calibrators go to."""
@@ -52,27 +87,14 @@ class Task:
 
 
 def run(tasks: Iterable[Task], workers: int) -> Iterator[Task]:
-    """Work through tasks in that many processes; each comes back, without its sets, once its files are written."""
-    # A fresh interpreter each: a fork would inherit the locks of torch's threads.
-    spawn = get_context("spawn")
-    lifeline, held = spawn.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(workers, spawn, initializer=_begin, initargs=(lifeline,))
-    with lifeline, held, _environment(dict.fromkeys(THREADS, "1")), pool:
-        doing: dict[Future[None], Task] = {}
-        try:
-            for task in tasks:
-                while len(doing) > workers:  # one more than is worked on waits, packed: not all of them
-                    yield from _finished(doing)
-                sets = [_packed(*one) for one in task.sets]
-                doing[pool.submit(_work, task.method, sets, list(task.paths))] = Task(task.method, (), task.paths)
-            while doing:
-                yield from _finished(doing)
-        except BrokenProcessPool:
-            raise InputError("a process that fitted was ended, perhaps for want of memory; the same call goes on") from None
-        finally:
-            # What is stopped half-way is not waited for: files are written whole or not at all, so nothing is lost.
-            if doing:
-                held.close()
+    """Fit in that many processes; each task comes back, without its sets, once its files are written."""
+
+    def call(task: Task) -> Call[Task]:
+        sets = [_packed(*one) for one in task.sets]
+        return Call(_work, (task.method, sets, list(task.paths)), Task(task.method, (), task.paths))
+
+    for task, _ in spread(map(call, tasks), workers, what="fitted"):
+        yield task
 
 
 def hold_memory() -> None:
@@ -118,11 +140,11 @@ def fit(method: Method, sets: Sets) -> list[Calibrator]:
         return method.fit_many(sets)
 
 
-def _finished(doing: dict[Future[None], Task]) -> Iterator[Task]:
+def _finished(doing: dict[Future[Any], Kept]) -> Iterator[tuple[Kept, Any]]:
     done, _ = wait(doing, return_when=FIRST_COMPLETED)
     for future in done:
-        future.result()  # or what went wrong
-        yield doing.pop(future)
+        answer = future.result()  # or what went wrong
+        yield doing.pop(future), answer
 
 
 def _begin(lifeline: Connection) -> None:

@@ -7,6 +7,7 @@
 | `cifar10_shift` | CIFAR-10           | the same in the same order, with noise and blur: CIFAR-10*            |
 | `cifar10_ood`   | CIFAR-10           | AID's test images after those for validation, without labels          |
 | `cifar100`      | CIFAR-100          | CIFAR-100's test images                                               |
+| `cifar100_nudged`| CIFAR-100         | the same, flipped and nudged, spread evenly                           |
 | `aid`           | AID                | AID's test images                                                     |
 | `aid_shift`     | AID                | UC-Merced's images of the ten classes that AID has too, AID's labels  |
 | `aid_ood`       | AID                | CIFAR-10's test images after those for validation, without labels     |
@@ -110,6 +111,7 @@ RECORDINGS: dict[str, Recording] = {
         ),
     ),
     "cifar100": Recording("cifar100", (Sample(dataset="cifar100"),)),
+    "cifar100_nudged": Recording("cifar100", (Sample(dataset="cifar100"),), policy="flip + 3 nudge", draws="stratified"),
     "aid": Recording("aid", (Sample(dataset="aid"),)),
     "aid_shift": Recording("aid", (Sample(dataset="ucmerced", split="train", labels=ucmerced_as_aid),)),
     "aid_ood": Recording("aid", (Sample(dataset="cifar10", labels=no_labels, after_validation=True),)),

@@ -14,13 +14,13 @@ from pathlib import Path
 
 from atta.errors import InputError, suggest
 from atta.experiments.experiment import Experiment
-from atta.experiments.fits import Fits
-from atta.experiments.run import joined, run
-from atta.experiments.trials import planned
+from atta.experiments.fits import Fit, Fits
+from atta.experiments.run import examined, joined, parts
+from atta.experiments.trials import fits_of, trials
 from atta.files import locked
 from atta.paper.published import published
 from atta.paper.records import RECORDINGS, Making, check_made, make, obstacle
-from atta.predictions import BUNDLED, Record
+from atta.predictions import CLONE, Record, own_records
 from atta.results.rows import Results
 from atta.results.words import FITTED, REST
 
@@ -30,12 +30,12 @@ BUNDLED_AS = {
     "cifar10_shift": "cifar10-resnet50-shift",
     "cifar10_ood": "cifar10-resnet50-ood",
 }
-"""The records that come with the package, by the names the experiments know them by."""
+"""What the records that come with the package are called there, by the names the experiments know them by."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where things lie. Bundled records serve only where neither a folder of records nor one of data is named."""
+    """Where things lie. Records that come with atta serve only where neither a folder of records nor one of data is named."""
 
     output: Path
     records: Path | None = None
@@ -53,8 +53,8 @@ class Places:
         path = self.made / f"{name}.safetensors"
         if (self.own or self.records is not None) and path.exists():
             return path
-        bundled = self.records is None and self.data is None and name in BUNDLED_AS
-        return BUNDLED / f"{BUNDLED_AS[name]}.safetensors" if bundled else None
+        own = own_records() if self.records is None and self.data is None else {}
+        return own.get(BUNDLED_AS.get(name, name))
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Reproduction:
 
 def experiments_folder() -> Path:
     """The paper's experiments: inside the installed package, or beside its source."""
-    inside, beside = Path(__file__).parent / "experiments", Path(__file__).parents[3] / "experiments"
+    inside, beside = Path(__file__).parent / "experiments", CLONE / "experiments"
     return inside if inside.is_dir() else beside
 
 
@@ -141,7 +141,7 @@ def reproduce(
     bar: Callable[[str, int], AbstractContextManager[Callable[[str], None]]] = lambda *of: nullcontext(lambda what: None),
     workers: int = 0,
 ) -> Reproduction:
-    """Run experiments on records that are found or made, one after the other; each fit is made once and kept in the output.
+    """Run experiments on records that are found or made: each fit once, kept in the output, then the tests.
 
     `say` is told one line for each record that is made and each experiment that cannot be run; `bar(title, total)` is a context
     in which what it returns is called after each fit. Stopped, the same call goes on where it was. Fits are made in `workers`
@@ -162,26 +162,31 @@ def _reproduced(
 ) -> Reproduction:
     files, missing = _gather(needed(experiments), places, making, say)
     records = load_records(files)
-    fits = Fits(records, places.output / "fits", workers)
-    done, parts = Reproduction(Results(()), [], files=files), []
+    done = Reproduction(Results(()), [], files=files)
+    wanted: set[Fit] = set()
     for experiment in experiments:
-        lacking = [name for name in needed([experiment]) if name in missing]
+        why = [missing[name] for name in needed([experiment]) if name in missing]
         try:
-            total = 0 if lacking else planned(experiment, records)
+            if not why:
+                wanted |= set(fits_of(experiment, list(trials(experiment, records))))
+                done.experiments.append(experiment)
         except InputError as error:  # records that do not fit together end one experiment, not the others
-            lacking, missing = [experiment.name], {**missing, experiment.name: str(error)}
-        if lacking:
-            done.skipped[experiment.name] = "; ".join(missing[name] for name in lacking)
+            why = [str(error)]
+        if why:
+            done.skipped[experiment.name] = "; ".join(why)
             say(f"skipped {experiment.name}: {done.skipped[experiment.name]}")
-            continue
-        with bar(experiment.name, total) as advance:
-            results = run(experiment, records, fits=fits, done=advance)
+    if not done.experiments:
+        return done
+    # All fits first: experiments share them, and the longest of all can begin first.
+    fits = Fits(records, places.output / "fits", workers, files)
+    with bar("fitting", len(wanted)) as advance:
+        fits.make(wanted, advance)
+    with bar("testing", sum(len(parts(experiment, records)) for experiment in done.experiments)) as advance:
+        found = list(examined(done.experiments, fits, advance))
+    for experiment, results in zip(done.experiments, found, strict=True):
         results.save(places.output / f"{experiment.name}.json")
-        parts.append(results)
-        done.experiments.append(experiment)
-    if parts:
-        done.results = joined(parts)
-        done.results.save(places.output / "results.json")
+    done.results = joined(found)
+    done.results.save(places.output / "results.json")
     return done
 
 
