@@ -179,3 +179,12 @@ def test_an_origin_that_says_anything_does_no_harm(record: Record, classes: str)
     odd = Record(record.predictions, record.labels, {"classes": classes})
     results = run(small(splits=1, methods={"vanilla": {}}), {"a": odd})
     assert results.details[0]["per_class"]["names"] == ["0", "1", "2", "3", "4"]
+
+
+def test_what_is_tested_in_other_processes_has_the_same_bits(record: Record, tmp_path: Path) -> None:
+    file = record.save(tmp_path / "a.safetensors")
+    here = run(small(), {"a": record})
+    there = run(small(), {"a": record}, fits=Fits({"a": record}, tmp_path / "fits", workers=2, files={"a": file}))
+    assert there.rows == here.rows
+    assert [detail["method"] for detail in there.details] == [detail["method"] for detail in here.details]
+    assert there.about == here.about

@@ -91,9 +91,7 @@ def reproduce(
     Records are found in --records, or made from --data by training the network and recording its views; without either, those
     that come with the package are used. What cannot be had is skipped with a line. Stopped, the same command goes on.
     """
-    from atta.experiments.provenance import machine
     from atta.experiments.workers import cores, hold_memory
-    from atta.paper.page import results_page
     from atta.paper.records import VALIDATION, Making
     from atta.paper.reproduce import Places, find_experiments
     from atta.paper.reproduce import reproduce as run_all
@@ -116,8 +114,7 @@ def reproduce(
         raise InputError("nothing could be run: see the lines above")
     try:
         if page is not None:
-            with whole_file(page) as part:
-                part.write_text(results_page(done, machine(), command=" ".join(["atta", *sys.argv[1:]])), encoding="utf-8")
+            _write_results_page(page, done)
         written = write_page(done.results, report_file, title="The paper, reproduced")
     finally:  # what cannot be written is still shown
         show_reproduction(done)
@@ -125,6 +122,21 @@ def reproduce(
     if page is not None:
         tell(f"page: {page}")
     say_written(report=written)
+
+
+def _write_results_page(page: Path, done: Reproduction) -> None:
+    """Write the page, and its pictures into a folder of its name beside it."""
+    from atta.experiments.provenance import machine
+    from atta.figures.write import picture
+    from atta.paper.page import figures, results_page
+
+    folder, pictures = page.with_suffix(""), {}
+    for name, chart in figures(done):
+        folder.mkdir(parents=True, exist_ok=True)
+        pictures[name] = f"{folder.name}/{picture(chart, folder / f'{name}.svg').name}"
+    text = results_page(done, machine(), command=" ".join(["atta", *sys.argv[1:]]), pictures=pictures)
+    with whole_file(page) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def demo(

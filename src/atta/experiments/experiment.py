@@ -10,6 +10,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
@@ -150,6 +151,10 @@ class Experiment:
                 f"{path} is not an experiment: expected values, got lists inside of lists, too deep to be read"
             ) from None
         return cls.of({"name": Path(path).stem, **content}, str(path))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process: what cannot be changed cannot be packed."""
+        return partial(Experiment, **{**vars(self), "methods": dict(self.methods)}), ()
 
     def about(self) -> dict[str, Any]:
         """All of it as plain values, for JSON."""

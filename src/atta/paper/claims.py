@@ -175,6 +175,21 @@ def claims_table(results: Results, *, names: Callable[[str], str] = str) -> Tabl
     return Table("The paper's conclusions", header, tuple(cells))
 
 
+def claims_summary(results: Results) -> Table:
+    """One line a claim: on how many of the datasets it holds, by the paper's own numbers, our first split, and our mean."""
+    columns = [list(findings(one)) for one in (as_results(), results.where(split=0), results)]
+    cells = [
+        (claim.sentence, *(_held([f.holds for f in column if f.claim == claim.sentence]) for column in columns))
+        for claim in CLAIMS
+    ]
+    cells.append(("all of them", *(_held([f.holds for f in column]) for column in columns)))
+    return Table("How many hold", ("claim of the paper", "its numbers", "our first split", "our mean"), tuple(cells))
+
+
+def _held(holds: list[bool]) -> str:
+    return f"{sum(holds)} of {len(holds)}" if holds else "–"
+
+
 def as_results() -> Results:
     """The published tables as rows, so that whatever reads our results can read the paper's."""
     rows, about = [], {}

@@ -38,6 +38,17 @@ def against(results: Results, experiment: Experiment, *, first: bool = False) ->
     return Table(title, ("policy" if policies else "method", *head), tuple(lines))
 
 
+def beside(results: Results, experiment: Experiment) -> Table | None:
+    """Ours with the published number in brackets, at a glance; None if the paper prints none."""
+    whole = against(results, experiment)
+    if whole is None:
+        return None
+    columns = range(1, len(whole.header), 3)
+    header = (whole.header[0], *(whole.header[j].removesuffix(" published") for j in columns))
+    cells = tuple((row[0], *(f"{row[j + 1]} ({row[j]})" for j in columns)) for row in whole.cells)
+    return Table(f"{experiment.title}: ours (published)", header, cells)
+
+
 def _three(theirs: float, ours: list[float] | None) -> tuple[str, str, str]:
     if not ours:
         return f"{theirs:.4f}", "–", "–"

@@ -5,13 +5,17 @@ The page (docs/results.md is one) is written from results alone: no number in it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from atta.experiments.experiment import Experiment
 from atta.experiments.tables import chosen, own_table, titled
-from atta.paper.claims import claims_table
-from atta.paper.comparison import against
+from atta.figures.catalogue import figure
+from atta.paper.claims import claims_summary, claims_table
+from atta.paper.comparison import against, beside
 from atta.paper.reproduce import Reproduction
+from atta.paper.words import said
 from atta.results.rows import Results
 from atta.results.table import Table
 from atta.results.words import dataset_name
@@ -39,46 +43,94 @@ DIFFERENCES = """\
 - **CIFAR-10***: noise first, then blur; an even kernel size covers half of its two outermost pixels."""
 
 
-def results_page(done: Reproduction, machine: Mapping[str, str], *, command: str) -> str:
-    """Everything as Markdown: what it ran on, the records, the conclusions, each experiment, what differs from the paper."""
-    experiments = done.experiments
+FIGURES = {"entropy": "entropy", "sizes": "brier"}
+"""The figures of the paper by the name of ours, and what they show."""
+
+
+def figures(done: Reproduction) -> Iterator[tuple[str, Any]]:
+    """The paper's figures, drawn from our results, by the name of their experiment."""
+    for experiment in done.experiments:
+        if experiment.paper.startswith("Figure"):
+            name = "sizes" if len(experiment.validation) > 1 else "entropy"
+            yield experiment.name, figure(name, done.results, metric=FIGURES[name], experiment=experiment.name)
+
+
+def results_page(
+    done: Reproduction, machine: Mapping[str, str], *, command: str, pictures: Mapping[str, str] | None = None
+) -> str:
+    """Everything as Markdown: how many claims hold, each table and figure by its number, what differs, on what it ran.
+
+    `pictures` are the files of `figures`, by the name of the experiment, as the page is to name them.
+    """
+    experiments = sorted(done.experiments, key=_by_number)
     splits = max(experiment.splits for experiment in experiments)
-    about = done.results.about
     parts = [
         "# Results",
         f"The paper's evaluation, reproduced. Written by `{command}`; no number on this page was typed. What lies past the "
         "paper, on three networks, is in [past-the-paper.md](past-the-paper.md).",
-        _table({"": machine}),
-        f"{splits} draws of the validation images: the first takes the first rows of a record as they stand, draw s a "
+        "## How many of the paper's conclusions hold",
+        "On how many datasets each holds: by the paper's own numbers, by the first draw alone (as the paper measured), and by "
+        "the mean of all draws; the policy of views is chosen by the paper's rule. Among the paper's methods only.",
+        claims_summary(done.results).markdown(),
+        _folded("One by one, on each dataset, and why", claims_table(done.results, names=dataset_name).markdown()),
+        "## Where to find what",
+        _contents(experiments),
+        "## How to read the tables",
+        f"{splits} draw{'s' * (splits > 1)} of the validation images: the first takes the first rows of a record as they stand, draw s a "
         f"permutation seeded with s. Adam's shuffles have seed {', '.join(map(str, experiments[0].seeds))}. Cells are the mean "
         "over the draws ± half of its 95 % interval; in bold, the best of the methods that keep every predicted class. ✓ and "
         "✗: surely better or worse than vanilla on the same test images, by the 95 % bootstrap interval of the difference.",
-        "## The paper's conclusions",
-        "On the paper's own numbers, on the first draw alone (as the paper measured), and on the mean of all draws; the policy "
-        "of views chosen by the paper's rule. Among the paper's methods only.",
-        claims_table(done.results, names=dataset_name).markdown(),
     ]
     for experiment in experiments:
-        parts += _section(done.results, experiment)
+        parts += _section(done.results, experiment, (pictures or {}).get(experiment.name))
     parts += ["## Differences to the paper that we know of", DIFFERENCES.format(splits=splits)]
-    parts += ["## The records", _table(about["records"])]
+    parts += ["## On what it ran", _table({"": machine}), _folded("The records", _table(done.results.about["records"]))]
     if done.skipped:
         parts += ["## Not run", "\n".join(f"- {name}: {why}" for name, why in done.skipped.items())]
     return "\n\n".join(parts) + "\n"
 
 
-def _section(results: Results, experiment: Experiment) -> list[str]:
-    parts = [
-        f"## {titled(experiment)}",
-        f"`atta run experiments/{experiment.name}.toml`",
-        own_table(results, experiment).markdown(),
-    ]
-    if (policies := chosen(results, experiment)) is not None:
-        parts += ["Policies that were chosen:", policies.markdown()]
-    for first, title in ((False, "Published, ours (mean of all draws) and the difference:"), (True, "The first draw alone:")):
+def _by_number(experiment: Experiment) -> tuple[int, str]:
+    """The paper's tables, then its figures, then its supplement, each by number; what is ours after it."""
+    kinds = ("Table", "Figure", "Supplement", "")
+    return next(i for i, kind in enumerate(kinds) if experiment.paper.startswith(kind)), experiment.paper
+
+
+def _contents(experiments: Sequence[Experiment]) -> str:
+    """A list of the paper's tables and figures, each with links to its datasets."""
+    places: dict[str, list[str]] = {}
+    for experiment in experiments:
+        link = f"[{experiment.title or experiment.name}](#{_anchor(titled(experiment))})"
+        places.setdefault(experiment.paper or "Beside the paper", []).append(link)
+    return "\n".join(f"- {place}: {', '.join(links)}" for place, links in places.items())
+
+
+def _anchor(title: str) -> str:
+    """What a heading is linked by: as GitHub does."""
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def _section(results: Results, experiment: Experiment, picture: str | None) -> list[str]:
+    own, paired = own_table(results, experiment).markdown(), beside(results, experiment)
+    parts = [f"## {titled(experiment)}", said(results, experiment)]
+    if picture is not None:
+        parts.append(f"![{titled(experiment)}]({picture})")
+    if paired is not None:
+        parts += ["Ours, the mean of all draws, and in brackets the published:", paired.markdown()]
+    if paired is not None or picture is not None:
+        parts.append(_folded("Ours, with intervals", own))
+    else:
+        parts.append(own)
+    for first, title in ((False, "Published, ours and the difference"), (True, "The same by the first draw alone")):
         if (table := against(results, experiment, first=first)) is not None:
-            parts += [title, table.markdown()]
-    return parts
+            parts.append(_folded(title, table.markdown()))
+    if (policies := chosen(results, experiment)) is not None:
+        parts.append(_folded("Policies that were chosen", policies.markdown()))
+    return [*filter(None, parts), f"`atta run experiments/{experiment.name}.toml`"]
+
+
+def _folded(title: str, text: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
 
 
 def _table(columns: Mapping[str, Mapping[str, str]]) -> str:
