@@ -90,27 +90,32 @@ def show(table: Table) -> None:
 
 
 GAP = 2  # between columns
-WORD = 24  # letters of a word that are left together, if need be
+WORDS = 24  # letters of what is said in a cell that stand in a line, at least
 
 
 def _blocks(table: Table, heads: list[str], cells: list[list[str]]) -> list[dict[int, int]]:
     """The columns that stand beside each other with their widths; what names the lines stands at the head of each block."""
     whole = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
-    least = [min(need, out.width) for need in _least(table, heads, cells)]
     if sum(whole) + GAP * (len(whole) - 1) <= out.width:
         return [dict(enumerate(whole))]
-    named = list(takewhile(lambda j: not table.is_numeric(j), range(len(heads))))
+    ways = [_least(table, heads, cells, out.width // part) for part in (3, 4)]
+    columns, least = min(((_dealt(table, least), least) for least in ways), key=lambda way: len(way[0]))
+    return [_widened(block, least, whole) for block in columns]
+
+
+def _dealt(table: Table, least: list[int]) -> list[list[int]]:
+    named = list(takewhile(lambda j: not table.is_numeric(j), range(len(least))))
     stub = named if sum(least[j] + GAP for j in named) <= out.width * 2 // 3 else [0]
     blocks = [list(stub)]
-    for j in range(len(stub), len(heads)):
+    for j in range(len(stub), len(least)):
         if len(blocks[-1]) > len(stub) and sum(least[i] + GAP for i in blocks[-1]) + least[j] > out.width:
             blocks.append(list(stub))
         blocks[-1].append(j)
-    return [_widened(columns, least, whole) for columns in blocks]
+    return blocks
 
 
-def _least(table: Table, heads: list[str], cells: list[list[str]]) -> list[int]:
-    """The least width of each column: all of a number, the longest word of what is said; of a name up to a third of all.
+def _least(table: Table, heads: list[str], cells: list[list[str]], name: int) -> list[int]:
+    """The least width of each column: all of a number, a few words of what is said, `name` letters of what names a line.
 
     What is short, as "0.12 to 0.34" is, breaks once at most.
     """
@@ -119,9 +124,9 @@ def _least(table: Table, heads: list[str], cells: list[list[str]]) -> list[int]:
         column = [row[j] for row in cells]
         words = max((cell_len(word) for text in column for word in text.split()), default=0)
         longest = max(map(cell_len, column), default=0)
-        once = longest // 2 + 1 if longest <= WORD else min(words, WORD)
-        inside = longest if table.is_numeric(j) else max(min(words, WORD), once) if j else min(longest, out.width // 3)
-        found.append(max(inside, *(cell_len(part.rstrip()) for part in ("", *_parts(head)))))
+        said = WORDS if longest > WORDS else max(words, longest // 2 + 1)
+        inside = longest if table.is_numeric(j) else said if j else min(longest, name)
+        found.append(min(out.width, max(inside, *(cell_len(part.rstrip()) for part in ("", *_parts(head))))))
     return found
 
 
