@@ -23,7 +23,7 @@ from atta import __version__
 from atta.errors import InputError, require
 from atta.figures.comparison import cost, entropy, ranking, sizes
 from atta.figures.detail import confidence_histogram, per_class, shares, weights
-from atta.figures.reliability import reliability_of
+from atta.figures.reliability import overlaid, reliability_of
 from atta.figures.theme import theme, unchecked
 from atta.files import whole_file
 from atta.report.sections import CRITERIA, WORDS, Line, Section, packed, sections_of
@@ -184,6 +184,9 @@ def _of_all(section: Section) -> dict[str, Callable[[], Any]]:
     several = len(section.contenders) > 1
     counts = {row.validation for row in section.rows}
     found: dict[str, Callable[[], Any]] = {}
+    looked = {one.label: one.detail for one in (section.contenders[i] for i in (section.baseline, section.chosen))}
+    if all(detail.get("bins") for detail in looked.values()):
+        found["beside"] = lambda: overlaid(looked, title="How often it is right")
     if len(counts) > 1:
         wanted = [metric for metric in section.metrics if metric in CRITERIA]
         found["sizes"] = lambda: sizes(section.rows, wanted)

@@ -215,11 +215,26 @@ class Section:
         """Whether it was tested on the images it was fitted on, of which nothing follows for others."""
         return self.experiment.get("test") == FITTED
 
+    @cached_property
+    def advised(self) -> int | None:
+        """Of those that are not surely worse than the best, the one of the fewest passes, and of several the best of them.
+
+        Where nothing is known of passes, or of how sure a difference is, that is the best itself.
+        """
+        if not self.ranked:
+            return None
+        best = self.contenders[self.ranked[0]]
+        near = [i for i in self.ranked[1:] if best.passes and self.contenders[i].passes and self._as_good(i, best)]
+        return min((self.ranked[0], *near), key=lambda i: self.contenders[i].passes or math.inf)
+
+    def _as_good(self, i: int, best: Line) -> bool:
+        found = Difference.between(self.contenders[i], best, self.criterion or "")
+        return found is not None and found.better is not None and found.better >= 0
+
     @property
     def recommended(self) -> int | None:
-        """The best of several that keep the class, unless that is the model as it is."""
-        best = self.ranked[0] if len(self.ranked) > 1 else None
-        return None if best == self.vanilla or self.fitted else best
+        """What is advised among several that keep the class, unless that is the model as it is."""
+        return None if len(self.ranked) < 2 or self.advised == self.vanilla or self.fitted else self.advised
 
     @property
     def costs(self) -> bool:
@@ -234,7 +249,8 @@ class Section:
     @property
     def chosen(self) -> int:
         """What stands beside the baseline at first: the recommended method, or what comes closest to one."""
-        others = [i for i in (*self.ranked, len(self.contenders) - 1) if i != self.baseline]
+        wanted = (self.advised, *self.ranked, len(self.contenders) - 1)
+        others = [i for i in wanted if i is not None and i != self.baseline]
         return others[0] if others else self.baseline
 
     @cached_property
