@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from atta.files import check_digest, digest, named, readable, whole_file
-from atta.html import html_table
+from atta.html import html_table, shortened
 from atta.labels import numbers_of
 from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits, dense
 
@@ -267,13 +267,14 @@ class Record:
 
     def __repr__(self) -> str:
         labels = "without labels" if self.labels is None else "with labels"
-        return f"Record({self.predictions!r}, {labels}, {dict(self.origin)})"
+        return f"Record({self.predictions!r}, {labels}, { {key: shortened(value) for key, value in self.origin.items()} })"
 
     def _repr_html_(self) -> str:
         predictions = self.predictions
         views = " + ".join(f"{view.shape[1]} {name}" for name, view in predictions.views.items()) or "none"
         known = {"images": len(self), "classes": predictions.classes, "views": views, "labels": self.labels is not None}
-        return html_table(("", ""), [*known.items(), *self.origin.items()], title="Record")
+        origin = ((key, shortened(value)) for key, value in self.origin.items())
+        return html_table(("", ""), [*known.items(), *origin], title="Record")
 
     def __getitem__(self, rows: Rows) -> Record:
         """Return the record of some of the images."""

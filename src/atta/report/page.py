@@ -26,6 +26,7 @@ from atta.figures.detail import confidence_histogram, per_class, shares, weights
 from atta.figures.reliability import overlaid, reliability_of
 from atta.figures.theme import theme, unchecked
 from atta.files import whole_file
+from atta.html import listed, shortened
 from atta.report.sections import CRITERIA, WORDS, Line, Section, packed, sections_of
 from atta.results.rows import Results, finite
 from atta.results.table import Table
@@ -271,5 +272,7 @@ def _environment() -> Environment:
         "better": SENSE.get,
         "tight": lambda text: Markup(re.sub(r"\s*\n\s*", "\n", text)),
         "digits": digits,
+        "listed": listed,
+        "shortened": shortened,
     }
     return environment
