@@ -279,7 +279,8 @@ class Record:
     def __getitem__(self, rows: Rows) -> Record:
         """Return the record of some of the images."""
         labels = None if self.labels is None else self.labels[_as_index(rows, len(self))]
-        return Record(self.predictions[rows], labels, self.origin)
+        origin = {key: value for key, value in self.origin.items() if key != "files"}  # whose rows are others from now on
+        return Record(self.predictions[rows], labels, origin)
 
     def require_labels(self) -> Labels:
         """Return the labels, which this use of the record cannot do without."""

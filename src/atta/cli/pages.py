@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from atta.cli.options import Pictured
 from atta.cli.terminal import say_written, tell
+from atta.errors import InputError
 from atta.results.rows import Results
 
 
@@ -15,9 +17,10 @@ def report(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="What compare --json, run -o or reproduce wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="What stands above it.")] = "",
+    images: Pictured = None,
 ) -> None:
     """Turn results into one HTML page that opens offline, for people who were not there."""
-    say_written(report=write_page(Results.load(results), output, title=title))
+    say_written(report=write_page(Results.load(results), output, title=title, images=images))
 
 
 def figure(
@@ -54,12 +57,42 @@ def figure(
     tell(f"figure: {picture(chart, output)}")
 
 
-def write_page(results: Results, path: Path | None, *, title: str = "", pictures: Any = None) -> Path | None:
-    """Write the report, if one is asked for, and give where it is."""
+def write_page(
+    results: Results, path: Path | None, *, title: str = "", images: list[str] | None = None, pictures: Any = None
+) -> Path | None:
+    """Write the report, if one is asked for, and give where it is; `images` as they were typed."""
     if path is None:
+        if images:
+            raise InputError("--images are for the page: expected --report FILE as well")
         return None
     from atta.paper.comparison import paper_tables
     from atta.report.page import write_report
 
     tables = paper_tables(results)
-    return write_report(results, path, title=title, pictures=pictures, tables=tables)
+    return write_report(results, path, title=title, images=_images(images, results), pictures=pictures, tables=tables)
+
+
+def _images(typed: list[str] | None, results: Results) -> Any:
+    """The images that were named: folders, saved sets, or datasets by name; False for no."""
+    if not typed:
+        return None
+    if typed == ["no"]:
+        return False
+    datasets, found = results.names("dataset"), {}
+    for text in typed:
+        name, equals, place = text.partition("=")
+        if not equals or name not in datasets:
+            if len(datasets) > 1:
+                several = ", ".join(datasets)
+                raise InputError(f"--images: there are several datasets, expected NAME=FOLDER of {several}, got {text}")
+            name, place = datasets[0], text
+        found[name] = Path(place) if Path(place).exists() else _dataset(place, results, name)
+    return found
+
+
+def _dataset(place: str, results: Results, name: str) -> Any:
+    """A dataset by its name, in the split that was recorded."""
+    from atta.images.datasets import load
+
+    split = results.known("records").get(name, {}).get("split", "test")
+    return load(place, str(split))

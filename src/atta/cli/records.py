@@ -16,6 +16,7 @@ from atta.cli.options import (
     Intervals,
     Json,
     OwnModel,
+    Pictured,
     RecordArgument,
     Report,
     Rows,
@@ -57,6 +58,7 @@ def compare(
     ] = None,
     json_file: Json = None,
     report_file: Report = None,
+    images: Pictured = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, to paste into a document.")] = False,
     intervals: Intervals = False,
 ) -> None:
@@ -72,7 +74,7 @@ def compare(
     write = formatted("markdown" if markdown else "table")
     try:
         numbers = write_numbers(json_file, results.to_json())
-        page = write_page(results, report_file)
+        page = write_page(results, report_file, images=images)
     finally:  # what cannot be written is still shown
         for name in results.names("dataset"):
             write(comparison_table(results, name))

@@ -17,7 +17,7 @@ from typing import Any
 from atta.results.contenders import Bounds, Contender, bounds, contender, judged, labels, relabelled
 from atta.results.rows import Interval, Results, Row
 from atta.results.table import Summary, Table, pivot
-from atta.results.words import BASELINE, BETTER, CLASS_CHANGES, COST, DIGITS, ENTROPIES, FITTED, SENSE, dataset_name
+from atta.results.words import BASELINE, BETTER, CLASS_CHANGES, COST, DIGITS, ENTROPIES, FITTED, REST, SENSE, dataset_name
 
 LABELLED = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy")
 UNLABELLED = tuple(ENTROPIES)
@@ -211,6 +211,12 @@ class Section:
         return sorted((i for i, mean in means.items() if not math.isnan(mean)), key=means.__getitem__)
 
     @property
+    def tested(self) -> str:
+        """The name of the record that was tested on."""
+        test = self.experiment.get("test", REST)
+        return str(self.experiment.get("fit", self.dataset) if test in (REST, FITTED) else test)
+
+    @property
     def fitted(self) -> bool:
         """Whether it was tested on the images it was fitted on, of which nothing follows for others."""
         return self.experiment.get("test") == FITTED
@@ -328,6 +334,7 @@ class Section:
             "changed": {i: packed(self.contenders[i].detail.get("changed") or ()) for i in shown},
             "classes": names,
             "dataset": self.dataset,
+            "record": self.tested,
         }
 
 
