@@ -404,12 +404,18 @@ def test_a_thousand_classes_fit_on_a_page() -> None:
     logits = torch.randn(1200, 1000, generator=generator) * 4
     views = {"flip": logits[:, None] + torch.randn(1200, 1, 1000, generator=generator)}
     labels = torch.where(torch.rand(1200, generator=generator) < 0.7, logits.argmax(1), torch.zeros(1200).long())
-    record = Record(Predictions(logits, views), labels, {"classes": json.dumps([f"class {i}" for i in range(1000)])})
+    names = [f"n{i:08d} great white shark, man-eater, Carcharodon carcharias" for i in range(1000)]
+    record = Record(Predictions(logits, views), labels, {"classes": json.dumps(names)})
     methods = {"vanilla": {}, "m-atta": {"epochs": 2}}
     experiment = Experiment(name="e", dataset="d", fit="r", methods=methods, validation=(200,), splits=1)
     html = report(run(experiment, {"r": record}))
-    assert len(html.encode()) < 2_000_000
-    assert Page(html).data["sections"]["s1"]["classes"][999] == "class 999"
+    assert len(html.encode()) < 1_600_000
+    page = Page(html)
+    assert page.data["sections"]["s1"]["classes"] == names
+    folded = [e for e in page.all("details") if e.get("class") == "many"]
+    assert [e["text"].count("Carcharodon") for e in folded] == [1001], "the first in the line, all of them behind it"
+    (line,) = (e["text"] for e in page.all("summary") if "in all" in e["text"])
+    assert line == f"{names[0]} · … (1000 in all)"
 
 
 def test_a_number_that_is_none_is_shown_as_such() -> None:

@@ -20,7 +20,9 @@ def report(
     images: Pictured = None,
 ) -> None:
     """Turn results into one HTML page that opens offline, for people who were not there."""
-    say_written(report=write_page(Results.load(results), output, title=title, images=images))
+    found = Results.load(results)
+    shown = read_images(images, list(found.names("dataset")), output)
+    say_written(report=write_page(found, output, title=title, images=shown))
 
 
 def figure(
@@ -58,27 +60,27 @@ def figure(
 
 
 def write_page(
-    results: Results, path: Path | None, *, title: str = "", images: list[str] | None = None, pictures: Any = None
+    results: Results, path: Path | None, *, title: str = "", images: Any = None, pictures: Any = None
 ) -> Path | None:
-    """Write the report, if one is asked for, and give where it is; `images` as they were typed."""
+    """Write the report, if one is asked for, and give where it is; `images` are what `read_images` gives."""
     if path is None:
-        if images:
-            raise InputError("--images are for the page: expected --report FILE as well")
         return None
     from atta.paper.comparison import paper_tables
     from atta.report.page import write_report
 
     tables = paper_tables(results)
-    return write_report(results, path, title=title, images=_images(images, results), pictures=pictures, tables=tables)
+    return write_report(results, path, title=title, images=images, pictures=pictures, tables=tables)
 
 
-def _images(typed: list[str] | None, results: Results) -> Any:
-    """The images that were named: folders, saved sets, or datasets by name; False for no."""
+def read_images(typed: list[str] | None, datasets: list[str], page: Path | None) -> Any:
+    """The images that were named for a page: folders, saved sets, or datasets by name; False for no."""
     if not typed:
         return None
+    if page is None:
+        raise InputError(f"--images are for the page: expected --report FILE as well, got --images {typed[0]} alone")
     if typed == ["no"]:
         return False
-    datasets, found = results.names("dataset"), {}
+    found: dict[str, Any] = {}
     for text in typed:
         name, equals, place = text.partition("=")
         if not equals or name not in datasets:
@@ -86,13 +88,14 @@ def _images(typed: list[str] | None, results: Results) -> Any:
                 several = ", ".join(datasets)
                 raise InputError(f"--images: there are several datasets, expected NAME=FOLDER of {several}, got {text}")
             name, place = datasets[0], text
-        found[name] = Path(place) if Path(place).exists() else _dataset(place, results, name)
+        found[name] = Path(place) if Path(place).exists() else _dataset(place)
     return found
 
 
-def _dataset(place: str, results: Results, name: str) -> Any:
-    """A dataset by its name, in the split that was recorded."""
+def _dataset(name: str) -> Any:
     from atta.images.datasets import load
 
-    split = results.known("records").get(name, {}).get("split", "test")
-    return load(place, str(split))
+    try:
+        return load(name, "test")
+    except InputError as error:
+        raise InputError(f"--images: there is no folder {name}, nor such a dataset: {error}") from None

@@ -135,13 +135,9 @@ def overlaid(looked: Mapping[str, Detail], *, title: str = "", width: int = 230,
     sums = {name: sum(d["images"] * abs(d["gap"]) for d in found) / looked[name]["images"] for name, found in bins.items()}
     said = "ECE " + " → ".join(f"{ece:.4f}" for ece in sums.values())
     colours = [GREY, BLUE][-len(names) :]
-    key = {
-        "scale": alt.Scale(domain=names, range=colours),
-        "legend": alt.Legend(orient="top", title=None, offset=4, symbolOpacity=1),
-    }
-    base = alt.Chart(parts.inline(data)).encode(
-        x=parts.unit(alt.X, "confidence", "confidence"), color=alt.Color("method:N", **key)
-    )
+    key = alt.Legend(orient="top", title=None, offset=4, symbolOpacity=1)
+    colour = alt.Color("method:N", scale=alt.Scale(domain=names, range=colours), legend=key)
+    base = alt.Chart(parts.inline(data)).encode(x=parts.unit(alt.X, "confidence", "confidence"), color=colour)
     tips = parts.tooltips(
         ("method", "method"),
         ("range", "confidence in"),
