@@ -128,7 +128,10 @@ reliability_of = parts.of_detail(diagram)
 
 
 def overlaid(looked: Mapping[str, Detail], *, title: str = "", width: int = 230, dark: bool = False) -> alt.TopLevelMixin:
-    """Draw the accuracy at each confidence of one or two methods as lines in one small diagram: before in grey, then after."""
+    """Draw the accuracy at each confidence of one or two methods as lines in one small diagram: before in grey, then after.
+
+    A dot is the larger the more images it stands for.
+    """
     names = list(looked)
     bins = {name: _bins(detail["bins"]) for name, detail in looked.items()}
     data = [{"method": name, **one} for name, found in bins.items() for one in found]
@@ -148,8 +151,11 @@ def overlaid(looked: Mapping[str, Detail], *, title: str = "", width: int = 230,
     )
     y = parts.unit(alt.Y, "accuracy", "accuracy")
     whiskers = base.mark_rule(opacity=0.45).encode(y="low:Q", y2="high")
-    dots = base.mark_point(filled=True, size=40, opacity=1).encode(y=y, shape=alt.Shape("method:N", legend=None), tooltip=tips)
-    chart = alt.layer(_diagonal(), whiskers, base.mark_line(strokeWidth=2).encode(y=y), dots).properties(
+    many = alt.Size("images:Q", scale=alt.Scale(range=[12, 150], domainMin=0), legend=None)
+    dots = base.mark_point(filled=True, opacity=1).encode(
+        y=y, size=many, shape=alt.Shape("method:N", legend=None), tooltip=tips
+    )
+    chart = alt.layer(_diagonal(), whiskers, base.mark_line(strokeWidth=1.5).encode(y=y), dots).properties(
         width=width,
         height=width,
         title=parts.heading(title, [said], width),
