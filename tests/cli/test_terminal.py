@@ -14,6 +14,7 @@ import atta
 from atta.cli import terminal
 from atta.cli.app import app
 from atta.cli.terminal import say, show, tell
+from atta.deploy.summary import Summary
 from atta.errors import InputError
 from atta.results.rows import Results
 from atta.results.table import Table
@@ -165,3 +166,31 @@ def test_a_range_breaks_once_and_what_names_a_line_stands_in_every_block(
     assert len(blocks) > 1
     assert all("multi_class_brier" in block for block in blocks)
     assert all(any(part in line for line in blocks[0].splitlines()) for part in ("-0.0121 to", "+0.0019"))
+
+
+def test_a_summary_is_folded_between_words_in_a_terminal_and_not_in_a_pipe(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policies = [{"policy": f"flip + {i} crop + 5 brightness", "above": 0.1, "images": None} for i in range(2, 30)]
+    numbers = {"brier": 0.1234, "ece": 0.1234, "nll": 1.2345}
+    rivals = [
+        {"method": "sequential-v-atta", "policy": "flip + 5 crop + 5 brightness + 5 contrast", "passes": 16.75, **numbers}
+    ]
+    summary = Summary(
+        **{"method": "sequential-v-atta", "policy": rivals[0]["policy"], "passes": 16.75, "images": 50000, "classes": 1000},
+        **{"before": numbers, "after": numbers, "accuracy": 0.7, "class_changes": 0, "bins": {}},
+        **{"candidates": policies, "rivals": rivals},
+    )
+    monkeypatch.setattr(terminal.out, "width", 80)
+    monkeypatch.setattr(terminal, "_WIDE", False)
+    tell(str(summary), folded=True)
+    assert capsys.readouterr().out.splitlines() == str(summary).splitlines(), "whoever reads a pipe goes by lines"
+    monkeypatch.setattr(terminal, "_WIDE", True)
+    tell(str(summary), folded=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(" ".join(lines).split()) == " ".join(str(summary).split())
+    head = next(i for i, line in enumerate(lines) if "Brier of the top label" in line)
+    assert lines[head + 1].split()[-4:] == ["0.1234", "1.2345", "0.1234", "16.8"]
+    rest = [line.strip() for line in lines[head + 2 : head + 4]]
+    assert rest == ["crop + 5 brightness + 5", "contrast"], "of the name"

@@ -31,9 +31,10 @@ out = Console(width=None if _WIDE else 160)  # a pipe must not cut numbers off
 err = Console(stderr=True)
 
 
-def tell(answer: str, **style: Any) -> None:
-    """Give an answer, a line however long."""
-    out.print(readable(answer), soft_wrap=True, markup=False, highlight=False, emoji=False, **style)
+def tell(answer: str, *, folded: bool = False, **style: Any) -> None:
+    """Give an answer, a line however long; `folded` breaks it between words where a terminal is narrower."""
+    wide = not (folded and _WIDE)
+    out.print(readable(answer), soft_wrap=wide, markup=False, highlight=False, emoji=False, **style)
 
 
 def say(line: str) -> None:

@@ -176,7 +176,8 @@ def _without_labels(section: Section) -> Iterator[Markup]:
 def _change(metric: str, before: Line, after: Line) -> Markup:
     was, now = before.mean(metric), after.mean(metric)
     verb = "falls" if now < was else "rises"
-    part = _say(" ({})", exact((now - was) / was, text=f"{100 * (now - was) / was:+.0f} %")) if was else ""
+    step = (now - was) / was if was else 0.0
+    part = _say(" ({})", exact(step, text=f"{100 * step:+.{int(abs(step) < 0.01)}f} %")) if was else ""
     return _say("the {} {} from {} to {}{}", metric_name(metric), verb, exact(was), exact(now), part)
 
 
