@@ -480,3 +480,13 @@ def test_a_record_shows_itself_in_a_notebook_with_every_word_escaped(record):
     assert "&lt;script&gt;" in html
     assert "<script>" not in html
     assert ">300<" in html
+
+
+def test_a_thousand_names_do_not_fill_a_notebook() -> None:
+    names = json.dumps([f"n{i:08d} tench, Tinca tinca" for i in range(1000)])
+    record = Record(Predictions(torch.zeros(2, 3)), None, {"classes": names, "note": "x" * 1000, "model": "m"})
+    for shown in (repr(record), record._repr_html_()):
+        assert "n00000000 tench, Tinca tinca" in shown
+        assert "(1000 in all)" in shown
+        assert len(shown) < 1500
+    assert record.origin["classes"] == names

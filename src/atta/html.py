@@ -1,7 +1,41 @@
-"""Small tables for notebooks: every word in them is escaped."""
+"""Small tables for notebooks: every word in them is escaped. And lists of a thousand names as the first few of them."""
 
+import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from html import escape
+
+LONG = 160  # letters that are read at a glance
+FEW = 5
+
+
+def listed(value: object) -> list[str]:
+    """What a list, or a text that is one in JSON, holds; any other value is all there is.
+
+    >>> listed('["ant", "bee"]'), listed("a word")
+    (['ant', 'bee'], ['a word'])
+    """
+    if isinstance(value, str) and value.startswith("["):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    return [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)]
+
+
+def shortened(value: object) -> str:
+    """A value as people read it at a glance: of many names the first few and how many there are.
+
+    >>> shortened([f"class {i} with a long name" for i in range(1000)])
+    'class 0 with a long name · class 1 with a long name · class 2 with a long name · … (1000 in all)'
+    """
+    every = listed(value)
+    whole = str(value) if len(every) == 1 else ", ".join(every)
+    if len(whole) <= LONG:
+        return whole
+    first = every[:FEW]
+    while len(first) > 1 and sum(map(len, first)) > LONG // 2:
+        first.pop()
+    shown = " · ".join(one if len(one) <= LONG // 2 else one[: LONG // 2] + "…" for one in first)
+    return f"{shown} · … ({len(every)} in all)" if len(every) > len(first) else shown
 
 
 def html_table(header: Sequence[object], rows: Iterable[Sequence[object]], *, title: str = "", note: str = "") -> str:

@@ -29,7 +29,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from atta.files import check_digest, digest, named, readable, whole_file
-from atta.html import html_table
+from atta.html import html_table, shortened
 from atta.labels import numbers_of
 from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits, dense
 
@@ -268,18 +268,20 @@ class Record:
 
     def __repr__(self) -> str:
         labels = "without labels" if self.labels is None else "with labels"
-        return f"Record({self.predictions!r}, {labels}, {dict(self.origin)})"
+        return f"Record({self.predictions!r}, {labels}, { {key: shortened(value) for key, value in self.origin.items()} })"
 
     def _repr_html_(self) -> str:
         predictions = self.predictions
         views = " + ".join(f"{view.shape[1]} {name}" for name, view in predictions.views.items()) or "none"
         known = {"images": len(self), "classes": predictions.classes, "views": views, "labels": self.labels is not None}
-        return html_table(("", ""), [*known.items(), *self.origin.items()], title="Record")
+        origin = ((key, shortened(value)) for key, value in self.origin.items())
+        return html_table(("", ""), [*known.items(), *origin], title="Record")
 
     def __getitem__(self, rows: Rows) -> Record:
         """Return the record of some of the images."""
         labels = None if self.labels is None else self.labels[_as_index(rows, len(self))]
-        return Record(self.predictions[rows], labels, self.origin)
+        origin = {key: value for key, value in self.origin.items() if key != "files"}  # whose rows are others from now on
+        return Record(self.predictions[rows], labels, origin)
 
     def require_labels(self) -> Labels:
         """Return the labels, which this use of the record cannot do without."""

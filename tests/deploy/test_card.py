@@ -62,3 +62,18 @@ def test_no_name_of_a_class_or_a_network_becomes_part_of_the_page() -> None:
     assert not any(line.startswith(("# b", "# c")) for line in text.splitlines())
     assert "`x'<script>alert(2)</script> # c`" in text  # inside of code, where it is text
     assert "`'<b>`" in text
+
+
+def test_a_thousand_classes_are_folded_behind_the_first_few() -> None:
+    names = [f"n{i:08d} tench, Tinca tinca" for i in range(1000)]
+    text = card.text({**made_classifier().about(), "classes": 1000, "class_names": names})
+    (line,) = (line for line in text.splitlines() if line.startswith("- classes: "))
+    assert line.startswith("- classes: 1000 (n00000000 tench, Tinca tinca · ")
+    assert len(line) < 400
+    before, folded = text.split("<details><summary>All 1000 classes</summary>")
+    assert names[-1] not in before
+    inside, after = folded.split("</details>")
+    assert f" · 999 {names[-1]}" in inside
+    assert "\n\n" in inside[:3], "Markdown begins after an empty line"
+    assert "## Use it" in after
+    assert "<details>" not in card.text({**made_classifier().about(), "class_names": names[:3]})

@@ -9,7 +9,7 @@ import torch
 
 import atta
 from atta import METRICS, InputError
-from atta.figures.reliability import compare_plot, reliability_of
+from atta.figures.reliability import compare_plot, overlaid, reliability_of
 from scenarios import chart_data as data
 from scenarios import made_up
 
@@ -76,3 +76,14 @@ def test_labels_of_any_whole_numbers_draw_the_same_diagram(kind: str) -> None:
     record = made_up(50, seed=3)
     probs, labels = record.predictions.logits.softmax(-1), record.require_labels()
     assert data(atta.reliability(probs, labels.numpy().astype(kind))) == data(atta.reliability(probs, labels))
+
+
+def test_before_and_after_lie_over_each_other_in_one_small_diagram(detail: dict[str, Any]) -> None:
+    chart = overlaid({"vanilla": detail, "ours": detail}, title="both")
+    filled = sum(count > 0 for count in detail["bins"]["counts"])
+    drawn = [row for row in data(chart) if "images" in row]
+    assert [row["method"] for row in drawn] == ["vanilla"] * filled + ["ours"] * filled
+    spec = json.dumps(chart.to_dict(), ensure_ascii=False)
+    assert re.search(r"ECE (0\.\d{4}) → \1", spec)
+    assert "Accuracy at each confidence of vanilla and ours" in spec
+    assert len(data(overlaid({"alone": detail}))) == filled + 2, "and the two ends of the diagonal"

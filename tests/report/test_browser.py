@@ -223,9 +223,26 @@ def test_all_text_is_legible_in_light_and_dark(browser: Any, file: Path, scheme:
     visit.context.close()
 
 
+def boxes(visit: Visit) -> tuple[dict[str, float], dict[str, float]]:
+    """Where the verdict is, and the diagram that goes with it."""
+    found = (visit.page.locator(query).bounding_box() for query in (".verdict", 'figure[data-chart="s1/beside"]'))
+    verdict, diagram = (box or {} for box in found)
+    return verdict, diagram
+
+
+def test_the_first_screen_has_the_verdict_and_its_diagram_beside_it(browser: Any, file: Path) -> None:
+    visit = Visit(browser, file, viewport={"width": 1200, "height": 900})
+    verdict, diagram = boxes(visit)
+    assert diagram["x"] >= verdict["x"] + verdict["width"]
+    assert diagram["y"] + diagram["height"] < 900
+    visit.context.close()
+
+
 def test_a_phone_scrolls_tables_and_not_the_page(browser: Any, file: Path) -> None:
     visit = Visit(browser, file, viewport={"width": 360, "height": 740})
     assert visit.page.evaluate("document.scrollingElement.scrollWidth") <= 360
+    verdict, diagram = boxes(visit)
+    assert diagram["y"] >= verdict["y"] + verdict["height"], "one below the other"
     box = visit.page.locator(".wide").first
     assert box.evaluate("element => element.scrollWidth > element.clientWidth"), "the table scrolls in its box"
     for summary in visit.page.locator("summary:visible").all():

@@ -239,7 +239,7 @@ def test_the_verdict_is_made_of_the_numbers(results: Results, page: Page) -> Non
     )
     keeping = [name for name in QUICK if name != "mean-tta"]
     best = min(keeping, key=lambda name: results.summary(method=name, metric="nll").mean)  # type: ignore[union-attr]
-    assert f"With {best} it says" in page.verdict
+    assert f"With {best} it says" in page.verdict, "of the fewest passes, if what takes fewer is surely worse"
     assert f"{best} has the lowest NLL" in page.verdict
     assert "The predicted class is unchanged on all 300 images of every split." in page.verdict
     exact = {e["value"] for e in page.all("data")}
@@ -261,6 +261,59 @@ def test_the_verdict_is_made_of_the_numbers(results: Results, page: Page) -> Non
 )
 def test_the_verdict_claims_no_more_than_the_numbers_do(values: dict[str, list[float]], said: str) -> None:
     assert said in Page(report(invented(values))).verdict
+
+
+def priced(values: dict[str, list[float]], passes: dict[str, float]) -> Results:
+    """Invented numbers of methods that run the network so often."""
+    seen = [
+        {"dataset": "d", "method": method, "keeps_class": True, "passes": float(count), "images": 100}
+        for method, count in passes.items()
+    ]
+    return invented(values, details=tuple(seen))
+
+
+FAR, NEAR, BEST = [0.50, 0.51, 0.52], [0.21, 0.19, 0.21], [0.20, 0.20, 0.20]
+
+
+@pytest.mark.parametrize(
+    ("values", "passes", "advised", "said"),
+    [
+        ({"vanilla": FAR, "t": NEAR, "v": BEST}, {"vanilla": 1, "t": 1, "v": 9}, "t", "v takes 9 passes an image and t 1:"),
+        (
+            {"vanilla": FAR, "t": FAR, "v": BEST},
+            {"vanilla": 1, "t": 1, "v": 9},
+            "v",
+            "what it takes more buys −0.3100 ± 0.0248",
+        ),
+        ({"vanilla": FAR, "s": NEAR, "v": BEST}, {"vanilla": 1, "s": 2.5, "v": 9}, "s", "9 passes an image and s 2.5:"),
+        ({"vanilla": NEAR, "v": BEST}, {"vanilla": 1, "v": 9}, None, "has a surely lower NLL: the model is best left as it is"),
+        ({"vanilla": FAR, "t": NEAR, "u": BEST}, {"vanilla": 1, "t": 1, "u": 1}, "u", "u has the lowest NLL"),
+    ],
+)
+def test_the_fewest_passes_that_are_not_surely_worse_are_recommended(
+    values: dict[str, list[float]], passes: dict[str, float], advised: str | None, said: str
+) -> None:
+    page = Page(report(priced(values, passes)))
+    tagged = [e["data-value"] for e in page.all("th", scope="row") if "recommended" in e["text"]]
+    assert tagged == ([] if advised is None else [advised])
+    assert said in page.verdict
+    rule = "Recommended is, of those that are not surely worse than the best, the one of the fewest passes."
+    assert (rule in page.verdict) == (len(set(passes.values())) > 1)
+
+
+def test_without_intervals_the_best_is_recommended_whatever_it_takes() -> None:
+    values, passes = {"vanilla": [0.3], "t": [0.21], "v": [0.2]}, {"vanilla": 1.0, "t": 1.0, "v": 9.0}
+    assert "With v " in Page(report(priced(values, passes))).verdict
+
+
+def test_a_small_reliability_diagram_stands_beside_the_verdict(results: Results, page: Page) -> None:
+    assert page.all("figure")[0]["data-chart"] == "s1/beside"
+    _, sets = page.data["charts"]["s1/beside"]
+    found = next(s for s in sets.values() if "method" in s["columns"])
+    names = [row[found["columns"].index("method")] for row in found["rows"]]
+    (section,) = sections_of(results)
+    assert set(names) == {"vanilla", section.contenders[section.advised or 0].label}
+    assert names.count("vanilla") == sum(n > 0 for n in results.details[0]["bins"]["counts"])
 
 
 def test_one_split_is_judged_by_its_images_and_never_without_intervals() -> None:
@@ -351,12 +404,18 @@ def test_a_thousand_classes_fit_on_a_page() -> None:
     logits = torch.randn(1200, 1000, generator=generator) * 4
     views = {"flip": logits[:, None] + torch.randn(1200, 1, 1000, generator=generator)}
     labels = torch.where(torch.rand(1200, generator=generator) < 0.7, logits.argmax(1), torch.zeros(1200).long())
-    record = Record(Predictions(logits, views), labels, {"classes": json.dumps([f"class {i}" for i in range(1000)])})
+    names = [f"n{i:08d} great white shark, man-eater, Carcharodon carcharias" for i in range(1000)]
+    record = Record(Predictions(logits, views), labels, {"classes": json.dumps(names)})
     methods = {"vanilla": {}, "m-atta": {"epochs": 2}}
     experiment = Experiment(name="e", dataset="d", fit="r", methods=methods, validation=(200,), splits=1)
     html = report(run(experiment, {"r": record}))
-    assert len(html.encode()) < 2_000_000
-    assert Page(html).data["sections"]["s1"]["classes"][999] == "class 999"
+    assert len(html.encode()) < 1_600_000
+    page = Page(html)
+    assert page.data["sections"]["s1"]["classes"] == names
+    folded = [e for e in page.all("details") if e.get("class") == "many"]
+    assert [e["text"].count("Carcharodon") for e in folded] == [1001], "the first in the line, all of them behind it"
+    (line,) = (e["text"] for e in page.all("summary") if "in all" in e["text"])
+    assert line == f"{names[0]} · … (1000 in all)"
 
 
 def test_a_number_that_is_none_is_shown_as_such() -> None:

@@ -76,7 +76,7 @@ def calibrate(
     try:
         path = classifier.save(output)
     finally:
-        tell(str(classifier.summary))
+        tell(str(classifier.summary), folded=True)
     say_written(classifier=path)
 
 

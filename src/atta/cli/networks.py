@@ -109,7 +109,8 @@ def collect(
 
             images = shifted(images, shift)
         network, about = read_model(model)
-    arranged = {"shuffle": shuffled_by, "rows": rows, "shift": shift}
+    folder = str(Path(dataset).absolute()) if source.data is None and Path(dataset).is_dir() else None
+    arranged = {"shuffle": shuffled_by, "rows": rows, "shift": shift, "folder": folder}
     with beside(output) as shards, resumable(shards):
         record = run(
             network,

@@ -35,6 +35,14 @@ ModelArgument = Annotated[str, typer.Argument(help="What `atta train` wrote, an 
 Rows = Annotated[str | None, typer.Option(metavar="FROM:TO", help="Use only these rows of the record, such as 0:1000 or 1000:")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated.")]
 Report = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Also write an HTML page that opens anywhere.")]
+Pictured = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--images",
+        metavar="[NAME=]FOLDER|no",
+        help="Where the images of the most changed lie, for the page's thumbnails; found again where the record remembers.",
+    ),
+]
 Intervals = Annotated[
     bool,
     typer.Option("--intervals", help="Also print how sure each number is, and each difference to vanilla on the same images."),

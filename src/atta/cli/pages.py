@@ -7,7 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from atta.cli.options import Pictured
 from atta.cli.terminal import say_written, tell
+from atta.errors import InputError
 from atta.results.rows import Results
 
 
@@ -15,9 +17,12 @@ def report(
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="What compare --json, run -o or reproduce wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="What stands above it.")] = "",
+    images: Pictured = None,
 ) -> None:
     """Turn results into one HTML page that opens offline, for people who were not there."""
-    say_written(report=write_page(Results.load(results), output, title=title))
+    found = Results.load(results)
+    shown = read_images(images, list(found.names("dataset")), output)
+    say_written(report=write_page(found, output, title=title, images=shown))
 
 
 def figure(
@@ -54,12 +59,43 @@ def figure(
     tell(f"figure: {picture(chart, output)}")
 
 
-def write_page(results: Results, path: Path | None, *, title: str = "", pictures: Any = None) -> Path | None:
-    """Write the report, if one is asked for, and give where it is."""
+def write_page(
+    results: Results, path: Path | None, *, title: str = "", images: Any = None, pictures: Any = None
+) -> Path | None:
+    """Write the report, if one is asked for, and give where it is; `images` are what `read_images` gives."""
     if path is None:
         return None
     from atta.paper.comparison import paper_tables
     from atta.report.page import write_report
 
     tables = paper_tables(results)
-    return write_report(results, path, title=title, pictures=pictures, tables=tables)
+    return write_report(results, path, title=title, images=images, pictures=pictures, tables=tables)
+
+
+def read_images(typed: list[str] | None, datasets: list[str], page: Path | None) -> Any:
+    """The images that were named for a page: folders, saved sets, or datasets by name; False for no."""
+    if not typed:
+        return None
+    if page is None:
+        raise InputError(f"--images are for the page: expected --report FILE as well, got --images {typed[0]} alone")
+    if typed == ["no"]:
+        return False
+    found: dict[str, Any] = {}
+    for text in typed:
+        name, equals, place = text.partition("=")
+        if not equals or name not in datasets:
+            if len(datasets) > 1:
+                several = ", ".join(datasets)
+                raise InputError(f"--images: there are several datasets, expected NAME=FOLDER of {several}, got {text}")
+            name, place = datasets[0], text
+        found[name] = Path(place) if Path(place).exists() else _dataset(place)
+    return found
+
+
+def _dataset(name: str) -> Any:
+    from atta.images.datasets import load
+
+    try:
+        return load(name, "test")
+    except InputError as error:
+        raise InputError(f"--images: there is no folder {name}, nor such a dataset: {error}") from None

@@ -16,6 +16,7 @@ from atta.cli.options import (
     Intervals,
     Json,
     OwnModel,
+    Pictured,
     RecordArgument,
     Report,
     Rows,
@@ -24,7 +25,7 @@ from atta.cli.options import (
     Source,
     grouped,
 )
-from atta.cli.pages import write_page
+from atta.cli.pages import read_images, write_page
 from atta.cli.terminal import bar, err, formatted, say, say_written, show, tell, waiting, write_numbers
 from atta.errors import Advice, InputError
 from atta.results.rows import Results, Row
@@ -57,6 +58,7 @@ def compare(
     ] = None,
     json_file: Json = None,
     report_file: Report = None,
+    images: Pictured = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, to paste into a document.")] = False,
     intervals: Intervals = False,
 ) -> None:
@@ -66,13 +68,14 @@ def compare(
     width of the 95 % interval of the mean. ✓ and ✗ are surely better or worse than vanilla: the interval of the
     difference, by the bootstrap over the test images, excludes 0.
     """
+    shown = read_images(images, [Path(name).stem for name in records], report_file)
     results = run_comparison(records, methods, validation=validation, splits=splits, fit=fit, cost=report_file is not None)
     from atta.experiments.tables import interval_table  # now that torch is there: mistakes need not wait for it
 
     write = formatted("markdown" if markdown else "table")
     try:
         numbers = write_numbers(json_file, results.to_json())
-        page = write_page(results, report_file)
+        page = write_page(results, report_file, images=shown)
     finally:  # what cannot be written is still shown
         for name in results.names("dataset"):
             write(comparison_table(results, name))

@@ -6,16 +6,18 @@ encoding has no letter for is replaced, and an output that is closed or full is 
 
 import codecs
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import StringIO
-from itertools import count
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -29,9 +31,10 @@ out = Console(width=None if _WIDE else 160)  # a pipe must not cut numbers off
 err = Console(stderr=True)
 
 
-def tell(answer: str, **style: Any) -> None:
-    """Give an answer, a line however long."""
-    out.print(readable(answer), soft_wrap=True, markup=False, highlight=False, emoji=False, **style)
+def tell(answer: str, *, folded: bool = False, **style: Any) -> None:
+    """Give an answer, a line however long; `folded` breaks it between words where a terminal is narrower."""
+    wide = not (folded and _WIDE)
+    out.print(readable(answer), soft_wrap=wide, markup=False, highlight=False, emoji=False, **style)
 
 
 def say(line: str) -> None:
@@ -65,19 +68,92 @@ def fail(sentence: str) -> None:
 
 
 def show(table: Table) -> None:
-    """Print a table, the best cells bold, and below it what its marks say."""
-    rich = RichTable(title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
-    rich.title = Text(readable(table.title))
-    for j, name in enumerate(table.header):
-        rich.add_column(Text(readable(name)), justify="right" if table.is_numeric(j) else "left", no_wrap=j == 0)
-    for i, row in enumerate(table.cells):
-        styles = ("bold green" if (i, j) in table.best else "" for j in range(len(row)))
-        rich.add_row(*(Text(readable(table.shown(i, j)), style=style) for j, style in enumerate(styles)))
-    out.print()
-    out.print(rich)
+    """Print a table, the best cells bold, and below it what its marks say.
+
+    Numbers are never cut or folded: what does not fit the width stands in blocks of columns, one below the other.
+    """
+    heads = list(map(readable, table.header))
+    cells = [[readable(table.shown(i, j)) for j in range(len(row))] for i, row in enumerate(table.cells)]
+    title = Text(readable(table.title))
+    for widths in _blocks(table, heads, cells):
+        rich = RichTable(title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+        rich.title, title = title, Text()
+        for j, width in widths.items():
+            side: JustifyMethod = "right" if table.is_numeric(j) else "left"
+            rich.add_column(Text("\n".join(_folded(heads[j], width))), justify=side, width=width, overflow="fold")
+        for i, row in enumerate(cells):
+            rich.add_row(*(Text(row[j], style="bold green" if (i, j) in table.best else "") for j in widths))
+        out.print()
+        out.print(rich)
     if table.legend:
         out.print(table.legend, style="dim", markup=False, highlight=False)
     out.print()
+
+
+GAP = 2  # between columns
+WORDS = 24  # letters of what is said in a cell that stand in a line, at least
+
+
+def _blocks(table: Table, heads: list[str], cells: list[list[str]]) -> list[dict[int, int]]:
+    """The columns that stand beside each other with their widths; what names the lines stands at the head of each block."""
+    whole = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
+    if sum(whole) + GAP * (len(whole) - 1) <= out.width:
+        return [dict(enumerate(whole))]
+    ways = [_least(table, heads, cells, out.width // part) for part in (3, 4)]
+    columns, least = min(((_dealt(table, least), least) for least in ways), key=lambda way: len(way[0]))
+    return [_widened(block, least, whole) for block in columns]
+
+
+def _dealt(table: Table, least: list[int]) -> list[list[int]]:
+    named = list(takewhile(lambda j: not table.is_numeric(j), range(len(least))))
+    stub = named if sum(least[j] + GAP for j in named) <= out.width * 2 // 3 else [0]
+    blocks = [list(stub)]
+    for j in range(len(stub), len(least)):
+        if len(blocks[-1]) > len(stub) and sum(least[i] + GAP for i in blocks[-1]) + least[j] > out.width:
+            blocks.append(list(stub))
+        blocks[-1].append(j)
+    return blocks
+
+
+def _least(table: Table, heads: list[str], cells: list[list[str]], name: int) -> list[int]:
+    """The least width of each column: all of a number, a few words of what is said, `name` letters of what names a line.
+
+    What is short, as "0.12 to 0.34" is, breaks once at most.
+    """
+    found = []
+    for j, head in enumerate(heads):
+        column = [row[j] for row in cells]
+        words = max((cell_len(word) for text in column for word in text.split()), default=0)
+        longest = max(map(cell_len, column), default=0)
+        said = WORDS if longest > WORDS else max(words, longest // 2 + 1)
+        inside = longest if table.is_numeric(j) else said if j else min(longest, name)
+        found.append(min(out.width, max(inside, *(cell_len(part.rstrip()) for part in ("", *_parts(head))))))
+    return found
+
+
+def _widened(columns: list[int], least: list[int], whole: list[int]) -> dict[int, int]:
+    """Give the room that is left to those that lack the least of being whole, first."""
+    widths = {j: least[j] for j in columns}
+    left = out.width - sum(widths.values()) - GAP * (len(columns) - 1)
+    for j in sorted(columns, key=lambda j: whole[j] - least[j]):
+        more = max(0, min(whole[j] - least[j], left))
+        widths[j], left = widths[j] + more, left - more
+    return widths
+
+
+def _parts(head: str) -> list[str]:
+    """Where the name of a column may be broken: after a space or an underscore."""
+    return re.findall(r"[^ _]*[ _]+|[^ _]+", head)
+
+
+def _folded(head: str, width: int) -> list[str]:
+    """The name of a column in lines of that width."""
+    lines = [""]
+    for part in _parts(head):
+        if lines[-1] and cell_len(lines[-1] + part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return [line.rstrip() for line in lines]
 
 
 def formatted(style: str) -> Callable[[Table], None]:

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeGuard, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from atta.collection.shards import Shard, Shards, fingerprint, mark
 from atta.collection.trial import as_device, check_labels, check_names, running, try_out, without_bad
 from atta.errors import InputError, suggest
 from atta.files import locked
+from atta.images.again import FILES, FOLDER, digest_of
 from atta.images.labels import Truth, truth_of
 from atta.images.layouts import by_file_name, folder_of_images
 from atta.images.preprocessing import Preprocess
@@ -134,6 +135,7 @@ def collect(
     refuse_unknown("collect", execution, [*Execution.__annotations__])
     wanted, seed = None if preprocess is None else Preprocess.of(preprocess), as_seed(seed)
     check_names(class_names)
+    known = dict(origin or {}) | ({FOLDER: str(Path(images).absolute())} if _is_folder(images) else {})
     images, mixed_by = mixed(images, labels, shuffle)
     policy, source = Policy.parse(policy), as_source(images, channels, wanted)
     network = as_logits(normalised(model, wanted))
@@ -155,7 +157,9 @@ def collect(
         )
     work = _Work(network, source, truth, seed, draws, progress, execution)
     done = work.run(Policy((*policy.terms, *rehearsed(asked).terms)), shards, logits=logits)
-    record = done.record(_origin(network, source, policy, truth.classes, seed, draws) | mixed_by | dict(origin or {}))
+    if FOLDER in known and source.files:
+        known[FILES] = digest_of(source.files, known[FOLDER])
+    record = done.record(_origin(network, source, policy, truth.classes, seed, draws) | mixed_by | known)
     record = _climbed(work, record, shards) if climbing else record
     if checks:
         look_over(record)
@@ -251,7 +255,7 @@ def mixed(images: object, labels: object, shuffle: int | bool | None) -> tuple[o
     if shuffle is False or (labels is not None and not isinstance(labels, str | Path)):
         return images, {}
     seed = int(shuffle or 0)
-    if isinstance(images, str | Path) and Path(images).is_dir():
+    if _is_folder(images):
         found = folder_of_images(Path(images))
         if found.labels is None and labels is None and shuffle is None:
             return images, {}  # whoever has no labels goes by the names of the files
@@ -259,6 +263,10 @@ def mixed(images: object, labels: object, shuffle: int | bool | None) -> tuple[o
     if shuffle is not None and isinstance(images, ImageSet):
         return arrange(images, shuffle=seed), {"shuffle": str(seed)}
     return images, {}
+
+
+def _is_folder(images: object) -> TypeGuard[str | Path]:
+    return isinstance(images, str | Path) and Path(images).is_dir()
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) -> None:

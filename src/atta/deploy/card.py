@@ -14,6 +14,7 @@ from atta.images.preprocessing import Preprocess
 from atta.results.words import metric_name
 
 PICTURE = "reliability.png"
+FEW = 10  # classes that are named in a line
 MARKUP = set("<>&`*[]!|#~\\")  # what HTML and Markdown give a meaning to
 BIBTEX = """\
 @article{conde2023approaching,
@@ -78,7 +79,7 @@ def _what(about: About) -> str:
         lines.append(f"- photographs, before: {Preprocess.of(preprocess)}; `predict_proba` on files does it")
     if summary is not None:
         lines.append(f"- passes of the network an image: {summary['passes']:.3g}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_all(about["class_names"])])
 
 
 def _use(about: About, repo_id: str) -> str:
@@ -150,7 +151,15 @@ def _inner(model: Mapping[str, Any]) -> Mapping[str, Any]:
 def _some(names: list[str]) -> str:
     if not names:
         return ""
-    return f" ({', '.join(map(_plain, names[:10]))}{', …' if len(names) > 10 else ''})"
+    return f" ({' · '.join(map(_plain, names[:FEW]))}{' · …' if len(names) > FEW else ''})"
+
+
+def _all(names: list[str]) -> list[str]:
+    """Every class with its number, where there are more than a line holds: folded, for those who look for one."""
+    if len(names) <= FEW:
+        return []
+    every = " · ".join(f"{i} {_plain(name)}" for i, name in enumerate(names))
+    return ["", f"<details><summary>All {len(names)} classes</summary>", "", every, "", "</details>"]
 
 
 def _plain(name: str) -> str:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from textwrap import wrap
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from atta.types import Labels, Probs
 
 SHOWN = ("brier", "ece", "nll")
 RIVALS = ("", "Brier of the top label", "NLL", "ECE", "passes")
+NAME = 30  # letters of a method and its policy in a line: with the numbers, 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +144,15 @@ def _rivals(calibrator: Calibrator, policy: Policy, record: Record, measured: Ma
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines, the first column to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    cells = ([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))] for row in rows)
-    return ["  ".join(row).rstrip() for row in cells]
+    """Rows as lines of a terminal's width, the first column to the left and in as many lines as it takes."""
+    names = [wrap(row[0], NAME) or [""] for row in rows]
+    first = max(len(line) for lines in names for line in lines)
+    widths = [max(map(len, column)) for column in zip(*(row[1:] for row in rows), strict=True)]
+    found = []
+    for (name, *more), row in zip(names, rows, strict=True):
+        found.append("  ".join([name.ljust(first), *(cell.rjust(w) for cell, w in zip(row[1:], widths, strict=True))]).rstrip())
+        found += more
+    return found
 
 
 def mean_passes(calibrator: Calibrator, predictions: Predictions) -> float:

@@ -171,7 +171,10 @@ def _about(experiment: Experiment, fits: Fits) -> dict[str, Any]:
         "atta": __version__,
         "torch": torch.__version__,
         "experiments": {experiment.name: experiment.about()},
-        "records": {name: {"sha256": fits.fingerprint(name), **fits.records[name].origin} for name in used},
+        "records": {
+            name: {"sha256": fits.fingerprint(name), **fits.records[name].origin, "images": len(fits.records[name])}
+            for name in used
+        },
         "methods": {experiment.name: {label: described(experiment.method(label)) for label in experiment.methods}},
         "bootstrap": {"resamples": RESAMPLES, "confidence": CONFIDENCE},
     }
@@ -235,7 +238,11 @@ class Bench:
 
     def details(self, fit: Fit) -> dict[str, Any]:
         """What a report shows of the calibrator."""
-        return details(self.fits[fit], self._test(fit).images, class_names(self.fits.records[self.experiment.fit]))
+        test = self._test(fit)
+        found = details(self.fits[fit], test.images, class_names(self.fits.records[self.experiment.fit]))
+        for one in found["changed"]:  # where it stands in its record, for whoever has the images
+            one["image"] = one["row"] if test.rows is None else int(test.rows[one["row"]])
+        return found
 
     def named(self, fit: Fit) -> str:
         """What the tables call the policy of a fit."""

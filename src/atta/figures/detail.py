@@ -12,6 +12,7 @@ from atta.figures.theme import ORANGE, PURPLE, SKY, VERMILION, alt, finished
 from atta.metrics.binning import wilson
 
 LABELLED = 40  # classes that have their names on an axis
+SHORT = 20  # letters of a class's name where there are many
 WRITTEN = 12  # classes that have their weights in the cells
 
 
@@ -72,6 +73,8 @@ def weights_panel(detail: Detail, title: str, width: Width | None = None) -> Any
     views = _views(detail)
     classes = len(views["weights"][0]) if views["weights"] else 0
     names = ["all classes"] if classes == 1 else parts.class_names(detail, classes)
+    if classes > LABELLED:  # each name stands in the data once a kind of view, and a thousand of them may be long
+        names = [f"{i} {name[:SHORT]}" for i, name in enumerate(names)]
     data = [
         {"kind": kind, "class": name, "weight": weight}
         for kind, row in zip(views["kinds"], views["weights"], strict=True)

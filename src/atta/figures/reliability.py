@@ -8,7 +8,7 @@ from typing import Any
 from atta.errors import InputError
 from atta.figures import parts
 from atta.figures.parts import OVER, UNDER, Datum, Detail
-from atta.figures.theme import ORANGE, PURPLE, SKY, alt, finished
+from atta.figures.theme import BLUE, GREY, ORANGE, PURPLE, SKY, alt, finished
 from atta.metrics.binning import reliability_bins
 from atta.metrics.per_image import Array, LabelArray, validate
 from atta.metrics.scores import evaluate
@@ -127,6 +127,49 @@ reliability_of = parts.of_detail(diagram)
 """The diagram of a detail."""
 
 
+def overlaid(looked: Mapping[str, Detail], *, title: str = "", width: int = 230, dark: bool = False) -> alt.TopLevelMixin:
+    """Draw the accuracy at each confidence of one or two methods as lines in one small diagram: before in grey, then after.
+
+    A dot is the larger the more images it stands for.
+    """
+    names = list(looked)
+    bins = {name: _bins(detail["bins"]) for name, detail in looked.items()}
+    data = [{"method": name, **one} for name, found in bins.items() for one in found]
+    sums = {name: sum(d["images"] * abs(d["gap"]) for d in found) / looked[name]["images"] for name, found in bins.items()}
+    said = "ECE " + " → ".join(f"{ece:.4f}" for ece in sums.values())
+    colours = [GREY, BLUE][-len(names) :]
+    key = alt.Legend(orient="top", title=None, offset=4, symbolOpacity=1)
+    colour = alt.Color("method:N", scale=alt.Scale(domain=names, range=colours), legend=key)
+    base = alt.Chart(parts.inline(data)).encode(x=parts.unit(alt.X, "confidence", "confidence"), color=colour)
+    tips = parts.tooltips(
+        ("method", "method"),
+        ("range", "confidence in"),
+        ("images", "images", ",d"),
+        ("confidence", "mean confidence", ".4f"),
+        ("accuracy", "accuracy", ".4f"),
+        ("interval", "its 95 % interval"),
+    )
+    y = parts.unit(alt.Y, "accuracy", "accuracy")
+    whiskers = base.mark_rule(opacity=0.45).encode(y="low:Q", y2="high")
+    many = alt.Size("images:Q", scale=alt.Scale(range=[12, 150], domainMin=0), legend=None)
+    dots = base.mark_point(filled=True, opacity=1).encode(
+        y=y, size=many, shape=alt.Shape("method:N", legend=None), tooltip=tips
+    )
+    chart = alt.layer(_diagonal(), whiskers, base.mark_line(strokeWidth=1.5).encode(y=y), dots).properties(
+        width=width,
+        height=width,
+        title=parts.heading(title, [said], width),
+        description=f"Accuracy at each confidence of {' and '.join(names)}: {said}. On the dashed line they are equal.",
+    )
+    return finished(chart, dark)
+
+
+def _diagonal() -> Any:
+    """Where confidence and accuracy are equal."""
+    ends = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
+    return alt.Chart(parts.inline(ends)).mark_line(style="diagonal").encode(x="x:Q", y="y:Q")
+
+
 def _bins(found: Mapping[str, Any]) -> list[Datum]:
     """The bins that have images, and what is said of each."""
     return [
@@ -155,10 +198,8 @@ def _gaps(base: alt.Chart, tips: list[alt.Tooltip], apart: int) -> Any:
         fill = alt.Color(f"{field}:N", scale=colour, legend=key)
         return base.mark_rect().encode(**span, y=parts.unit(alt.Y, "accuracy", "accuracy"), y2=to, color=fill)
 
-    ends = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
-    diagonal = alt.Chart(parts.inline(ends)).mark_line(style="diagonal").encode(x="x:Q", y="y:Q")
     middle = base.encode(x="confidence:Q")
     whiskers = middle.mark_rule(style="whisker").encode(y="low:Q", y2="high")
     dots = middle.mark_point(style="dot").encode(y="accuracy:Q")
     hover = base.mark_rect(opacity=0).encode(**span, y=alt.datum(0), y2=alt.datum(1), tooltip=tips)
-    return alt.layer(area("bar", alt.datum(0)), area("sense", "confidence"), diagonal, whiskers, dots, hover)
+    return alt.layer(area("bar", alt.datum(0)), area("sense", "confidence"), _diagonal(), whiskers, dots, hover)

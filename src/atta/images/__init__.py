@@ -12,4 +12,5 @@ layouts      how datasets lie on disk, a function each. The one place where the 
 datasets     datasets by name: `load("cifar10", "test")`
 sources      arrays, sets, torch datasets, loaders, tables and folders, all read alike
 parts        some of the images of a source
+again        the images of a record, found again in their order
 """

@@ -23,6 +23,7 @@ def part_of(source: Source, rows: Tensor) -> Source:
         items = _PickedItems(source.items, numbers)
         found = ItemSource(items, source.channels, source.dataset, labels, places, where=lambda i: source.where(numbers[i]))
         found.shape, found.classes, found.preprocess = source.shape, source.classes, source.preprocess
+        found.files = None if source.files is None else [source.files[number] for number in numbers]
         return found
     return PartSource(source, numbers, labels)
 

@@ -308,8 +308,26 @@ def data_uri(image: Tensor) -> str:
     """One image, bytes or floats in [0, 1], as a PNG inside a text, for a page that is one file."""
     from base64 import b64encode
 
-    pixels = image if image.dtype == torch.uint8 else (image.clamp(0, 1) * 255).round().byte()
-    return "data:image/png;base64," + b64encode(_png(pixels)).decode()
+    return "data:image/png;base64," + b64encode(_png(_bytes(image))).decode()
+
+
+def thumbnail(image: Tensor, side: int = 96) -> str:
+    """One image, bytes or floats in [0, 1], as a small JPEG inside a text: no edge is longer than `side`."""
+    from base64 import b64encode
+
+    from PIL import Image
+
+    with Image.open(io.BytesIO(_png(_bytes(image)))) as small:
+        small.thumbnail((side, side))
+        buffer = io.BytesIO()
+        small.save(buffer, "JPEG", quality=80)
+    return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
+
+
+def _bytes(image: Tensor) -> Pixels:
+    if image.ndim != 3 or image.shape[0] not in (1, 3):
+        raise InputError(f"expected an image of 1 or 3 channels to show, got the shape {tuple(image.shape)}")
+    return image if image.dtype == torch.uint8 else (image.clamp(0, 1) * 255).round().byte()
 
 
 def _png(pixels: Pixels) -> bytes:

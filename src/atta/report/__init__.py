@@ -3,5 +3,6 @@
 page        `report` and `write_report`: the page from results and from tables that are handed in; its charts
 sections    what the page compares: one section an experiment and dataset, its lines and their differences. No HTML
 verdict     a section in plain words
+thumbnails  pictures of the images that changed the most, where those can be had
 templates/  the page itself
 """

@@ -23,10 +23,12 @@ from atta import __version__
 from atta.errors import InputError, require
 from atta.figures.comparison import cost, entropy, ranking, sizes
 from atta.figures.detail import confidence_histogram, per_class, shares, weights
-from atta.figures.reliability import reliability_of
+from atta.figures.reliability import overlaid, reliability_of
 from atta.figures.theme import theme, unchecked
 from atta.files import whole_file
+from atta.html import listed, shortened
 from atta.report.sections import CRITERIA, WORDS, Line, Section, packed, sections_of
+from atta.report.thumbnails import thumbnails
 from atta.results.rows import Results, finite
 from atta.results.table import Table
 from atta.results.words import SENSE, digits, metric_name
@@ -55,19 +57,30 @@ class Tables:
     published: Sequence[Table] = ()
 
 
-def report(results: Results, *, title: str = "", pictures: Pictures | None = None, tables: Tables | None = None) -> str:
+def report(
+    results: Results,
+    *,
+    title: str = "",
+    images: Any = None,
+    pictures: Pictures | None = None,
+    tables: Tables | None = None,
+) -> str:
     """Write results as one self-contained HTML page; the same results make the same page.
 
-    `pictures` are thumbnails for the images whose confidence changed the most, whose rows are in `results.details`.
+    `images` are the dataset's, or {dataset: images}, as they were given to `collect`: the page shows those whose confidence
+    changed the most, as small pictures. Where the record remembers its folder they are found there; `images=False` leaves them
+    out. `pictures` are such pictures, ready made, by dataset and row in `results.details`.
     """
     if not results.rows:
         raise InputError("there are no rows to report")
     sections = sections_of(results)
+    thumbs, notes = thumbnails(results, sections, images)
     charts = Charts(sections)
     data = {
         **charts.data(),
         "sections": {section.id: section.data(charts.shown[section.id]) for section in sections},
         "pictures": _pictures(pictures or {}, sections),
+        "thumbs": thumbs,
         "words": WORDS,
     }
     tables = tables or Tables()
@@ -76,6 +89,7 @@ def report(results: Results, *, title: str = "", pictures: Pictures | None = Non
         title=title or "Calibration report",
         sections=sections,
         charts=charts,
+        notes=notes,
         claims=tables.claims,
         published=tables.published,
         about=results.about,
@@ -184,6 +198,9 @@ def _of_all(section: Section) -> dict[str, Callable[[], Any]]:
     several = len(section.contenders) > 1
     counts = {row.validation for row in section.rows}
     found: dict[str, Callable[[], Any]] = {}
+    looked = {one.label: one.detail for one in (section.contenders[i] for i in (section.baseline, section.chosen))}
+    if all(detail.get("bins") for detail in looked.values()):
+        found["beside"] = lambda: overlaid(looked, title="How often it is right")
     if len(counts) > 1:
         wanted = [metric for metric in section.metrics if metric in CRITERIA]
         found["sizes"] = lambda: sizes(section.rows, wanted)
@@ -268,5 +285,7 @@ def _environment() -> Environment:
         "better": SENSE.get,
         "tight": lambda text: Markup(re.sub(r"\s*\n\s*", "\n", text)),
         "digits": digits,
+        "listed": listed,
+        "shortened": shortened,
     }
     return environment

@@ -17,7 +17,7 @@ from typing import Any
 from atta.results.contenders import Bounds, Contender, bounds, contender, judged, labels, relabelled
 from atta.results.rows import Interval, Results, Row
 from atta.results.table import Summary, Table, pivot
-from atta.results.words import BASELINE, BETTER, CLASS_CHANGES, COST, DIGITS, ENTROPIES, FITTED, SENSE, dataset_name
+from atta.results.words import BASELINE, BETTER, CLASS_CHANGES, COST, DIGITS, ENTROPIES, FITTED, REST, SENSE, dataset_name
 
 LABELLED = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy")
 UNLABELLED = tuple(ENTROPIES)
@@ -211,15 +211,36 @@ class Section:
         return sorted((i for i, mean in means.items() if not math.isnan(mean)), key=means.__getitem__)
 
     @property
+    def tested(self) -> str:
+        """The name of the record that was tested on."""
+        test = self.experiment.get("test", REST)
+        return str(self.experiment.get("fit", self.dataset) if test in (REST, FITTED) else test)
+
+    @property
     def fitted(self) -> bool:
         """Whether it was tested on the images it was fitted on, of which nothing follows for others."""
         return self.experiment.get("test") == FITTED
 
+    @cached_property
+    def advised(self) -> int | None:
+        """Of those that are not surely worse than the best, the one of the fewest passes, and of several the best of them.
+
+        Where nothing is known of passes, or of how sure a difference is, that is the best itself.
+        """
+        if not self.ranked:
+            return None
+        best = self.contenders[self.ranked[0]]
+        near = [i for i in self.ranked[1:] if best.passes and self.contenders[i].passes and self._as_good(i, best)]
+        return min((self.ranked[0], *near), key=lambda i: self.contenders[i].passes or math.inf)
+
+    def _as_good(self, i: int, best: Line) -> bool:
+        found = Difference.between(self.contenders[i], best, self.criterion or "")
+        return found is not None and found.better is not None and found.better >= 0
+
     @property
     def recommended(self) -> int | None:
-        """The best of several that keep the class, unless that is the model as it is."""
-        best = self.ranked[0] if len(self.ranked) > 1 else None
-        return None if best == self.vanilla or self.fitted else best
+        """What is advised among several that keep the class, unless that is the model as it is."""
+        return None if len(self.ranked) < 2 or self.advised == self.vanilla or self.fitted else self.advised
 
     @property
     def costs(self) -> bool:
@@ -234,7 +255,8 @@ class Section:
     @property
     def chosen(self) -> int:
         """What stands beside the baseline at first: the recommended method, or what comes closest to one."""
-        others = [i for i in (*self.ranked, len(self.contenders) - 1) if i != self.baseline]
+        wanted = (self.advised, *self.ranked, len(self.contenders) - 1)
+        others = [i for i in wanted if i is not None and i != self.baseline]
         return others[0] if others else self.baseline
 
     @cached_property
@@ -312,6 +334,7 @@ class Section:
             "changed": {i: packed(self.contenders[i].detail.get("changed") or ()) for i in shown},
             "classes": names,
             "dataset": self.dataset,
+            "record": self.tested,
         }
 
 

@@ -23,10 +23,10 @@ def verdict(section: Section) -> list[Markup]:
 
 def short(section: Section) -> Markup | None:
     """The verdict in a line of the contents."""
-    if not section.ranked or not section.criterion:
+    if section.advised is None or not section.criterion:
         return None
-    best = section.contenders[section.ranked[0]]
-    return _say("{}, {} {}", best.label, metric_name(section.criterion), exact(best.mean(section.criterion)))
+    one = section.contenders[section.advised]
+    return _say("{}, {} {}", one.label, metric_name(section.criterion), exact(one.mean(section.criterion)))
 
 
 def _what_and_why(section: Section) -> tuple[list[Markup], list[Markup]]:
@@ -35,17 +35,18 @@ def _what_and_why(section: Section) -> tuple[list[Markup], list[Markup]]:
         return list(_without_labels(section)), []
     vanilla = None if section.vanilla is None else section.contenders[section.vanilla]
     best = section.contenders[section.ranked[0]] if section.ranked else None
+    advised = None if section.advised is None else section.contenders[section.advised]
     what, why = list(_as_it_is(section, vanilla)), list[Markup]()
-    if best is None:
+    if best is None or advised is None:
         what.append(_say("None of the methods here is known to keep the predicted class, so none is recommended."))
     elif len(section.ranked) == 1:
         what.append(_alone(section, best))
-    elif best is vanilla:
+    elif advised is vanilla:
         what.append(_nothing_helps(section))
-        why.append(_lowest(section, best))
+        why += [_lowest(section, best), *_cost(section, best, advised)]
     else:
-        reasons = [_lowest(section, best), *_cost(section, best)]
-        what, why = (what + list(_helps(section, vanilla, best)), reasons) if vanilla else (reasons, what)
+        reasons = [_lowest(section, best), *_cost(section, best, advised)]
+        what, why = (what + list(_helps(section, vanilla, advised)), reasons) if vanilla else (reasons, what)
     if section.fitted:
         what.append(_say("These are the images that it was fitted on: of others this says nothing."))
     if section.splits == 1 and len(section.contenders) > 1 and not section.intervals:
@@ -103,6 +104,9 @@ def _alone(section: Section, best: Line) -> Markup:
 
 def _nothing_helps(section: Section) -> Markup:
     others = len(section.ranked) - 1
+    if section.ranked[0] != section.vanilla:
+        sentence = "No method that keeps the predicted class has a surely lower {}: the model is best left as it is."
+        return _say(sentence, metric_name(section.criterion or ""))
     who = "The one other method that keeps" if others == 1 else f"None of the {others} other methods that keep"
     has = "has no" if others == 1 else "has a"
     called = metric_name(section.criterion or "")
@@ -129,13 +133,27 @@ def _lowest(section: Section, best: Line) -> Markup:
     return why + _say("; next is {}, {} ({}).", _name(second), how, signed(found))
 
 
-def _cost(section: Section, best: Line) -> Iterator[Markup]:
-    if best.passes is None or best.passes == 1:
+def _cost(section: Section, best: Line, advised: Line) -> Iterator[Markup]:
+    """What passes buy, and the rule of the recommendation, where passes differ."""
+    known = {section.contenders[i].passes for i in section.ranked} - {None}
+    if best.passes is None or len(known) < 2:
         return
-    cheap = next((section.contenders[i] for i in section.ranked if section.contenders[i].passes == 1), None)
-    number = cheap and exact(cheap.mean(section.criterion or ""))
-    other = _say("; of those that need 1 pass {} is best ({})", _name(cheap), number) if cheap else ""
-    yield _say("It runs the network {} times an image{}.", f"{best.passes:g}", other)
+    criterion = section.criterion or ""
+    if advised is not best:
+        found = Difference.between(best, advised, criterion)
+        yield _say(
+            "{} takes {:g} passes an image and {} {:g}: what it takes more would buy {} in {}, which may be nothing.",
+            *(_name(best), best.passes, _name(advised), advised.passes),
+            *("" if found is None else signed(found), metric_name(criterion)),
+        )
+    elif best.passes > 1:
+        cheap = next((section.contenders[i] for i in section.ranked if section.contenders[i].passes == 1), None)
+        found = Difference.between(best, cheap, criterion) if cheap else None
+        number = cheap and exact(cheap.mean(criterion))
+        other = _say("; of those that need 1 pass {} is best ({})", _name(cheap), number) if cheap else ""
+        buys = _say(", and what it takes more buys {}", signed(found)) if found and found.better == 1 else ""
+        yield _say("{} runs the network {:g} times an image{}{}.", _name(best), best.passes, other, buys)
+    yield _say("Recommended is, of those that are not surely worse than the best, the one of the fewest passes.")
 
 
 def _without_labels(section: Section) -> Iterator[Markup]:
@@ -158,7 +176,8 @@ def _without_labels(section: Section) -> Iterator[Markup]:
 def _change(metric: str, before: Line, after: Line) -> Markup:
     was, now = before.mean(metric), after.mean(metric)
     verb = "falls" if now < was else "rises"
-    part = _say(" ({})", exact((now - was) / was, text=f"{100 * (now - was) / was:+.0f} %")) if was else ""
+    step = (now - was) / was if was else 0.0
+    part = _say(" ({})", exact(step, text=f"{100 * step:+.{int(abs(step) < 0.01)}f} %")) if was else ""
     return _say("the {} {} from {} to {}{}", metric_name(metric), verb, exact(was), exact(now), part)
 
 

@@ -97,23 +97,29 @@
 
   const percent = (value) => (100 * value).toFixed(1) + " %";
   const showChanged = (box) => {
-    const {changed, classes, dataset} = data.sections[box.dataset.changed];
+    const {changed, classes, dataset, record} = data.sections[box.dataset.changed];
     const rows = changed[chosen(box.dataset.pane).value];
     const name = (label) => label === null ? "–" : classes ? classes[label] : String(label);
     const images = rows ? records(rows) : [];
-    const pictured = images.some(({row}) => `${dataset}/${row}` in data.pictures);
-    const heads = [...(pictured ? ["image and views"] : []), "row", "predicted", "label", "before", "after"];
-    const body = images.map(({row, predicted, label, before, after}) => {
-      const views = Object.entries(data.pictures[`${dataset}/${row}`] ?? {});
+    const seen = ({row, image}) => {
+      const thumb = data.thumbs[`${record}/${image}`];
+      return data.pictures[`${dataset}/${row}`] ?? (thumb ? {image: thumb} : {});
+    };
+    const pictured = images.some((one) => Object.keys(seen(one)).length);
+    const heads = [...(pictured ? ["image"] : []), "row", "confidence", "predicted", "label"];
+    const named = (text) => made("span", text, {class: "name", title: text});
+    const body = images.map((one) => {
+      const {row, predicted, label, before, after} = one;
+      const views = Object.entries(seen(one));
       const thumbs = views.map(([what, source]) => made("img", [], {src: source, alt: `${what} of row ${row}`, title: what, class: "thumb"}));
-      const right = label === null ? "" : label === predicted ? " ✓" : " ✗";
+      thumbs.forEach((image) => image.addEventListener("load", () => image.classList.toggle("coarse", image.naturalWidth < 48)));
+      const verdict = label === null ? "–" : label === predicted ? "✓ right" : [made("span", "✗ "), named(name(label))];
       return [
         ...(pictured ? [{text: "", node: thumbs}] : []),
         {text: String(row), value: row},
-        {text: name(predicted)},
-        {text: name(label) + right},
-        {text: percent(before), value: before},
-        {text: percent(after), value: after},
+        {text: "", node: made("span", `${percent(before)} → ${percent(after)}`, {class: "whole", title: `${before} → ${after}`})},
+        {text: "", node: named(name(predicted))},
+        {text: "", node: verdict},
       ];
     });
     box.replaceChildren(table(heads, body));
