@@ -76,9 +76,10 @@ def results_page(
         "## Where to find what",
         _contents(experiments),
         "## How to read the tables",
-        f"{splits} draw{'s' * (splits > 1)} of the validation images: the first takes the first rows of a record as they stand, draw s a "
-        f"permutation seeded with s. Adam's shuffles have seed {', '.join(map(str, experiments[0].seeds))}. Cells are the mean "
-        "over the draws ± half of its 95 % interval; in bold, the best of the methods that keep every predicted class. ✓ and "
+        f"{splits} draw{'s' * (splits > 1)} of the validation images: the first takes the first rows of a record as they "
+        "stand, draw s a permutation seeded with s. Adam's shuffles have seed "
+        f"{', '.join(map(str, experiments[0].seeds))}. Cells are the mean over the draws ± half of its 95 % interval; in "
+        "bold, the best of the methods that keep every predicted class. ✓ and "
         "✗: surely better or worse than vanilla on the same test images, by the 95 % bootstrap interval of the difference.",
     ]
     for experiment in experiments:
