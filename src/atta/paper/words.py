@@ -82,7 +82,7 @@ def _policies(numbers: Numbers, theirs: PublishedTable | None) -> list[str]:
             less = fmean(ours[policy] - known[policy] for policy in ours)
             sentence += (
                 f"; in the paper {_first(known)} ({min(known.values()):.4f}) and {_first(known, last=True)}. Ours are "
-                f"{less:+.4f} from them on average; the orders of the policies correlate by {_ranks(ours, known):+.2f} (Spearman)"
+                f"{less:+.4f} from them on average; the two orders correlate by {_ranks(ours, known):+.2f} (Spearman)"
             )
         told.append(sentence + ".")
     return told
