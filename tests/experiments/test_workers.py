@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from atta import MATTA, VATTA, Calibrator, InputError, Predictions, Record, TemperatureScaling
+from atta import MATTA, VATTA, Calibrator, InputError, Method, Predictions, Record, TemperatureScaling
 from atta.experiments.fits import Fit, Fits, Rows
-from atta.experiments.workers import THREADS, Task, one_thread, run
+from atta.experiments.workers import THREADS, Call, one_thread, spread
 from atta.types import Labels
 
 
@@ -29,18 +29,26 @@ def test_fits_in_other_processes_have_the_same_bits(record: Record, tmp_path: Pa
     told: list[str] = []
     there.make(wanted, told.append)
     assert sorted(told) == sorted(fit.method.name for fit in wanted)
-    assert len(list(tmp_path.rglob("*.safetensors"))) == len(wanted)
+    assert len(list(tmp_path.glob("*/*.safetensors"))) == len(wanted)
     for fit in wanted:
         a, b = here[fit].state_dict(), there[fit].state_dict()
         assert a.keys() == b.keys()
         assert all(torch.equal(a[name], b[name]) for name in a)
 
 
+def work(method: Method, file: Path) -> Calibrator:
+    """A fit, in another process."""
+    record = Record.load(file)
+    return method.fit(record.predictions, record.require_labels())
+
+
+def call(record: Record, tmp_path: Path, method: Method) -> Call[None]:
+    return Call(work, (method, record.save(tmp_path / "record.safetensors")), None)
+
+
 def test_what_goes_wrong_in_another_process_is_said_in_this_one(record: Record, tmp_path: Path) -> None:
-    assert record.labels is not None
-    wrong = Task(VATTA(views=["zoom"]), [(record.predictions, record.labels)], [tmp_path / "a.safetensors"])
     with pytest.raises(InputError, match="expected predictions with the views zoom, got: flip, crop"):
-        list(run([wrong], 1))
+        list(spread([call(record, tmp_path, VATTA(views=["zoom"]))], 1))
 
 
 def test_threads_are_given_back() -> None:
@@ -65,8 +73,7 @@ class Counting(TemperatureScaling):
 def test_a_process_has_one_thread_in_every_library(record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in THREADS:
         monkeypatch.setenv(name, "2")
-    task = Task(Counting(to=str(tmp_path / "threads")), [(record.predictions, record.require_labels())], [tmp_path / "a"])
-    list(run([task], 1))
+    list(spread([call(record, tmp_path, Counting(to=str(tmp_path / "threads")))], 1))
     threads = json.loads((tmp_path / "threads").read_text())
     assert len(threads) > 1
     assert set(threads) == {1}
@@ -88,19 +95,17 @@ class Endless(TemperatureScaling):
         raise AssertionError("nobody waited")
 
 
-def endless(record: Record, tmp_path: Path, *, killed: bool = False) -> Task:
-    assert record.labels is not None
-    method = Endless(begun=str(tmp_path / "begun"), killed=killed)
-    return Task(method, [(record.predictions, record.labels)], [tmp_path / "a.safetensors"])
+def endless(record: Record, tmp_path: Path, *, killed: bool = False) -> Call[None]:
+    return call(record, tmp_path, Endless(begun=str(tmp_path / "begun"), killed=killed))
 
 
 def test_a_process_that_is_killed_is_one_sentence(record: Record, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a process that fitted was ended, perhaps for want of memory; the same call goes on"):
-        list(run([endless(record, tmp_path, killed=True)], 1))
+    with pytest.raises(InputError, match="a process that worked was ended, perhaps for want of memory; the same call goes on"):
+        list(spread([endless(record, tmp_path, killed=True)], 1))
 
 
 def test_a_run_that_is_stopped_ends_its_processes(record: Record, tmp_path: Path) -> None:
-    def tasks() -> Iterator[Task]:
+    def calls() -> Iterator[Call[None]]:
         yield endless(record, tmp_path)
         while not (tmp_path / "begun").exists():
             time.sleep(0.05)
@@ -108,6 +113,6 @@ def test_a_run_that_is_stopped_ends_its_processes(record: Record, tmp_path: Path
 
     before = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        list(run(tasks(), 1))
+        list(spread(calls(), 1))
     assert time.monotonic() - before < 60
     assert not active_children()

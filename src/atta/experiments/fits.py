@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -99,8 +100,8 @@ class Fits:
     folder: Path | None = None
     workers: int = 0
     """Processes to fit and test in; fewer than two is this one."""
-    files: Mapping[str, Path] = field(default_factory=dict)
-    """Where the records lie, for processes that test: without, this one tests."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """Where the records lie, for other processes; those that lie nowhere are written to `folder`."""
     _done: dict[str, Calibrator] = field(default_factory=dict)
     _prints: dict[str, str] = field(default_factory=dict)
     _scores: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -142,20 +143,35 @@ class Fits:
 
     def _fitted(self, pieces: Sequence[tuple[Method, dict[str, Fit]]]) -> Iterator[tuple[Method, Sequence[str]]]:
         """Make the pieces here or, where there is a folder to meet in, in other processes; say which are done."""
-
-        def sets(piece: dict[str, Fit]) -> list[tuple[Predictions, Tensor]]:
-            return [(part.predictions, part.require_labels()) for part in map(self.part, piece.values())]
-
         if self.folder is None or self.workers < 2 or len(pieces) < 2:
             for method, piece in pieces:
-                for key, calibrator in zip(piece, workers.fit(method, sets(piece)), strict=True):
-                    self._keep(key, calibrator)
+                self._fit(method, piece)
                 yield method, list(piece)
             return
-        folder = self.folder
-        tasks = (workers.Task(method, sets(piece), [_file(folder, key) for key in piece]) for method, piece in pieces)
-        for task in workers.run(tasks, self.workers):
-            yield task.method, [path.stem for path in task.paths]
+        calls = (
+            workers.Call(_fitted_there, (method, piece, *self.abroad()), (method, list(piece))) for method, piece in pieces
+        )
+        for kept, _ in workers.spread(calls, self.workers, what="fitted"):
+            yield kept
+
+    def _fit(self, method: Method, piece: Mapping[str, Fit]) -> None:
+        """Fit a piece in this process."""
+        sets = [(part.predictions, part.require_labels()) for part in map(self.part, piece.values())]
+        for key, calibrator in zip(piece, workers.fit(method, sets), strict=True):
+            self._keep(key, calibrator)
+
+    def abroad(self) -> tuple[dict[str, Path], Path, dict[str, str]]:
+        """What another process needs to have these fits, too: files of the records, the folder, and the hashes.
+
+        Records go by their files: a thousand fits would send the same images through a pipe a thousand times.
+        """
+        assert self.folder is not None
+        for name in self.records:
+            if name not in self.files:
+                self.files[name] = self.folder / f"{self.fingerprint(name)}.safetensors"
+                if not self.files[name].is_file():
+                    self.records[name].save(self.files[name])
+        return dict(self.files), self.folder, {name: self.fingerprint(name) for name in self.records}
 
     def remembered(self, what: str, fit: Fit, score: Callable[[Fits, Fit], float]) -> float:
         """A number that depends on a fit alone, worked out once."""
@@ -212,6 +228,36 @@ class Fits:
 
     def _path(self, key: str) -> Path | None:
         return None if self.folder is None else _file(self.folder, key)
+
+
+def known_here(files: Mapping[str, Path], folder: Path, prints: Mapping[str, str]) -> Fits:
+    """The fits of another process, by what it says of them; records are read once they are asked for."""
+    return Fits(_Read(files), folder, _prints=dict(prints))
+
+
+class _Read(Mapping[str, Record]):
+    """Records that are read from their files when they are asked for."""
+
+    def __init__(self, files: Mapping[str, Path]) -> None:
+        self.files = files
+
+    def __getitem__(self, name: str) -> Record:
+        return _read(self.files[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path) -> Record:
+    return Record.load(path)
+
+
+def _fitted_there(method: Method, piece: dict[str, Fit], files: dict[str, Path], folder: Path, prints: dict[str, str]) -> None:
+    known_here(files, folder, prints)._fit(method, piece)
 
 
 def written(repeats: Mapping[str, int]) -> str:

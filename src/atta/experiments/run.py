@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from atta import __version__
 from atta.experiments.details import details
 from atta.experiments.experiment import Experiment, described
-from atta.experiments.fits import RECORDED, Fit, Fits, Rows, written
+from atta.experiments.fits import RECORDED, Fit, Fits, Rows, known_here, written
 from atta.experiments.intervals import JUDGED, Intervals
 from atta.experiments.measure import measure
 from atta.experiments.policy_rules import choose
@@ -53,7 +53,7 @@ def examined(
 ) -> Iterator[Results]:
     """Test what was fitted for experiments, one after the other; `done` is told of each of the `parts` of the work.
 
-    They are spread over the processes of `fits`, where these can read what was fitted and the records.
+    They are spread over the processes of `fits`, where there is a folder to meet in.
     """
     work = [(i, part) for i, experiment in enumerate(experiments) for part in parts(experiment, fits.records)]
     found: list[dict[int, list[Outcome]]] = [{} for _ in experiments]
@@ -76,27 +76,19 @@ def _spread(
     experiments: Sequence[Experiment], fits: Fits, work: Sequence[tuple[int, list[Trial]]]
 ) -> Iterator[tuple[tuple[int, int], list[Outcome]]]:
     """Test each part, here or in other processes; it comes back with its experiment's number and its own place."""
-    if fits.folder is None or fits.workers < 2 or len(work) < 2 or not set(fits.records) <= set(fits.files):
+    if fits.folder is None or fits.workers < 2 or len(work) < 2:
         with one_thread():  # the last digit of a sum depends on how many add it up
             for place, (i, part) in enumerate(work):
                 yield (i, place), _outcomes(Bench(experiments[i], fits), part)
         return
-    known = (dict(fits.files), fits.folder, {name: fits.fingerprint(name) for name in fits.records})
-    calls = (Call(_tested_there, (experiments[i], part, *known), (i, place)) for place, (i, part) in enumerate(work))
+    calls = (Call(_tested_there, (experiments[i], part, *fits.abroad()), (i, place)) for place, (i, part) in enumerate(work))
     yield from spread(calls, fits.workers, what="tested")
 
 
 def _tested_there(
     experiment: Experiment, part: list[Trial], files: dict[str, Path], folder: Path, prints: dict[str, str]
 ) -> list[Outcome]:
-    """Test a part in a process of its own, which has read the records and fits from their files."""
-    records = {name: _read(files[name]) for name in (experiment.fit, experiment.test) if name in files}
-    return _outcomes(Bench(experiment, Fits(records, folder, _prints=prints)), part)
-
-
-@lru_cache(maxsize=4)
-def _read(path: Path) -> Record:
-    return Record.load(path)
+    return _outcomes(Bench(experiment, known_here(files, folder, prints)), part)
 
 
 def joined(parts: Sequence[Results]) -> Results:

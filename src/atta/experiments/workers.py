@@ -18,10 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,7 +28,6 @@ from atta.errors import InputError
 from atta.predictions import Predictions
 
 Sets: TypeAlias = Sequence[tuple[Predictions, Tensor]]
-Arrays: TypeAlias = tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]
 
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -75,26 +72,6 @@ def spread(calls: Iterable[Call[Kept]], workers: int, *, what: str = "worked") -
             # What is stopped half-way is not waited for: files are written whole or not at all, so nothing is lost.
             if doing:
                 held.close()
-
-
-@dataclass(frozen=True)
-class Task:
-    """Fits of one method, and the files the calibrators go to."""
-
-    method: Method
-    sets: Sets
-    paths: Sequence[Path]
-
-
-def run(tasks: Iterable[Task], workers: int) -> Iterator[Task]:
-    """Fit in that many processes; each task comes back, without its sets, once its files are written."""
-
-    def call(task: Task) -> Call[Task]:
-        sets = [_packed(*one) for one in task.sets]
-        return Call(_work, (task.method, sets, list(task.paths)), Task(task.method, (), task.paths))
-
-    for task, _ in spread(map(call, tasks), workers, what="fitted"):
-        yield task
 
 
 def hold_memory() -> None:
@@ -159,15 +136,3 @@ def _end_with(lifeline: Connection) -> None:
     with suppress(OSError):
         lifeline.poll(None)  # nothing is ever sent
     os._exit(1)
-
-
-def _packed(predictions: Predictions, labels: Tensor) -> Arrays:
-    """As arrays: torch would hand over a file descriptor a tensor, of which there are only so many."""
-    views = {kind: view.cpu().numpy() for kind, view in predictions.views.items()}
-    return predictions.logits.cpu().numpy(), views, labels.cpu().numpy()
-
-
-def _work(method: Method, sets: list[Arrays], paths: list[Path]) -> None:
-    unpacked = [(Predictions(logits, views), labels) for logits, views, labels in sets]
-    for calibrator, path in zip(method.fit_many(unpacked), paths, strict=True):
-        calibrator.save(path)
