@@ -76,8 +76,10 @@ def test_the_demo_leaves_out_what_was_not_installed(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr("atta.cli.experiments.run_experiment", experiment)
     monkeypatch.setattr("atta.experiments.tables.own_table", lambda results, chosen: comparison_table(results, "cifar10"))
-    for library in ("sklearn", "sklearn.datasets", "vl_convert", "altair", "atta.report.page"):
+    for library in ("sklearn.datasets", "vl_convert"):
         monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, "atta.report.page", raising=False)  # imported again, it looks for them again
     result = command("demo", "-o", str(tmp_path))
     assert "left out: the dataset digits needs more than was installed: pip install 'atta[sklearn]'" in result.output
+    assert "left out: a report needs more than was installed: pip install 'atta[report]'" in result.output
     assert (tmp_path / f"{EXPERIMENT}.json").is_file()
