@@ -7,7 +7,7 @@ OTHERS := $(VENV)/.frameworks
 PAGES  := $(VENV)/.docs
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo reproduce test check bench attack docs site dist picture clean
+.PHONY: setup demo reproduce test check bench attack docs site notebooks dist picture clean
 
 setup: $(STAMP)
 
@@ -52,6 +52,9 @@ site: $(PAGES)  ## the documentation as a site that works from a disk, site/inde
 	rm -rf site build/doctrees
 	$(BIN)/sphinx-build -q -W --keep-going -b html -c docs -d build/doctrees . site
 	$(BIN)/python docs/check_links.py site
+
+notebooks: $(OTHERS)  ## examples/notebooks from the examples, with what they print
+	$(BIN)/python docs/notebooks.py
 
 dist: $(STAMP)  ## wheel and sdist, as they would be uploaded
 	$(PIP) build twine

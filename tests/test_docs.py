@@ -1,6 +1,7 @@
 """The documentation is run, line by line, and every example; links are followed, generated pages held against their source."""
 
 import importlib.util
+import json
 import re
 import runpy
 import shlex
@@ -19,7 +20,10 @@ ROOT = Path(__file__).parent.parent
 NEEDS = {
     "export": ["onnxscript", "onnxruntime"],
     "hugging_face": ["transformers"],
+    "new_camera": ["sklearn"],
+    "read_report": ["altair", "vl_convert"],
     "scikit_learn": ["sklearn"],
+    "timm_folder": ["PIL", "timm"],
 }
 """What an example needs beyond the package."""
 
@@ -53,7 +57,7 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
-def test_an_example_is_short_and_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_is_short_and_runs(path: Path, capsys: pytest.CaptureFixture[str], few_resamples: None) -> None:
     for library in NEEDS.get(path.stem, ()):
         pytest.importorskip(library, reason=f"{library} is not installed")
     assert len(path.read_text(encoding="utf-8").splitlines()) < 60
@@ -83,18 +87,30 @@ def test_which_method_to_use_can_be_asked(few_resamples: None) -> None:
     exec(ask, {})
 
 
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+@cache
+def maker(name: str) -> ModuleType:
+    """One of the modules of docs/ that write pages."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
-    return generate
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("name", ["cli.md", "which-method.md"])
 def test_a_generated_page_is_up_to_date(name: str) -> None:
-    assert (ROOT / "docs" / name).read_text(encoding="utf-8") == generator().PAGES[name](), "run `make docs`"
+    assert (ROOT / "docs" / name).read_text(encoding="utf-8") == maker("generate").PAGES[name](), "run `make docs`"
+
+
+def test_every_example_is_a_notebook_with_its_code_and_what_it_printed() -> None:
+    make = maker("notebooks")
+    for path in make.scripts():
+        made = json.loads((make.NOTEBOOKS / f"{path.stem}.ipynb").read_text(encoding="utf-8"))
+        code = [(cell["cell_type"], "".join(cell["source"])) for cell in made["cells"]]
+        assert code == make.cells(path), f"{path.name}: run `make notebooks`"
+        compile("\n".join(text for kind, text in code if kind == "code"), path.name, "exec")
+        assert any(cell.get("outputs") for cell in made["cells"]), path.name
 
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
