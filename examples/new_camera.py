@@ -15,9 +15,9 @@ labels = torch.from_numpy(digits.target)
 train, validation, rest = slice(0, 700), slice(700, 1100), slice(1100, None)
 
 torch.manual_seed(0)
-network = nn.Sequential(nn.Flatten(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))
+network = nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
 optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
-for _ in range(150):
+for _ in range(100):
     optimizer.zero_grad()
     nn.functional.cross_entropy(network(images[train]), labels[train]).backward()
     optimizer.step()
