@@ -27,7 +27,8 @@ myst_links_external_new_tab = False
 highlight_language = "text"  # of blocks that name none
 default_role = "code"  # docstrings mark code as Markdown does, with one backtick
 
-autodoc_default_options = {"members": True}
+autodoc_default_options = {"members": True, "exclude-members": "width, train, learn_many, fit_many"}
+toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
@@ -51,9 +52,20 @@ ALIASES = {
 
 
 def setup(app: Any) -> None:
-    """Read docstrings and signatures as they are written here."""
+    """Read pages, docstrings and signatures as they are written here."""
+    app.connect("source-read", _unbroken)
     app.connect("autodoc-process-docstring", _laid_out)
     app.connect("autodoc-process-signature", _own_signature)
+
+
+def _unbroken(app: Any, name: str, source: list[str]) -> None:
+    """Keep a number of a table together with its interval, its sign and its mark."""
+    tied = "\u00a0"
+    lines = source[0].splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        if line.startswith("|"):
+            lines[number] = re.sub(r" ([±%✓✗])", rf"{tied}\1", line).replace("± ", f"±{tied}")
+    source[0] = "".join(lines)
 
 
 def _laid_out(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
