@@ -4,18 +4,24 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 OTHERS := $(VENV)/.frameworks
+PAGES  := $(VENV)/.docs
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo reproduce test check bench attack docs picture clean
+.PHONY: setup demo reproduce test check bench attack docs site notebooks dist picture clean
 
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e '.[dev]'
 	@touch $@
 
 $(OTHERS): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,frameworks]'
+	$(PIP) -e '.[dev,frameworks]'
+	@touch $@
+
+$(PAGES): $(STAMP)
+	$(PIP) -e '.[dev,docs]'
 	@touch $@
 
 demo: $(STAMP)  ## the whole chain on one machine: train, record the views, compare every method, save
@@ -42,8 +48,22 @@ attack: $(STAMP)  ## try to break what is promised, for some minutes; docs/relia
 docs: $(STAMP)  ## the generated pages
 	$(BIN)/python docs/generate.py
 
+site: $(PAGES)  ## the documentation as a site that works from a disk, site/index.html; a warning is an error
+	rm -rf site build/doctrees
+	$(BIN)/sphinx-build -q -W --keep-going -b html -c docs -d build/doctrees . site
+	$(BIN)/python docs/check_links.py site
+
+notebooks: $(OTHERS)  ## examples/notebooks from the examples, with what they print
+	$(BIN)/python docs/notebooks.py
+
+dist: $(STAMP)  ## wheel and sdist, as they would be uploaded
+	$(PIP) build twine
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+
 picture: demo  ## the picture of the report in the README; needs a Chromium
 	$(BIN)/python docs/screenshot.py atta-demo/report.html docs/report.png
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache

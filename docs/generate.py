@@ -1,5 +1,6 @@
-"""Write docs/cli.md from the commands' own help: `make docs`."""
+"""Write what can be generated: docs/cli.md from the commands' own help, the tables of docs/which-method.md from other pages."""
 
+import re
 from pathlib import Path
 
 import click
@@ -8,7 +9,9 @@ from typer.cli import get_docs_for_click
 
 from atta.cli.app import commands
 
-CLI = Path(__file__).parent / "cli.md"
+DOCS = Path(__file__).parent
+PASSES = ("vanilla", "temperature", "v-atta", "c-atta, flip", "c-atta, 3 nudges", "selective, 3 nudges")
+SHIFT = ("v-atta, 17 passes", "c-atta", "hedged-c-atta", "hedged-temperature", "adapted, 500")
 
 
 def cli_page() -> str:
@@ -18,6 +21,52 @@ def cli_page() -> str:
     return "<!-- made by `make docs` from the commands' --help -->\n\n" + text.rstrip() + "\n"
 
 
+def which_method_page() -> str:
+    """Return the page with its two tables made anew; the text between them is written by hand."""
+    page = (DOCS / "which-method.md").read_text(encoding="utf-8")
+    for source, table in (("results.md", _passes()), ("under-shift.md", _shift())):
+        mark, end = f"<!-- made by `make docs` from {source} -->\n", "<!-- end -->"
+        page, made = re.subn(re.escape(mark) + ".*?" + end, lambda _, made=mark + table + end: made, page, flags=re.S)
+        assert made == 1, source
+    return page
+
+
+def _passes() -> str:
+    """Some rows and columns of what was measured past the paper."""
+    section = _sections("results.md")["Past the paper, CIFAR-10"]
+    header, _, *rows = _rows(section)
+    kept = [header.index(name) for name in ("method", "passes", "brier", "ece", "nll", "class_changes")]
+    found = {row[0]: [row[column] for column in kept] for row in rows}
+    return _table([header[column] for column in kept], [found[name] for name in PASSES])
+
+
+def _shift() -> str:
+    """The Brier scores of the natural pairs, shifted, in per cent of temperature's."""
+    rows = []
+    for title, section in _sections("under-shift.md").items():
+        if " → " in title:
+            found = {row[0]: row[1] for row in _rows(section.partition("In distribution:")[0])}
+            rows.append([title.replace("*", "\\*"), *(found[name].partition("(")[2].rstrip(")") for name in SHIFT)])
+    return _table(["fitted → shifted", *SHIFT], rows)
+
+
+def _sections(page: str) -> dict[str, str]:
+    pieces = re.split(r"^## (.+)\n", (DOCS / page).read_text(encoding="utf-8"), flags=re.M)
+    return dict(zip(pieces[1::2], pieces[2::2], strict=True))
+
+
+def _rows(section: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")]
+
+
+def _table(header: list[str], rows: list[list[str]]) -> str:
+    return "\n" + "".join("| " + " | ".join(row) + " |\n" for row in (header, ["---"] * len(header), *rows)) + "\n"
+
+
+PAGES = {"cli.md": cli_page, "which-method.md": which_method_page}
+
+
 if __name__ == "__main__":
-    CLI.write_text(cli_page(), encoding="utf-8")
-    print(CLI)
+    for name, page in PAGES.items():
+        (DOCS / name).write_text(page(), encoding="utf-8")
+        print(DOCS / name)

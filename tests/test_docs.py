@@ -1,21 +1,29 @@
-"""The documentation is run: README and guide line by line, every example, and docs/cli.md against the commands."""
+"""The documentation is run, line by line, and every example; links are followed, generated pages held against their source."""
 
 import importlib.util
+import json
 import re
 import runpy
+import shlex
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
 
 import atta
+from scenarios import command
 
 ROOT = Path(__file__).parent.parent
 NEEDS = {
     "export": ["onnxscript", "onnxruntime"],
     "hugging_face": ["transformers"],
+    "new_camera": ["sklearn"],
+    "read_report": ["altair", "vl_convert"],
     "scikit_learn": ["sklearn"],
+    "timm_folder": ["PIL", "timm"],
 }
 """What an example needs beyond the package."""
 
@@ -49,28 +57,115 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
-def test_an_example_is_short_and_runs(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_example_is_short_and_runs(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, few_resamples: None
+) -> None:
     for library in NEEDS.get(path.stem, ()):
         pytest.importorskip(library, reason=f"{library} is not installed")
+    if path.stem == "read_report":  # the charts' JavaScript takes seconds to be had; the tests of the report have it
+        monkeypatch.setattr("atta.report.page._vega", str)
     assert len(path.read_text(encoding="utf-8").splitlines()) < 60
     runpy.run_path(str(path))
     assert capsys.readouterr().out
 
 
-def test_the_page_of_the_commands_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+def test_the_start_page_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    from_logits, from_model, deploy = blocks("docs/start.md")
+    exported: list[str] = []  # the README's block exports for real, which takes seconds
+    monkeypatch.setattr(atta.CalibratedClassifier, "export", lambda classifier, path: exported.append(path))
+    exec(from_logits, {})
+    exec(from_model + deploy, {})
+    assert exported == ["classifier.pt2"]
+    pytest.importorskip("sklearn", reason="the digits come from scikit-learn")
+    page = (ROOT / "docs/start.md").read_text(encoding="utf-8").replace("steps=200", "steps=5")  # a network that knows a little
+    lines = re.findall(r"^\$ atta (.+)$", page, flags=re.MULTILINE)
+    assert len(lines) == 6
+    for line in lines:
+        command(*shlex.split(line))
+    assert (tmp_path / "results.json").is_file()
+
+
+def test_which_method_to_use_can_be_asked(few_resamples: None) -> None:
+    (ask,) = blocks("docs/which-method.md")
+    exec(ask, {})
+
+
+@cache
+def maker(name: str) -> ModuleType:
+    """One of the modules of docs/ that write pages."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
-    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == generate.cli_page(), "run `make docs`"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
-def test_links_within_the_repository_lead_somewhere(page: str) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text(encoding="utf-8")):
+@pytest.mark.parametrize("name", ["cli.md", "which-method.md"])
+def test_a_generated_page_is_up_to_date(name: str) -> None:
+    assert (ROOT / "docs" / name).read_text(encoding="utf-8") == maker("generate").PAGES[name](), "run `make docs`"
+
+
+def test_every_example_is_a_notebook_with_its_code_and_what_it_printed() -> None:
+    make = maker("notebooks")
+    for path in make.scripts():
+        made = json.loads((make.NOTEBOOKS / f"{path.stem}.ipynb").read_text(encoding="utf-8"))
+        code = [(cell["cell_type"], "".join(cell["source"])) for cell in made["cells"]]
+        assert code == make.cells(path), f"{path.name}: run `make notebooks`"
+        compile("\n".join(text for kind, text in code if kind == "code"), path.name, "exec")
+        assert any(cell.get("outputs") for cell in made["cells"]), path.name
+
+
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+@cache
+def without_code(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """What GitHub and the site call the headings of a page."""
+    found: dict[str, int] = {}
+    for heading in re.findall(r"^#{1,4} (.+)$", without_code(page), flags=re.MULTILINE):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        slug = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        found[slug] = found.get(slug, -1) + 1
+        if found[slug]:
+            found[f"{slug}-{found[slug]}"] = 0
+    return set(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page)):
         if not target.startswith("http"):
-            assert ((ROOT / page).parent / target).exists(), target
+            name, _, anchor = target.partition("#")
+            there = (page.parent / name).resolve() if name else page
+            assert there.exists(), target
+            assert not anchor or anchor in anchors(there), target
+
+
+def test_every_page_is_in_the_site() -> None:
+    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    listed = {line for tree in re.findall(r"```{toctree}\n(.*?)```", index, flags=re.DOTALL) for line in tree.splitlines()}
+    assert {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"} <= listed
+    assert {f"../{page.stem}" for page in ROOT.glob("*.md")} - {"../README"} <= listed
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\.\. (?:auto\w+|py:data):: atta\.(\S+)$", page, flags=re.MULTILINE)
+    assert len(named) == len(set(named))
+    assert set(atta.__all__) <= set(named)
+
+
+def test_only_the_records_of_cifar10_come_with_the_package() -> None:
+    records = {path.name for path in (ROOT / "src/atta/records").glob("*.safetensors")}
+    assert records
+    assert all(name.startswith("cifar10-") for name in records)
 
 
 def test_every_method_and_command_is_in_the_readme() -> None:

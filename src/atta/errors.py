@@ -11,6 +11,10 @@ class InputError(ValueError):
     """Input that cannot be used. The message says what was expected and what came."""
 
 
+class MissingExtra(InputError):
+    """What was asked for needs libraries that were not installed. The message says how to install them."""
+
+
 class Advice(UserWarning):
     """Something that can be used and looks wrong. The message says what was seen and what it is often the sign of."""
 
@@ -48,9 +52,9 @@ def require(extra: str, what: str) -> Iterator[None]:
     >>> with require("report", "a report"):  # doctest: +ELLIPSIS
     ...     import no_such_library
     Traceback (most recent call last):
-    atta.errors.InputError: a report needs more than was installed: pip install 'atta[report]' (No module named ...)
+    atta.errors.MissingExtra: a report needs more than was installed: pip install 'atta[report]' (No module named ...)
     """
     try:
         yield
     except (ImportError, RuntimeError) as error:  # a broken binary says RuntimeError
-        raise InputError(f"{what} needs more than was installed: pip install 'atta[{extra}]' ({error})") from error
+        raise MissingExtra(f"{what} needs more than was installed: pip install 'atta[{extra}]' ({error})") from error

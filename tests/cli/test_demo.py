@@ -2,6 +2,7 @@
 
 import base64
 import io
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,12 @@ from PIL import Image
 
 import atta
 from atta.cli.demo import EXPERIMENT, digits, thumbnails
+from atta.cli.records import comparison_table
 from atta.experiments.compare import compare
 from atta.paper.reproduce import Places, find_experiments, find_records
 from atta.predictions import BUNDLED
+from atta.results.rows import Results
+from scenarios import command, made_up
 
 
 def test_the_digits_are_trained_recorded_calibrated_and_written(tmp_path: Path) -> None:
@@ -64,3 +68,18 @@ def test_the_bundled_resnets_are_as_accurate_as_the_papers(name: str) -> None:
 
 def test_bundled_records_stay_small() -> None:
     assert sum(path.stat().st_size for path in BUNDLED.glob("*.safetensors")) < 12e6
+
+
+def test_the_demo_leaves_out_what_was_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def experiment(chosen: object) -> Results:
+        return compare({"cifar10": made_up(60)}, [atta.Vanilla(), atta.TemperatureScaling()], validation=20)
+
+    monkeypatch.setattr("atta.cli.experiments.run_experiment", experiment)
+    monkeypatch.setattr("atta.experiments.tables.own_table", lambda results, chosen: comparison_table(results, "cifar10"))
+    for library in ("sklearn.datasets", "vl_convert"):
+        monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, "atta.report.page", raising=False)  # imported again, it looks for them again
+    result = command("demo", "-o", str(tmp_path))
+    assert "left out: the dataset digits needs more than was installed: pip install 'atta[sklearn]'" in result.output
+    assert "left out: a report needs more than was installed: pip install 'atta[report]'" in result.output
+    assert (tmp_path / f"{EXPERIMENT}.json").is_file()

@@ -6,7 +6,7 @@ from io import BytesIO
 import torch
 from safetensors.torch import save_file
 
-from atta import VATTA
+from atta import VATTA, Record
 from atta.collection.shards import Shard, Shards
 from atta.networks.trained import RunFolder
 from atta.results.rows import Results
@@ -65,6 +65,13 @@ def test_each_kind_of_file_is_known_and_a_damaged_one_found(tmp_path):
             assert result.output.startswith(f"{path}: ")
             assert "whole\n" not in result.output
         inside.write_bytes(whole)
+
+
+def test_a_record_that_says_which_atta_made_it_is_a_record(tmp_path):
+    record = made_up(30)
+    record = Record(record.predictions, record.labels, origin={"atta": "0.1.0", "model": "small_cnn"})
+    path = record.save(tmp_path / "record.safetensors")
+    assert command("check", str(path)).output.startswith(f"{path}: record (30 images")
 
 
 def test_what_is_none_of_them_and_what_cannot_be_told_is_said(tmp_path):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from atta import calibrators
 from atta.images import transforms
 from atta.images.draws import draw_numbers, random_numbers
 from atta.images.views import (
@@ -511,14 +512,23 @@ def assert_pure(view: View) -> None:
 PAGE = Path(__file__).parents[2] / "docs" / "extend.md"
 
 
-EXAMPLES = re.findall(r"(?:<!-- needs: (\w+) -->\n)?```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+EXAMPLES = [
+    (section.splitlines()[0], re.findall(r"(?:<!-- needs: (\w+) -->\n)?```python\n(.*?)```", section, re.DOTALL))
+    for section in re.split(r"^##+ ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+]
 
 
-@pytest.mark.parametrize(("library", "example"), EXAMPLES)
-def test_the_examples_of_the_page_on_extending_run(library, example):
-    if library:
-        pytest.importorskip(library, exc_type=ImportError)
-    exec(compile(example, str(PAGE), "exec"), {})
+@pytest.mark.parametrize("examples", [pytest.param(found, id=title) for title, found in EXAMPLES if found])
+def test_the_examples_of_the_page_on_extending_run(examples, tmp_path, monkeypatch, few_resamples):
+    monkeypatch.chdir(tmp_path)
+    for table in ("METHODS", "CALIBRATORS"):  # an example adds to them
+        monkeypatch.setattr(calibrators, table, dict(getattr(calibrators, table)))
+    for library, _ in examples:
+        if library:
+            pytest.importorskip(library, exc_type=ImportError)
+    names = {"__name__": "__main__"}  # dataclasses look up the module that they are in
+    for _, example in examples:
+        exec(compile(example, str(PAGE), "exec"), names)
 
 
 def test_the_guide_lists_every_policy_but_the_papers_and_method_every_view():

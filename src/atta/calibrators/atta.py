@@ -193,7 +193,7 @@ def penalty(images: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class MATTA(_Atta):
-    """M-ATTA: a weight for each kind of view and class.
+    """M-ATTA: a weight for each kind of view and class (Conde et al. 2023, arXiv 2304.05104).
 
     By default the paper's recipe with the share in closed form. Run to convergence (`optimizer="lbfgs"`) it over-fits a
     small validation set badly: the short Adam run is its hidden early stopping.
@@ -217,7 +217,10 @@ class MATTA(_Atta):
 
 @dataclass(frozen=True, kw_only=True)
 class VATTA(_Atta):
-    """V-ATTA: a weight for each kind of view. By default fitted to convergence, in well under a second."""
+    """V-ATTA: a weight for each kind of view (Conde et al. 2023, arXiv 2304.05104).
+
+    By default fitted to convergence, in well under a second.
+    """
 
     optimizer: Literal["lbfgs", "adam"] = "lbfgs"
     start: Start = "1/m"

@@ -55,7 +55,8 @@ def fewest(coverage: float) -> int:
 class Conformal:
     """How sets are made: the promised `coverage`, the `score`, and for raps the `penalty` of each rank beyond `allowed`.
 
-    Of several coverages, `coverage=[0.9, 0.95]`, `fit` finds the sets of each, by coverage.
+    Of several coverages, `coverage=[0.9, 0.95]`, `fit` finds the sets of each, by coverage. The scores are those of Sadinle et
+    al. 2019 (arXiv 1609.00451), Romano et al. 2020 (2006.02544) and Angelopoulos et al. 2021 (2009.14193).
     """
 
     coverage: float | Sequence[float] = 0.95

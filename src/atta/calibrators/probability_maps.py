@@ -123,7 +123,10 @@ class _MapMethod(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class Isotonic(_MapMethod):
-    """Isotonic regression of "is this the true class" on the probability: the best monotone map."""
+    """Isotonic regression of "is this the true class" on the probability: the best monotone map.
+
+    Zadrozny & Elkan, KDD 2002.
+    """
 
     pooled: bool = True
     normalize: bool = True
@@ -157,7 +160,7 @@ def _isotonic_knots(probs: Tensor, hits: Tensor) -> tuple[np.ndarray, np.ndarray
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram(_MapMethod):
-    """Histogram binning: each probability becomes the accuracy of its bin."""
+    """Histogram binning: each probability becomes the accuracy of its bin (Zadrozny & Elkan, ICML 2001)."""
 
     bins: Cells = 15
     pooled: bool = True

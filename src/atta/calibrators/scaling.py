@@ -80,7 +80,7 @@ class Vanilla(Method):
 
 @dataclass(frozen=True, kw_only=True)
 class TemperatureScaling(Method):
-    """One temperature for all, at the minimum of the NLL."""
+    """One temperature for all, at the minimum of the NLL (Guo et al. 2017, arXiv 1706.04599)."""
 
     name: ClassVar[str] = "temperature"
     summary: ClassVar[str] = "one temperature for all logits (Guo et al. 2017)"
@@ -116,6 +116,8 @@ def fit_temperature(logits: Logits, labels: Labels) -> Tensor:
 @dataclass(frozen=True, kw_only=True)
 class Dirichlet(Method):
     """Dirichlet calibration with off-diagonal and intercept regularisation (ODIR), and a rein on the diagonal.
+
+    Kull et al. 2019, arXiv 1910.12656.
 
     Loss: NLL + λ Σ off-diagonal² + μ Σ b² + ν Σ (diagonal - 1/T)², with T the temperature of temperature scaling and
     ν = `diagonal` / n. ODIR leaves the diagonal free: with ten images a class it has no minimum to speak of, and its authors

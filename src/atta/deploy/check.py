@@ -85,7 +85,8 @@ def _file_kind(path: Path) -> str:
     formats = {archive.FORMAT: "classifier", CALIBRATOR: "calibrator"}
     if "format" in header:
         return formats.get(header["format"], f"its format is {header['format']!r}")
-    return "trained network" if "atta" in header else "record"
+    # A record of `atta collect` says which atta made it, by the same word as a trained network.
+    return "trained network" if "atta" in header and "kinds" not in header else "record"
 
 
 # ---- whether it is whole: a word about it, and whether a checksum says so
