@@ -27,7 +27,7 @@ $(PAGES): $(STAMP)
 demo: $(STAMP)  ## the whole chain on one machine: train, record the views, compare every method, save
 	$(BIN)/atta demo
 
-reproduce: $(STAMP)  ## the paper's tables and figures from the bundled records, beside the published numbers
+reproduce: $(STAMP)  ## the paper's tables and figures on all its datasets, from the records in this repository
 	$(BIN)/atta reproduce
 
 check: $(STAMP)  ## lint, types, and which way imports point

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from atta.errors import InputError
+from atta.errors import Advice, InputError
 from atta.files import locked
 from atta.images.sets import ImageSet
 from atta.networks import training
+from atta.networks.trained import RunFolder
 from atta.networks.training import pixel_statistics, train
 from scenarios import BRIEF, StopsAt, stripes
 
@@ -33,6 +34,23 @@ def test_a_run_that_was_interrupted_ends_bit_for_bit_as_if_it_had_not_been(tmp_p
     again = train(StopsAt(), stripes(), output=tmp_path, **settings)
     assert equal(whole, again)
     assert [row.loss for row in whole.history] == [row.loss for row in again.history]
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_full_disk_costs_a_checkpoint_and_not_the_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    written, real = [], RunFolder.write_checkpoint
+
+    def full(folder, network, optimizer, history):
+        if written:
+            raise InputError("checkpoint.pt cannot be written: no space left on device")
+        written.append(len(history))
+        real(folder, network, optimizer, history)
+
+    monkeypatch.setattr(RunFolder, "write_checkpoint", full)
+    with pytest.warns(Advice, match="no space left on device; training goes on, and the checkpoint before it stays"):
+        result = train(StopsAt(), stripes(), recipe=BRIEF, progress=False, output=tmp_path)
+    assert equal(result, train(StopsAt(), stripes(), recipe=BRIEF, progress=False))
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from atta import Record
+from atta.cli.experiments import _write_results_page
 from atta.experiments import fits
 from atta.experiments.experiment import Experiment
 from atta.experiments.tables import chosen, own_table
@@ -18,7 +19,8 @@ from atta.paper.page import results_page
 from atta.paper.published import published
 from atta.paper.records import RECORDINGS, Making
 from atta.paper.reproduce import Places, Reproduction, experiments_folder, find_experiments, needed, reproduce
-from atta.results.rows import Results
+from atta.paper.words import said
+from atta.results.rows import Results, Row
 from atta.types import InputError
 from layouts_made import classic
 from scenarios import command, made_up
@@ -198,8 +200,43 @@ def test_the_page_says_on_what_it_ran_and_what_differs(whole: tuple[Reproduction
     for experiment in done.experiments:
         assert f"`atta run experiments/{experiment.name}.toml`" in page
     assert page.count("does not hold") + page.count("holds") >= 3 * 5
+    assert page.count("<details>") == page.count("</details>") > 20
+    for place in ("Table 2", "Table 3", "Table 4", "Table 5", "Figure 2", "Figure 3", "Figure 4", "Supplement, Table 1"):
+        assert f"- {place}: [" in page
+    anchors = {
+        re.sub(r"[^\w\- ]", "", line[3:].lower()).replace(" ", "-") for line in page.splitlines() if line.startswith("## ")
+    }
+    assert set(re.findall(r"\]\(#([^)]*)\)", page)) <= anchors
+    assert "all of them | 16 of 18 | " in page
+    assert "Our network is right on" in page
     lines = [line for line in page.splitlines() if line.startswith("|")]
     assert len(lines) > 100
+
+
+def test_the_figures_of_the_paper_are_pictures_beside_the_page(
+    whole: tuple[Reproduction, Places, list[str]], tmp_path: Path
+) -> None:
+    done, *_ = whole
+    _write_results_page(tmp_path / "mine.md", done)
+    drawn = sorted(path.stem for path in (tmp_path / "mine").iterdir())
+    assert drawn == ["ood-aid", "ood-cifar10", "validation-size-cifar10", "validation-size-cifar100"]
+    page = (tmp_path / "mine.md").read_text(encoding="utf-8")
+    assert all(f"](mine/{name}.svg)" in page for name in drawn)
+
+
+def test_the_words_follow_from_the_numbers(whole: tuple[Reproduction, Places, list[str]]) -> None:
+    done, *_ = whole
+    (experiment,) = (e for e in done.experiments if e.name == "policies-test-cifar10")
+    theirs = published("policy_test_brier.cifar10")
+    rows = [
+        Row(experiment=experiment.name, dataset="cifar10", method=method, policy=policy, metric="brier", value=value + 0.5)
+        for method, values in theirs.items()
+        for policy, value in values.items()
+    ]
+    told = said(Results(tuple(rows)), experiment)
+    best = min(theirs["v-atta"], key=lambda policy: theirs["v-atta"][policy])
+    assert f"v-atta: best with {best} (" in told
+    assert told.count("Ours are +0.5000 from them on average; the two orders correlate by +1.00") == 2
 
 
 def test_the_difference_is_ours_less_the_published(whole: tuple[Reproduction, Places, list[str]]) -> None:

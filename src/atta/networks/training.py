@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from atta.errors import InputError
+from atta.errors import InputError, advise
 from atta.files import locked
 from atta.images.sets import Bytes, ImageSet
 from atta.networks.adapters import Normalized
@@ -131,7 +131,10 @@ def _all_epochs(
             if on_epoch is not None:
                 on_epoch(done)
             if folder is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
-                folder.write_checkpoint(network, optimizer, [asdict(row) for row in history])
+                try:
+                    folder.write_checkpoint(network, optimizer, [asdict(row) for row in history])
+                except InputError as error:  # a full disk costs the safety, not the hours: the weights are in memory
+                    advise(f"{error}; training goes on, and the checkpoint before it stays: make room before it ends")
                 saved = time.monotonic()
     return history
 

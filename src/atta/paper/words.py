@@ -40,7 +40,7 @@ def said(results: Results, experiment: Experiment) -> str:
         told = _table(numbers, theirs, experiment)
     else:
         told = _ranked(numbers, rows[0].metric if rows else "brier")
-    why = WHY.get(experiment.dataset, "") if experiment.paper else ""
+    why = WHY.get(experiment.dataset, "") if theirs is not None else ""
     return " ".join(filter(None, (*told, why)))
 
 
@@ -49,8 +49,8 @@ def _table(numbers: Numbers, theirs: PublishedTable, experiment: Experiment) -> 
     ours = {m: {metric: numbers.table[m, metric] for metric in METRICS if (m, metric) in numbers.table} for m in theirs}
     right, known = numbers.table.get(("vanilla", "accuracy")), paper()["accuracy"].get(experiment.dataset)
     if right is not None:
-        beside = f", the paper's on {known:.1%}" if known else ""
-        told.append(f"Our network is right on {right:.1%} of the test images{beside}.")
+        beside = f", the paper's on {100 * known:.1f} %" if known else ""
+        told.append(f"Our network is right on {100 * right:.1f} % of the test images{beside}.")
     changes = [
         f"{m} {_change(ours, m, 'brier'):+.1f} % ({_change(theirs, m, 'brier'):+.1f} %)"
         for m in COMPARED
@@ -119,6 +119,6 @@ def _ranked(numbers: Numbers, metric: str) -> list[str]:
     if len(found) < 3:
         return []
     order = sorted(found, key=lambda m: found[m], reverse=SENSE.get(metric) == "higher")
-    listed = ", ".join(f"{m} {found[m]:.4f}" for m in order[:3])
+    listed = "; ".join(f"{m}: {found[m]:.4f}" for m in order[:3])
     way = "Highest" if SENSE.get(metric) == "higher" else "Lowest"
-    return [f"{way} {METRIC_NAMES.get(metric, metric)}: {listed}; last is {order[-1]} with {found[order[-1]]:.4f}."]
+    return [f"{way} {METRIC_NAMES.get(metric, metric)}, of all: {listed}. Last is {order[-1]} with {found[order[-1]]:.4f}."]
