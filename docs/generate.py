@@ -1,4 +1,4 @@
-"""Write what can be generated: docs/cli.md from the commands' own help, the tables of docs/which-method.md from other pages."""
+"""Write what can be generated: cli.md from the commands' own help, tables of README and which-method.md from other pages."""
 
 import re
 from pathlib import Path
@@ -11,6 +11,14 @@ from atta.cli.app import commands
 
 DOCS = Path(__file__).parent
 PASSES = ("vanilla", "temperature", "v-atta", "c-atta, flip", "c-atta, 3 nudges", "selective, 3 nudges")
+README = {
+    "vanilla": "vanilla",
+    "temperature": "temperature",
+    "v-atta": "V-ATTA",
+    "c-atta, 3 nudges": "ours, 3 nudges",
+    "selective, 3 nudges": "ours, nudges where unsure",
+    "hedged-c-atta, flip": "ours, hedged, flip",
+}
 SHIFT = ("v-atta, 17 passes", "c-atta", "hedged-c-atta", "hedged-temperature", "adapted, 500")
 
 
@@ -23,12 +31,46 @@ def cli_page() -> str:
 
 def which_method_page() -> str:
     """Return the page with its two tables made anew; the text between them is written by hand."""
-    page = (DOCS / "which-method.md").read_text(encoding="utf-8")
-    for source, table in (("results.md", _passes()), ("under-shift.md", _shift())):
+    return _filled("which-method.md", {"results.md": _passes(), "under-shift.md": _shift()})
+
+
+def readme() -> str:
+    """Return the README with its table made anew."""
+    return _filled("../README.md", {"results.md": _in_and_out()})
+
+
+def _filled(name: str, tables: dict[str, str]) -> str:
+    """A page written by hand, with what stands between its marks made anew."""
+    page = (DOCS / name).read_text(encoding="utf-8")
+    for source, table in tables.items():
         mark, end = f"<!-- made by `make docs` from {source} -->\n", "<!-- end -->"
         page, made = re.subn(re.escape(mark) + ".*?" + end, lambda _, made=mark + table + end: made, page, flags=re.S)
         assert made == 1, source
     return page
+
+
+def _in_and_out() -> str:
+    """Six rows: in distribution and under shift, where each was tested."""
+    sections = _sections("results.md")
+    inside = _columns(sections["Past the paper, CIFAR-10"])
+    shifted = _columns(sections["Under shift, CIFAR-10 → CIFAR-10* (Table 4)"].partition("with intervals</summary>")[2])
+    header = ["", "passes", "Brier", "ECE", "NLL", "Brier, CIFAR-10\\*", "NLL, CIFAR-10\\*"]
+    rows = []
+    for name, said in README.items():
+        inner, outer = inside.get(name, {}), shifted.get(name, {})
+        cells = [
+            inner.get("passes", "2"),
+            *(inner.get(m, "–") for m in ("brier", "ece", "nll")),
+            *(outer.get(m, "–") for m in ("brier", "nll")),
+        ]
+        rows.append([said, cells[0].partition(" ±")[0], *(cell.replace(" ✓", "") for cell in cells[1:])])
+    return _table(header, rows)
+
+
+def _columns(section: str) -> dict[str, dict[str, str]]:
+    """The first table of a section: by row and column."""
+    header, _, *rows = _rows(section.partition("</details>")[0])
+    return {row[0]: dict(zip(header, row, strict=True)) for row in rows}
 
 
 def _passes() -> str:
@@ -63,7 +105,7 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
     return "\n" + "".join("| " + " | ".join(row) + " |\n" for row in (header, ["---"] * len(header), *rows)) + "\n"
 
 
-PAGES = {"cli.md": cli_page, "which-method.md": which_method_page}
+PAGES = {"cli.md": cli_page, "which-method.md": which_method_page, "../README.md": readme}
 
 
 if __name__ == "__main__":

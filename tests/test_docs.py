@@ -5,6 +5,7 @@ import json
 import re
 import runpy
 import shlex
+import warnings
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 
 import atta
-from scenarios import command
+from scenarios import command, made_up
 
 ROOT = Path(__file__).parent.parent
 NEEDS = {
@@ -48,7 +49,32 @@ def test_the_readme_runs_on_a_model_and_on_logits(tmp_path: Path, monkeypatch: p
     names = {"atta": atta, "logits": logits, "flip_logits": views[0], "crop_logits": views[1]}
     names["labels"] = (torch.arange(1200) % 5).numpy()
     exec(from_logits, names)
-    assert (tmp_path / "v-atta.safetensors").is_file()
+    assert (tmp_path / "record.safetensors").is_file()
+
+
+def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_resamples: None) -> None:
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("atta.report.page._vega", str)  # the charts' JavaScript takes seconds to be had
+    monkeypatch.setattr("atta.deploy.door.POLICIES", {"few": atta.Policy.parse("flip")})
+    made_up(1100).save(tmp_path / "record.safetensors")
+    torch.manual_seed(0)
+    for i, pixels in enumerate((torch.rand(60, 16, 16, 3) * 255).byte().numpy()):
+        for folder in (f"photos/{'ab'[i % 2]}", "new-photos"):
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            image.fromarray(pixels).save(f"{folder}/{i}.png")
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        export = {"input_names": ["x"], "dynamic_axes": {"x": {0: "n"}}, "dynamo": False}  # the new way takes seconds
+        torch.onnx.export(network, (torch.rand(1, 3, 16, 16),), "network.onnx", **export)  # type: ignore[arg-type]
+    lines = re.findall(r"^atta (.+?) +#", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert [line.split()[0] for line in lines] == ["compare", "calibrate", "predict", "drift"]
+    for line in lines:
+        command(*shlex.split(line.replace("--splits 10", "--splits 1 --methods vanilla,temperature")))
+    assert Path("report.html").is_file()
+    assert len(Path("predictions.csv").read_text().splitlines()) == 61
 
 
 def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +128,7 @@ def maker(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["cli.md", "which-method.md"])
+@pytest.mark.parametrize("name", ["cli.md", "which-method.md", "../README.md"])
 def test_a_generated_page_is_up_to_date(name: str) -> None:
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == maker("generate").PAGES[name](), "run `make docs`"
 
@@ -168,10 +194,13 @@ def test_only_the_records_of_cifar10_come_with_the_package() -> None:
     assert all(name.startswith("cifar10-") for name in records)
 
 
-def test_every_method_and_command_is_in_the_readme() -> None:
+def test_every_method_is_in_the_readme_and_it_counts_the_claims_as_the_results_do() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in atta.METHODS:
         assert f"`{name}`" in readme
+    counts = re.search(r"all of them \| (.+?) \| .+? \| (.+?) \|", (ROOT / "docs/results.md").read_text(encoding="utf-8"))
+    assert counts is not None
+    assert f"{counts[2]} hold\non our networks, {counts[1]} on the paper's own numbers" in readme
 
 
 def test_any_module_of_torch_is_a_model() -> None:
