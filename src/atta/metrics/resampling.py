@@ -34,7 +34,7 @@ from torch import Tensor
 
 from atta.errors import InputError
 from atta.metrics.binning import COUNT, GRID, bin_index, class_index, even_edges, mass_index, on_grid
-from atta.metrics.per_image import Array, Images, LabelArray, per_image, validate
+from atta.metrics.per_image import TERMS, Array, Images, LabelArray, per_image, validate
 from atta.metrics.scores import METRICS, evaluate, known, measurable
 from atta.settings import checked
 
@@ -182,7 +182,7 @@ class _Sums:
     def of(cls, parts: list[Images], names: list[str], count: int) -> "_Sums":
         confidence, correct = (torch.cat([getattr(part, name) for part in parts]).cpu() for name in ("confidence", "correct"))
         gaps = correct - confidence
-        terms = {name: torch.cat([part.terms[name] for part in parts]).cpu() for name in names if name in parts[0].terms}
+        terms = {name: torch.cat([part.term(name) for part in parts]).cpu() for name in names if name in TERMS}
         dense = [torch.ones_like(gaps)[None], *(term[None] - term.mean() for term in terms.values())]
         if _BINNED & set(names):
             hot = torch.nn.functional.one_hot(bin_index(confidence, even_edges(count)), count).T.double()
