@@ -67,6 +67,15 @@ class Method(ABC):
         """Whether each row of probabilities adds up to one."""
         return True
 
+    @property
+    def foreign(self) -> bool:
+        """Whether what it learns is an object of somebody else, which has no file and is known by itself alone."""
+        return False
+
+    def settings(self) -> dict[str, Any]:
+        """The settings by name."""
+        return dataclasses.asdict(self)
+
     def minutes(self, images: int, classes: int) -> float:
         """About how long a fit takes, where that is long."""
         return 0.0
@@ -254,7 +263,7 @@ class Calibrator(nn.Module, ABC):
             "calibrator": type(self).__name__,
             "options": self.options,
             "method": self.method.name,
-            "settings": dataclasses.asdict(self.method),
+            "settings": self.method.settings(),
             "classes": self.classes,
             "views": list(self.kinds),
             "version": __version__,

@@ -146,13 +146,15 @@ class Fits:
         def sets(piece: dict[str, Fit]) -> list[tuple[Predictions, Tensor]]:
             return [(part.predictions, part.require_labels()) for part in map(self.part, piece.values())]
 
-        if self.folder is None or self.workers < 2 or len(pieces) < 2:
-            for method, piece in pieces:
-                for key, calibrator in zip(piece, workers.fit(method, sets(piece)), strict=True):
-                    self._keep(key, calibrator)
-                yield method, list(piece)
+        apart = self.folder is not None and self.workers > 1 and len(pieces) > 1
+        here = [piece for piece in pieces if piece[0].foreign] if apart else pieces
+        for method, piece in here:
+            for key, calibrator in zip(piece, workers.fit(method, sets(piece)), strict=True):
+                self._keep(key, calibrator)
+            yield method, list(piece)
+        if not apart or self.folder is None:
             return
-        folder = self.folder
+        folder, pieces = self.folder, [piece for piece in pieces if not piece[0].foreign]
         tasks = (workers.Task(method, sets(piece), [_file(folder, key) for key in piece]) for method, piece in pieces)
         for task in workers.run(tasks, self.workers):
             yield task.method, [path.stem for path in task.paths]
@@ -185,7 +187,7 @@ class Fits:
             "torch": torch.__version__,
             "record": self.fingerprint(fit.record),
             "rows": asdict(fit.rows),
-            "method": [fit.method.name, asdict(fit.method), *_own_class(fit.method)],
+            "method": [fit.method.name, fit.method.settings(), *_own_class(fit.method)],
             "views": list(self.views(fit).items()),
         }
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
@@ -207,7 +209,7 @@ class Fits:
 
     def _keep(self, key: str, calibrator: Calibrator) -> None:
         self._done[key] = calibrator
-        if (path := self._path(key)) is not None:
+        if (path := self._path(key)) is not None and not calibrator.method.foreign:
             calibrator.save(path)
 
     def _path(self, key: str) -> Path | None:
@@ -222,7 +224,8 @@ def written(repeats: Mapping[str, int]) -> str:
 def _own_class(method: Method) -> list[str]:
     """Tells a method of one's own from the one of atta whose name and settings it may share."""
     own = type(method)
-    return [] if METHODS.get(method.name) is own else [f"{own.__module__}.{own.__qualname__}"]
+    itself = [str(id(method))] if method.foreign else []  # which is never looked for in a folder
+    return [] if METHODS.get(method.name) is own else [f"{own.__module__}.{own.__qualname__}", *itself]
 
 
 def _file(folder: Path, key: str) -> Path:

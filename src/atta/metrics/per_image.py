@@ -61,7 +61,7 @@ class Images:
     @cached_property
     def correct(self) -> Float[Tensor, "n"]:
         """1 where the predicted class is the true one; 0 without labels."""
-        return torch.zeros_like(self.confidence) if self.labels is None else (self.winner == self.labels).double()
+        return torch.zeros_like(self.confidence) if self.labels is None else torch.eq(self.winner, self.labels).double()
 
     @cached_property
     def hits(self) -> Float[Tensor, "n k"] | None:
@@ -71,7 +71,8 @@ class Images:
     @cached_property
     def nats(self) -> Float[Tensor, "n"]:
         """The entropy of each image."""
-        return torch.special.entr(self.probs).sum(1)
+        nats: Tensor = torch.special.entr(self.probs).sum(1)
+        return nats
 
     def term(self, name: str) -> Float[Tensor, "n"]:
         """What each image adds to a metric that is a mean."""
