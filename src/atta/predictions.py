@@ -1,7 +1,7 @@
 """What is passed around: the logits of images and of their views, and the record of them on disk.
 
     Predictions(logits [n k], views={"flip": [n 1 k], "crop": [n 5 k]})
-    Record(predictions, labels, origin)   ⇄   one safetensors file
+    Record(predictions, labels, origin)   ⇄   one safetensors file, or a folder of shards (`sharded`)
 
 The network runs once a split; every policy, method and metric then works from the record. A file holds the tensors
 `logits` (n k), `view.<name>` (n r k), `labels` (n, optional), and text metadata: the origin, the order of the views as
@@ -86,10 +86,10 @@ class Predictions:
         for tensor in (logits, *checked.values()):
             dtype = torch.promote_types(dtype, tensor.dtype)
         logits = logits.to(dtype)
-        _check_finite(logits, "logits")
+        check_finite(logits, "logits")
         for name, view in checked.items():
             checked[name] = view.to(device=logits.device, dtype=dtype)
-            _check_finite(checked[name], f"view {name!r}")
+            check_finite(checked[name], f"view {name!r}")
         object.__setattr__(self, "logits", logits)
         object.__setattr__(self, "views", checked)
 
@@ -107,19 +107,34 @@ class Predictions:
         return self.logits.shape[1]
 
     @property
+    def dtype(self) -> torch.dtype:
+        """That of the logits of images and views."""
+        return self.logits.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+        return self.logits.device
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many passes there are of each kind of view and each rehearsal."""
+        return {kind: view.shape[1] for kind, view in self.views.items()}
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """The names of the kinds of view, rehearsals not among them."""
-        return tuple(kind for kind in self.views if not kind.startswith(REHEARSAL))
+        return tuple(kind for kind in self.counts if not kind.startswith(REHEARSAL))
 
     @property
     def repeats(self) -> dict[str, int]:
         """How many repeats there are of each kind of view."""
-        return {kind: self.views[kind].shape[1] for kind in self.kinds}
+        return {kind: count for kind, count in self.counts.items() if not kind.startswith(REHEARSAL)}
 
     @property
     def rehearsals(self) -> tuple[str, ...]:
         """The names of the rehearsals: passes for fits alone."""
-        return tuple(kind for kind in self.views if kind.startswith(REHEARSAL))
+        return tuple(kind for kind in self.counts if kind.startswith(REHEARSAL))
 
     @property
     def passes(self) -> int:
@@ -135,7 +150,7 @@ class Predictions:
 
     def __getitem__(self, rows: Rows) -> Predictions:
         """Return the predictions of some of the images."""
-        index = _as_index(rows, len(self))
+        index = as_index(rows, len(self))
         return self._trusted(self.logits[index], {name: view[index] for name, view in self.views.items()})
 
     def __repr__(self) -> str:
@@ -155,9 +170,7 @@ class Predictions:
 
     def take(self, repeats: Mapping[str, int]) -> Predictions:
         """Return the predictions with only these kinds of view, each with its first so many repeats; rehearsals stay."""
-        for kind in self.check_kinds(list(repeats)):
-            if repeats[kind] > (have := self.views[kind].shape[1]):
-                raise InputError(f"expected predictions with {repeats[kind]} {kind} views an image, got {have}")
+        self.check_repeats(repeats)
         taken = {kind: self.views[kind][:, :count] for kind, count in repeats.items()}
         return self._trusted(self.logits, taken | {kind: self.views[kind] for kind in self.rehearsals if kind not in taken})
 
@@ -173,11 +186,17 @@ class Predictions:
 
     def check_kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
         """Return `kinds` if each of them is here, and say which are not otherwise."""
-        missing = [kind for kind in kinds if kind not in self.views]
+        missing = [kind for kind in kinds if kind not in self.counts]
         if missing:
             have = ", ".join(self.kinds) or "none"
             raise InputError(f"expected predictions with the views {', '.join(missing)}, got: {have}")
         return tuple(kinds)
+
+    def check_repeats(self, repeats: Mapping[str, int]) -> None:
+        """Refuse more repeats of a kind of view than there are."""
+        for kind in self.check_kinds(list(repeats)):
+            if repeats[kind] > (have := self.counts[kind]):
+                raise InputError(f"expected predictions with {repeats[kind]} {kind} views an image, got {have}")
 
 
 def mean_views(views: Mapping[str, RepeatLogits], kinds: Sequence[str]) -> ViewLogits:
@@ -259,7 +278,7 @@ class Record:
             raise InputError(f"the origin of a record must be a mapping from words to words, got {type(origin).__name__}")
         if labels is not None:
             labels = as_labels(labels, images=len(predictions), classes=predictions.classes)
-            labels = labels.to(predictions.logits.device)
+            labels = labels.to(predictions.device)
         object.__setattr__(self, "predictions", predictions)
         object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "origin", {readable(str(key)): readable(str(value)) for key, value in origin.items()})
@@ -273,13 +292,13 @@ class Record:
 
     def _repr_html_(self) -> str:
         predictions = self.predictions
-        views = " + ".join(f"{view.shape[1]} {name}" for name, view in predictions.views.items()) or "none"
+        views = " + ".join(f"{count} {name}" for name, count in predictions.counts.items()) or "none"
         known = {"images": len(self), "classes": predictions.classes, "views": views, "labels": self.labels is not None}
         return html_table(("", ""), [*known.items(), *self.origin.items()], title="Record")
 
     def __getitem__(self, rows: Rows) -> Record:
         """Return the record of some of the images."""
-        labels = None if self.labels is None else self.labels[_as_index(rows, len(self))]
+        labels = None if self.labels is None else self.labels[as_index(rows, len(self))]
         return Record(self.predictions[rows], labels, self.origin)
 
     def require_labels(self) -> Labels:
@@ -305,7 +324,11 @@ class Record:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Record:
-        """Read what `save` wrote, or any safetensors file with that layout."""
+        """Read what `save` wrote, or any safetensors file with that layout; of a folder of shards, the index alone."""
+        if named(path).is_dir():
+            from atta.sharded import open_folder  # which is made of predictions
+
+            return open_folder(Path(path))
         tensors, metadata = read_tensors(path)
         logits, labels = tensors.pop("logits", None), tensors.pop("labels", None)
         foreign = [name for name in tensors if not name.startswith(VIEW_PREFIX)]
@@ -343,14 +366,18 @@ def find_record(name: str | os.PathLike[str]) -> Record:
     raise InputError(f"there is no file {name}, and no bundled record of that name; bundled: {', '.join(bundled) or 'none'}")
 
 
-def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read the tensors and the text metadata of a safetensors file, and refuse one that is not what its digest says."""
+def read_tensors(path: str | os.PathLike[str], *, sealed: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read the tensors and the text metadata of a safetensors file, and refuse one that is not what its digest says.
+
+    The tensors are mapped into memory; where the digest was looked at before, `sealed=False` leaves their pages unread.
+    """
     with _opened(path) as file:
         metadata = dict(file.metadata() or {})
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     said = metadata.pop(DIGEST, None)
     if said is not None or HASH in metadata:  # either tells that the other was there
-        check_digest(path, said, digest(metadata, buffers(tensors)))
+        if sealed:
+            check_digest(path, said, digest(metadata, buffers(tensors)))
         metadata.pop(HASH, None)
     return tensors, metadata
 
@@ -436,7 +463,7 @@ def as_tensor(values: Any, name: str, expected: str) -> Tensor:
     return dense(tensor, name)
 
 
-def _as_index(rows: Rows, images: int) -> slice | Tensor:
+def as_index(rows: Rows, images: int) -> slice | Tensor:
     """Turn any way to say which rows into one that a tensor understands."""
     if isinstance(rows, slice) and (rows.step is None or rows.step > 0) and range(images)[rows]:
         return rows  # a slice copies nothing
@@ -457,7 +484,8 @@ def _as_logits(values: Any, name: str) -> Tensor:
     return tensor.detach()
 
 
-def _check_finite(tensor: Tensor, name: str) -> None:
+def check_finite(tensor: Tensor, name: str) -> None:
+    """Refuse numbers that are not finite; `name` is what a refusal calls them."""
     if rows := _bad_rows(tensor):
         first = tensor[rows[0]]
         value = first[~torch.isfinite(first)][0].item()

@@ -236,9 +236,14 @@ def fingerprint(record: Record) -> str:
     """A hash of the logits, views and labels of a record, whatever file they came from."""
     found = hashlib.sha256()
     predictions: Predictions = record.predictions
-    views = {f"view.{kind}": view for kind, view in sorted(predictions.views.items())}
-    labels = {} if record.labels is None else {"labels": record.labels}
-    for name, tensor in ({"logits": predictions.logits} | views | labels).items():
-        found.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        found.update(tensor.contiguous().cpu().numpy().tobytes())
+    n, k, rows = len(predictions), predictions.classes, max(1, WORK // predictions.classes)
+    counts = predictions.counts
+    for kind in (None, *sorted(counts)):
+        name, shape = ("logits", (n, k)) if kind is None else (f"view.{kind}", (n, counts[kind], k))
+        found.update(f"{name}{shape}{predictions.dtype}".encode())
+        for part in predictions.chunks(rows):
+            found.update((part.logits if kind is None else part.views[kind]).contiguous().cpu().numpy().data)
+    if record.labels is not None:
+        found.update(f"labels{tuple(record.labels.shape)}{record.labels.dtype}".encode())
+        found.update(record.labels.contiguous().cpu().numpy().data)
     return found.hexdigest()
