@@ -108,7 +108,6 @@ def test_what_a_peer_raises_is_said_in_its_name():
         ({"estimator": LogisticRegression(), "fitting": len}, "expected an estimator, or two functions"),
         ({"estimator": LogisticRegression}, "got the class LogisticRegression: call it first"),
         ({"estimator": object()}, "expected an estimator with fit and predict_proba"),
-        ({"estimator": LogisticRegression(), "takes": "odds"}, "takes must be one of logits, probabilities"),
     ],
 )
 def test_what_is_no_peer_is_refused_in_a_sentence(given, sentence):

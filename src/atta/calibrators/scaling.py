@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from atta.calibrators.base import Calibrator, Method, base_probs
-from atta.calibrators.fitting import cholesky, folds, minimize
+from atta.calibrators.fitting import cholesky, folds, minimize, pieces
 from atta.errors import InputError
 from atta.functional import guard_class
 from atta.predictions import Predictions
@@ -91,7 +91,7 @@ class TemperatureScaling(Method):
 
     def learn(self, predictions: Predictions, labels: Labels) -> Temperature:
         """Find the temperature by NLL, to convergence, in float64."""
-        return Temperature(fit_temperature(predictions.logits, labels))
+        return Temperature(temperature_of(predictions, labels))
 
 
 def scaled(logits: Logits, temperature: Tensor) -> Probs:
@@ -116,8 +116,14 @@ def fit_temperature(logits: Logits, labels: Labels) -> Tensor:
     return least_temperature(lambda: zip(torch.split(logits, rows), torch.split(labels, rows), strict=True), len(labels))
 
 
+def temperature_of(predictions: Predictions, labels: Labels) -> Tensor:
+    """Return what `fit_temperature` does, for images that may lie on a disk."""
+    rows, alone = max(1, PIECE // predictions.classes), predictions.select(()).unrehearsed()
+    return least_temperature(lambda: ((part.logits, own) for part, own in pieces(alone, labels, rows)), len(labels))
+
+
 @torch.no_grad()
-def least_temperature(pieces: Callable[[], Iterable[tuple[Logits, Labels]]], images: int) -> Tensor:
+def least_temperature(parts: Callable[[], Iterable[tuple[Logits, Labels]]], images: int) -> Tensor:
     """Return the temperature of least NLL of so many images, whose logits and labels come in pieces, any number of times.
 
     With s = 1/T and b = logits less the largest, the NLL is mean ln Σ exp(s b_j) - s · mean b_y, which is convex in s. Where
@@ -125,7 +131,7 @@ def least_temperature(pieces: Callable[[], Iterable[tuple[Logits, Labels]]], ima
     """
     sums, right, at, stride = torch.zeros(2, dtype=torch.float64), True, 0, 1
     kept = []
-    for logits, labels in pieces():
+    for logits, labels in parts():
         stride = max(1, images * logits.shape[1] // SOME)
         behind = _behind(logits)
         sums = sums.to(behind.device) + torch.stack([behind.gather(1, labels[:, None]).sum(), behind.sum()])
@@ -141,9 +147,9 @@ def least_temperature(pieces: Callable[[], Iterable[tuple[Logits, Labels]]], ima
     target = (1 - smoothing) * own / images - smoothing * size
     if stride == 1:
         start = math.exp(min(max(math.log(size), -5), 5)) / size  # T = 1, unless that is far off
-        return behind.new_tensor(1 / _least(lambda: (part for part, _ in kept), target, start, size))
+        return behind.new_tensor(1 / _least(lambda: (one for one, _ in kept), target, start, size))
     first = least_temperature(lambda: kept, sum(len(labels) for _, labels in kept))
-    return behind.new_tensor(1 / _least(lambda: (_behind(logits) for logits, _ in pieces()), target, 1 / float(first), size))
+    return behind.new_tensor(1 / _least(lambda: (_behind(logits) for logits, _ in parts()), target, 1 / float(first), size))
 
 
 def _behind(logits: Logits) -> Tensor:

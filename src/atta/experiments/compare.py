@@ -106,7 +106,7 @@ def labelled(methods: Sequence[Any]) -> dict[str, Method]:
 def _unusual(method: Method) -> str:
     """The settings that are not the method's own defaults, as a label ends: " (optimizer=adam, step=0.01)"."""
     usual = {f.name: f.default_factory() if f.default_factory is not MISSING else f.default for f in fields(method)}
-    changed = {name: getattr(method, name) for name in usual if getattr(method, name) != usual[name]}
+    changed = {name: getattr(method, name) for name in usual if getattr(method, name) not in (usual[name], method.name)}
     return f" ({', '.join(f'{name}={value}' for name, value in changed.items())})" if changed else ""
 
 
