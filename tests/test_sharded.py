@@ -202,6 +202,27 @@ def test_only_what_is_missing_is_run_again(made, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in shards_of(folder)} == before
 
 
+def test_a_run_that_was_stopped_goes_on_and_its_folder_is_that_of_an_undisturbed_one(made, tmp_path):
+    kept, folder, (network, images, labels) = made
+    before = {path.name: path.read_bytes() for path in shards_of(folder)}
+    shown = []
+
+    def stop(module, inputs, logits):
+        shown.append(len(logits))
+        if len(shown) == 15:  # in the middle of the fourth batch
+            raise KeyboardInterrupt
+
+    hook = network.register_forward_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        atta.collect(network, images, labels, **SETTINGS, output=tmp_path / "again")
+    hook.remove()
+    with pytest.raises(InputError, match="its recording has not ended, and the same collect goes on with it"):
+        Record.load(tmp_path / "again")
+    found = atta.collect(network, images, labels, **SETTINGS, output=tmp_path / "again")
+    assert same(kept, found)
+    assert {path.name: path.read_bytes() for path in shards_of(found)} == before
+
+
 def test_another_network_and_other_images_do_not_write_over_a_record(made, tmp_path):
     kept, _, (network, images, labels) = made
     with pytest.raises(InputError, match=r"expected .* to hold shards of this run, but their model is"):
