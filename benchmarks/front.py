@@ -171,7 +171,7 @@ def terms(job: Job, labels: Tensor, fitted: Tensor, tested: Tensor) -> Tensor:
     test = predictions[tested]
     probs = calibrator(test)
     parts = list(per_image(*validate(probs, labels[tested]), simplex=True))
-    brier, nll = (torch.cat([part.terms[name] for part in parts]) for name in ("brier", "nll"))
+    brier, nll = (torch.cat([part.term(name) for part in parts]) for name in ("brier", "nll"))
     changed = probs.argmax(dim=1) != test.logits.softmax(dim=1).argmax(dim=1)
     return torch.stack([brier, nll, calibrator.passes(test).double(), changed.double()]).float()
 

@@ -1,7 +1,7 @@
 """What is passed around: the logits of images and of their views, and the record of them on disk.
 
     Predictions(logits [n k], views={"flip": [n 1 k], "crop": [n 5 k]})
-    Record(predictions, labels, origin)   ⇄   one safetensors file
+    Record(predictions, labels, origin)   ⇄   one safetensors file, or a folder of shards (`sharded`)
 
 The network runs once a split; every policy, method and metric then works from the record. A file holds the tensors
 `logits` (n k), `view.<name>` (n r k), `labels` (n, optional), and text metadata: the origin, the order of the views as
@@ -87,10 +87,10 @@ class Predictions:
         for tensor in (logits, *checked.values()):
             dtype = torch.promote_types(dtype, tensor.dtype)
         logits = logits.to(dtype)
-        _check_finite(logits, "logits")
+        check_finite(logits, "logits")
         for name, view in checked.items():
             checked[name] = view.to(device=logits.device, dtype=dtype)
-            _check_finite(checked[name], f"view {name!r}")
+            check_finite(checked[name], f"view {name!r}")
         object.__setattr__(self, "logits", logits)
         object.__setattr__(self, "views", checked)
 
@@ -108,19 +108,34 @@ class Predictions:
         return self.logits.shape[1]
 
     @property
+    def dtype(self) -> torch.dtype:
+        """That of the logits of images and views."""
+        return self.logits.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+        return self.logits.device
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many passes there are of each kind of view and each rehearsal."""
+        return {kind: view.shape[1] for kind, view in self.views.items()}
+
+    @property
     def kinds(self) -> tuple[str, ...]:
         """The names of the kinds of view, rehearsals not among them."""
-        return tuple(kind for kind in self.views if not kind.startswith(REHEARSAL))
+        return tuple(kind for kind in self.counts if not kind.startswith(REHEARSAL))
 
     @property
     def repeats(self) -> dict[str, int]:
         """How many repeats there are of each kind of view."""
-        return {kind: self.views[kind].shape[1] for kind in self.kinds}
+        return {kind: count for kind, count in self.counts.items() if not kind.startswith(REHEARSAL)}
 
     @property
     def rehearsals(self) -> tuple[str, ...]:
         """The names of the rehearsals: passes for fits alone."""
-        return tuple(kind for kind in self.views if kind.startswith(REHEARSAL))
+        return tuple(kind for kind in self.counts if kind.startswith(REHEARSAL))
 
     @property
     def passes(self) -> int:
@@ -136,7 +151,7 @@ class Predictions:
 
     def __getitem__(self, rows: Rows) -> Predictions:
         """Return the predictions of some of the images."""
-        index = _as_index(rows, len(self))
+        index = as_index(rows, len(self))
         return self._trusted(self.logits[index], {name: view[index] for name, view in self.views.items()})
 
     def __repr__(self) -> str:
@@ -156,9 +171,7 @@ class Predictions:
 
     def take(self, repeats: Mapping[str, int]) -> Predictions:
         """Return the predictions with only these kinds of view, each with its first so many repeats; rehearsals stay."""
-        for kind in self.check_kinds(list(repeats)):
-            if repeats[kind] > (have := self.views[kind].shape[1]):
-                raise InputError(f"expected predictions with {repeats[kind]} {kind} views an image, got {have}")
+        self.check_repeats(repeats)
         taken = {kind: self.views[kind][:, :count] for kind, count in repeats.items()}
         return self._trusted(self.logits, taken | {kind: self.views[kind] for kind in self.rehearsals if kind not in taken})
 
@@ -174,11 +187,17 @@ class Predictions:
 
     def check_kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
         """Return `kinds` if each of them is here, and say which are not otherwise."""
-        missing = [kind for kind in kinds if kind not in self.views]
+        missing = [kind for kind in kinds if kind not in self.counts]
         if missing:
             have = ", ".join(self.kinds) or "none"
             raise InputError(f"expected predictions with the views {', '.join(missing)}, got: {have}")
         return tuple(kinds)
+
+    def check_repeats(self, repeats: Mapping[str, int]) -> None:
+        """Refuse more repeats of a kind of view than there are."""
+        for kind in self.check_kinds(list(repeats)):
+            if repeats[kind] > (have := self.counts[kind]):
+                raise InputError(f"expected predictions with {repeats[kind]} {kind} views an image, got {have}")
 
 
 def mean_views(views: Mapping[str, RepeatLogits], kinds: Sequence[str]) -> ViewLogits:
@@ -239,8 +258,10 @@ def unfair(labels: Tensor, fitted: Tensor) -> str | None:
 
 def look_like_probabilities(logits: Logits) -> bool:
     """Whether every row is without a negative number and sums to 1: no network's logits are of that form."""
-    wide = logits.double()
-    return bool(wide.min() >= 0 and (wide.sum(dim=1) - 1).abs().max() < 1e-3)
+    size = max(1, PIECE // logits.shape[1])
+    return all(
+        bool(part.min() >= 0) and bool((part.double().sum(dim=1) - 1).abs().max() < 1e-3) for part in torch.split(logits, size)
+    )
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -258,7 +279,7 @@ class Record:
             raise InputError(f"the origin of a record must be a mapping from words to words, got {type(origin).__name__}")
         if labels is not None:
             labels = as_labels(labels, images=len(predictions), classes=predictions.classes)
-            labels = labels.to(predictions.logits.device)
+            labels = labels.to(predictions.device)
         object.__setattr__(self, "predictions", predictions)
         object.__setattr__(self, "labels", labels)
         object.__setattr__(self, "origin", {readable(str(key)): readable(str(value)) for key, value in origin.items()})
@@ -272,14 +293,14 @@ class Record:
 
     def _repr_html_(self) -> str:
         predictions = self.predictions
-        views = " + ".join(f"{view.shape[1]} {name}" for name, view in predictions.views.items()) or "none"
+        views = " + ".join(f"{count} {name}" for name, count in predictions.counts.items()) or "none"
         known = {"images": len(self), "classes": predictions.classes, "views": views, "labels": self.labels is not None}
         origin = ((key, shortened(value)) for key, value in self.origin.items())
         return html_table(("", ""), [*known.items(), *origin], title="Record")
 
     def __getitem__(self, rows: Rows) -> Record:
         """Return the record of some of the images."""
-        labels = None if self.labels is None else self.labels[_as_index(rows, len(self))]
+        labels = None if self.labels is None else self.labels[as_index(rows, len(self))]
         origin = {key: value for key, value in self.origin.items() if key != "files"}  # whose rows are others from now on
         return Record(self.predictions[rows], labels, origin)
 
@@ -306,7 +327,11 @@ class Record:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Record:
-        """Read what `save` wrote, or any safetensors file with that layout."""
+        """Read what `save` wrote, or any safetensors file with that layout; of a folder of shards, the index alone."""
+        if named(path).is_dir():
+            from atta.sharded import open_folder  # which is made of predictions
+
+            return open_folder(Path(path))
         tensors, metadata = read_tensors(path)
         logits, labels = tensors.pop("logits", None), tensors.pop("labels", None)
         foreign = [name for name in tensors if not name.startswith(VIEW_PREFIX)]
@@ -350,14 +375,18 @@ def own_records() -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.safetensors"))}
 
 
-def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read the tensors and the text metadata of a safetensors file, and refuse one that is not what its digest says."""
+def read_tensors(path: str | os.PathLike[str], *, sealed: bool = True) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read the tensors and the text metadata of a safetensors file, and refuse one that is not what its digest says.
+
+    The tensors are mapped into memory; where the digest was looked at before, `sealed=False` leaves their pages unread.
+    """
     with _opened(path) as file:
         metadata = dict(file.metadata() or {})
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     said = metadata.pop(DIGEST, None)
     if said is not None or HASH in metadata:  # either tells that the other was there
-        check_digest(path, said, digest(metadata, buffers(tensors)))
+        if sealed:
+            check_digest(path, said, digest(metadata, buffers(tensors)))
         metadata.pop(HASH, None)
     return tensors, metadata
 
@@ -443,7 +472,7 @@ def as_tensor(values: Any, name: str, expected: str) -> Tensor:
     return dense(tensor, name)
 
 
-def _as_index(rows: Rows, images: int) -> slice | Tensor:
+def as_index(rows: Rows, images: int) -> slice | Tensor:
     """Turn any way to say which rows into one that a tensor understands."""
     if isinstance(rows, slice) and (rows.step is None or rows.step > 0) and range(images)[rows]:
         return rows  # a slice copies nothing
@@ -464,7 +493,8 @@ def _as_logits(values: Any, name: str) -> Tensor:
     return tensor.detach()
 
 
-def _check_finite(tensor: Tensor, name: str) -> None:
+def check_finite(tensor: Tensor, name: str) -> None:
+    """Refuse numbers that are not finite; `name` is what a refusal calls them."""
     if rows := _bad_rows(tensor):
         first = tensor[rows[0]]
         value = first[~torch.isfinite(first)][0].item()

@@ -15,8 +15,10 @@ from atta.calibrators import (
     Dirichlet,
     TemperatureScaling,
     Vanilla,
+    scaling,
 )
 from atta.calibrators.fitting import folds
+from atta.functional import guard_class
 from scenarios import toy
 
 seeds = st.integers(0, 2**32 - 1)
@@ -45,6 +47,31 @@ def test_where_every_image_is_right_the_temperature_stays_finite_and_positive():
     wrong = TemperatureScaling().fit(Predictions(logits), [1, 0, 1])
     assert 0 < wrong.temperature.item() < math.inf
     assert (wrong(Predictions(logits)) - 0.5).abs().max() < 1e-3
+
+
+def test_a_fit_of_many_images_begins_with_some_and_works_on_pieces_and_finds_the_same_temperature(monkeypatch):
+    predictions, labels = toy(3000, seed=5, confidence=3.0, signal=1.0)
+    whole = scaling.fit_temperature(predictions.logits, labels)
+    sizes: list[int] = []
+    behind = scaling._behind
+    monkeypatch.setattr(scaling, "_behind", lambda logits: sizes.append(len(logits)) or behind(logits))
+    monkeypatch.setattr(scaling, "SOME", 400)
+    monkeypatch.setattr(scaling, "PIECE", 1000)
+    torch.testing.assert_close(scaling.fit_temperature(predictions.logits, labels), whole, rtol=1e-9, atol=0)
+    assert max(sizes) * predictions.classes <= 1000
+
+
+@given(seeds, st.sampled_from([1e-3, 0.7, 1.3, 50.0, 1e6]), st.sampled_from([torch.float32, torch.float64]))
+@settings(max_examples=40, deadline=None)
+def test_close_calls_are_guarded_and_all_other_rows_are_the_same_bits(seed, temperature, dtype):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(300, 4, generator=generator, dtype=dtype)
+    top = logits.amax(dim=1)
+    logits[:200, 2] = top[:200] * (1 + torch.randint(-3, 4, (200,), generator=generator) * torch.finfo(dtype).eps)
+    logits[200:250, 1] = top[200:250] - 10.0 ** torch.randint(-8, 0, (50,), generator=generator)
+    t = torch.tensor(temperature, dtype=dtype)
+    plain = ((logits - logits.amax(dim=1, keepdim=True)) / t).softmax(dim=1)
+    assert torch.equal(scaling.scaled(logits, t), guard_class(plain, logits.softmax(dim=1)))
 
 
 def odir(log_probs: np.ndarray, labels: list[int], lam: float, mu: float, rein: tuple[float, float]) -> np.ndarray:

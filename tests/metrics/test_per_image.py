@@ -1,6 +1,7 @@
 """What comes in: every kind of array, checked once, and looked at some images at a time."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -35,6 +36,34 @@ def test_the_input_is_left_as_it_was() -> None:
     evaluate(probs, labels)
     Sums(5).update(probs, labels)
     assert torch.equal(probs, before)
+
+
+def test_metrics_of_confidences_alone_make_no_float64_copy_and_the_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    probs, labels = sample(30)
+    parts: list[per_image.Images] = []
+    looked = per_image.per_image
+    monkeypatch.setattr("atta.metrics.scores.per_image", lambda *given, **how: map(_kept(parts), looked(*given, **how)))
+    every = evaluate(probs, labels)
+    made = [{"probs", "hits"} & vars(parts.pop()).keys()]
+    for name in ("ece", "accuracy", "brier", "nll", "mce", "aurc"):
+        assert evaluate(probs, labels, metrics=[name]) == {name: every[name]}
+        made.append({"probs", "hits"} & vars(parts.pop()).keys())
+    assert made == [{"probs", "hits"}] + [set()] * 6
+
+
+def _kept(parts: list[per_image.Images]) -> Callable[[per_image.Images], per_image.Images]:
+    return lambda part: parts.append(part) or part  # type: ignore[func-returns-value]
+
+
+def test_a_sum_that_float32_rounds_over_the_tolerance_is_judged_in_float64() -> None:
+    probs = torch.full((1, 3), (1 + per_image.SUM_TOLERANCE) / 3, dtype=torch.float64)
+    for dtype in (torch.float64, torch.float32):
+        p = probs.to(dtype)
+        if float((p.double().sum() - 1).abs()) > per_image.SUM_TOLERANCE:
+            with pytest.raises(InputError, match="sum to 1"):
+                evaluate(p)
+        else:
+            evaluate(p)
 
 
 def test_the_size_of_the_chunks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ A method is a frozen dataclass of settings, a calibrator an `nn.Module` of buffe
 | hedged           | Temperature, ViewBlend        | hedged-temperature, hedged-c-atta            |
 
 Beside them: `shift` estimates the accuracy on images without labels and softens a calibrator to it, `conformal` makes sets of
-classes of any calibrator's answers, `crossval` judges methods on held-out images,
+classes of any calibrator's answers, `peer` makes a method of somebody else's, `crossval` judges methods on held-out images,
 `fitting` finds minima, and `slopes` is the gradient of M-ATTA's loss, written out.
 """
 
@@ -35,6 +35,7 @@ from atta.calibrators.averages import AdaptiveTTA, AverageBlend, MeanTTA, MeanTT
 from atta.calibrators.base import Calibrator, Method, check_format
 from atta.calibrators.convex import CATTA
 from atta.calibrators.hedged import HedgedCATTA, HedgedTemperature
+from atta.calibrators.peer import Peer
 from atta.calibrators.probability_maps import Histogram, Isotonic, Polyline, Steps
 from atta.calibrators.scaling import Affine, Dirichlet, Temperature, TemperatureScaling, Vanilla
 from atta.calibrators.selective import SelectiveVATTA, SequentialVATTA, StagedBlend
@@ -61,6 +62,7 @@ __all__ = [
     "MeanTTA",
     "MeanTTATemperature",
     "Method",
+    "Peer",
     "Polyline",
     "SelectiveVATTA",
     "SequentialVATTA",

@@ -6,7 +6,7 @@ Two ways to fit: Adam, as the paper does, many fits of one shape side by side; o
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -15,10 +15,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, base_probs
-from atta.calibrators.fitting import descend, minimize, nll
+from atta.calibrators.fitting import descend, few, minimize, nll, prepared, some
 from atta.calibrators.scaling import scaled
 from atta.calibrators.slopes import nll_slopes
-from atta.functional import Space, blend, fuse, guarded_blend, largest_share, leader, weighted_sum
+from atta.functional import First, Space, blend, fuse, guarded_blend, largest_share, leader, weighted_sum
 from atta.predictions import Predictions, mean_views, repeat_mean
 from atta.settings import Count, Seed, Step
 from atta.types import Labels, Logits, Probs, RepeatLogits, ViewLogits
@@ -132,8 +132,8 @@ class _Atta(ViewMethod):
             return [self._by_lbfgs(fit, prior) for fit in fits]
         alike: dict[Any, list[int]] = {}
         for i, (predictions, _, kinds) in enumerate(fits):
-            logits = predictions.logits
-            alike.setdefault((logits.shape, len(kinds), logits.dtype, logits.device), []).append(i)
+            shape = (len(predictions), predictions.classes)
+            alike.setdefault((shape, len(kinds), predictions.dtype, predictions.device), []).append(i)
         learned: dict[int, ViewBlend] = {}
         for (shape, count, *_), members in alike.items():
             together = max(1, TOGETHER // (min(self.batch, shape[0]) * count * shape[1]))
@@ -145,7 +145,7 @@ class _Atta(ViewMethod):
     def _by_adam(self, fits: Sequence[Fit], prior: bool) -> list[ViewBlend]:
         """Take Adam's steps for fits of one shape."""
         images = len(fits[0][0])
-        dtype = torch.promote_types(fits[0][0].logits.dtype, torch.float32)
+        dtype = torch.promote_types(fits[0][0].dtype, torch.float32)
         base, views = map(torch.stack, zip(*(_base_and_views(fit, dtype) for fit in fits), strict=True))
         labels = torch.stack([labels for _, labels, _ in fits])
         start = {name: value.expand(len(fits), *value.shape) for name, value in self._start(views[0]).items()}
@@ -159,17 +159,30 @@ class _Atta(ViewMethod):
     def _by_lbfgs(self, fit: Fit, prior: bool) -> ViewBlend:
         """Go to the minimum with L-BFGS, in float64."""
         predictions, labels, kinds = fit
-        base, views = _base_and_views(fit, torch.float64)
-        first = leader(base)
-        weak = penalty(len(predictions)) if prior else 0.0
+        predictions = predictions.select(kinds).unrehearsed()
+        images, alone = len(predictions), few(predictions)
+        weak = penalty(images) if prior else 0.0
 
-        def loss(parameters: Mapping[str, Tensor]) -> Tensor:
-            fused = fuse(views, parameters["weights"], space=self.space)
-            share = largest_share(base, fused, parameters["limit"], step=self.step, first=first)
-            value = nll(blend(base, fused, share, first=first), labels)
-            return value + weak * parameters["weights"].square().sum(dim=0).mean() if weak else value
+        def ready(part: Predictions, labels: Labels) -> tuple[Probs, ViewLogits, First, Labels]:
+            base, views = _base_and_views((part, labels, kinds), torch.float64)
+            return base, views, leader(base), labels
 
-        found = minimize(loss, self._start(views), LIMIT, tolerance=1e-11, polish=self.polish)
+        parts = prepared(predictions, labels, ready)
+
+        def losses(parameters: Mapping[str, Tensor]) -> Iterator[Tensor]:
+            cost = weak * parameters["weights"].square().sum(dim=0).mean() if weak else 0.0
+            for base, views, first, labels in parts():
+                fused = fuse(views, parameters["weights"], space=self.space)
+                share = largest_share(base, fused, parameters["limit"], step=self.step, first=first)
+                value = nll(blend(base, fused, share, first=first), labels)
+                yield (value if alone else value * (len(labels) / images)) + cost
+                cost = 0.0
+
+        start = self._start(next(iter(parts()))[1])
+        if not alone:  # The kinks of many images are small: what some of them are polished to is near the bottom.
+            near = self._by_lbfgs((predictions[some(predictions)], labels[some(predictions)], kinds), prior)
+            start = {"weights": near.weights, "limit": near.limit}
+        found = minimize(losses, start, LIMIT, tolerance=1e-11 if alone else 1e-9, polish=self.polish and alone)
         return self._blend(found["weights"], found["limit"], kinds)
 
     def _start(self, views: ViewLogits) -> dict[str, Tensor]:

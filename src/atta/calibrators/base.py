@@ -67,6 +67,15 @@ class Method(ABC):
         """Whether each row of probabilities adds up to one."""
         return True
 
+    @property
+    def foreign(self) -> bool:
+        """Whether what it learns is an object of somebody else, which has no file and is known by itself alone."""
+        return False
+
+    def settings(self) -> dict[str, Any]:
+        """The settings by name."""
+        return dataclasses.asdict(self)
+
     def minutes(self, images: int, classes: int) -> float:
         """About how long a fit takes, where that is long."""
         return 0.0
@@ -89,13 +98,13 @@ class Method(ABC):
         checked = [(predictions, self._check(predictions, labels)) for predictions, labels in given]
         calibrators = []
         for (predictions, _), learned in zip(checked, self.learn_many(checked), strict=True):
-            calibrator = learned.to(dtype=predictions.logits.dtype)
+            calibrator = learned.to(dtype=predictions.dtype)
             calibrator.classes, calibrator.method = predictions.classes, self
             calibrators.append(calibrator)
         return calibrators
 
     def _check(self, predictions: Predictions, labels: Any) -> Labels:
-        return as_labels(labels, images=len(predictions), classes=predictions.classes).to(predictions.logits.device)
+        return as_labels(labels, images=len(predictions), classes=predictions.classes).to(predictions.device)
 
     @abstractmethod
     def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
@@ -203,7 +212,8 @@ class Calibrator(nn.Module, ABC):
         """
         predictions = as_predictions(predictions, "this calibrator", bool(self.kinds))
         pieces = self._pieces(predictions)
-        probs = torch.empty_like(predictions.logits, dtype=_computing_dtype(predictions))
+        shape = (len(predictions), predictions.classes)
+        probs = torch.empty(shape, dtype=_computing_dtype(predictions), device=predictions.device)
         start = 0
         for part in pieces:
             probs[start : start + len(part)] = self.calibrate(part.logits, part.views)
@@ -215,7 +225,7 @@ class Calibrator(nn.Module, ABC):
         """Return how often the network runs for each image when deployed: for itself, and for each view it still needs."""
         predictions = as_predictions(predictions, "this calibrator", bool(self.kinds))
         counts = [self._passes(part.logits, part.views) for part in self._pieces(predictions)]
-        return torch.cat(counts).to(predictions.logits.device)
+        return torch.cat(counts).to(predictions.device)
 
     def _passes(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Int[Tensor, " n"]:
         passes = torch.ones(logits.shape[0], dtype=torch.int64, device=logits.device)
@@ -233,7 +243,7 @@ class Calibrator(nn.Module, ABC):
             raise InputError(f"this calibrator was fitted on {self.classes} classes, got predictions of {predictions.classes}")
         used = predictions.select(self.kinds).unrehearsed()
         state = next(self.buffers(), None)
-        device = used.logits.device if state is None else state.device
+        device = used.device if state is None else state.device
         dtype = _computing_dtype(used)
         return (part.to(device=device, dtype=dtype) for part in used.chunks(max(1, CHUNK // self.classes)))
 
@@ -254,7 +264,7 @@ class Calibrator(nn.Module, ABC):
             "calibrator": type(self).__name__,
             "options": self.options,
             "method": self.method.name,
-            "settings": dataclasses.asdict(self.method),
+            "settings": self.method.settings(),
             "classes": self.classes,
             "views": list(self.kinds),
             "version": __version__,
@@ -293,7 +303,7 @@ def check_format(header: Mapping[str, str], path: str | os.PathLike[str]) -> Non
 
 def _computing_dtype(predictions: Predictions) -> torch.dtype:
     """The dtype to compute in: half precision would round classes into ties."""
-    return torch.promote_types(predictions.logits.dtype, torch.float32)
+    return torch.promote_types(predictions.dtype, torch.float32)
 
 
 def base_probs(logits: Logits) -> Probs:

@@ -32,7 +32,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from atta.errors import InputError
-from atta.metrics.per_image import as_tensor, chunks, validate
+from atta.metrics.per_image import as_tensor, per_image, validate
 from atta.predictions import as_labels
 from atta.settings import Count, check_one, hints, shown
 from atta.types import Labels, Probs
@@ -189,6 +189,6 @@ def _as_probs(probs: Any, simplex: bool) -> Tensor:
     tensor, _ = validate(as_tensor(probs, "probs"), None)
     if tensor.shape[1] < 2:
         raise InputError(f"probs: expected at least two classes, got shape {tuple(tensor.shape)}")
-    for _ in chunks(tensor, None, simplex):
+    for _ in per_image(tensor, None, simplex=simplex):
         pass  # which has looked at them
     return tensor

@@ -25,7 +25,7 @@ than the network's for some images in a hundred.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -35,8 +35,8 @@ from torch import Tensor
 
 from atta.calibrators.atta import RUNAWAY, ViewBlend, penalty
 from atta.calibrators.base import ViewMethod
-from atta.calibrators.fitting import folds, laplace_smoothing, newton, nll
-from atta.calibrators.scaling import fit_temperature
+from atta.calibrators.fitting import folds, laplace_smoothing, newton, newton_over, nll, prepared
+from atta.calibrators.scaling import temperature_of
 from atta.predictions import Predictions, mean_views
 from atta.types import Labels, Probs, ViewLogits
 
@@ -91,38 +91,58 @@ class CATTA(GuardedMethod):
         than temperature scaling on the images it is fitted to: the guard may cost more than the views gain.
         """
         kinds = self.kinds_of(predictions)
-        logits, views = predictions.logits.double(), predictions.to(torch.float64).views
-        temperature = fit_temperature(logits, labels)
-        rows = torch.cat([logits.unsqueeze(1), mean_views(views, kinds)], dim=1) / temperature
-        passes = rows.new_tensor([1, *(views[kind].shape[1] for kind in kinds)])
+        used = predictions.select(kinds).unrehearsed()
+        temperature = temperature_of(used, labels)
+
+        def ready(part: Predictions, labels: Labels) -> tuple[ViewLogits, Labels, Predictions]:
+            wide = part.to(torch.float64)
+            rows = torch.cat([wide.logits.unsqueeze(1), mean_views(wide.views, kinds)], dim=1) / temperature
+            return rows, labels, wide
+
+        parts = prepared(used, labels, ready)
+        passes = temperature.new_tensor([1, *(used.counts[kind] for kind in kinds)])
         alone = torch.zeros_like(passes)
         alone[0] = 1  # the image itself: temperature scaling
-        found = fitted(rows, labels, passes, alone)
 
         def blend(weights: Tensor) -> ViewBlend:
-            limit = logits.new_ones(())
+            limit = temperature.new_ones(())
             return ViewBlend(
                 weights[:, None] / temperature, limit, temperature, kinds=kinds, itself=True, guarded=self.keep_class
             )
 
-        def answers(weights: Tensor, part: Tensor) -> Probs:
-            return blend(weights).calibrate(logits[part], {kind: views[kind][part] for kind in kinds})
-
-        share = held_share(found, answers) if self.shrink and len(predictions) >= FEWEST else 0.0
-        blends = [blend(found.weights(share)), blend(alone)]
-        losses = [nll(one.calibrate(logits, views), labels) for one in blends]
+        if self.shrink and len(predictions) >= FEWEST:
+            rows, _, wide = ready(used, labels)  # all at once: images are held out by what they are
+            found = fitted(rows, labels, passes, alone)
+            share = held_share(found, lambda weights, part: blend(weights).calibrate(wide[part].logits, wide[part].views))
+            weights = found.weights(share)
+        else:
+            weights = free_weights(lambda: ((rows, own) for rows, own, _ in parts()), alone, len(labels))
+        blends, losses = [blend(weights), blend(alone)], [0.0, 0.0]
+        for _, own, wide in parts():
+            for i, one in enumerate(blends):
+                losses[i] += float(nll(one.calibrate(wide.logits, wide.views), own)) * len(own)
         return blends[0] if losses[0] <= losses[1] else blends[1]
 
 
 def fitted(rows: ViewLogits, labels: Labels, passes: Float[Tensor, " m"], start: Float[Tensor, " m"], most: int = 100) -> Fit:
     """Find the weights of least NLL, and those of them by which every pass counts the same."""
     smoothing = laplace_smoothing(rows[:, 0], labels)
-    free = newton(rows, labels, start=start, smoothing=smoothing, iterations=most)
-    if free.abs().sum() > RUNAWAY:
-        free = newton(rows, labels, start=start, smoothing=smoothing, prior=penalty(len(labels)), iterations=most)
+    free = free_weights(lambda: [(rows, labels)], start, len(labels), most)
     same = passes / passes.sum()
     mean = torch.einsum("m,nmk->nk", same, rows).unsqueeze(1)
     return Fit(rows, labels, passes, free, same * newton(mean, labels, start=rows.new_ones(1), smoothing=smoothing))
+
+
+def free_weights(
+    parts: Callable[[], Iterable[tuple[ViewLogits, Labels]]], start: Float[Tensor, " m"], images: int, most: int = 100
+) -> Float[Tensor, " m"]:
+    """Find the weights of least NLL of so many images, with V-ATTA's weak prior where they would run away."""
+    right = all(laplace_smoothing(rows[:, 0], labels) for rows, labels in parts())
+    smoothing = 1 / (images + 2) if right else 0.0
+    free = newton_over(parts, start, smoothing=smoothing, iterations=most)
+    if free.abs().sum() > RUNAWAY:
+        free = newton_over(parts, start, smoothing=smoothing, prior=penalty(images), iterations=most)
+    return free
 
 
 def held_share(fit: Fit, answers: Callable[[Tensor, Tensor], Probs]) -> float:

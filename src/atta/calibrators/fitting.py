@@ -1,5 +1,8 @@
 """The one place where parameters are optimised.
 
+Images come in `pieces`: all at once where they are few; else some at a time, and beyond a bound as often as a step asks for
+them, so that memory does not grow with them. Losses, slopes and curvatures are sums over the pieces.
+
 Three ways to the minimum of a mean loss over the validation images:
 
 - `minimize`: L-BFGS-B on the full batch, in float64, to convergence. Float32 is where others go wrong: differences of the
@@ -9,9 +12,9 @@ Three ways to the minimum of a mean loss over the validation images:
 - `newton`: for a weighted sum of logits, whose NLL is convex and whose few weights make the curvature cheap to write out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -20,12 +23,19 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn import functional as F
 
+from atta.predictions import Predictions
 from atta.types import Labels, Logits, Probs, ViewLogits
 
 Parameters: TypeAlias = Mapping[str, Tensor]
-Loss: TypeAlias = Callable[[Parameters], Tensor]
+Loss: TypeAlias = Callable[[Parameters], Tensor | Iterator[Tensor]]
+"""A loss, or terms that add up to it: each is let go before the next one is made."""
 Bounds: TypeAlias = Mapping[str, tuple[float, float]]
 FEW = 8  # parameters up to which a simplex is quick
+WHOLE = 1 << 20  # logits of a pass up to which all images are one piece
+PIECE = 1 << 17  # logits of a pass in a piece where there are more: few enough for the caches, and for memory that is at hand
+HELD = 1 << 24  # logits of all passes that are made ready once and kept, in float64: 128 MB
+SOME = 1 << 21  # logits of all passes that a fit to more than WHOLE begins with
+Ready = TypeVar("Ready")
 BETA, BETA_SQUARE, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as Kingma and Ba give them
 
 
@@ -33,6 +43,39 @@ def nll(probs: Probs, labels: Labels) -> Tensor:
     """Return the mean negative log-likelihood; a vanishing probability counts as the smallest one there is."""
     picked = probs.gather(-1, labels.unsqueeze(-1))
     return -picked.clamp(min=torch.finfo(probs.dtype).tiny).log().mean()
+
+
+def pieces(predictions: Predictions, labels: Labels, rows: int) -> Iterator[tuple[Predictions, Labels]]:
+    """The images with their labels, at most so many at a time."""
+    start = 0
+    for part in predictions.chunks(rows):
+        yield part, labels[start : start + len(part)]
+        start += len(part)
+
+
+def few(predictions: Predictions) -> bool:
+    """Whether all images are one piece."""
+    return len(predictions) * predictions.classes <= WHOLE
+
+
+def prepared(
+    predictions: Predictions, labels: Labels, ready: Callable[[Predictions, Labels], Ready]
+) -> Callable[[], Iterable[Ready]]:
+    """Make images ready for a fit, in pieces, as often as they are asked for, or once where there is room to keep them."""
+    rows = len(predictions) if few(predictions) else max(1, PIECE // predictions.classes)
+    if _work(predictions) > HELD:
+        return lambda: (ready(*one) for one in pieces(predictions, labels, rows))
+    kept = [ready(*one) for one in pieces(predictions, labels, rows)]
+    return lambda: kept
+
+
+def some(predictions: Predictions) -> Int[Tensor, " s"]:
+    """Rows from all over the images: where a fit to all of them begins."""
+    return torch.arange(0, len(predictions), -(-_work(predictions) // SOME))
+
+
+def _work(predictions: Predictions) -> int:
+    return len(predictions) * predictions.classes * (1 + len(predictions.kinds))
 
 
 def laplace_smoothing(scores: Logits, labels: Labels) -> float:
@@ -75,9 +118,12 @@ def minimize(
 
     def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
         parameters = {name: part.clone().requires_grad_() for name, part in unpack(flat).items()}
-        value = loss(parameters)
-        gradients = torch.autograd.grad(value, list(parameters.values()))
-        return value.item(), torch.cat([gradient.flatten() for gradient in gradients]).double().cpu().numpy()
+        value, slopes = 0.0, np.zeros(sum(sizes))
+        for term in _terms(loss(parameters)):
+            gradients = torch.autograd.grad(term, list(parameters.values()))
+            value += term.item()
+            slopes += torch.cat([gradient.flatten() for gradient in gradients]).double().cpu().numpy()
+        return value, slopes
 
     flat = torch.cat([start[name].detach().double().flatten() for name in names]).cpu().numpy()
     best = np.inf
@@ -98,13 +144,16 @@ def minimize(
 
         @torch.no_grad()
         def value(flat: np.ndarray) -> float:
-            return loss(unpack(flat)).item()
+            return sum(term.item() for term in _terms(loss(unpack(flat))))
 
         flat = _polish(value, flat, box)
     return unpack(flat)
 
 
-@torch.no_grad()
+def _terms(found: Tensor | Iterator[Tensor]) -> Iterable[Tensor]:
+    return (found,) if isinstance(found, Tensor) else found
+
+
 def newton(
     rows: ViewLogits,
     labels: Labels,
@@ -114,41 +163,56 @@ def newton(
     prior: float = 0.0,
     iterations: int = 100,
 ) -> Float[Tensor, " m"]:
-    """Return the weights of least NLL of softmax(Σ_i w_i · rows_i), plus `prior` · |w|², from `start` on or from equal ones.
+    """Return what `newton_over` does for images that are all there, from `start` on or from equal weights."""
+    weights = rows.new_full((rows.shape[1],), 1 / rows.shape[1]) if start is None else start
+    return newton_over(lambda: [(rows, labels)], weights, smoothing=smoothing, prior=prior, iterations=iterations)
+
+
+@torch.no_grad()
+def newton_over(
+    parts: Callable[[], Iterable[tuple[ViewLogits, Labels]]],
+    start: Float[Tensor, " m"],
+    *,
+    smoothing: float = 0.0,
+    prior: float = 0.0,
+    iterations: int = 100,
+) -> Float[Tensor, " m"]:
+    """Return the weights of least NLL of softmax(Σ_i w_i · rows_i), plus `prior` · |w|², from `start` on.
 
     A step that would go uphill is halved, so that the answer is never worse than the start. Directions that the loss does not
     know, as when two rows are equal, are left as they are. It ends where a step promises less than rounding, or after
     `iterations`, when the weights grow without end. From where all answers are one-hot there is no way down: start elsewhere.
     """
-    n, m, k = rows.shape
-    target = F.one_hot(labels, k).to(rows) * (1 - smoothing) + smoothing / k
-    weights = rows.new_full((m,), 1 / m) if start is None else start
+    weights, eye = start, torch.eye(len(start)).to(start)
 
-    def value(weights: Tensor) -> tuple[Tensor, Tensor]:
-        fused = torch.einsum("m,nmk->nk", weights, rows)
-        log_probs = fused.log_softmax(dim=-1)
-        return -(target * log_probs).sum() / n + prior * weights.square().sum(), log_probs
+    def look(weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The loss there, its slope and its curvature."""
+        n, loss, slope, curvature = 0, weights.new_zeros(()), torch.zeros_like(weights), torch.zeros_like(eye)
+        for rows, labels in parts():
+            target = F.one_hot(labels, rows.shape[2]).to(rows) * (1 - smoothing) + smoothing / rows.shape[2]
+            log_probs = torch.einsum("m,nmk->nk", weights, rows).log_softmax(dim=-1)
+            probs = log_probs.exp()
+            around = rows - torch.einsum("nk,nmk->nm", probs, rows).unsqueeze(-1)
+            spread = (around * probs.sqrt().unsqueeze(1)).transpose(0, 1).flatten(1)
+            n, loss = n + len(labels), loss - (target * log_probs).sum()
+            slope, curvature = slope + torch.einsum("nk,nmk->m", probs - target, rows), curvature + spread @ spread.T
+        return loss / n + prior * weights.square().sum(), slope / n + 2 * prior * weights, curvature / n + 2 * prior * eye
 
-    loss, log_probs = value(weights)
+    loss, slope, curvature = look(weights)
     for _ in range(iterations):
-        probs = log_probs.exp()
-        slope = torch.einsum("nk,nmk->m", probs - target, rows) / n + 2 * prior * weights
-        around = rows - torch.einsum("nk,nmk->nm", probs, rows).unsqueeze(-1)
-        spread = (around * probs.sqrt().unsqueeze(1)).transpose(0, 1).flatten(1)
-        curvature = spread @ spread.T / n + 2 * prior * torch.eye(m).to(rows)
         # In units in which each curvature is 1: the kinds of view may differ in scale by many powers of ten.
-        unit = curvature.diagonal().clamp(min=torch.finfo(rows.dtype).tiny).rsqrt()
+        unit = curvature.diagonal().clamp(min=torch.finfo(start.dtype).tiny).rsqrt()
         inverse = torch.linalg.pinv(unit[:, None] * curvature * unit, rtol=1e-12, hermitian=True)
         step = unit * (inverse @ (unit * slope))
         promise = slope @ step
         if not promise > 1e-15:
             break
         size = 1.0
-        while not (tried := value(weights - size * step))[0] <= loss and size > 1e-6:
+        while not (tried := look(weights - size * step))[0] <= loss and size > 1e-6:
             size /= 2
         if not tried[0] <= loss:
             break
-        weights, (loss, log_probs) = weights - size * step, tried
+        weights, (loss, slope, curvature) = weights - size * step, tried
     return weights
 
 

@@ -8,7 +8,7 @@ dirichlet      softmax(W log softmax(z) + b)                                    
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from atta.calibrators.base import Calibrator, Method, base_probs
-from atta.calibrators.fitting import cholesky, folds, laplace_smoothing, minimize
+from atta.calibrators.fitting import cholesky, folds, minimize, pieces
 from atta.errors import InputError
 from atta.functional import guard_class
 from atta.predictions import Predictions
@@ -29,6 +29,10 @@ Pair: TypeAlias = tuple[float, float]
 """λ and μ."""
 
 LOG_TEMPERATURE = (-12.0, 12.0)  # in units of the logits' own size: far beyond any use
+PIECE = 1 << 16  # logits worked on together in float64, which stay in the caches
+SOME = 1 << 21  # logits that are looked at first where there are more
+MOST, NEAR, FLAT = 100, 1e-6, 1e-15  # steps of a fit, the relative step after which no other is needed, and slopes like none
+CLOSE = 1e-4  # how far behind a class is that no rounding brings to the front
 LEAST = -1e6  # log-probabilities below it count as it: their squares must not overflow
 STEPS = 60  # of a fit that only tells pairs apart: few need ten, and logits that are all saturated would take all they get
 FULL_CURVATURE = 200  # classes up to which a k × k matrix a class is worth its k³ numbers; beyond, its diagonal
@@ -87,30 +91,99 @@ class TemperatureScaling(Method):
 
     def learn(self, predictions: Predictions, labels: Labels) -> Temperature:
         """Find the temperature by NLL, to convergence, in float64."""
-        return Temperature(fit_temperature(predictions.logits, labels))
+        return Temperature(temperature_of(predictions, labels))
 
 
 def scaled(logits: Logits, temperature: Tensor) -> Probs:
     """Return softmax(logits / temperature). Rounding can make two logits equal, or unequal: hence the guard."""
     # Less the largest, as softmax does itself: a small temperature then cannot overflow.
     behind = logits - logits.amax(dim=-1, keepdim=True)
-    return guard_class((behind / temperature).softmax(dim=-1), base_probs(logits))
+    probs = (behind / temperature).softmax(dim=-1)
+    if logits.device.type != "cpu" or torch.compiler.is_compiling() or probs.requires_grad:
+        return guard_class(probs, base_probs(logits))
+    # The guard costs more than all else, and can only matter where a second class is close to the first in either answer.
+    # Counted as 1 for the first and, from 1 down to 0, for what is less than so far behind: sums of floats are quick.
+    nearness = behind.mul_(1 / (CLOSE * max(1.0, float(temperature)))).add_(1).clamp_(min=0)
+    close = (nearness.sum(dim=-1) != 1).nonzero()[:, 0]
+    if len(close):
+        probs[close] = guard_class(probs[close], base_probs(logits[close]))
+    return probs
 
 
 def fit_temperature(logits: Logits, labels: Labels) -> Tensor:
     """Return the T > 0 at which softmax(logits / T) has the least NLL, whatever the scale of the logits."""
-    logits = logits.double()
-    smoothing = laplace_smoothing(logits, labels)
-    logits = logits - logits.amax(dim=-1, keepdim=True)
-    size = -logits.mean()
-    size = torch.where(size > 0, size, 1.0)  # all logits equal: any temperature will do
-    logits = logits / size
+    rows = max(1, PIECE // logits.shape[1])
+    return least_temperature(lambda: zip(torch.split(logits, rows), torch.split(labels, rows), strict=True), len(labels))
 
-    def loss(parameters: Mapping[str, Tensor]) -> Tensor:
-        return F.cross_entropy(logits / parameters["log_t"].exp(), labels, label_smoothing=smoothing)
 
-    start = {"log_t": -size.log().clamp(-5, 5)}  # T = 1, unless that is far off
-    return size * minimize(loss, start, {"log_t": LOG_TEMPERATURE})["log_t"].exp()
+def temperature_of(predictions: Predictions, labels: Labels) -> Tensor:
+    """Return what `fit_temperature` does, for images that may lie on a disk."""
+    rows, alone = max(1, PIECE // predictions.classes), predictions.select(()).unrehearsed()
+    return least_temperature(lambda: ((part.logits, own) for part, own in pieces(alone, labels, rows)), len(labels))
+
+
+@torch.no_grad()
+def least_temperature(parts: Callable[[], Iterable[tuple[Logits, Labels]]], images: int) -> Tensor:
+    """Return the temperature of least NLL of so many images, whose logits and labels come in pieces, any number of times.
+
+    With s = 1/T and b = logits less the largest, the NLL is mean ln Σ exp(s b_j) - s · mean b_y, which is convex in s. Where
+    there are many images, those few that are kept for it say where to begin, and hardly a step over all of them is left.
+    """
+    sums, right, at, stride = torch.zeros(2, dtype=torch.float64), True, 0, 1
+    kept = []
+    for logits, labels in parts():
+        stride = max(1, images * logits.shape[1] // SOME)
+        behind = _behind(logits)
+        sums = sums.to(behind.device) + torch.stack([behind.gather(1, labels[:, None]).sum(), behind.sum()])
+        right = right and bool((behind.argmax(dim=-1) == labels).all())
+        rows = slice(-at % stride, None, stride)
+        kept.append((behind[rows].clone() if stride > 1 else behind, labels[rows]))
+        at += len(labels)
+    own, total = sums.tolist()
+    size = -total / (images * behind.shape[1])
+    if not 0 < size < math.inf:  # all logits equal: any temperature will do; or too far apart for float64
+        return behind.new_ones(())
+    smoothing = 1 / (images + 2) if right else 0.0  # as `laplace_smoothing` has it
+    target = (1 - smoothing) * own / images - smoothing * size
+    if stride == 1:
+        start = math.exp(min(max(math.log(size), -5), 5)) / size  # T = 1, unless that is far off
+        return behind.new_tensor(1 / _least(lambda: (one for one, _ in kept), target, start, size))
+    first = least_temperature(lambda: kept, sum(len(labels) for _, labels in kept))
+    return behind.new_tensor(1 / _least(lambda: (_behind(logits) for logits, _ in parts()), target, 1 / float(first), size))
+
+
+def _behind(logits: Logits) -> Tensor:
+    """How far each class is behind the first, in float64."""
+    return logits.double() - logits.amax(dim=-1, keepdim=True)
+
+
+def _least(behind: Callable[[], Iterable[Tensor]], target: float, start: float, size: float) -> float:
+    """Find the s of least mean ln Σ exp(s b_j) - s · target by Newton's steps, in the interval that the slopes so far leave.
+
+    The exponentials give the slope s · ∂/∂s, from the mean of s b under softmax(s b), and the curvature from its variance.
+    """
+    ends = [math.exp(bound) / size for bound in LOG_TEMPERATURE]
+    low, high, here = 0.0, math.inf, min(max(start, ends[0]), ends[1])
+    for _ in range(MOST):
+        images, sums = 0, torch.zeros(2, dtype=torch.float64)
+        for part in behind():
+            logs = part * (here / math.log(2))
+            powers = torch.exp2(logs)  # in half the time of exp
+            weight = powers.sum(dim=-1)
+            mean = powers.mul_(logs).sum(dim=-1) / weight
+            spread = powers.mul_(logs).sum(dim=-1) / weight - mean.square()
+            images, sums = images + len(part), sums.to(part.device) + torch.stack([mean.sum(), spread.sum()])
+        slope, curvature = (float(total) / images for total in sums)
+        slope, curvature = slope * math.log(2) - here * target, curvature * math.log(2) ** 2
+        low, high = (here, high) if slope < 0 else (low, here)
+        if abs(slope) < FLAT or low == ends[1] or high == ends[0]:
+            break
+        step = slope / max(curvature, FLAT)
+        if abs(step) < NEAR:  # the next one would be its square
+            return here * (1 - step)
+        there = min(max(here * (1 - step), ends[0]), ends[1])
+        here = there if low < there < high else math.sqrt(max(low, ends[0]) * min(high, ends[1]))
+    return here
 
 
 @dataclass(frozen=True, kw_only=True)

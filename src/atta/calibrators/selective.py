@@ -38,9 +38,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from atta.calibrators.atta import VATTA, ViewBlend
-from atta.calibrators.base import Calibrator, ViewMethod, base_probs
+from atta.calibrators.base import CHUNK, Calibrator, ViewMethod, base_probs
 from atta.calibrators.convex import CATTA
-from atta.calibrators.scaling import fit_temperature, scaled
+from atta.calibrators.scaling import scaled, temperature_of
 from atta.functional import guarded_blend, weighted_sum
 from atta.predictions import Predictions, repeat_mean
 from atta.types import Labels, Logits, Probs, RepeatLogits, Shares
@@ -162,7 +162,7 @@ class SelectiveVATTA(_Staged):
     def learn(self, predictions: Predictions, labels: Labels) -> StagedBlend:
         """Fit both on all images, and put the gate where the budget is spent."""
         whole = self.whole(predictions, labels)
-        found = _with_open_gates(fit_temperature(predictions.logits, labels), [whole])
+        found = _with_open_gates(temperature_of(predictions, labels), [whole])
         part = (self.passes - 1) / (predictions.select(whole.kinds).passes - 1)
         return _with_gates(found, predictions, [_whole(part * len(predictions))])
 
@@ -190,7 +190,7 @@ class SequentialVATTA(_Staged):
     def learn(self, predictions: Predictions, labels: Labels) -> StagedBlend:
         """Fit each stage on all images, and put the gates where the budget brings the answers closest to V-ATTA's."""
         whole = self.whole(predictions, labels)
-        temperature = fit_temperature(predictions.logits, labels)
+        temperature = temperature_of(predictions, labels)
         found = _with_open_gates(temperature, self._blends(predictions, labels, temperature, whole))
         return _with_gates(found, predictions, self._reaching(found, predictions))
 
@@ -285,11 +285,13 @@ def _with_open_gates(temperature: Tensor, blends: Sequence[ViewBlend]) -> Staged
 
 def _with_gates(found: StagedBlend, predictions: Predictions, counts: Sequence[int]) -> StagedBlend:
     """Set each gate so that so many of the images reach the next stage, by the very numbers that are deployed."""
-    found = found.to(predictions.logits.dtype)
-    going = torch.ones(len(predictions), dtype=torch.bool, device=predictions.logits.device)
-    for stage, (count, (_, confidence)) in enumerate(
-        zip(counts, found.answers(predictions.logits, predictions.views), strict=False)
-    ):
+    found = found.to(predictions.dtype)
+    going = torch.ones(len(predictions), dtype=torch.bool, device=predictions.device)
+    sure: list[list[Tensor]] = [[] for _ in counts]
+    for part in predictions.select(found.kinds).unrehearsed().chunks(max(1, CHUNK // predictions.classes)):
+        for known, (_, confidence) in zip(sure, found.answers(part.logits, part.views), strict=False):
+            known.append(confidence)
+    for stage, (count, confidence) in enumerate(zip(counts, map(torch.cat, sure), strict=True)):
         found.gates[stage] = _gate(confidence[going], count)
         going = going & (confidence < found.gates[stage])
     found.classes = predictions.classes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,7 @@ from atta.cli.options import (
     grouped,
 )
 from atta.cli.terminal import out, resumable, tell, waiting
+from atta.errors import InputError
 
 if TYPE_CHECKING:
     from atta.networks.training import Epoch
@@ -78,7 +80,10 @@ def _print_epoch(epoch: Epoch) -> None:
 def collect(
     model: ModelArgument,
     dataset: Annotated[str, typer.Argument(help="A dataset by name, or a folder of images.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Where to write the record.")],
+    output: Annotated[
+        str,
+        typer.Option("--output", "-o", metavar="FILE|FOLDER", help="NAME.safetensors: one file. NAME: a folder, of any size."),
+    ],
     policy: Annotated[str, typer.Option(help='A policy by name, or as text: "flip + 5 crop".')] = "aug8",
     source: Source = ANY,
     photographs: Photographs = AS_THEY_ARE,
@@ -96,10 +101,17 @@ def collect(
     compile: Annotated[bool, typer.Option(help="Compile the network first.")] = False,
     half: Annotated[bool, typer.Option(help="Store the logits in float16.")] = False,
 ) -> None:
-    """Run a network over images and their views, and write the record. Stopped, it goes on where it was."""
+    """Run a network over images and their views, and write the record. Stopped, it goes on where it was.
+
+    A folder is for records that do not fit into memory: run again, it is also mended where shards are missing or damaged.
+    """
     from atta.collection.collect import collect as run
-    from atta.collection.shards import beside
+    from atta.collection.shards import as_folder, beside
     from atta.images.views import Policy
+
+    folder = as_folder(output)
+    if folder and half:
+        raise InputError(f"--half: expected NAME.safetensors to write, got the folder {output}, which takes logits as they are")
 
     where, views, preprocess = read_device(device), Policy.parse(policy), photographs.read()
     with waiting(f"reading {dataset}"):
@@ -109,9 +121,10 @@ def collect(
 
             images = shifted(images, shift)
         network, about = read_model(model)
-    folder = str(Path(dataset).absolute()) if source.data is None and Path(dataset).is_dir() else None
-    arranged = {"shuffle": shuffled_by, "rows": rows, "shift": shift, "folder": folder}
-    with beside(output) as shards, resumable(shards):
+    known = str(Path(dataset).absolute()) if source.data is None and Path(dataset).is_dir() else None
+    arranged = {"shuffle": shuffled_by, "rows": rows, "shift": shift, "folder": known}
+    place = nullcontext(Path(output)) if folder else beside(Path(output))
+    with place as shards, resumable(shards):
         record = run(
             network,
             images,
@@ -128,9 +141,10 @@ def collect(
             autocast=autocast,
             channels_last=channels_last,
             compile=compile,
-            shards=shards,
+            shards=None if folder else shards,
+            output=shards if folder else None,
             progress=True,
             origin={**about, "split": source.split, **{k: str(v) for k, v in arranged.items() if v is not None}},
         )
-        path = record.save(output, half=half)
+        path = shards if folder else record.save(output, half=half)
     tell(f"{record.predictions}: {path}")

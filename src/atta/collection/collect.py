@@ -13,9 +13,10 @@ order, nor the number of workers changes it. The model is borrowed: nothing of i
 
 import json
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from operator import itemgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypedDict, TypeGuard, Unpack
@@ -25,10 +26,10 @@ from torch import Tensor, nn
 
 from atta.collection.advice import look_over
 from atta.collection.runner import Runner, batch_size, read_batches
-from atta.collection.shards import Shard, Shards, fingerprint, mark
+from atta.collection.shards import LARGE, Shard, Shards, fingerprint, mark
 from atta.collection.trial import as_device, check_labels, check_names, running, try_out, without_bad
-from atta.errors import InputError, suggest
-from atta.files import locked
+from atta.errors import InputError, advise, suggest
+from atta.files import locked, readable
 from atta.images.again import FILES, FOLDER, digest_of
 from atta.images.labels import Truth, truth_of
 from atta.images.layouts import by_file_name, folder_of_images
@@ -39,9 +40,10 @@ from atta.images.sources import Block, Channels, Source, StreamSource, as_source
 from atta.images.views import Policy
 from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of, normalised
 from atta.networks.borrowing import dtype_of
-from atta.predictions import Predictions, Record, as_labels
+from atta.predictions import Predictions, Record, as_labels, read_tensors
 from atta.progress import counted
 from atta.settings import checked
+from atta.sharded import LOGITS, write_index
 
 RUNG = 3
 """The severity that a ladder of rehearsals begins with."""
@@ -96,6 +98,7 @@ def collect(
     shuffle: int | bool | None = None,
     skip_bad: bool = False,
     shards: str | PathLike[str] | None = None,
+    output: str | PathLike[str] | None = None,
     progress: bool | Callable[[int], None] = True,
     origin: Mapping[str, str] | None = None,
     checks: bool = True,
@@ -128,12 +131,19 @@ def collect(
     ends with the same bits; one run at a time works in it. Delete it once the record is saved. `origin` adds to the
     record's own.
 
+    `output` names a folder that becomes the record (`atta.sharded`), for records of any size: its shards are written as they
+    are made, memory holds no more than one of them, and nothing is copied at the end. The same call again goes on from it, and
+    mends it: a shard that is missing, cut short, or of another run or other rows is recorded again. What is returned reads
+    from the folder, as `Record.load(folder)` does.
+
     Eight images go first (`trial`), and what looks wrong at the end is said (`advice`); `checks=False` leaves out both.
     `progress` may be a function, which is told how many passes were run since it was told last. `logits` of the images
     themselves, where they are known, spare a pass an image.
     """
     refuse_unknown("collect", execution, [*Execution.__annotations__])
     wanted, seed = None if preprocess is None else Preprocess.of(preprocess), as_seed(seed)
+    if shards is not None and output is not None:
+        raise InputError("expected shards=... or output=..., whose folder holds the shards itself, got both")
     check_names(class_names)
     known = dict(origin or {}) | ({FOLDER: str(Path(images).absolute())} if _is_folder(images) else {})
     images, mixed_by = mixed(images, labels, shuffle)
@@ -155,12 +165,14 @@ def collect(
             "labels: expected a class number for every image, to see how far accuracy falls in rehearsals, got none; give "
             "labels=..., or name severities: rehearse=[3, 5]"
         )
-    work = _Work(network, source, truth, seed, draws, progress, execution)
-    done = work.run(Policy((*policy.terms, *rehearsed(asked).terms)), shards, logits=logits)
+    work = _Work(network, source, truth, seed, draws, progress, execution, output is not None)
+    folder = shards if output is None else output
+    done = work.run(Policy((*policy.terms, *rehearsed(asked).terms)), folder, logits=logits)
+    more = _climbed(work, done, folder) if climbing else []
     if FOLDER in known and source.files:
         known[FILES] = digest_of(source.files, known[FOLDER])
-    record = done.record(_origin(network, source, policy, truth.classes, seed, draws) | mixed_by | known)
-    record = _climbed(work, record, shards) if climbing else record
+    about = _origin(network, source, policy, truth.classes, seed, draws) | mixed_by | known
+    record = done.record(about, more) if output is None else _indexed(Path(output), [done, *more], about)
     if checks:
         look_over(record)
     return record
@@ -177,6 +189,8 @@ class _Work:
     draws: str
     progress: bool | Callable[[int], None]
     execution: Execution
+    lean: bool = False
+    """Whether the shards become the record, and nothing of them stays in memory."""
 
     def run(
         self, policy: Policy, shards: str | PathLike[str] | None, *, itself: bool = True, logits: Tensor | None = None
@@ -202,17 +216,18 @@ class _Work:
             size, rows = (size, size) if kept is None else kept.begin(size)
             forward = torch.compile(network) if execution.get("compile") else network
             runner = Runner(forward, policy, self.seed, self.draws, at, dtype_of(network), fast, rows, kept, itself)
-            done = _Done(source, self.truth, policy, kept)
+            done = _Done(source, self.truth, policy, kept, at=int(itself or logits is not None), lean=self.lean)
             with self._counted(policy, itself, done.resume()) as tell:
-                try:
-                    batches = read_batches(source, size, start=done.stop, workers=execution.get("workers", 0))
-                    for batch, answers in runner.run(batches, source.places):
-                        if logits is not None:
-                            answers = torch.cat([logits[batch.start :][: len(answers), None], answers], dim=1)
-                        done.add(batch.start, batch.pixels, answers, batch.labels)
-                        tell(done.stop)
-                finally:
-                    done.flush()
+                for start, stop in done.gaps:
+                    try:
+                        batches = read_batches(source, size, start=start, stop=stop, workers=execution.get("workers", 0))
+                        for batch, answers in runner.run(batches, source.places):
+                            if logits is not None:
+                                answers = torch.cat([logits[batch.start :][: len(answers), None], answers], dim=1)
+                            done.add(batch.start, batch.pixels, answers, batch.labels)
+                            tell(done.stop)
+                    finally:
+                        done.flush()
         return done
 
     def _counted(self, policy: Policy, itself: bool, begun: int) -> AbstractContextManager[Callable[[int], None]]:
@@ -230,24 +245,30 @@ class _Work:
         return nullcontext(tell)
 
 
-def _climbed(work: _Work, record: Record, shards: str | PathLike[str] | None) -> Record:
-    """Add rehearsals from the middle of the ladder: up where accuracy has hardly fallen, down where little of it is left."""
-    labels, views = record.require_labels(), dict(record.predictions.views)
-    chance = 1 / record.predictions.classes
+def _climbed(work: _Work, done: "_Done", shards: str | PathLike[str] | None) -> list["_Done"]:
+    """Run rehearsals from the middle of the ladder: up where accuracy has hardly fallen, down where little of it is left."""
+    climbed: list[_Done] = []
 
     def right(severity: int) -> float:
-        view = REHEARSALS[severity]
-        folder = None if shards is None else Path(shards) / view.name
-        views[view.name] = work.run(rehearsed([severity]), folder, itself=False).views(at=0)[view.name]
-        return float((views[view.name][:, 0].argmax(dim=1) == labels).double().mean())
+        folder = None if shards is None else Path(shards) / REHEARSALS[severity].name
+        climbed.append(work.run(rehearsed([severity]), folder, itself=False))
+        return climbed[-1].accuracy(done.labels())
 
-    before = float((record.predictions.logits.argmax(dim=1) == labels).double().mean())
+    before, chance = done.accuracy(done.labels()), 1 / done.classes
     after = right(RUNG)
     if before - after < FALLEN:
         right(max(REHEARSALS))
     elif after - chance < FALLEN * (before - chance) and before - right(1) < FALLEN:
         right(2)
-    return replace(record, predictions=Predictions(record.predictions.logits, views))
+    return climbed
+
+
+def _indexed(folder: Path, runs: Sequence["_Done"], origin: Mapping[str, str]) -> Record:
+    """Make the folder of shards a record."""
+    groups = [(done.columns, done.paths(), done.kept.name) for done in runs if done.kept is not None]
+    if not runs[0].classes:
+        raise InputError(f"expected at least one image in {runs[0].source.name}, found none")
+    return write_index(folder, groups, runs[0].labels(), {readable(key): readable(str(value)) for key, value in origin.items()})
 
 
 def mixed(images: object, labels: object, shuffle: int | bool | None) -> tuple[object, dict[str, str]]:
@@ -307,50 +328,93 @@ class _Done:
     truth: Truth
     policy: Policy
     kept: Shards | None
+    at: int
+    """The pass that is the first of the views: 1 where the images themselves come before them."""
+    lean: bool
     answers: list[Tensor] = field(default_factory=list)
-    own: list[Tensor] = field(default_factory=list)
+    own: list[tuple[int, Tensor]] = field(default_factory=list)
     stop: int = 0
+    classes: int = 0
+    gaps: list[tuple[int, int | None]] = field(default_factory=list)
+    """From and to which image there is something to do."""
     _fresh: list[Block] = field(default_factory=list)
+    _start: int = 0
     _first: Tensor | None = None
     _last: Tensor | None = None
 
     def resume(self) -> int:
         """Take over what an earlier run finished, if it ran on these images; say how many they are."""
-        for shard in self.kept.finished() if self.kept else ():
-            ends = [block for block, _ in self.source.read([(shard.start, shard.start + 1), (shard.stop - 1, shard.stop)])]
-            if len(ends) < 2 or mark(ends[0], ends[1]) != shard.mark:
-                raise InputError(
-                    f"expected the images from {self.source.where(shard.start)} on to be those whose shards are in "
-                    f"{self.kept.folder if self.kept else ''}, got others; choose another folder"
-                )
-            self._take(shard.answers, shard.labels)
+        done = 0
+        for shard in self._sound() if self.kept else ():
+            if shard.start > done:
+                self.gaps.append((done, shard.start))
+            self._take(shard.start, shard.answers, shard.labels)
+            done = shard.stop
+        self.gaps.append((done, self.source.count))
         return self.stop
+
+    def _sound(self) -> Iterator[Shard]:
+        """Shards of these images; where they are the record, those that are not are taken away, to be recorded again."""
+        assert self.kept is not None
+        if not self.lean or isinstance(self.source, StreamSource):  # which cannot go back to what is missing
+            for shard in self.kept.finished():
+                self._recognise(shard)
+                yield shard
+            return
+        bad, good = list[tuple[int, int, str]](), list[tuple[int, int]]()
+        for start, stop in self.kept.stretches():
+            try:
+                shard = self.kept.read(start, stop)
+                if shard.answers.ndim != 3 or shard.answers.shape[1] != self.passes:
+                    raise InputError(f"{self.kept.path(start, stop)} holds other views than its run has")
+                self._recognise(shard)
+                good.append((start, stop))
+            except InputError as error:
+                bad.append((start, stop, str(error)))
+        if bad and not good:  # nothing of it is known: it may well be somebody else's work
+            raise InputError(bad[0][2])
+        for start, stop, fault in bad:
+            advise(f"{fault}: it is recorded again")
+            self.kept.forget(start, stop)
+        yield from (self.kept.read(*one) for one in good)
+
+    def _recognise(self, shard: Shard) -> None:
+        """Refuse a shard of other images."""
+        ends = [block for block, _ in self.source.read([(shard.start, shard.start + 1), (shard.stop - 1, shard.stop)])]
+        if len(ends) < 2 or mark(ends[0], ends[1]) != shard.mark:
+            raise InputError(
+                f"expected the images from {self.source.where(shard.start)} on to be those whose shards are in "
+                f"{self.kept.folder if self.kept else ''}, got others; choose another folder"
+            )
 
     def add(self, start: int, pixels: Tensor, answers: Tensor, own: Tensor | None) -> None:
         """Take the answers to a batch, and write a shard when it is time."""
         n, k = answers.shape[0], answers.shape[2]
-        if self.answers and k != self.answers[0].shape[2]:
-            before = self.answers[0].shape[2]
-            raise InputError(f"expected {before} classes as before, got {k} from {self.source.where(start)} on")
-        if not self.answers:  # Now the number of classes is known: a wrong label is said before the work is done.
+        if self.classes and k != self.classes:
+            raise InputError(f"expected {self.classes} classes as before, got {k} from {self.source.where(start)} on")
+        if not self.classes:  # Now the number of classes is known: a wrong label is said before the work is done.
             self.truth.settle(k)
             if self.truth.labels is not None:
                 as_labels(self.truth.labels, images=self.truth.labels.shape[0], classes=k)
         own = self.truth.own(own)
         if self.truth.labels is None and own is not None:
             as_labels(own, images=n, classes=k)
-        self._first = pixels[:1] if self._first is None else self._first
+        if self._first is None:
+            self._first, self._start = pixels[:1], start
         self._last = pixels[-1:]
         self._fresh.append((answers, own))
-        self._take(answers, own)
-        if self.kept is not None and self.kept.due:
+        self._take(start, answers, own)
+        large = sum(part.nbytes for part, _ in self._fresh) >= LARGE
+        if self.kept is not None and (self.kept.due or large):
             self.flush()
 
-    def _take(self, answers: Tensor, own: Tensor | None) -> None:
-        self.answers.append(answers)
+    def _take(self, start: int, answers: Tensor, own: Tensor | None) -> None:
+        self.classes = answers.shape[2]
+        if not self.lean:
+            self.answers.append(answers)
         self.stop += answers.shape[0]
         if own is not None:
-            self.own.append(own)
+            self.own.append((start, own))
 
     def flush(self) -> None:
         """Write what no shard holds yet."""
@@ -360,24 +424,54 @@ class _Done:
         self._fresh, self._first = [], None  # If it cannot be written now, it cannot be written on the way out either.
         answers = torch.cat([part for part, _ in fresh])
         labels = [part for _, part in fresh if part is not None]
-        start = self.stop - answers.shape[0]
-        self.kept.write(Shard(start, self.stop, answers, torch.cat(labels) if labels else None, mark(first, self._last)))
+        stop = self._start + answers.shape[0]
+        self.kept.write(Shard(self._start, stop, answers, torch.cat(labels) if labels else None, mark(first, self._last)))
 
-    def record(self, origin: Mapping[str, str]) -> Record:
-        """All of it, one tensor a kind of view."""
+    @property
+    def passes(self) -> int:
+        """How many passes an image has."""
+        return self.at + sum(self.policy.repeats.values())
+
+    @property
+    def columns(self) -> dict[str, tuple[int, int]]:
+        """Which of the passes are of which kind of view."""
+        found, at = {LOGITS: (0, 1)} if self.at else {}, self.at
+        for kind, repeats in self.policy.repeats.items():
+            found[kind] = (at, repeats)
+            at += repeats
+        return found
+
+    def paths(self) -> list[Path]:
+        """The shards, one after the other."""
+        return [self.kept.path(*one) for one in self.kept.stretches()] if self.kept else []
+
+    def labels(self) -> Tensor | None:
+        """Those that were given, or those that came with the images, in their order."""
+        if self.truth.labels is not None:
+            return self.truth.labels
+        return torch.cat([part for _, part in sorted(self.own, key=itemgetter(0))]) if self.own else None
+
+    def accuracy(self, labels: Tensor | None) -> float:
+        """How often the first pass is right."""
+        assert labels is not None
+        parts = (read_tensors(path, sealed=False)[0]["answers"] for path in self.paths()) if self.lean else self.answers
+        right, start = 0, 0
+        for part in parts:
+            right += int((part[:, 0].argmax(dim=1) == labels[start : start + len(part)]).sum())
+            start += len(part)
+        return right / start
+
+    def record(self, origin: Mapping[str, str], more: Sequence["_Done"] = ()) -> Record:
+        """All of it, one tensor a kind of view, and what was rehearsed `more`."""
         if not self.answers:
             raise InputError(f"expected at least one image in {self.source.name}, found none")
-        given = self.truth.labels
-        labels = given if given is not None else torch.cat(self.own) if self.own else None
-        return Record(Predictions(torch.cat([part[:, 0] for part in self.answers]), self.views(at=1)), labels, origin)
+        views = {kind: view for done in (self, *more) for kind, view in done.views().items()}
+        return Record(Predictions(torch.cat([part[:, 0] for part in self.answers]), views), self.labels(), origin)
 
-    def views(self, at: int) -> dict[str, Tensor]:
-        """The answers to each kind of view, the first of which is number `at`."""
-        views = {}
-        for kind, repeats in self.policy.repeats.items():
-            views[kind] = torch.cat([part[:, at : at + repeats] for part in self.answers])
-            at += repeats
-        return views
+    def views(self) -> dict[str, Tensor]:
+        """The answers to each kind of view."""
+        columns = {kind: place for kind, place in self.columns.items() if kind != LOGITS}
+        return {kind: torch.cat([part[:, at : at + n] for part in self.answers]) for kind, (at, n) in columns.items()}
 
 
 def _origin(model: nn.Module, source: Source, policy: Policy, classes: Sequence[str], seed: int, draws: str) -> dict[str, str]:

@@ -118,9 +118,9 @@ def batch_size(asked: int | None, device: torch.device) -> int:
     return size
 
 
-def read_batches(source: Source, size: int, *, start: int = 0, workers: int = 0) -> Iterator[Batch]:
-    """Read a source from `start` to its end, `size` images at a time."""
-    stop = source.count
+def read_batches(source: Source, size: int, *, start: int = 0, stop: int | None = None, workers: int = 0) -> Iterator[Batch]:
+    """Read a source from `start` to `stop`, or to its end, `size` images at a time."""
+    stop = source.count if stop is None else stop
     starts: Iterable[int] = count(start, size) if stop is None else range(start, stop, size)
     ranges = ((first, first + size if stop is None else min(first + size, stop)) for first in starts)
     for pixels, labels in source.read(ranges, workers):

@@ -5,11 +5,13 @@
     ...
 
 A shard ends where a batch ends, and batches begin at multiples of the batch size, which `run.json` keeps. A resumed run
-therefore cuts the images as an uninterrupted one does, and ends with the same bits.
+therefore cuts the images as an uninterrupted one does, and ends with the same bits. Where the folder itself becomes the record
+(`atta.sharded`), it is also mended: what is missing or wrong in the middle is recorded again, and nothing else.
 """
 
 import hashlib
 import json
+import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -25,10 +27,13 @@ from atta.errors import InputError
 from atta.files import locked, whole_file
 from atta.networks.adapters import NumpyModel, OnnxModel
 from atta.predictions import read_tensors, write_tensors
+from atta.sharded import ROWS, RUN
 
 SHARDS = "[0-9]*-[0-9]*.safetensors"
 SECONDS = 10.0
 """A shard is written when this long has passed since the last: the most work that a killed run has to repeat."""
+LARGE = 1 << 28
+"""Bytes that a shard has at most, give or take a batch: what is not written yet lies in memory."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,12 @@ class Shards:
     written: float = field(default_factory=time.monotonic)
     batch: int = 0
     rows: int = 0
+
+    @property
+    def name(self) -> str:
+        """A hash of what the run is made of, which each of its shards repeats."""
+        text = json.dumps(self.run, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @property
     def about(self) -> Path:
@@ -94,15 +105,39 @@ class Shards:
 
     def finished(self) -> Iterator[Shard]:
         """What was done, from the first image on and without a gap."""
+        done = 0
+        for start, stop in self.stretches():
+            if start > done:
+                return
+            yield self.read(start, stop)
+            done = stop
+
+    def stretches(self) -> Iterator[tuple[int, int]]:
+        """From and to which image there are shards, one after the other; of those that overlap, the first and the longest."""
         stops: dict[int, int] = {}
         for path in self.folder.glob(SHARDS):
             start, stop = map(int, path.stem.split("-"))
             stops[start] = max(stop, stops.get(start, 0))
-        start = 0
-        while start in stops:
-            tensors, text = read_tensors(self._path(start, stops[start]))
-            yield Shard(start, stops[start], tensors["answers"], tensors.get("labels"), text["mark"])
-            start = stops[start]
+        done = 0
+        for start in sorted(stops):
+            if start >= done:
+                done = stops[start]
+                yield start, done
+
+    def read(self, start: int, stop: int) -> Shard:
+        """Read a shard; one that is damaged, or of another run or other rows, is refused."""
+        path = self.path(start, stop)
+        tensors, text = read_tensors(path)
+        if text.get(RUN, self.name) != self.name:
+            raise InputError(f"{path} was recorded by another run: of another network, or with other views or draws")
+        answers = tensors.get("answers")
+        if answers is None or "mark" not in text or len(answers) != stop - start or text.get(ROWS, path.stem) != path.stem:
+            raise InputError(f"{path} holds other rows than its name says")
+        return Shard(start, stop, answers, tensors.get("labels"), text["mark"])
+
+    def forget(self, start: int, stop: int) -> None:
+        """Take a shard away that is to be recorded again."""
+        self.path(start, stop).unlink(missing_ok=True)
 
     def keep_rows(self, rows: int) -> None:
         """Write what the run is made of, and how many images a pass is given."""
@@ -119,18 +154,26 @@ class Shards:
             self.keep_rows(self.rows)
         tensors = {"answers": shard.answers} | ({} if shard.labels is None else {"labels": shard.labels})
         try:
-            write_tensors(self._path(shard.start, shard.stop), tensors, {"mark": shard.mark})
+            path = self.path(shard.start, shard.stop)
+            write_tensors(path, tensors, {"mark": shard.mark, RUN: self.name, ROWS: path.stem})
         except InputError as error:
             raise InputError(f"{error}; the {shard.start} images before it are kept, run again to go on") from error
         self.written = time.monotonic()
 
-    def _path(self, start: int, stop: int) -> Path:
+    def path(self, start: int, stop: int) -> Path:
+        """Where a shard lies."""
         return self.folder / f"{start:010}-{stop:010}.safetensors"
 
 
 def any_in(folder: Path) -> bool:
     """Whether a folder holds a shard."""
     return any(True for _ in folder.glob(SHARDS))
+
+
+def as_folder(output: str) -> bool:
+    """Whether a record goes into a folder: one that is there, a name that ends as folders' do, or one without a suffix."""
+    path = Path(output)
+    return path.is_dir() or output.endswith(("/", os.sep)) or not (path.suffix or path.exists())
 
 
 @contextmanager

@@ -17,8 +17,10 @@ from atta.errors import InputError, first_line
 from atta.files import named
 from atta.predictions import DIGEST, Record, read_header, read_tensors
 from atta.results.rows import Results
+from atta.sharded import INDEX, check_folder
 
 UNKNOWN = "nothing that atta writes"
+FOLDER = "record in a folder"
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,13 @@ def _folder_kind(path: Path) -> str:
     there = {entry.name for entry in path.iterdir()}
     if archive.ABOUT in there:
         return "classifier"
+    if INDEX in there:
+        return FOLDER
     if "run.json" in there:
         return "unfinished record"
     if there & {"model.safetensors", "checkpoint.pt"}:
         return "training"
-    return f"without {archive.ABOUT}, run.json or model.safetensors in it"
+    return f"without {archive.ABOUT}, {INDEX}, run.json or model.safetensors in it"
 
 
 def _file_kind(path: Path) -> str:
@@ -94,6 +98,10 @@ def _file_kind(path: Path) -> str:
 
 def _record(path: Path) -> tuple[str, bool]:
     return repr(Record.load(path).predictions).removeprefix("Predictions(").removesuffix(")"), DIGEST in read_header(path)
+
+
+def _folder(path: Path) -> tuple[str, bool]:
+    return check_folder(path), True
 
 
 def _calibrator(path: Path) -> tuple[str, bool]:
@@ -163,6 +171,7 @@ def _check_zip(path: Path) -> None:
 
 _LOOKS = {
     "record": _record,
+    FOLDER: _folder,
     "calibrator": _calibrator,
     "classifier": _classifier,
     "results": _results,

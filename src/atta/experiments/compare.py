@@ -23,13 +23,14 @@ from atta.metrics.scores import METRICS
 from atta.predictions import Record, unfair
 from atta.results.rows import Results
 from atta.results.words import CLASS_CHANGES, COST, COVERAGE, PASSES, REST, SET_SIZE
+from atta.settings import shown
 
 FITTED_ON = "the record to fit on"
 
 
 def compare(
     records: Mapping[str, Record],
-    methods: Sequence[Method],
+    methods: Sequence[Any],
     *,
     validation: int = 1000,
     splits: int = 1,
@@ -39,9 +40,9 @@ def compare(
 ) -> Results:
     """Fit every method on validation rows of each record and evaluate it on the others, with all the views there are.
 
-    Methods are any objects of `Method`, one's own as well; `labelled` says what rows call them. With `fit_on`, they are fitted
-    on all of that record and tested on all of the others, once. With `cost`, V-ATTA is also run with fewer and fewer of the
-    views, as an experiment of its own: what each pass of the network buys.
+    Methods are any objects of `Method`, one's own as well, and `Peer`s of other libraries; `labelled` says what rows call them.
+    With `fit_on`, they are fitted on all of that record and tested on all of the others, once. With `cost`, V-ATTA is also run
+    with fewer and fewer of the views, as an experiment of its own: what each pass of the network buys.
     """
     if splits < 1:
         raise InputError(f"expected at least 1 split, got {splits}")
@@ -80,13 +81,15 @@ def unfair_splits(records: Mapping[str, Record], validation: int) -> list[str]:
     return found
 
 
-def labelled(methods: Sequence[Method]) -> dict[str, Method]:
+def labelled(methods: Sequence[Any]) -> dict[str, Method]:
     """Give each method a label of its own: its name and, where several have that name, what is not as usual about it.
 
     >>> list(labelled([VATTA(), VATTA(step=0.01)]))
     ['v-atta', 'v-atta (step=0.01)']
     """
     for i, method in enumerate(methods):
+        if not isinstance(method, Method):
+            raise InputError(f"expected methods, got {shown(method)}; atta.Peer(called=..., estimator=...) makes one of it")
         if method in methods[:i]:
             raise InputError(f"expected each method once, got {method!r} twice")
     names = Counter(method.name for method in methods)
@@ -103,7 +106,7 @@ def labelled(methods: Sequence[Method]) -> dict[str, Method]:
 def _unusual(method: Method) -> str:
     """The settings that are not the method's own defaults, as a label ends: " (optimizer=adam, step=0.01)"."""
     usual = {f.name: f.default_factory() if f.default_factory is not MISSING else f.default for f in fields(method)}
-    changed = {name: getattr(method, name) for name in usual if getattr(method, name) != usual[name]}
+    changed = {name: getattr(method, name) for name in usual if getattr(method, name) not in (usual[name], method.name)}
     return f" ({', '.join(f'{name}={value}' for name, value in changed.items())})" if changed else ""
 
 

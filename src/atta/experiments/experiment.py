@@ -9,7 +9,7 @@ import os
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -163,7 +163,7 @@ class Experiment:
 
 def described(method: Method) -> dict[str, Any]:
     """A method as plain values: its name and its settings."""
-    return {"method": method.name, **{name: _plain(value) for name, value in asdict(method).items()}}
+    return {"method": method.name, **{name: _plain(value) for name, value in method.settings().items()}}
 
 
 def _draws(method: Method) -> bool:

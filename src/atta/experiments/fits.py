@@ -143,15 +143,16 @@ class Fits:
 
     def _fitted(self, pieces: Sequence[tuple[Method, dict[str, Fit]]]) -> Iterator[tuple[Method, Sequence[str]]]:
         """Make the pieces here or, where there is a folder to meet in, in other processes; say which are done."""
-        if self.folder is None or self.workers < 2 or len(pieces) < 2:
-            for method, piece in pieces:
+        apart = self.folder is not None and self.workers > 1 and len(pieces) > 1
+        for method, piece in pieces:
+            if not apart or method.foreign:  # what others wrote stays in this process
                 self._fit(method, piece)
                 yield method, list(piece)
+        if not apart:
             return
-        calls = (
-            workers.Call(_fitted_there, (method, piece, *self.abroad()), (method, list(piece))) for method, piece in pieces
-        )
-        for kept, _ in workers.spread(calls, self.workers, what="fitted"):
+        known = self.abroad()
+        calls = (workers.Call(_fitted_there, (*piece, *known), (piece[0], list(piece[1]))) for piece in pieces)
+        for kept, _ in workers.spread((call for call in calls if not call.kept[0].foreign), self.workers, what="fitted"):
             yield kept
 
     def _fit(self, method: Method, piece: Mapping[str, Fit]) -> None:
@@ -201,7 +202,7 @@ class Fits:
             "torch": torch.__version__,
             "record": self.fingerprint(fit.record),
             "rows": asdict(fit.rows),
-            "method": [fit.method.name, asdict(fit.method), *_own_class(fit.method)],
+            "method": [fit.method.name, fit.method.settings(), *_own_class(fit.method)],
             "views": list(self.views(fit).items()),
         }
         return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
@@ -223,7 +224,7 @@ class Fits:
 
     def _keep(self, key: str, calibrator: Calibrator) -> None:
         self._done[key] = calibrator
-        if (path := self._path(key)) is not None:
+        if (path := self._path(key)) is not None and not calibrator.method.foreign:
             calibrator.save(path)
 
     def _path(self, key: str) -> Path | None:
@@ -268,7 +269,8 @@ def written(repeats: Mapping[str, int]) -> str:
 def _own_class(method: Method) -> list[str]:
     """Tells a method of one's own from the one of atta whose name and settings it may share."""
     own = type(method)
-    return [] if METHODS.get(method.name) is own else [f"{own.__module__}.{own.__qualname__}"]
+    itself = [str(id(method))] if method.foreign else []  # which is never looked for in a folder
+    return [] if METHODS.get(method.name) is own else [f"{own.__module__}.{own.__qualname__}", *itself]
 
 
 def _file(folder: Path, key: str) -> Path:
@@ -279,9 +281,14 @@ def fingerprint(record: Record) -> str:
     """A hash of the logits, views and labels of a record, whatever file they came from."""
     found = hashlib.sha256()
     predictions: Predictions = record.predictions
-    views = {f"view.{kind}": view for kind, view in sorted(predictions.views.items())}
-    labels = {} if record.labels is None else {"labels": record.labels}
-    for name, tensor in ({"logits": predictions.logits} | views | labels).items():
-        found.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        found.update(tensor.contiguous().cpu().numpy().tobytes())
+    n, k, rows = len(predictions), predictions.classes, max(1, WORK // predictions.classes)
+    counts = predictions.counts
+    for kind in (None, *sorted(counts)):
+        name, shape = ("logits", (n, k)) if kind is None else (f"view.{kind}", (n, counts[kind], k))
+        found.update(f"{name}{shape}{predictions.dtype}".encode())
+        for part in predictions.chunks(rows):
+            found.update((part.logits if kind is None else part.views[kind]).contiguous().cpu().numpy().data)
+    if record.labels is not None:
+        found.update(f"labels{tuple(record.labels.shape)}{record.labels.dtype}".encode())
+        found.update(record.labels.contiguous().cpu().numpy().data)
     return found.hexdigest()

@@ -76,7 +76,8 @@ def _spread(
     experiments: Sequence[Experiment], fits: Fits, work: Sequence[tuple[int, list[Trial]]]
 ) -> Iterator[tuple[tuple[int, int], list[Outcome]]]:
     """Test each part, here or in other processes; it comes back with its experiment's number and its own place."""
-    if fits.folder is None or fits.workers < 2 or len(work) < 2:
+    foreign = any(fit.method.foreign for _, part in work for trial in part for fit in trial.candidates)
+    if fits.folder is None or fits.workers < 2 or len(work) < 2 or foreign:
         with one_thread():  # the last digit of a sum depends on how many add it up
             for place, (i, part) in enumerate(work):
                 yield (i, place), _outcomes(Bench(experiments[i], fits), part)

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from atta.errors import InputError
 from atta.metrics.binning import COUNT, GRID, bin_index, class_index, even_edges, mass_index, on_grid
-from atta.metrics.per_image import Array, Images, LabelArray, per_image, validate
+from atta.metrics.per_image import TERMS, Array, Images, LabelArray, per_image, validate
 from atta.metrics.scores import METRICS, evaluate, known, measurable
 from atta.settings import checked
 
@@ -152,7 +152,7 @@ def replicates(
     """What each resample makes of each metric; `rows` says which of the resampled images these are, all by default."""
     p, y = validate(probs, labels)
     names = measurable(None if metrics is None else known(metrics), y is not None)
-    sums = _Sums.of(list(per_image(p, y, simplex=simplex)), names, count)
+    sums = _Sums.of(per_image(p, y, simplex=simplex), names, count)
     index = None if rows is None else rows.numpy()
     found: list[list[Tensor]] = []
     for counts in resamples:
@@ -179,10 +179,18 @@ class _Sums:
     """The shapes of what the sparse matrix makes, in its order."""
 
     @classmethod
-    def of(cls, parts: list[Images], names: list[str], count: int) -> "_Sums":
-        confidence, correct = (torch.cat([getattr(part, name) for part in parts]).cpu() for name in ("confidence", "correct"))
+    def of(cls, parts: Iterable[Images], names: list[str], count: int) -> "_Sums":
+        columns: dict[str, list[Tensor]] = {}
+        for part in parts:  # none of which is kept: its float64 copy is as large as all else
+            found = {"confidence": part.confidence, "right": part.correct, **part.terms(names)}
+            if "classwise_ece" in names and part.hits is not None:
+                found |= {"class index": class_index(part.probs, count), "class gap": part.hits - part.probs}
+            for name, column in found.items():
+                columns.setdefault(name, []).append(column.cpu())
+        every = {name: torch.cat(column) for name, column in columns.items()}
+        confidence, correct = every["confidence"], every["right"]
         gaps = correct - confidence
-        terms = {name: torch.cat([part.terms[name] for part in parts]).cpu() for name in names if name in parts[0].terms}
+        terms = {name: every[name] for name in names if name in TERMS}
         dense = [torch.ones_like(gaps)[None], *(term[None] - term.mean() for term in terms.values())]
         if _BINNED & set(names):
             hot = torch.nn.functional.one_hot(bin_index(confidence, even_edges(count)), count).T.double()
@@ -193,10 +201,8 @@ class _Sums:
             total = torch.bincount(level).double()
             sparse["mass_gaps"] = (count,), mass_index(levels, total, count)[level][None], gaps[None]
         if "classwise_ece" in names:
-            k = parts[0].probs.shape[1]
-            index = torch.cat([class_index(part.probs, count) for part in parts]).cpu()
-            gap = torch.cat([part.hits - part.probs for part in parts if part.hits is not None]).cpu()
-            sparse["class_gaps"] = (k, count), index.T, gap.T
+            index, gap = every["class index"], every["class gap"]
+            sparse["class_gaps"] = (index.shape[1], count), index.T, gap.T
         if "smooth_ece" in names:
             cells, weights = on_grid(confidence)
             sparse["residual"] = (GRID,), cells, weights * gaps

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from atta.errors import InputError, suggest
 from atta.metrics.binning import COUNT, GRID, Table, bin_index, class_index, even_edges, mass_index, on_grid, tally
-from atta.metrics.per_image import Array, Images, LabelArray, chunks, per_image, validate
+from atta.metrics.per_image import TERMS, Array, Images, LabelArray, per_image, validate
 from atta.results.words import DIRECTION, Better
 from atta.settings import Cells, checked, shown
 
@@ -201,15 +201,10 @@ def evaluate(
         raise InputError(f"expected probabilities and labels, or a classifier, images and labels, got a {got} first")
     p, y = validate(probs, labels)
     names = measurable(None if metrics is None else known(metrics), y is not None)
-    state = no_images(p.shape[1], count, classwise="classwise_ece" in names, device=p.device)
-    seen = []
+    seen = Seen(p.shape[1], names, count, p.device)
     for part in per_image(p, y, simplex=simplex):
-        add_images(state, part)
-        seen.append((part.confidence, part.correct))
-    confidence, correct = (torch.cat(column) for column in zip(*seen, strict=True))
-    levels, index = confidence.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    summary = summarised(state, levels, tally(index, levels.shape[0], confidence, correct))
-    return {name: float(METRICS[name].formula(summary)) for name in names}
+        seen.add(part)
+    return seen.compute()
 
 
 def _answered(classifier: Any, images: Any, labels: Any, simplex: bool) -> tuple[Any, Any, bool]:
@@ -220,7 +215,9 @@ def _answered(classifier: Any, images: Any, labels: Any, simplex: bool) -> tuple
     return classifier.predict_proba(images), labels, simplex
 
 
-TOTALS = ("images", "labelled", "accuracy", "brier", "mc_brier", "nll", "entropy", "shannon_entropy")
+TOTALS = ("images", "labelled", *TERMS)
+RANKED = {"adaptive_ece", "aurc", "smooth_ece"}
+"""The metrics that ask for each confidence, in order."""
 
 
 def no_images(classes: int, count: int, *, classwise: bool, device: torch.device | str) -> dict[str, Tensor]:
@@ -231,16 +228,17 @@ def no_images(classes: int, count: int, *, classwise: bool, device: torch.device
     return {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, shape in shapes.items()}
 
 
-def add_images(state: Mapping[str, Tensor], part: Images) -> None:
-    """Add images to sums, in their place."""
+def add_images(state: Mapping[str, Tensor], part: Images, names: Iterable[str] = METRICS) -> None:
+    """Add images to sums, in their place: to those of these metrics."""
     n = part.confidence.new_tensor(part.confidence.shape[0])
-    totals = dict.fromkeys(TOTALS, 0 * n) | {"images": n} | {name: term.sum() for name, term in part.terms.items()}
-    if part.hits is not None:
+    means = {name: term.sum() for name, term in part.terms(names).items()}
+    totals = dict.fromkeys(TOTALS, 0 * n) | {"images": n} | means
+    if part.labels is not None:
         totals["labelled"] = n
         count = state["bins"].shape[1]
         index = bin_index(part.confidence, even_edges(count).to(n.device))
         state["bins"].add_(tally(index, count, part.confidence, part.correct))
-        if "class_bins" in state:
+        if "class_bins" in state and part.hits is not None:
             by_class = state["class_bins"]
             index = class_index(part.probs, count).flatten()
             found = tally(index, by_class[0].numel(), part.probs.flatten(), part.hits.flatten())
@@ -248,21 +246,48 @@ def add_images(state: Mapping[str, Tensor], part: Images) -> None:
     state["totals"].add_(torch.stack(list(totals.values())))
 
 
-def summarised(state: Mapping[str, Tensor], levels: Float[Tensor, "g"], tied: Table) -> Summary:
-    """What formulas read, from sums and from what is known of the images by their confidence."""
+class Seen:
+    """The metrics of images that come some at a time: their sums, and each confidence where a metric asks for it."""
+
+    def __init__(self, classes: int, names: Sequence[str], count: int, device: torch.device) -> None:
+        self.names = names
+        self.state = no_images(classes, count, classwise="classwise_ece" in names, device=device)
+        self._ranked: list[tuple[Tensor, Tensor]] = []
+        self._ranks = bool(RANKED & set(names))
+
+    def add(self, part: Images) -> None:
+        """Add images."""
+        add_images(self.state, part, self.names)
+        if self._ranks:
+            self._ranked.append((part.confidence, part.correct))
+
+    def compute(self) -> dict[str, float]:
+        """The metrics of all of them."""
+        levels, tied = torch.zeros(0), None
+        if self._ranks:
+            confidence, correct = (torch.cat(column) for column in zip(*self._ranked, strict=True))
+            levels, index = confidence.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+            tied = tally(index, levels.shape[0], confidence, correct)
+        summary = summarised(self.state, levels, tied)
+        return {name: float(METRICS[name].formula(summary)) for name in self.names}
+
+
+def summarised(state: Mapping[str, Tensor], levels: Float[Tensor, "g"], tied: Table | None) -> Summary:
+    """What formulas read, from sums and from what is known of the images by their confidence, for those that are RANKED."""
     total = dict(zip(TOTALS, state["totals"], strict=True))
     images = total["images"]
     summary = {name: value / images for name, value in total.items()}
     if not total["labelled"]:
         return summary
+    by_class = state.get("class_bins", images.new_zeros(3, 0))
+    summary |= {"bins": state["bins"], "class_gaps": (by_class[2] - by_class[1]) / images}
+    if tied is None:
+        return summary
     count, gaps = state["bins"].shape[1], (tied[2] - tied[1]) / images
     cells, parts = on_grid(tied[1] / tied[0])
-    by_class = state.get("class_bins", gaps.new_zeros(3, 0))
     return summary | {
-        "bins": state["bins"],
         "tied": tied,
         "mass_gaps": gaps.new_zeros(count).index_add_(0, mass_index(levels, tied[0], count), gaps),
-        "class_gaps": (by_class[2] - by_class[1]) / images,
         "residual": gaps.new_zeros(GRID).index_add_(0, cells.flatten(), (parts * gaps).flatten()),
     }
 
@@ -293,7 +318,7 @@ def ood_auroc(probs_in: Array, probs_out: Array, *, simplex: bool = True) -> flo
     a, b = (validate(probs, None)[0] for probs in (probs_in, probs_out))
     if a.shape[1] != b.shape[1]:
         raise InputError(f"probs_out: expected {a.shape[1]} classes as in probs_in, got {b.shape[1]}")
-    inside, outside = (torch.cat([torch.special.entr(rows.probs).sum(1) for rows in chunks(p, None, simplex)]) for p in (a, b))
+    inside, outside = (torch.cat([rows.nats for rows in per_image(p, None, simplex=simplex)]) for p in (a, b))
     inside, outside = inside.sort().values, outside.to(inside.device)
     lower, not_higher = (torch.searchsorted(inside, outside, right=right) for right in (False, True))
     return float((lower + not_higher).double().mean() / 2 / inside.shape[0])
@@ -306,5 +331,5 @@ def class_changes(probs: Array, base: Array) -> int:
         raise InputError(f"base: expected shape {tuple(a.shape)} as probs, got {tuple(b.shape)}")
     return sum(
         int((x.winner != z.winner.to(x.winner.device)).sum())
-        for x, z in zip(chunks(a, None, False), chunks(b, None, False), strict=True)
+        for x, z in zip(*(per_image(p, None, simplex=False) for p in (a, b)), strict=True)
     )

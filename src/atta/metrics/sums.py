@@ -68,7 +68,7 @@ class Sums:
         return {name: float(METRICS[name].formula(summary)) for name in measurable(self.metrics, bool(labelled))}
 
     def _add(self, part: Images) -> None:
-        add_images(self.state, part)
-        if part.hits is not None:
+        add_images(self.state, part, METRICS if self.metrics is None else self.metrics)
+        if part.labels is not None:
             cells = self.state["cells"]
             cells.add_(tally(bin_index(part.confidence, self._cells), cells.shape[1], part.confidence, part.correct))
