@@ -239,7 +239,8 @@ def unfair(labels: Tensor, fitted: Tensor) -> str | None:
 
 def look_like_probabilities(logits: Logits) -> bool:
     """Whether every row is without a negative number and sums to 1: no network's logits are of that form."""
-    return bool(logits.numel() and logits.min() >= 0 and (logits.double().sum(dim=1) - 1).abs().max() < 1e-3)
+    wide = logits.double()
+    return bool(wide.min() >= 0 and (wide.sum(dim=1) - 1).abs().max() < 1e-3)
 
 
 @dataclass(frozen=True, eq=False, init=False)

@@ -284,7 +284,7 @@ def as_predictions(given: Any, who: str, needs_views: bool) -> Predictions:
 
 
 def _say_probabilities(predictions: Predictions) -> None:
-    if look_like_probabilities(predictions.logits):
+    if len(predictions) and look_like_probabilities(predictions.logits):
         advise("expected logits, got rows that are not negative and sum to 1: take the logarithm where these are probabilities")
 
 
