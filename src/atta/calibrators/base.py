@@ -36,6 +36,7 @@ FORMAT = "atta.calibrator"
 FORMAT_VERSION = 1
 Kinds: TypeAlias = Sequence[str] | None
 Sets: TypeAlias = Sequence[tuple[Predictions, Int[Tensor, "_"]]]  # of any sizes
+SEEN = 1000  # images that tell whether all are of probabilities
 CHUNK = 1 << 19  # logits worked on at a time: few enough for the caches, enough to be worth a call
 
 
@@ -284,7 +285,8 @@ def as_predictions(given: Any, who: str, needs_views: bool) -> Predictions:
 
 
 def _say_probabilities(predictions: Predictions) -> None:
-    if len(predictions) and look_like_probabilities(predictions.logits):
+    some = next(predictions.select(()).unrehearsed().chunks(SEEN), None)
+    if some is not None and look_like_probabilities(some.logits):
         advise("expected logits, got rows that are not negative and sum to 1: take the logarithm where these are probabilities")
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from atta.errors import advise
-from atta.predictions import Record, look_like_probabilities
+from atta.predictions import Predictions, Record, look_like_probabilities
 from atta.types import Labels
 
 FEW = 200  # images: below it, fits and their numbers are noise
@@ -35,7 +35,7 @@ def advice(record: Record) -> list[str]:
             f"{accuracy:.1%} right of {classes} classes is no better than chance: are mean and std those of the network "
             "(atta.Normalized), and the classes in its order?"
         )
-    elif moved := _moved(logits.argmax(dim=-1), labels, classes):
+    elif moved := _moved(record.predictions, labels):
         found.append(
             "most images of class {} are taken for class {}, and most of that for class {}, counted from 0: are the classes in "
             "the network's order?".format(*moved)
@@ -45,11 +45,14 @@ def advice(record: Record) -> list[str]:
     return found
 
 
-def _moved(answers: Labels, labels: Labels, classes: int) -> tuple[int, int, int] | None:
+def _moved(predictions: Predictions, labels: Labels) -> tuple[int, int, int] | None:
     """A class that the network mostly takes for a second, which it mostly takes for a third: classes that changed places.
 
     A network that takes dogs for cats is a poor one; one that also takes cats for something else has other numbers for them.
     """
+    classes = predictions.classes
+    parts = predictions.select(()).unrehearsed().chunks(max(1, (1 << 20) // classes))
+    answers = torch.cat([part.logits.argmax(dim=-1) for part in parts])
     taken = torch.zeros(classes, classes, dtype=torch.long, device=labels.device)
     taken.index_put_((labels, answers), torch.ones_like(labels), accumulate=True)
     most, count = taken.max(dim=1).indices, taken.sum(dim=1)
