@@ -36,7 +36,7 @@ FORMAT = "atta.calibrator"
 FORMAT_VERSION = 1
 Kinds: TypeAlias = Sequence[str] | None
 Sets: TypeAlias = Sequence[tuple[Predictions, Int[Tensor, "_"]]]  # of any sizes
-SEEN = 1000  # images that tell whether all are of probabilities
+SEEN = 100  # images that tell whether all are of probabilities
 CHUNK = 1 << 19  # logits worked on at a time: few enough for the caches, enough to be worth a call
 
 
