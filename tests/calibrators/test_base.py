@@ -67,3 +67,6 @@ def test_plain_logits_are_refused_where_views_are_needed_and_probabilities_are_s
         TemperatureScaling().fit(record, labels)
     with pytest.warns(Advice, match="expected logits, got rows that are not negative and sum to 1"):
         TemperatureScaling().fit(logits.softmax(1), labels)
+    with pytest.warns(Advice, match="expected logits, got rows that are not negative and sum to 1") as caught:
+        VATTA().fit(Predictions(logits.softmax(1), record.predictions.views), labels)
+    assert len(caught) == 1

@@ -137,3 +137,32 @@ def test_images_that_cannot_be_read_are_left_out_with_a_line_if_that_is_asked_fo
         assert "note: left out: expected an image in photos/dark/broken.png" in done.stderr.replace("\n", " ")
     assert len(atta.Record.load("record")) == 30
     assert run("evaluate", "classifier", "photos", "--skip-bad", "--model", network).exit_code == 0
+
+
+def test_what_a_classifier_of_ones_own_network_needs_is_said_where_it_is_made_and_works_so(photos: Path) -> None:
+    done = run("calibrate", "own_network:network", "photos", "-o", "classifier", "--method", "temperature", "--policy", "flip")
+    assert "take --model own_network:network as well" in done.stderr.replace("\n", " ")
+    run("predict", "classifier", "photos", "-o", "p.csv", "--model", "own_network:network")
+
+
+def test_images_without_labels_are_not_evaluated_and_a_graph_is_no_classifier(photos: Path) -> None:
+    made_classifier(summary=False).save("classifier")
+    refused = str(run("evaluate", "classifier", "photos/dark", ok=False).exception)
+    assert "photos/dark has no labels: expected a folder for each class, or --labels FILE" in refused
+    for graph in ("graph.onnx", "graph.pt2"):
+        Path(graph).write_bytes(b"x" * 99)
+        for wrong in (["evaluate", graph, "photos"], ["drift", graph, "photos"]):
+            assert f"{graph} is a graph, which is for predicting" in str(run(*wrong, ok=False).exception)
+
+
+@pytest.mark.parametrize(
+    ("typed", "answer"),
+    [
+        (["calibrate", "own_network.py", "photos"], "write own_network:NAME"),
+        (["calibrate", "own_network:network", "fotos"], "there is no folder fotos: expected the path of one"),
+        (["calibrate", "own_network:network", "photos", "--mean", "0.5,0.5,0.5"], "got --mean alone: give --std as well"),
+        (["calibrate", "own_network:network", "photos/dark", "--policy", "flip"], "--labels FILE"),
+    ],
+)
+def test_a_slip_on_the_command_line_is_answered_with_what_to_type(photos: Path, typed: list[str], answer: str) -> None:
+    assert answer in str(run(*typed, "-o", "c", ok=False).exception)

@@ -140,4 +140,6 @@ def test_what_a_hedge_lacks_is_said_once(tmp_path: Path) -> None:
     views = {"flip": record.predictions.logits[:, None]}  # which hurts nothing
     plain = atta.Record(atta.Predictions(record.predictions.logits, views), record.labels).save(tmp_path / "plain.safetensors")
     methods = ["--methods", "hedged-temperature,hedged-c-atta", "--validation", "60", "--splits", "2"]
-    assert run("compare", str(plain), *methods).output.count("nothing that was recorded lowers") == 1
+    said = run("compare", str(plain), *methods).output
+    assert said.count("nothing that was recorded lowers") == 1
+    assert "--rehearse" in said

@@ -136,3 +136,25 @@ def test_a_forgotten_normalisation_is_said_where_the_network_knows_it():
         collect(model, pixels(), policy="flip", preprocess=model, progress=False)
         model.pretrained_cfg |= {"mean": (0.0,) * 3, "std": (1.0,) * 3}
         collect(model, pixels(), policy="flip", progress=False)
+
+
+def test_pixels_of_another_spread_than_in_training_are_said_by_calibrate_and_leave_no_hook_behind():
+    torch.manual_seed(0)
+    norm, images, labels = nn.BatchNorm2d(3), pixels(shape=(3, 8, 8)), torch.arange(60) % 3
+    model = nn.Sequential(norm, nn.Flatten(), nn.Linear(3 * 8 * 8, 3)).eval()
+    how = {"method": atta.TemperatureScaling(), "policy": "flip", "progress": False}
+
+    def said() -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            atta.calibrate(model, images, labels, **how)
+        return [str(one.message) for one in caught if "batch normalisation" in str(one.message)]
+
+    assert not said()  # as it was made: it remembers nothing
+    norm.running_var[:] = (images.double() / 255).var()
+    assert not said()
+    norm.running_var /= 0.05
+    (sentence,) = said()
+    assert "is given 0.0" in sentence
+    assert "--mean, --std" in sentence
+    assert not norm._forward_pre_hooks

@@ -86,7 +86,7 @@ def test_a_table_that_lacks_a_file_or_a_column_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"no row for 39 of 40 images, first .*04\.png"):
         recorded(folder, path)
     path.write_text("id,species\n1,ant\n")
-    with pytest.raises(InputError, match=r"expected the columns file and label .* found id, species"):
+    with pytest.raises(InputError, match=r"expected the columns file and label .* found id, species: name them so"):
         read_labels(path)
 
 

@@ -121,7 +121,7 @@ def test_what_is_known_of_two_runs_is_kept_apart() -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("{", "not a whole JSON file"),
+        ("{", "not a whole JSON file .*: expected results, as `--json FILE` of `atta compare`"),
         ("[]", "does not hold results"),
         ('{"format": "other"}', "does not hold results"),
         ('{"format": "atta.results", "version": 99}', "reads up to 1"),

@@ -36,6 +36,7 @@ FORMAT = "atta.calibrator"
 FORMAT_VERSION = 1
 Kinds: TypeAlias = Sequence[str] | None
 Sets: TypeAlias = Sequence[tuple[Predictions, Int[Tensor, "_"]]]  # of any sizes
+SEEN = 100  # images that tell whether all are of probabilities
 CHUNK = 1 << 19  # logits worked on at a time: few enough for the caches, enough to be worth a call
 
 
@@ -90,7 +91,10 @@ class Method(ABC):
 
         A method that needs no views takes an array or tensor of logits (images, classes) as well.
         """
-        return self.fit_many([(predictions, labels)])[0]
+        given = as_predictions(predictions, self.name, self.needs_views)
+        if given is predictions:
+            _say_probabilities(given)
+        return self.fit_many([(given, labels)])[0]
 
     def fit_many(self, sets: Sequence[tuple[Any, Any]]) -> list[Calibrator]:
         """Return what `fit` returns for each set of predictions and labels, bit for bit; some methods are quicker so."""
@@ -286,9 +290,14 @@ def as_predictions(given: Any, who: str, needs_views: bool) -> Predictions:
         also = "" if needs_views else ", or an array or tensor of logits"
         raise InputError(f"{who} takes {takes}{also}, got {type(given).__name__}")
     predictions = Predictions(given)
-    if look_like_probabilities(predictions.logits):
-        advise("expected logits, got rows that are not negative and sum to 1: take the logarithm where these are probabilities")
+    _say_probabilities(predictions)
     return predictions
+
+
+def _say_probabilities(predictions: Predictions) -> None:
+    some = next(predictions.select(()).unrehearsed().chunks(SEEN), None)
+    if some is not None and look_like_probabilities(some.logits):
+        advise("expected logits, got rows that are not negative and sum to 1: take the logarithm where these are probabilities")
 
 
 def check_format(header: Mapping[str, str], path: str | os.PathLike[str]) -> None:

@@ -72,7 +72,7 @@ def hedged(calibrator: Calibrator, predictions: Predictions, labels: Labels) -> 
     if not passes:
         advise(
             "nothing that was recorded lowers the network's accuracy, so that there is no shift to hedge against: "
-            "record rehearsals, as collect(..., rehearse=True) does"
+            "record rehearsals, as collect(..., rehearse=True) does (`atta collect --rehearse`)"
         )
         return calibrator
     return calibrator.softened(softness(calibrator, predictions, labels, passes))

@@ -43,6 +43,12 @@ def read_model(text: str) -> tuple[Any, dict[str, str]]:
 
     if text.endswith(".onnx"):
         return text, {"model": text}
+    if text.endswith(".py"):
+        file = Path(text).with_suffix("")
+        module = file.name if file.is_absolute() else ".".join(file.parts)
+        raise InputError(
+            f"expected package.module:name, got the file {text}: write {module}:NAME, NAME being the network in it"
+        )
     if Path(text).exists():
         from atta.networks.trained import about, load_trained
 

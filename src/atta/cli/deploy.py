@@ -50,6 +50,7 @@ def calibrate(
     from atta.calibrators import find_method
     from atta.deploy.calibrate import calibrate as run
     from atta.images.views import Policy
+    from atta.networks.description import builds_itself, describe
 
     read_output(output)
     where, preprocess = read_device(device), photographs.read()
@@ -78,6 +79,8 @@ def calibrate(
     finally:
         tell(str(classifier.summary), folded=True)
     say_written(classifier=path)
+    if not builds_itself(describe(classifier.model)):
+        say(f"its network's code is not in it: predict, evaluate, drift, adapt and export take --model {model} as well")
 
 
 def export(

@@ -155,7 +155,8 @@ class Photographs:
         numbers: Any = {name: read_numbers(getattr(self, name), f"--{name}") for name in ("mean", "std")}
         sizes: Any = {name: read_size(getattr(self, name), f"--{name}") for name in ("resize", "crop")}
         if (numbers["mean"] is None) != (numbers["std"] is None):
-            raise InputError(f"--mean and --std go together, got --mean {self.mean} and --std {self.std}")
+            given, other = ("--mean", "--std") if self.std is None else ("--std", "--mean")
+            raise InputError(f"--mean and --std go together, got {given} alone: give {other} as well")
         return Preprocess(**sizes, **numbers, interpolation=self.interpolation)
 
 

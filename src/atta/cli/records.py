@@ -159,6 +159,10 @@ def _record_anew(
     with waiting(f"reading {classifier} and {dataset}"):
         loaded = CalibratedClassifier.load(classifier, None if model is None else read_model(model)[0])
         images, _ = source.read(dataset, rows)
+    if images.labels is None and source.labels is None:
+        raise InputError(
+            f"{dataset} has no labels: expected a folder for each class, or --labels FILE; `atta drift` needs none"
+        )
     how |= {"device": read_device(how["device"]), "progress": err.is_terminal, "preprocess": loaded.preprocess}
     how |= {"policy": loaded.policy, "draws": "stratified", "class_names": loaded.class_names, "skip_bad": source.skip_bad}
     return loaded.calibrator, collect(loaded.model, images, source.labels, **how)

@@ -23,7 +23,7 @@ from atta.images.labels import Truth
 from atta.images.parts import part_of, readable
 from atta.images.sources import Source, StreamSource
 from atta.images.views import Policy
-from atta.networks.adapters import left_unnormalised
+from atta.networks.adapters import left_unnormalised, watched_spread
 from atta.networks.borrowing import borrowed, device_of, dtype_of, find_device
 from atta.predictions import as_labels, look_like_probabilities
 
@@ -38,12 +38,16 @@ NO_LOGITS = (
 
 @dataclass(frozen=True)
 class Trial:
-    """What a few images tell: how many classes there are, whether the images bring labels, what a pass takes an image."""
+    """What a few images tell: how many classes there are, whether the images bring labels, what a pass takes an image.
+
+    `spread` is the part of its training's variance that the network's first batch normalisation was given, if it has one.
+    """
 
     classes: int
     labelled: bool
     seconds: float
     probabilities: bool
+    spread: float | None
 
 
 def as_device(asked: str | int | torch.device | None, network: nn.Module) -> torch.device:
@@ -138,7 +142,7 @@ def try_out(
     check_views(policy, as_pixels(images, torch.float32))
     pixels = as_pixels(images.to(device), dtype_of(network))
     answers, begun = list[Tensor](), 0.0
-    with running(network, device, False, half):
+    with running(network, device, False, half), watched_spread(network) as spread:
         for part in pixels.tensor_split(min(2, len(pixels))):  # the first pass warms up, the last one is timed
             begun = time.perf_counter()
             try:
@@ -163,7 +167,7 @@ def try_out(
     labels = truth.labels if truth.labels is not None else truth.own(own)
     if labels is not None:
         as_labels(labels, images=len(labels), classes=classes)
-    return Trial(classes, labels is not None, seconds, look_like_probabilities(logits))
+    return Trial(classes, labels is not None, seconds, look_like_probabilities(logits), spread())
 
 
 def _say_one(answers: Tensor) -> None:

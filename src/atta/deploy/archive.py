@@ -335,6 +335,11 @@ def _headers(about: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 def _read_file(path: Path) -> tuple[str, dict[str, dict[str, Tensor]]]:
     if not path.exists():
         raise InputError(f"there is no file or folder {path}")
+    if path.suffix in (".onnx", ".pt2"):
+        raise InputError(
+            f"{path} is a graph, which is for predicting (`atta predict`): expected the classifier that it was exported from, "
+            f"a folder or a {SUFFIX} file"
+        )
     with path.open("rb") as file:
         start = file.read(9)
     if start.startswith(PICKLES) and start[8:] != b"{":  # safetensors: the length, which may begin so, and then JSON

@@ -17,13 +17,14 @@ from atta.calibrators.crossval import check_folds
 from atta.collection.collect import Collecting, half_of
 from atta.collection.runner import as_pixels
 from atta.collection.trial import NO_LOGITS, Trial, as_device, check_labels, try_out
-from atta.errors import InputError
+from atta.errors import InputError, advise
 from atta.images.labels import Truth
 from atta.images.sources import Source
 from atta.images.views import POLICIES, Policy
 from atta.predictions import Predictions
 
 NO_VIEWS = "temperature"  # what is left of any method without views
+SPREAD = 3  # times the variance in training, or a part: between them lie images of all kinds, normalised as in training
 
 
 def as_budget(policy: Any, budget: int) -> tuple[Policy | str, int]:
@@ -70,11 +71,16 @@ def check(
     trial = try_out(network, source, truth, Policy.union(*policies.values()), **how)
     if not trial.labelled:
         raise InputError(
-            "labels: expected a class number for every image, given as labels=..., by a dataset of images and labels, or by a "
-            "folder with a subfolder for each class; got none"
+            "labels: expected a class number for every image, given as labels=... (--labels FILE), by a dataset of images and "
+            "labels, or by a folder with a subfolder for each class; got none"
         )
     if trial.probabilities:
         raise InputError(NO_LOGITS)
+    if trial.spread is not None and not 1 / SPREAD < trial.spread < SPREAD:
+        advise(
+            f"the network's first batch normalisation is given {trial.spread:.2g} of the variance that it was trained with: "
+            "are the pixels normalised as in training? preprocess=... or atta.Normalized say how (--mean, --std)"
+        )
     return trial
 
 

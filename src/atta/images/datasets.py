@@ -83,7 +83,10 @@ def load(
         return _checked_and_resized(read(), name, image_size)
     if known is None and all(folder.name != name for folder in folders):
         hint = suggest(name, NAMES)
-        raise InputError(f"expected one of {', '.join(NAMES)} or a folder of that name in `data`, got {name!r}.{hint}")
+        raise InputError(
+            f"there is no folder {name}: expected the path of one, one of {', '.join(NAMES)}, or the name of a folder in "
+            f"`data` (--data, $ATTA_DATA).{hint}"
+        )
     if folders or known is None or known.hub is None:
         there = sorted(path.name for folder in folders for path in folder.iterdir())
         raise InputError(f"expected the split {split!r} of {name} in {folders[0]}, found {listed(there)}")

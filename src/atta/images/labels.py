@@ -128,7 +128,8 @@ def read_labels(path: Path) -> dict[str, str]:
     columns = list(rows[0]) if rows else []
     chosen = [next((name for name in columns if name.strip().lower() in known), None) for known in (FILES, LABELS)]
     if None in chosen:
-        raise InputError(f"labels: expected the columns file and label in {path}, found {', '.join(columns) or 'none'}")
+        there = ", ".join(columns) or "none"
+        raise InputError(f"labels: expected the columns file and label in {path}, found {there}: name them so in line 1")
     found: dict[str, str] = {}
     for row in rows:
         file_name, label = (str(row[column]).strip() for column in chosen if column is not None)

@@ -86,8 +86,8 @@ class Source(ABC):
         if shape != self.shape:
             raise InputError(
                 f"expected all images to have the shape {self.shape}, as the first has, got {shape} in "
-                f"{self.where(start)}; say what the network wants: preprocess=Preprocess(resize=..., crop=...) (--resize, "
-                "--crop), or resize them all by ImageSet.resized(size)"
+                f"{self.where(start)}; say what the network wants: preprocess=Preprocess(resize=..., crop=..., mean=..., "
+                "std=...) (--resize, --crop, --mean, --std)"
             )
         if pixels.dtype == torch.uint8:
             return pixels
@@ -379,7 +379,7 @@ def _as_pixels(image: Any, channels: Channels, what: str) -> Tensor:
         if channels is None:
             raise InputError(
                 f"expected channels='first' or channels='last' beside a NumPy array, got none for {what} of shape "
-                f"{image.shape}: nothing guesses which axis holds them"
+                f"{image.shape[-3:]}: nothing guesses which axis holds them"
             )
         if image.dtype.kind not in "uf" or (image.dtype.kind == "u" and image.dtype != np.uint8):
             raise InputError(f"expected uint8 or floating point pixels in {what}, got {image.dtype}")
@@ -395,7 +395,7 @@ def _as_pixels(image: Any, channels: Channels, what: str) -> Tensor:
         raise InputError(f"expected an image of shape (c, h, w) in {what}, got {tuple(pixels.shape)}")
     if channels is None and pixels.shape[-1] in (1, 3) and pixels.shape[-3] not in (1, 3):
         raise InputError(
-            f"expected channels first, as torch has them, got {tuple(pixels.shape)} in {what}; "
+            f"expected channels first, as torch has them, got {tuple(pixels.shape[-3:])} in {what}; "
             "state channels='last', or channels='first' if that is what it is"
         )
     pixels = pixels.movedim(-1, -3) if channels == "last" else pixels

@@ -14,6 +14,7 @@ classes may return one logit z an image, that of class 1: it stands for (0, z), 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -278,6 +279,26 @@ def left_unnormalised(model: object) -> Preprocess | None:
     wanted = Preprocess.of(inner)
     plain = set(wanted.mean or ()) <= {0.0} and set(wanted.std or ()) <= {1.0}
     return None if plain else wanted
+
+
+@contextmanager
+def watched_spread(network: nn.Module) -> Iterator[Callable[[], float | None]]:
+    """Watch the first batch normalisation while the network runs, and say how much of its training's variance it is given.
+
+    It remembers the variance of each channel in training: pixels that are normalised otherwise show there, whatever the
+    network answers. The median of all channels is 0.5 to 1.2 on images like those of training. None: nothing remembers.
+    """
+    norms = (m for m in network.modules() if isinstance(m, nn.BatchNorm2d) and m.running_var is not None)
+    seen, norm = list[Tensor](), next(norms, None)
+    if norm is None or norm.running_var is None or (norm.running_var == 1).all():  # as it was made, before any training
+        yield lambda: None
+        return
+    trained = norm.running_var.detach().double().cpu()
+    hook = norm.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach().double().cpu()))
+    try:
+        yield lambda: float((torch.cat(seen).var(dim=(0, 2, 3)) / trained).nanmedian()) if seen else None
+    finally:
+        hook.remove()
 
 
 def class_names_of(model: object) -> tuple[str, ...]:

@@ -60,6 +60,13 @@ def describe(model: nn.Module) -> dict[str, Any]:
     return {"kind": "other", "class": f"{type(model).__module__}.{type(model).__qualname__}"}
 
 
+def builds_itself(description: Mapping[str, Any]) -> bool:
+    """Whether `build` needs no `model` for it."""
+    while "model" in description:
+        description = description["model"]
+    return bool(description["kind"] != "other")
+
+
 def build(description: dict[str, Any], model: object = None) -> nn.Module:
     """Build the network that `describe` described, without its weights; `model` is it, or stands for the network inside."""
     if model is not None:

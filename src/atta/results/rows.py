@@ -202,7 +202,10 @@ class Results:
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
         except (OSError, ValueError) as error:
-            raise InputError(f"{path} is not a whole JSON file ({error})") from None
+            raise InputError(
+                f"{path} is not a whole JSON file ({error}): expected results, as `--json FILE` of `atta compare` and "
+                "Results.save write them"
+            ) from None
         except RecursionError:
             raise InputError(f"{path} does not hold results: it has values inside of values, too deep to be read") from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
