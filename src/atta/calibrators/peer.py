@@ -32,10 +32,10 @@ from atta.types import Labels, Logits, Probs, RepeatLogits
 class Peer(Method):
     """A calibrator of another library, or of your own, beside ours; `called` is what tables call it.
 
-    `estimator`  an object with `fit(x, y)` and `predict_proba(x)` or `transform(x)`; each fit is one of a copy of it
-    `fitting`    or a function `fitting(x, y)` that returns what was learned, for
-    `predicting` `predicting(learned, x)` to return probabilities
-    `takes`      what x is: the logits, or their softmax ("probabilities")
+    `estimator`   an object with `fit(x, y)` and `predict_proba(x)` or `transform(x)`; each fit is one of a copy of it
+    `fitting`     or a function of (x, y) that returns what was learned
+    `predicting`  and one of (learned, x) that returns probabilities
+    `takes`       what x is: the logits, or their softmax ("probabilities")
     """
 
     called: str
