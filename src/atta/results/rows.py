@@ -202,8 +202,9 @@ class Results:
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
         except (OSError, ValueError) as error:
+            why = (error.strerror or "").lower() if isinstance(error, OSError) else error
             raise InputError(
-                f"{path} is not a whole JSON file ({error}): expected results, as `--json FILE` of `atta compare` and "
+                f"{path} is not a whole JSON file ({why}): expected results, as `--json FILE` of `atta compare` and "
                 "Results.save write them"
             ) from None
         except RecursionError:
