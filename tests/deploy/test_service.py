@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 from atta.deploy import service
 from atta.deploy.service import TryIt, is_here
 
-IMAGE = {"Content-Type": "application/octet-stream"}
+CHROMIUM = Path("/usr/bin/chromium")
 
 
 @contextmanager
@@ -182,3 +183,37 @@ def test_an_address_that_cannot_be_had_is_said(port: int) -> None:
     for settings in ({"port": port}, {"host": "203.0.113.1", "port": 0}, {"port": 99999}):
         with pytest.raises(InputError, match="host, port: expected an address of this machine and a port that is free"):
             TryIt(explainer, **settings)  # type: ignore[arg-type]
+
+
+def test_a_browser_shows_what_was_answered_and_what_was_refused(port: int, fitted: atta.CalibratedClassifier) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM.is_file():
+        pytest.skip(f"there is no {CHROMIUM}")
+    image, wrong = pixels()[0], list[str]()
+    files = [
+        {"name": "<b>one</b>.png", "mimeType": "image/png", "buffer": encoded(image)},
+        {"name": "two.png", "mimeType": "image/png", "buffer": b"no image"},
+    ]
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 375, "height": 800})
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text))
+        page.goto(f"http://localhost:{port}/")
+        page.set_input_files("#files", files)
+        page.wait_for_selector("#status:has-text('1 image answered')")
+        refused, answered = page.query_selector_all("article")
+        assert "two.png" in refused.inner_text()
+        assert "expected an image in what was sent" in refused.inner_text()
+        assert "<b>one</b>.png" in answered.inner_text()
+        assert "4 passes" in answered.inner_text()
+        assert len(answered.query_selector_all("img")) == 4
+        details = fitted.details(image[None])
+        for kind, probs in (("before", details.base), ("after", details.probs)):
+            part = page.eval_on_selector(f".{kind} .bar span", "span => span.offsetWidth / span.parentElement.offsetWidth")
+            assert part == pytest.approx(probs.max().item(), abs=0.02)
+            assert page.inner_text(f".{kind} .number") == f"{100 * probs.max().item():.1f} %"
+        assert page.evaluate("document.documentElement.scrollWidth") == 375
+        browser.close()
+    assert len(wrong) == 1, wrong
+    assert "422" in wrong[0]
