@@ -1,6 +1,7 @@
 """The toy data of all tests: made-up predictions, small networks, and classifiers that need no fit."""
 
 import copy
+import io
 import json
 from functools import cache
 from typing import Any
@@ -229,6 +230,15 @@ def made_classifier(*, names: tuple[str, ...] = (), summary: bool = True) -> "Ca
 
 def pixels(n=60, shape=SHAPE, seed=0):
     return torch.randint(0, 256, (n, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+def encoded(image: Tensor, kind: str = "PNG") -> bytes:
+    """The bytes of a file with that image, (c, h, w)."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(image.permute(1, 2, 0).numpy()).save(file, kind)
+    return file.getvalue()
 
 
 def linear(classes=3, shape=SHAPE, scale=8.0):

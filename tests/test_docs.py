@@ -5,17 +5,22 @@ import json
 import re
 import runpy
 import shlex
+import socket
+import threading
+import urllib.error
+import urllib.request
 import warnings
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import atta
-from scenarios import command, made_up
+from scenarios import command, encoded, linear, made_up, mostly_right, pixels
 
 ROOT = Path(__file__).parent.parent
 NEEDS = {
@@ -60,10 +65,10 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("atta.deploy.door.POLICIES", {"few": atta.Policy.parse("flip")})
     made_up(1100).save(tmp_path / "record.safetensors")
     torch.manual_seed(0)
-    for i, pixels in enumerate((torch.rand(60, 16, 16, 3) * 255).byte().numpy()):
+    for i, photo in enumerate((torch.rand(60, 16, 16, 3) * 255).byte().numpy()):
         for folder in (f"photos/{'ab'[i % 2]}", "new-photos"):
             Path(folder).mkdir(parents=True, exist_ok=True)
-            image.fromarray(pixels).save(f"{folder}/{i}.png")
+            image.fromarray(photo).save(f"{folder}/{i}.png")
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -82,7 +87,11 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.M
     exec("\n".join(blocks("docs/guide.md")), {})
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+SERVICE = ROOT / "examples" / "serve.py"
+SCRIPTS = [path for path in sorted((ROOT / "examples").glob("*.py")) if path != SERVICE]
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_an_example_is_short_and_runs(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, few_resamples: None
 ) -> None:
@@ -93,6 +102,44 @@ def test_an_example_is_short_and_runs(
     assert len(path.read_text(encoding="utf-8").splitlines()) < 60
     runpy.run_path(str(path))
     assert capsys.readouterr().out
+
+
+def test_the_service_of_the_examples_answers_a_real_client(tmp_path: Path) -> None:
+    for library in ("PIL", "onnxscript", "onnxruntime", "starlette", "uvicorn"):
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    import uvicorn
+
+    network = linear()
+    classifier = atta.calibrate(network, pixels(), mostly_right(network), policy="flip", class_names=[*"abc"], progress=False)
+    classifier.export(tmp_path / "classifier.onnx", pixels="uint8")
+    assert len(SERVICE.read_text(encoding="utf-8").splitlines()) < 60
+    service = runpy.run_path(str(SERVICE))["service"](tmp_path / "classifier.onnx", coverage=0.9)
+    line = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(service, log_config=None, lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [line]})
+    thread.start()
+
+    def ask(path: str, body: bytes | None = None) -> Any:
+        url = f"http://127.0.0.1:{line.getsockname()[1]}/{path}"
+        with urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "image/png"})) as answer:
+            return json.load(answer)
+
+    try:
+        images = pixels(40, seed=1)
+        expected = classifier(images)
+        assert ask("drift") is None
+        found = [ask("predict", encoded(image)) for image in images]
+        assert [one["probability"] for one in found] == pytest.approx(expected.amax(dim=1).tolist(), abs=1e-5)
+        assert [one["class"] for one in found] == ["abc"[k] for k in expected.argmax(dim=1)]
+        assert all(one["class"] == one["set"][0] and 0 <= one["stranger"] <= 1 for one in found)
+        assert [one["drifted"] for one in found] == [None] * 31 + [False] * 9
+        assert ask("drift")["sentence"] == classifier.drift(images).sentence
+        with pytest.raises(urllib.error.HTTPError, match="422") as refused:
+            ask("predict", b"no image")
+        assert "expected an image in what was sent" in json.load(refused.value)["error"]
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 def test_the_start_page_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import sys
+import threading
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,42 @@ def test_predict_says_how_many_images_it_resized(photos: Path) -> None:
     result = run("predict", "small.safetensors", str(photos / "dark"), "-o", "out.csv")
     assert "resized to 8 x 8: 1 of 15 images" in result.stderr
     assert "4 passes an image" in result.stdout
+
+
+def test_a_page_to_try_a_classifier_on_is_served_until_it_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("PIL", "starlette", "uvicorn"):
+        pytest.importorskip(library, reason=f"{library} is not installed")
+    from atta.deploy.service import TryIt
+
+    made_classifier(names=tuple("abcde"), summary=False).save(tmp_path / "small.safetensors")
+    run_it, seen, opened = TryIt.run, list[str](), list[str]()
+
+    def visited(page: TryIt) -> None:
+        def visit() -> None:
+            with urllib.request.urlopen(page.url) as answer:
+                seen.append(answer.read().decode())
+            page.stop()
+
+        visitor = threading.Thread(target=visit)
+        visitor.start()
+        run_it(page)
+        visitor.join()
+
+    monkeypatch.setattr(TryIt, "run", visited)
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    done = run("serve", str(tmp_path / "small.safetensors"), "--port", "0")
+    assert done.stdout.startswith("http://127.0.0.1:")
+    assert "warning" not in done.stderr
+    assert "<h1>small.safetensors</h1>" in seen[0]
+    assert "No sets: coverage: expected a classifier that knows how strange" in seen[0]
+    assert not opened, "there is no terminal"
+    asked = run("serve", str(tmp_path / "small.safetensors"), "--coverage", "0.9", ok=False).exception
+    assert "coverage: expected a classifier that knows" in str(asked)
+
+    monkeypatch.setattr(TryIt, "run", lambda page: page._socket.close())
+    done = run("serve", str(tmp_path / "small.safetensors"), "--port", "0", "--host", "0.0.0.0", "--browser")
+    assert "warning: whoever reaches this machine at 0.0.0.0 can use the page" in done.stderr
+    assert len(opened) == 1
 
 
 def test_where_to_write_is_checked_before_the_network_runs(tmp_path: Path) -> None:

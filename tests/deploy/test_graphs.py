@@ -76,6 +76,18 @@ def run(path, images):
     return {"probs": probs.numpy(), "base": base.numpy()}
 
 
+@pytest.mark.parametrize("method", [atta.SelectiveVATTA(passes=1.7), atta.SequentialVATTA(passes=1.7)], ids=lambda m: m.name)
+def test_a_method_that_looks_again_exports_to_a_graph_that_may_be_opened(method, tmp_path):
+    images, network = pixels(60), linear()
+    labels = network(images / 255).argmax(dim=1).roll(1)
+    record = atta.collect(network, images, labels, policy="flip + 2 crop", draws="stratified", progress=False, checks=False)
+    calibrator = method.fit(record.predictions, labels)
+    classifier = atta.CalibratedClassifier(network, calibrator, "flip + 2 crop", image_shape=SHAPE)
+    path = classifier.export(tmp_path / "graph.pt2", pixels="uint8").path
+    assert open_graph(path).classes == 3
+    assert np.allclose(run(path, images)["probs"], classifier(images), atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_graph_answers_batches_of_any_size_as_the_classifier_does(exported, name):
     classifier, written = exported(name)

@@ -105,7 +105,7 @@ class StagedBlend(Calibrator):
         """Say of each image whether no stage has been sure of it yet."""
         going = torch.ones(logits.shape[0], dtype=torch.bool, device=logits.device)
         for (_, confidence), gate in zip(self.answers(logits, views), self.gates.to(logits), strict=False):
-            going = going & (confidence < gate)
+            going = torch.logical_and(going, confidence < gate)
         return going
 
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
@@ -113,7 +113,7 @@ class StagedBlend(Calibrator):
         (probs, confidence), *later = self.answers(logits, views)
         going = torch.ones_like(confidence, dtype=torch.bool)
         for gate, (blended, next_confidence) in zip(self.gates.to(logits), later, strict=True):
-            going = going & (confidence < gate)
+            going = torch.logical_and(going, confidence < gate)
             probs = torch.where(going.unsqueeze(-1), blended, probs)
             confidence = next_confidence
         return probs
@@ -293,7 +293,7 @@ def _with_gates(found: StagedBlend, predictions: Predictions, counts: Sequence[i
             known.append(confidence)
     for stage, (count, confidence) in enumerate(zip(counts, map(torch.cat, sure), strict=True)):
         found.gates[stage] = _gate(confidence[going], count)
-        going = going & (confidence < found.gates[stage])
+        going = torch.logical_and(going, confidence < found.gates[stage])
     found.classes = predictions.classes
     found.expected.copy_(found.passes(predictions).double().mean())
     return found

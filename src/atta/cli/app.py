@@ -102,7 +102,7 @@ for command in (  # in the order of --help
     *(records.methods, records.compare, records.fit, records.evaluate),
     *(networks.train, networks.collect),
     records.search,
-    *(deploy.calibrate, deploy.export, deploy.predict),
+    *(deploy.calibrate, deploy.export, deploy.predict, deploy.serve),
     *(shift.drift, shift.adapt),
     *(experiments.run, experiments.reproduce),
     pages.report,

@@ -1,7 +1,9 @@
-"""Commands about a calibrated classifier: make one, export it, let it predict files."""
+"""Commands about a calibrated classifier: make one, export it, let it predict files, try it on a page."""
 
 from __future__ import annotations
 
+import webbrowser
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +24,7 @@ from atta.cli.options import (
     grouped,
 )
 from atta.cli.terminal import err, resumable, say, say_written, tell, waiting
+from atta.errors import InputError
 
 
 @grouped
@@ -152,3 +155,49 @@ def predict(
         say(f"left out: {reason}")
     if done.unreadable:
         raise typer.Exit(1)
+
+
+COVERAGE = 0.95  # of the sets of the page, if nobody says otherwise
+
+
+def serve(
+    classifier: Annotated[Path, typer.Argument(metavar="CLASSIFIER", help="What `atta calibrate` or `atta export` wrote.")],
+    coverage: Annotated[
+        float | None,
+        typer.Option(help=f"How often the sets of classes hold the true one; {COVERAGE} where it can be promised."),
+    ] = None,
+    port: Annotated[int, typer.Option(help="Where the page is; 0 takes a free port.", min=0, max=65535)] = 8000,
+    host: Annotated[str, typer.Option(help="An address other than this machine's own lets others in, without a password.")] = (
+        "127.0.0.1"
+    ),
+    browser: Annotated[bool | None, typer.Option(help="Open the page in a browser; by default in a terminal.")] = None,
+    model: OwnModel = None,
+    device: Device = None,
+) -> None:
+    """Open a page on this machine on which images are dropped and answered: views, confidence before and after, set, passes.
+
+    Nothing is written, and nobody but this machine can ask, unless `--host` says otherwise. Ctrl-C ends it.
+    """
+    from atta.deploy.explain import Explainer
+    from atta.deploy.graphs import SUFFIXES
+    from atta.deploy.predict import open_predictor
+    from atta.deploy.service import TryIt, is_here
+
+    where = device if classifier.suffix in SUFFIXES else read_device(device)
+    with waiting(f"reading {classifier}"):
+        predictor = open_predictor(classifier, None if model is None else read_model(model)[0], device=where)
+    note = ""
+    try:
+        explainer = Explainer(predictor, coverage=COVERAGE if coverage is None else coverage, views=True)
+    except InputError as error:
+        if coverage is not None:
+            raise
+        explainer, note = Explainer(predictor, views=True), f"No sets: {error}."
+    page = TryIt(explainer, host=host, port=port, title=classifier.resolve().name, note=note)
+    if not is_here(host):
+        say(f"warning: whoever reaches this machine at {host} can use the page: it has no password and no encryption")
+    tell(page.url)
+    if err.is_terminal if browser is None else browser:
+        webbrowser.open(page.url)
+    with suppress(KeyboardInterrupt):
+        page.run()

@@ -18,4 +18,6 @@ card        the page that goes with one
 check       what a file is, and whether it is whole
 predict     files of images in, a table of predictions out
 tables      such a table as CSV, JSON lines or Parquet
+explain     one image after another, as bytes, answered with plain values: `Explainer`
+service     a page on which people try a classifier out: `TryIt`
 """

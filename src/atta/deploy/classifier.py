@@ -148,6 +148,11 @@ class CalibratedClassifier(Estimator, OnHub):
         views = {name: logits.softmax(dim=-1) for name, logits in answer.views.items()}
         return Details(probs, base, fused, share, views, answer.passes, start)
 
+    @torch.no_grad()
+    def shown(self, images: Any) -> list[Shown]:
+        """The images in each view that may be looked at: its name, the repeat, and what the network is shown, n c h w."""
+        return list(self._shown(self._validated(images), (ITSELF, *self.calibrator.kinds)))
+
     def drift(self, images: Any, *, channels: Channels = None) -> adapt.Drift:
         """Say how far images without labels are from the validation images, and how often the network is right on them."""
         return adapt.drift(self, images, channels=channels)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from itertools import islice
 from math import isnan, nan
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -34,7 +35,7 @@ from torch import Tensor
 from atta.calibrators import shift
 from atta.calibrators.conformal import ConformalSets, Strangeness
 from atta.calibrators.shift import Reference
-from atta.collection.runner import ROWS
+from atta.collection.runner import ROWS, Shown
 from atta.collection.runner import batch_size as usual_size
 from atta.deploy.adapt import Drift, Files
 from atta.deploy.archive import ABOUT
@@ -56,11 +57,12 @@ TINY = 1e-38  # what a probability that was rounded to nothing counts for
 
 
 class Answers(NamedTuple):
-    """Calibrated and base probabilities (n, k), and passes an image, which a graph does not tell."""
+    """Calibrated and base probabilities (n, k); passes an image and what its views say (n, r, k), where it is told."""
 
     probs: Tensor
     base: Tensor
     passes: Tensor | None
+    views: Mapping[str, Tensor] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,14 @@ class Predictor:
     """How a photograph comes to that shape; without one it is squashed."""
     reference: Reference | None = None
     sets: Callable[[float], ConformalSets] | None = None
+    show: Callable[[Tensor], Iterable[Shown]] | None = None
+    """The images in each of their views, in the order of `Answers.views`."""
+
+    def read(self, source: Path | bytes) -> tuple[Tensor, bool]:
+        """Decode a file, or what was sent, into the shape that is answered; say whether it had to be squashed."""
+        pixels = read_image(source, mode_of(self.shape[0]), self.preprocess)
+        own = self.preprocess is not None and self.preprocess.size is not None
+        return resize(pixels[None], self.shape[1:])[0], not own and tuple(pixels.shape[1:]) != self.shape[1:]
 
     def columns(self, probs: bool, coverage: float | None = None) -> list[str]:
         """What the columns of the table are called."""
@@ -96,6 +106,11 @@ class Predictor:
     def named(self, number: int) -> str | int:
         """The class by its name, where that is known."""
         return self.names[number] if self.names else number
+
+    def listed(self, sets: Tensor, probs: Tensor) -> list[list[str | int]]:
+        """The classes of each set, the likeliest first."""
+        order = probs.argsort(dim=1, descending=True, stable=True).tolist()
+        return [[self.named(j) for j in ranked if inside[j]] for ranked, inside in zip(order, sets, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,14 +242,17 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
 
     def answer(images: Tensor) -> Answers:
         details = classifier.details(images.to(device_of(classifier)))
-        return Answers(details.probs, details.base, details.passes)
+        return Answers(details.probs, details.base, details.passes, details.views)
+
+    def show(images: Tensor) -> Iterable[Shown]:
+        return classifier.shown(images.to(device_of(classifier)))
 
     channels, height, width = classifier.image_shape
     rows = usual_size(None, device_of(classifier))
     shape, k = (channels, height, width), len(classifier.classes_)
     sets = None if classifier.strangeness is None else classifier.strangeness.sets
-    known: Any = {"preprocess": classifier.preprocess, "reference": classifier.reference, "sets": sets}
-    return Predictor(answer, shape, k, classifier.class_names, rows, **known)
+    known: Any = {"preprocess": classifier.preprocess, "reference": classifier.reference}
+    return Predictor(answer, shape, k, classifier.class_names, rows, sets=sets, show=show, **known)
 
 
 def identity(path: str | os.PathLike[str]) -> str:
@@ -256,16 +274,12 @@ class _Image(NamedTuple):
 
 def _decoded(predictor: Predictor, files: Sequence[Path], size: int) -> Iterator[list[_Image]]:
     """Decode the files batch by batch, a batch ahead."""
-    shape, preprocess = predictor.shape, predictor.preprocess
-    mode = mode_of(shape[0])
-    own = preprocess is not None and preprocess.size is not None
 
     def read(path: Path) -> _Image:
         try:
-            pixels = read_image(path, mode, preprocess)
+            return _Image(str(path), *predictor.read(path))
         except InputError as error:
             return _Image(str(path), None, error=str(error))
-        return _Image(str(path), resize(pixels[None], shape[1:])[0], resized=not own and tuple(pixels.shape[1:]) != shape[1:])
 
     with ThreadPoolExecutor(READERS) as pool:
         batches = (files[start : start + size] for start in range(0, len(files), size))
@@ -287,32 +301,37 @@ def _lines(predictor: Predictor, batch: Sequence[_Image], probs: bool, sets: Con
     if not pixels:
         return lines
     answers = predictor.answer(torch.stack(pixels))
-    p = answers.probs.double().cpu()
-    confidence, winner = p.max(dim=1)
-    base, reference = answers.base.double().cpu(), predictor.reference
-    scores = None if reference is None else shift.scores(base.clamp_min(TINY).log(), reference.temperature)
-    columns = [
-        list(map(predictor.named, winner.tolist())),
-        confidence.tolist(),
-        torch.special.entr(p).sum(dim=1).tolist(),
-        base.amax(dim=1).tolist(),
-        *([shift.unlike(reference, scores).tolist()] if reference is not None and scores is not None else []),
-        *([_listed(predictor, sets(p), p)] if sets else []),
-        *(p.T.tolist() if probs else []),
-    ]
-    passes = [None] * len(pixels) if answers.passes is None else answers.passes.tolist()
-    rows = zip(zip(*columns, strict=True), passes, passes if scores is None else scores.tolist(), strict=True)
+    each = answers.probs.double().tolist() if probs else [[]] * len(pixels)
+    found = zip(described(predictor, answers, sets), each, strict=True)
     for line, image in zip(lines, batch, strict=True):
         if image.pixels is not None:
-            row, count, score = next(rows)
-            line |= {"row": row, "resized": image.resized, "passes": count, "score": score}
+            said, p = next(found)
+            count, score = said.pop("passes"), said.pop("score")
+            row = ["|".join(map(str, value)) if isinstance(value, list) else value for value in said.values()]
+            line |= {"row": [*row, *p], "resized": image.resized, "passes": count, "score": score}
     return lines
 
 
-def _listed(predictor: Predictor, sets: Tensor, probs: Tensor) -> list[str]:
-    """The classes of each set, the likeliest first."""
-    order = probs.argsort(dim=1, descending=True, stable=True).tolist()
-    return ["|".join(str(predictor.named(j)) for j in ranked if inside[j]) for ranked, inside in zip(order, sets, strict=True)]
+def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None) -> list[dict[str, Any]]:
+    """What is said of each image: by the names of the columns, `set` as a list; and its `passes`, and `score` for the drift."""
+    p, base, reference = answers.probs.double().cpu(), answers.base.double().cpu(), predictor.reference
+    confidence, winner = p.max(dim=1)
+    columns: dict[str, Sequence[Any]] = {
+        "class": list(map(predictor.named, winner.tolist())),
+        "confidence": confidence.tolist(),
+        "entropy": torch.special.entr(p).sum(dim=1).tolist(),
+        "confidence_before": base.amax(dim=1).tolist(),
+    }
+    scores = None
+    if reference is not None:
+        scores = shift.scores(base.clamp_min(TINY).log(), reference.temperature)
+        columns["ood"] = shift.unlike(reference, scores).tolist()
+    if sets:
+        columns["set"] = predictor.listed(sets(p), p)
+    nothing = [None] * p.shape[0]
+    columns["passes"] = nothing if answers.passes is None else answers.passes.tolist()
+    columns["score"] = nothing if scores is None else scores.tolist()
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 # ---- going on, and the table ---------------------------------------------------------------------------------------

@@ -232,7 +232,7 @@ def upright(image: Image.Image) -> Image.Image:
     """As a person holds it: a camera may store a photograph turned and say so in its EXIF."""
     from PIL import ImageOps
 
-    return ImageOps.exif_transpose(image) if image.format == "JPEG" else image
+    return ImageOps.exif_transpose(image) if image.format in ("JPEG", "MPO") else image
 
 
 # ---- reading what others say --------------------------------------------------------------------------------------

@@ -274,19 +274,40 @@ def mode_of(channels: int) -> str:
     return modes[channels]
 
 
-def read_image(path: Path, mode: str, preprocess: Preprocess | None = None) -> Pixels:
-    """Decode one file into a mode of `mode_of`, whatever it is itself, and resize and crop it as is said."""
+SENT = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""What strangers may send, as Pillow calls it: the kinds of files that folders are searched for."""
+MOST_PIXELS, MOST_ASPECT = 50_000_000, 50
+"""Pixels of an image that a stranger sent, and how often its shorter side goes into the longer: a few bytes may claim any size,
+and the shortest edge of a thread, made as long as a network wants it, has no end on the other side."""
+
+
+def read_image(source: Path | bytes, mode: str, preprocess: Preprocess | None = None) -> Pixels:
+    """Decode one file into a mode of `mode_of`, whatever it is itself, and resize and crop it as is said.
+
+    Bytes are what a stranger sent: their kind and size are looked at before they are unpacked.
+    """
     from PIL import Image
 
+    what, kinds = ("what was sent", SENT) if isinstance(source, bytes) else (str(source), None)
     try:
-        with Image.open(path) as image:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=kinds) as image:
+            if kinds:
+                _check_size(*image.size)
             if image.mode.startswith(("I", "F")):
-                raise InputError(f"expected 8 bits a channel in {path}, found the mode {image.mode}")
+                raise InputError(f"expected 8 bits a channel in {what}, found the mode {image.mode}")
             return (preprocess or AS_IT_IS)(image, mode)
     except InputError:
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"expected an image in {path}, but it cannot be decoded: {error}") from error
+        why = str(error).partition(" <")[0] if kinds else error  # without the place in memory that the bytes were read from
+        raise InputError(f"expected an image in {what}, but it cannot be decoded: {why}") from error
+
+
+def _check_size(width: int, height: int) -> None:
+    if width * height > MOST_PIXELS:
+        raise InputError(f"expected an image of at most {MOST_PIXELS // 10**6} million pixels, got one of {width} x {height}")
+    if max(width, height) > MOST_ASPECT * min(width, height):
+        raise InputError(f"expected an image at most {MOST_ASPECT} times as long as wide, got one of {width} x {height}")
 
 
 def resize(images: Bytes, size: int | tuple[int, int]) -> UInt8[Tensor, "n c h2 w2"]:
