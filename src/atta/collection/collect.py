@@ -219,6 +219,7 @@ class _Work:
             done = _Done(source, self.truth, policy, kept, at=int(itself or logits is not None), lean=self.lean)
             with self._counted(policy, itself, done.resume()) as tell:
                 for start, stop in done.gaps:
+                    done.go_on(start)
                     try:
                         batches = read_batches(source, size, start=start, stop=stop, workers=execution.get("workers", 0))
                         for batch, answers in runner.run(batches, source.places):
@@ -228,6 +229,8 @@ class _Work:
                             tell(done.stop)
                     finally:
                         done.flush()
+            if kept is not None and self.lean:
+                kept.sweep()
         return done
 
     def _counted(self, policy: Policy, itself: bool, begun: int) -> AbstractContextManager[Callable[[int], None]]:
@@ -337,6 +340,10 @@ class _Done:
     classes: int = 0
     gaps: list[tuple[int, int | None]] = field(default_factory=list)
     """From and to which image there is something to do."""
+    _begun: dict[int, Shard] = field(default_factory=dict)
+    """Shards that are not full, by the image that they go on with."""
+    _part: tuple[int, int] | None = None
+    """What is written of the shard that is being made."""
     _fresh: list[Block] = field(default_factory=list)
     _start: int = 0
     _first: Tensor | None = None
@@ -344,14 +351,33 @@ class _Done:
 
     def resume(self) -> int:
         """Take over what an earlier run finished, if it ran on these images; say how many they are."""
-        done = 0
+        done, last = 0, None
         for shard in self._sound() if self.kept else ():
             if shard.start > done:
-                self.gaps.append((done, shard.start))
+                self._gap(last, done, shard.start)
             self._take(shard.start, shard.answers, shard.labels)
-            done = shard.stop
-        self.gaps.append((done, self.source.count))
+            done, last = shard.stop, shard
+        self._gap(last, done, self.source.count)
         return self.stop
+
+    def _gap(self, last: Shard | None, start: int, stop: int | None) -> None:
+        """Note what there is to do, and the shard before it if that is not full: a stream cannot go back to its first image."""
+        self.gaps.append((start, stop))
+        once = isinstance(self.source, StreamSource)
+        if last is not None and start != stop and self.lean and not once and not self._full(start):
+            self._begun[start] = last
+
+    def _full(self, stop: int) -> bool:
+        """Whether a shard that ends here is one that a folder has in the end."""
+        assert self.kept is not None
+        return stop % self.kept.full(self.passes) == 0
+
+    def go_on(self, start: int) -> None:
+        """Go on with the shard that ends here, if it is not full."""
+        self._part = None
+        if (shard := self._begun.pop(start, None)) is not None:
+            self._fresh, self._start, self._part = [(shard.answers, shard.labels)], shard.start, (shard.start, shard.stop)
+            ((self._first, _),) = self.source.read([(shard.start, shard.start + 1)])
 
     def _sound(self) -> Iterator[Shard]:
         """Shards of these images; where they are the record, those that are not are taken away, to be recorded again."""
@@ -404,9 +430,12 @@ class _Done:
         self._last = pixels[-1:]
         self._fresh.append((answers, own))
         self._take(start, answers, own)
-        large = sum(part.nbytes for part, _ in self._fresh) >= LARGE
-        if self.kept is not None and (self.kept.due or large):
+        if self.kept is None:
+            return
+        if self._full(start + n) if self.lean else (self.kept.due or sum(part.nbytes for part, _ in self._fresh) >= LARGE):
             self.flush()
+        elif self.kept.due:
+            self.flush(full=False)
 
     def _take(self, start: int, answers: Tensor, own: Tensor | None) -> None:
         self.classes = answers.shape[2]
@@ -416,16 +445,23 @@ class _Done:
         if own is not None:
             self.own.append((start, own))
 
-    def flush(self) -> None:
-        """Write what no shard holds yet."""
+    def flush(self, *, full: bool = True) -> None:
+        """Write what no shard holds yet; one that is not full is written longer the next time."""
         if self.kept is None or self._first is None or self._last is None:
             return
-        fresh, first = self._fresh, self._first
+        fresh, first, part = self._fresh, self._first, self._part
         self._fresh, self._first = [], None  # If it cannot be written now, it cannot be written on the way out either.
         answers = torch.cat([part for part, _ in fresh])
         labels = [part for _, part in fresh if part is not None]
+        own = torch.cat(labels) if labels else None
         stop = self._start + answers.shape[0]
-        self.kept.write(Shard(self._start, stop, answers, torch.cat(labels) if labels else None, mark(first, self._last)))
+        if part != (self._start, stop):
+            self.kept.write(Shard(self._start, stop, answers, own, mark(first, self._last)))
+            if part is not None:
+                self.kept.forget(*part)
+        self._part = None if full else (self._start, stop)
+        if not full:
+            self._fresh, self._first = [(answers, own)], first
 
     @property
     def passes(self) -> int:
