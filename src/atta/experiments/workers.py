@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from atta.calibrators import Calibrator, Method
+from atta.collection.cluster import spread as spread_on_ray
 from atta.errors import InputError
 from atta.predictions import Predictions
 
@@ -51,8 +52,16 @@ class Call(Generic[Kept]):
     kept: Kept
 
 
-def spread(calls: Iterable[Call[Kept]], workers: int, *, what: str = "worked") -> Iterator[tuple[Kept, Any]]:
-    """Work through calls in that many processes; what was kept of each comes back with its answer, once it is there."""
+def spread(
+    calls: Iterable[Call[Kept]], workers: int, *, what: str = "worked", engine: str | None = None
+) -> Iterator[tuple[Kept, Any]]:
+    """Work through calls in that many processes; what was kept of each comes back with its answer, once it is there.
+
+    An `engine` takes as many as there is room for on its machines.
+    """
+    if engine is not None:
+        yield from spread_on_ray(((call.function, call.arguments, call.kept) for call in calls), what=what)
+        return
     # A fresh interpreter each: a fork would inherit the locks of torch's threads.
     spawn = get_context("spawn")
     lifeline, held = spawn.Pipe(duplex=False)
