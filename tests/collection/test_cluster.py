@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -171,10 +170,11 @@ def test_fits_and_tests_on_a_cluster_have_the_same_bits(two_workers, record, tmp
 
 @needs_ray
 def test_a_table_of_predictions_is_that_of_one_process(two_workers, tmp_path):
+    image_module = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     images, files = pixels(20), []
     for i, image in enumerate(images):
         files.append(tmp_path / f"{i:02}.png")
-        Image.fromarray(image.permute(1, 2, 0).numpy()).save(files[-1])
+        image_module.fromarray(image.permute(1, 2, 0).numpy()).save(files[-1])
     files[7].write_bytes(b"no image")
     classifier = atta.calibrate(linear(), images, LABELS[:20], policy="flip", progress=False)
     predictor = of_classifier(classifier)

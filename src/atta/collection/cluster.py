@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -285,27 +285,34 @@ def _shared(source: Source) -> Source:
 # ---- calls ---------------------------------------------------------------------------------------------------------
 
 
-def spread(calls: Iterable[tuple[Callable[..., Any], Sequence[Any], Kept]], *, what: str) -> Iterator[tuple[Kept, Any]]:
-    """Work through functions and their arguments in Ray's tasks, one CPU and one thread each; what was kept comes with each.
+def spread(
+    calls: Iterable[tuple[Callable[..., Any], Sequence[Any], Kept]],
+    *,
+    what: str,
+    begin: Callable[[], None],
+    environment: Mapping[str, str],
+) -> Iterator[tuple[Kept, Any]]:
+    """Work through functions and their arguments in Ray's tasks, one CPU each; what was kept comes back with each answer.
 
-    Files and folders among the arguments have to lie where all machines see them.
+    Processes have this `environment`, and `begin` before they work. Files and folders among the arguments have to lie where all
+    machines see them.
     """
     with connected(Engine(None)) as (ray, room):
-        task = ray.remote(num_cpus=1, max_retries=3)(_one_thread)
+        task = ray.remote(num_cpus=1, max_retries=3, runtime_env={"env_vars": dict(environment)})(_begun)
         doing: dict[Any, Kept] = {}
         try:
             for function, arguments, kept in calls:
                 while len(doing) >= AHEAD * room:
                     yield _finished(ray, doing)
-                doing[task.remote(function, *arguments)] = kept
+                doing[task.remote(begin, function, *arguments)] = kept
             while doing:
                 yield _finished(ray, doing)
         except ray.exceptions.WorkerCrashedError as error:
             raise InputError(f"a process that {what} was ended again and again, perhaps for want of memory") from error
 
 
-def _one_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    torch.set_num_threads(1)
+def _begun(begin: Callable[[], None], function: Callable[..., Any], *arguments: Any) -> Any:
+    begin()
     return function(*arguments)
 
 

@@ -60,7 +60,8 @@ def spread(
     An `engine` takes as many as there is room for on its machines.
     """
     if engine is not None:
-        yield from spread_on_ray(((call.function, call.arguments, call.kept) for call in calls), what=what)
+        plain = ((call.function, call.arguments, call.kept) for call in calls)
+        yield from spread_on_ray(plain, what=what, begin=_alone, environment=dict.fromkeys(THREADS, "1"))
         return
     # A fresh interpreter each: a fork would inherit the locks of torch's threads.
     spawn = get_context("spawn")
@@ -136,6 +137,11 @@ def _finished(doing: dict[Future[Any], Kept]) -> Iterator[tuple[Kept, Any]]:
 def _begin(lifeline: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever stops the run stops the process that started it
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    _alone()
+
+
+def _alone() -> None:
+    """Make a process one that fits, in one thread."""
     torch.set_num_threads(1)
     hold_memory()
 
