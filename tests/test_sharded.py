@@ -22,8 +22,8 @@ SETTINGS = {"policy": "flip + 2 crop", "batch_size": 8, "progress": False, "chec
 
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
-    """A shard after every batch."""
-    monkeypatch.setattr(shards_module, "SECONDS", 0.0)
+    """A shard of every batch."""
+    monkeypatch.setattr(shards_module, "PASSES", 1)
 
 
 @pytest.fixture
@@ -221,6 +221,32 @@ def test_a_run_that_was_stopped_goes_on_and_its_folder_is_that_of_an_undisturbed
     found = atta.collect(network, images, labels, **SETTINGS, output=tmp_path / "again")
     assert same(kept, found)
     assert {path.name: path.read_bytes() for path in shards_of(found)} == before
+
+
+@pytest.mark.parametrize("seconds", [0.0, 10.0], ids=["written now and then", "written on the way out"])
+def test_a_shard_that_was_not_full_goes_on_and_ends_where_it_would_have(network, tmp_path, monkeypatch, seconds):
+    monkeypatch.setattr(shards_module, "PASSES", 4 * 8 * 3)
+    monkeypatch.setattr(shards_module, "SECONDS", seconds)
+    images, labels = pixels(60), torch.arange(60) % 3
+    atta.collect(network, images, labels, **SETTINGS, output=tmp_path / "whole")
+    shown = []
+
+    def stop(module, inputs, logits):
+        shown.append(len(logits))
+        if len(shown) in (7, 30):  # in the second batch of the first shard, then in one of the second
+            raise KeyboardInterrupt
+
+    hook = network.register_forward_hook(stop)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            atta.collect(network, images, labels, **SETTINGS, output=tmp_path / "again")
+    (tmp_path / "again" / "0000000000-0000000008.safetensors").write_bytes(b"what a kill left of the first shard")
+    hook.remove()
+    atta.collect(network, images, labels, **SETTINGS, output=tmp_path / "again")
+    whole, again = ({path.name: path.read_bytes() for path in (tmp_path / n).glob("*.s*")} for n in ("whole", "again"))
+    assert whole == again
+    assert len([name for name in whole if name.startswith("0")]) == 3
+    assert sum(shown) <= 4 * 60 + 2 * 4 * 8, "no more than the batches that were stopped ran twice"
 
 
 def test_another_network_and_other_images_do_not_write_over_a_record(made, tmp_path):

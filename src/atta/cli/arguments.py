@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from atta.errors import InputError, first_line
 
@@ -85,12 +85,24 @@ def read_output(path: Path) -> None:
         raise InputError(f"expected a folder or FILE.safetensors, got the file {path}")
 
 
-def read_device(name: str | None) -> str | None:
-    """The device that was named, if it is there; else the GPU where there is one; a model stays where it is otherwise."""
+def read_engine(engine: str | None, actors: int | None = None) -> Literal["ray"] | None:
+    """What is to run elsewhere, if it can."""
+    from atta.collection.cluster import check_engine
+
+    return check_engine(engine, actors, called="--{}".format)
+
+
+def read_device(name: str | None, engine: str | None = None) -> str | None:
+    """The device that was named, if it is there; else the GPU where there is one; a model stays where it is otherwise.
+
+    What the machines of an engine have is not looked for here.
+    """
     import torch
 
     from atta.networks.borrowing import find_device
 
+    if name is not None and engine is not None:
+        return name
     if name is not None:
         return str(find_device(name, "--device"))
     return "cuda" if torch.cuda.is_available() else None

@@ -9,12 +9,14 @@ from typing import Annotated
 
 import typer
 
-from atta.cli.arguments import read_device, read_model, read_output, read_settings
+from atta.cli.arguments import read_device, read_engine, read_model, read_output, read_settings
 from atta.cli.options import (
     ANY,
     AS_THEY_ARE,
+    Actors,
     BatchSize,
     Device,
+    Engine,
     ModelArgument,
     OwnModel,
     Photographs,
@@ -117,6 +119,8 @@ def predict(
     model: OwnModel = None,
     device: Device = None,
     batch_size: BatchSize = None,
+    engine: Engine = None,
+    actors: Actors = None,
 ) -> None:
     """Predict files of images: class, calibrated confidence, entropy in nats, and the network's own confidence.
 
@@ -130,6 +134,9 @@ def predict(
     from atta.deploy.tables import check_format
 
     check_format(output)
+    read_engine(engine, actors)
+    if engine is not None and classifier.suffix in SUFFIXES:
+        raise InputError(f"--engine ray takes what `atta calibrate` wrote, got {classifier.name}, a graph")
     where = device if classifier.suffix in SUFFIXES else read_device(device)
     files = predicting.find_images(images)
     with waiting(f"reading {classifier}"):
@@ -145,6 +152,8 @@ def predict(
             coverage=coverage,
             batch_size=batch_size,
             progress=err.is_terminal,
+            engine=engine,
+            actors=actors,
         )
     if done.resized:
         say(f"resized to {' x '.join(map(str, predictor.shape[1:]))}: {done.resized} of {done.images} images")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atta.cli.arguments import read_device
-from atta.cli.options import Device, ImageSize, Intervals, RecordsFolder, Report, Splits, Validation
+from atta.cli.arguments import read_device, read_engine
+from atta.cli.options import Device, Engine, ImageSize, Intervals, RecordsFolder, Report, Splits, Validation
 from atta.cli.pages import write_page
 from atta.cli.records import comparison_table
 from atta.cli.terminal import bar, formatted, out, resumable, say, say_written, show, tell
@@ -85,6 +85,7 @@ def reproduce(
     steps: Annotated[int | None, typer.Option(help="Updates of its training, instead of the recipe's.")] = None,
     image_size: ImageSize = None,
     device: Device = None,
+    engine: Engine = None,
 ) -> None:
     """Reproduce the paper: every table and figure from records, beside the published numbers, and its conclusions checked.
 
@@ -96,6 +97,7 @@ def reproduce(
     from atta.paper.reproduce import Places, find_experiments
     from atta.paper.reproduce import reproduce as run_all
 
+    read_engine(engine)
     read_device(device)
     chosen = [e.changed(splits=splits, validation=validation) for e in find_experiments(only or [])]
     making = Making(
@@ -109,7 +111,7 @@ def reproduce(
     hold_memory()
     with resumable(output):
         places = Places(output=output, records=records, data=data)
-        done = run_all(chosen, places, making, say=say, bar=bar, workers=cores())
+        done = run_all(chosen, places, making, say=say, bar=bar, workers=cores(), engine=engine)
     if not done.experiments:
         raise InputError("nothing could be run: see the lines above")
     try:

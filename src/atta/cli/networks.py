@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atta.cli.arguments import read_device, read_model, read_settings
+from atta.cli.arguments import read_device, read_engine, read_model, read_settings
 from atta.cli.options import (
     ANY,
     AS_THEY_ARE,
+    Actors,
     BatchSize,
     Data,
     Device,
+    Engine,
     ImageSize,
     ModelArgument,
     Photographs,
@@ -100,6 +102,8 @@ def collect(
     channels_last: Annotated[bool, typer.Option(help="Lay the images out channels last.")] = False,
     compile: Annotated[bool, typer.Option(help="Compile the network first.")] = False,
     half: Annotated[bool, typer.Option(help="Store the logits in float16.")] = False,
+    engine: Engine = None,
+    actors: Actors = None,
 ) -> None:
     """Run a network over images and their views, and write the record. Stopped, it goes on where it was.
 
@@ -113,7 +117,8 @@ def collect(
     if folder and half:
         raise InputError(f"--half: expected NAME.safetensors to write, got the folder {output}, which takes logits as they are")
 
-    where, views, preprocess = read_device(device), Policy.parse(policy), photographs.read()
+    there = read_engine(engine, actors)
+    where, views, preprocess = read_device(device, engine), Policy.parse(policy), photographs.read()
     with waiting(f"reading {dataset}"):
         images, shuffled_by = source.read(dataset, rows)
         if shift is not None:
@@ -141,6 +146,8 @@ def collect(
             autocast=autocast,
             channels_last=channels_last,
             compile=compile,
+            engine=there,
+            actors=actors,
             shards=None if folder else shards,
             output=shards if folder else None,
             progress=True,

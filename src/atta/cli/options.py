@@ -66,6 +66,12 @@ OwnModel = Annotated[
 BatchSize = Annotated[int | None, typer.Option(help="Images at a time; found by itself if not given.")]
 Seed = Annotated[int, typer.Option(callback=_seed, help="The seed of everything random.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; the fastest there is by default.")]
+Engine = Annotated[
+    str | None, typer.Option(metavar="ray", help="Run on a Ray cluster: that of RAY_ADDRESS, or one started on this machine.")
+]
+Actors = Annotated[
+    int | None, typer.Option(metavar="N", help="Processes of the cluster that hold the network; as many as it has room for.")
+]
 
 
 @dataclass(frozen=True)

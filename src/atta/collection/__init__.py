@@ -7,5 +7,6 @@ collect   images and a policy → a `Record`: `collect`
 runner    one batch through all views: `run_views`, `as_pixels`, `read_batches`; batch after batch: `Runner`
 trial     what can be told before the network runs, and by a few images: `try_out`
 advice    what looks wrong in what was answered
+cluster   the same on Ray, for whoever works in several processes: `stream`, `spread`
 shards    finished work in a folder, from which a killed run goes on
 """

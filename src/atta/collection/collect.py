@@ -15,17 +15,18 @@ import json
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypedDict, TypeGuard, Unpack
+from typing import Any, Literal, TypedDict, TypeGuard, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from atta.collection.advice import look_over
-from atta.collection.runner import Runner, batch_size, read_batches
+from atta.collection.cluster import RAY, Engine, Showing, check_engine, check_source, run_on_ray
+from atta.collection.runner import Batch, Runner, batch_size, ranges_of, read_batches
 from atta.collection.shards import LARGE, Shard, Shards, fingerprint, mark
 from atta.collection.trial import as_device, check_labels, check_names, running, try_out, without_bad
 from atta.errors import InputError, advise, suggest
@@ -42,7 +43,7 @@ from atta.networks.adapters import Normalized, TorchModel, as_logits, class_name
 from atta.networks.borrowing import dtype_of
 from atta.predictions import Predictions, Record, as_labels, read_tensors
 from atta.progress import counted
-from atta.settings import checked
+from atta.settings import Count, checked
 from atta.sharded import LOGITS, write_index
 
 RUNG = 3
@@ -70,6 +71,10 @@ class Execution(TypedDict, total=False):
     """Run what torch.compile makes of the network."""
     workers: int
     """Threads that read and decode ahead."""
+    engine: Literal["ray"] | None
+    """Ray reads, decodes and runs on a Ray cluster (`collection.cluster`); None in this process."""
+    actors: Count | None
+    """Processes of the cluster that hold the network; as many as there is room for unless it is given."""
 
 
 class Collecting(Execution, total=False):
@@ -125,7 +130,8 @@ def collect(
 
     `device` is the model's own unless it is named. `batch_size` is the most images a forward pass is given; running out of a
     GPU's memory halves it. `channels_last`, `autocast` (to bfloat16, or a dtype) and `compile` make networks faster; logits
-    come back in float32 or wider. `workers` threads read and decode ahead.
+    come back in float32 or wider. `workers` threads read and decode ahead. `engine="ray"` does all of it on a Ray cluster, the
+    one of RAY_ADDRESS or one of this machine, with the network in so many `actors`; this process writes what they answer.
 
     `shards` names a folder in which finished work is kept: the same call again goes on from it, also after a kill, and
     ends with the same bits; one run at a time works in it. Delete it once the record is saved. `origin` adds to the
@@ -141,6 +147,7 @@ def collect(
     themselves, where they are known, spare a pass an image.
     """
     refuse_unknown("collect", execution, [*Execution.__annotations__])
+    check_engine(execution.get("engine"), execution.get("actors"))
     wanted, seed = None if preprocess is None else Preprocess.of(preprocess), as_seed(seed)
     if shards is not None and output is not None:
         raise InputError("expected shards=... or output=..., whose folder holds the shards itself, got both")
@@ -150,12 +157,15 @@ def collect(
     policy, source = Policy.parse(policy), as_source(images, channels, wanted)
     network = as_logits(normalised(model, wanted))
     truth = truth_of(labels, source, class_names or class_names_of(network))
+    if execution.get("engine") == RAY:
+        check_source(source)
     if skip_bad:
         source, left_out = without_bad(source, truth, execution.get("workers", 0))
         mixed_by |= left_out
     if checks:
         check_labels(truth, images, source)
-        where = as_device(execution.get("device"), network)
+        where = _asked_device(execution, network)
+        where = where if torch.cuda.is_available() or execution.get("engine") is None else torch.device("cpu")
         try_out(network, source, truth, policy, device=where, half=half_of(execution))
     once = isinstance(source, StreamSource)
     asked = () if rehearse is False else (UNSEEN if once else ()) if rehearse is True else rehearse
@@ -197,7 +207,7 @@ class _Work:
     ) -> "_Done":
         """Run the network on the images, unless `itself` or known `logits` say that this was done, and on their views."""
         source, network, execution = self.source, self.network, self.execution
-        at, half, fast = as_device(execution.get("device"), network), half_of(execution), execution.get("channels_last", False)
+        at, half, fast = _asked_device(execution, network), half_of(execution), execution.get("channels_last", False)
         size, itself = batch_size(execution.get("batch_size"), at), itself and logits is None
         kept = None
         if shards is not None:
@@ -212,23 +222,37 @@ class _Work:
                 run["classes"] = list(self.truth.classes)
             kept = Shards(Path(shards), {"model": fingerprint(network), **run, **_switches(execution)})
         alone = nullcontext() if kept is None else locked(kept.about)
-        with alone, running(network, at, fast, half):
+        on_ray, compiled = execution.get("engine") == RAY, execution.get("compile", False)
+        with alone, nullcontext() if on_ray else running(network, at, fast, half):
             size, rows = (size, size) if kept is None else kept.begin(size)
-            forward = torch.compile(network) if execution.get("compile") else network
+            forward = torch.compile(network) if compiled and not on_ray else network
             runner = Runner(forward, policy, self.seed, self.draws, at, dtype_of(network), fast, rows, kept, itself)
             done = _Done(source, self.truth, policy, kept, at=int(itself or logits is not None), lean=self.lean)
             with self._counted(policy, itself, done.resume()) as tell:
                 for start, stop in done.gaps:
+                    done.go_on(start)
                     try:
-                        batches = read_batches(source, size, start=start, stop=stop, workers=execution.get("workers", 0))
-                        for batch, answers in runner.run(batches, source.places):
+                        for batch, answers in self._answers(runner, size, start, stop):
                             if logits is not None:
                                 answers = torch.cat([logits[batch.start :][: len(answers), None], answers], dim=1)
                             done.add(batch.start, batch.pixels, answers, batch.labels)
                             tell(done.stop)
                     finally:
                         done.flush()
+            if kept is not None and self.lean:
+                kept.sweep()
         return done
+
+    def _answers(self, runner: Runner, size: int, start: int, stop: int | None) -> Iterator[tuple[Batch, Tensor]]:
+        """Batch after batch, here or on a cluster."""
+        execution = self.execution
+        if execution.get("engine") != RAY:
+            batches = read_batches(self.source, size, start=start, stop=stop, workers=execution.get("workers", 0))
+            return runner.run(batches, self.source.places)
+        there = replace(runner, device=torch.device(runner.device.type), kept=None)
+        showing = Showing(self.network, there, half_of(execution), execution.get("compile", False))
+        engine = Engine(execution.get("actors"), runner.device.type == "cuda", torch.get_num_threads())
+        return run_on_ray(showing, self.source, ranges_of(size, start, stop), engine)
 
     def _counted(self, policy: Policy, itself: bool, begun: int) -> AbstractContextManager[Callable[[int], None]]:
         """Count the images that are done: in a bar, or for whoever is told of the passes since the last time."""
@@ -297,6 +321,12 @@ def refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) ->
             raise InputError(f"{function} takes no {name!r}.{suggest(name, known)} It takes: {', '.join(known)}")
 
 
+def _asked_device(execution: Execution, network: nn.Module) -> torch.device:
+    """Where the network is to run; what a cluster has is not looked for here."""
+    asked = execution.get("device")
+    return torch.device(asked) if execution.get("engine") == RAY and asked is not None else as_device(asked, network)
+
+
 def half_of(execution: Execution) -> torch.dtype | None:
     """The dtype of autocast, if it was asked for."""
     asked = execution.get("autocast") or None
@@ -337,6 +367,10 @@ class _Done:
     classes: int = 0
     gaps: list[tuple[int, int | None]] = field(default_factory=list)
     """From and to which image there is something to do."""
+    _begun: dict[int, Shard] = field(default_factory=dict)
+    """Shards that are not full, by the image that they go on with."""
+    _part: tuple[int, int] | None = None
+    """What is written of the shard that is being made."""
     _fresh: list[Block] = field(default_factory=list)
     _start: int = 0
     _first: Tensor | None = None
@@ -344,14 +378,33 @@ class _Done:
 
     def resume(self) -> int:
         """Take over what an earlier run finished, if it ran on these images; say how many they are."""
-        done = 0
+        done, last = 0, None
         for shard in self._sound() if self.kept else ():
             if shard.start > done:
-                self.gaps.append((done, shard.start))
+                self._gap(last, done, shard.start)
             self._take(shard.start, shard.answers, shard.labels)
-            done = shard.stop
-        self.gaps.append((done, self.source.count))
+            done, last = shard.stop, shard
+        self._gap(last, done, self.source.count)
         return self.stop
+
+    def _gap(self, last: Shard | None, start: int, stop: int | None) -> None:
+        """Note what there is to do, and the shard before it if that is not full: a stream cannot go back to its first image."""
+        self.gaps.append((start, stop))
+        once = isinstance(self.source, StreamSource)
+        if last is not None and start != stop and self.lean and not once and not self._full(start):
+            self._begun[start] = last
+
+    def _full(self, stop: int) -> bool:
+        """Whether a shard that ends here is one that a folder has in the end."""
+        assert self.kept is not None
+        return stop % self.kept.full(self.passes) == 0
+
+    def go_on(self, start: int) -> None:
+        """Go on with the shard that ends here, if it is not full."""
+        self._part = None
+        if (shard := self._begun.pop(start, None)) is not None:
+            self._fresh, self._start, self._part = [(shard.answers, shard.labels)], shard.start, (shard.start, shard.stop)
+            ((self._first, _),) = self.source.read([(shard.start, shard.start + 1)])
 
     def _sound(self) -> Iterator[Shard]:
         """Shards of these images; where they are the record, those that are not are taken away, to be recorded again."""
@@ -404,9 +457,12 @@ class _Done:
         self._last = pixels[-1:]
         self._fresh.append((answers, own))
         self._take(start, answers, own)
-        large = sum(part.nbytes for part, _ in self._fresh) >= LARGE
-        if self.kept is not None and (self.kept.due or large):
+        if self.kept is None:
+            return
+        if self._full(start + n) if self.lean else (self.kept.due or sum(part.nbytes for part, _ in self._fresh) >= LARGE):
             self.flush()
+        elif self.kept.due:
+            self.flush(full=False)
 
     def _take(self, start: int, answers: Tensor, own: Tensor | None) -> None:
         self.classes = answers.shape[2]
@@ -416,16 +472,23 @@ class _Done:
         if own is not None:
             self.own.append((start, own))
 
-    def flush(self) -> None:
-        """Write what no shard holds yet."""
+    def flush(self, *, full: bool = True) -> None:
+        """Write what no shard holds yet; one that is not full is written longer the next time."""
         if self.kept is None or self._first is None or self._last is None:
             return
-        fresh, first = self._fresh, self._first
+        fresh, first, part = self._fresh, self._first, self._part
         self._fresh, self._first = [], None  # If it cannot be written now, it cannot be written on the way out either.
         answers = torch.cat([part for part, _ in fresh])
         labels = [part for _, part in fresh if part is not None]
+        own = torch.cat(labels) if labels else None
         stop = self._start + answers.shape[0]
-        self.kept.write(Shard(self._start, stop, answers, torch.cat(labels) if labels else None, mark(first, self._last)))
+        if part != (self._start, stop):
+            self.kept.write(Shard(self._start, stop, answers, own, mark(first, self._last)))
+            if part is not None:
+                self.kept.forget(*part)
+        self._part = None if full else (self._start, stop)
+        if not full:
+            self._fresh, self._first = [(answers, own)], first
 
     @property
     def passes(self) -> int:

@@ -120,12 +120,15 @@ def batch_size(asked: int | None, device: torch.device) -> int:
 
 def read_batches(source: Source, size: int, *, start: int = 0, stop: int | None = None, workers: int = 0) -> Iterator[Batch]:
     """Read a source from `start` to `stop`, or to its end, `size` images at a time."""
-    stop = source.count if stop is None else stop
-    starts: Iterable[int] = count(start, size) if stop is None else range(start, stop, size)
-    ranges = ((first, first + size if stop is None else min(first + size, stop)) for first in starts)
-    for pixels, labels in source.read(ranges, workers):
+    for pixels, labels in source.read(ranges_of(size, start, source.count if stop is None else stop), workers):
         yield Batch(start, pixels, labels)
         start += pixels.shape[0]
+
+
+def ranges_of(size: int, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
+    """Where batches begin and end; without a `stop`, they do not."""
+    starts: Iterable[int] = count(start, size) if stop is None else range(start, stop, size)
+    return ((first, first + size if stop is None else min(first + size, stop)) for first in starts)
 
 
 class _Pending(NamedTuple):

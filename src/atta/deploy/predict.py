@@ -35,6 +35,7 @@ from torch import Tensor
 from atta.calibrators import shift
 from atta.calibrators.conformal import ConformalSets, Strangeness
 from atta.calibrators.shift import Reference
+from atta.collection.cluster import Engine, check_engine, stream
 from atta.collection.runner import ROWS, Shown
 from atta.collection.runner import batch_size as usual_size
 from atta.deploy.adapt import Drift, Files
@@ -78,14 +79,13 @@ class Predictor:
     """How a photograph comes to that shape; without one it is squashed."""
     reference: Reference | None = None
     sets: Callable[[float], ConformalSets] | None = None
+    gpu: bool = False
     show: Callable[[Tensor], Iterable[Shown]] | None = None
     """The images in each of their views, in the order of `Answers.views`."""
 
     def read(self, source: Path | bytes) -> tuple[Tensor, bool]:
         """Decode a file, or what was sent, into the shape that is answered; say whether it had to be squashed."""
-        pixels = read_image(source, mode_of(self.shape[0]), self.preprocess)
-        own = self.preprocess is not None and self.preprocess.size is not None
-        return resize(pixels[None], self.shape[1:])[0], not own and tuple(pixels.shape[1:]) != self.shape[1:]
+        return _Decoding(self.shape, self.preprocess).read(source)
 
     def columns(self, probs: bool, coverage: float | None = None) -> list[str]:
         """What the columns of the table are called."""
@@ -144,15 +144,19 @@ def predict(
     coverage: float | None = None,
     batch_size: int | None = None,
     progress: bool = False,
+    engine: str | None = None,
+    actors: int | None = None,
 ) -> Predicted:
     """Answer the files and write the table; `made_by` identifies the predictor, for a run that goes on.
 
-    `coverage` adds a set of classes to each, which holds the true one so often.
+    `coverage` adds a set of classes to each, which holds the true one so often. An `engine` decodes and answers on a Ray
+    cluster, whose `actors` have the predictor each.
     One run at a time writes a table: a second one would take the first one's batches for its own.
     """
     output = Path(output)
     size = predictor.rows if batch_size is None else usual_size(batch_size, CPU)
     check_format(output)
+    check_engine(engine, actors)
     mode_of(predictor.shape[0])
     sets = predictor.conformal(coverage)
     names = "\n".join(map(str, files))
@@ -171,10 +175,11 @@ def predict(
                 part.open("a", encoding="utf-8") as log,
                 counted("predicting", len(files), shown=progress, done=done) as tell,
             ):
-                for batch in _decoded(predictor, files[done:], size):
-                    log.writelines(json.dumps(line) + "\n" for line in _lines(predictor, batch, probs, sets))
+                answering = _Answering(predictor, probs, sets)
+                for lines in answering.lines(files[done:], size, engine, actors):
+                    log.writelines(json.dumps(line) + "\n" for line in lines)
                     log.flush()
-                    done += len(batch)
+                    done += len(lines)
                     tell(done)
         except OSError as error:
             raise InputError(f"{part} could not be written ({error}); {done} images are kept, run again to go on") from None
@@ -239,20 +244,28 @@ def open_predictor(
 
 def of_classifier(classifier: CalibratedClassifier) -> Predictor:
     """Let a classifier answer."""
-
-    def answer(images: Tensor) -> Answers:
-        details = classifier.details(images.to(device_of(classifier)))
-        return Answers(details.probs, details.base, details.passes, details.views)
-
-    def show(images: Tensor) -> Iterable[Shown]:
-        return classifier.shown(images.to(device_of(classifier)))
-
     channels, height, width = classifier.image_shape
     rows = usual_size(None, device_of(classifier))
     shape, k = (channels, height, width), len(classifier.classes_)
     sets = None if classifier.strangeness is None else classifier.strangeness.sets
-    known: Any = {"preprocess": classifier.preprocess, "reference": classifier.reference}
-    return Predictor(answer, shape, k, classifier.class_names, rows, sets=sets, show=show, **known)
+    known: Any = {"preprocess": classifier.preprocess, "reference": classifier.reference, "sets": sets}
+    gpu, by = device_of(classifier).type == "cuda", _ByClassifier(classifier)
+    return Predictor(by, shape, k, classifier.class_names, rows, gpu=gpu, show=by.shown, **known)
+
+
+@dataclass(frozen=True)
+class _ByClassifier:
+    """Answers by a classifier; unlike a function in a function, it can be sent to another process."""
+
+    classifier: CalibratedClassifier
+
+    def __call__(self, images: Tensor) -> Answers:
+        details = self.classifier.details(images.to(device_of(self.classifier)))
+        return Answers(details.probs, details.base, details.passes, details.views)
+
+    def shown(self, images: Tensor) -> Iterable[Shown]:
+        """The images in each of their views."""
+        return self.classifier.shown(images.to(device_of(self.classifier)))
 
 
 def identity(path: str | os.PathLike[str]) -> str:
@@ -272,21 +285,63 @@ class _Image(NamedTuple):
     error: str = ""
 
 
-def _decoded(predictor: Predictor, files: Sequence[Path], size: int) -> Iterator[list[_Image]]:
-    """Decode the files batch by batch, a batch ahead."""
+@dataclass(frozen=True)
+class _Decoding:
+    """Reads a file of an image to the shape of a predictor; several of them in another process."""
 
-    def read(path: Path) -> _Image:
+    shape: tuple[int, int, int]
+    preprocess: Preprocess | None
+    folder: Path | None = None
+    """That of the process that named the files, in others."""
+
+    def one(self, path: Path) -> _Image:
+        """Decode a file."""
         try:
-            return _Image(str(path), *predictor.read(path))
+            return _Image(str(path), *self.read(path if self.folder is None else self.folder / path))
         except InputError as error:
             return _Image(str(path), None, error=str(error))
 
-    with ThreadPoolExecutor(READERS) as pool:
+    def read(self, source: Path | bytes) -> tuple[Tensor, bool]:
+        """Decode a file or its bytes, and say whether the image had to be squashed."""
+        pixels = read_image(source, mode_of(self.shape[0]), self.preprocess)
+        own = self.preprocess is not None and self.preprocess.size is not None
+        return resize(pixels[None], self.shape[1:])[0], not own and tuple(pixels.shape[1:]) != self.shape[1:]
+
+    def __call__(self, files: Sequence[Path]) -> list[_Image]:
+        return [self.one(path) for path in files]
+
+
+@dataclass(frozen=True)
+class _Answering:
+    """What is said of each image of a batch, here or on a cluster."""
+
+    predictor: Predictor
+    probs: bool
+    sets: ConformalSets | None
+
+    def lines(self, files: Sequence[Path], size: int, engine: str | None, actors: int | None) -> Iterator[list[dict[str, Any]]]:
+        """Decode and answer the files batch by batch."""
+        read = _Decoding(self.predictor.shape, self.predictor.preprocess, None if engine is None else Path.cwd())
         batches = (files[start : start + size] for start in range(0, len(files), size))
-        ahead = [pool.submit(read, path) for path in next(batches, ())]
+        if engine is None:
+            return map(self, _decoded(read, batches))
+        return stream(batches, read, self.there, Engine(actors, self.predictor.gpu, torch.get_num_threads()))
+
+    def there(self) -> Callable[[Sequence[_Image]], list[dict[str, Any]]]:
+        """What an actor answers by."""
+        return self
+
+    def __call__(self, batch: Sequence[_Image]) -> list[dict[str, Any]]:
+        return _lines(self.predictor, batch, self.probs, self.sets)
+
+
+def _decoded(read: _Decoding, batches: Iterator[Sequence[Path]]) -> Iterator[list[_Image]]:
+    """Decode the files batch by batch, a batch ahead."""
+    with ThreadPoolExecutor(READERS) as pool:
+        ahead = [pool.submit(read.one, path) for path in next(batches, ())]
         try:
             while ahead:
-                now, ahead = ahead, [pool.submit(read, path) for path in next(batches, ())]
+                now, ahead = ahead, [pool.submit(read.one, path) for path in next(batches, ())]
                 yield [item.result() for item in now]
         finally:
             pool.shutdown(cancel_futures=True)

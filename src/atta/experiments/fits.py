@@ -103,6 +103,8 @@ class Fits:
     """Processes to fit and test in; fewer than two is this one."""
     files: dict[str, Path] = field(default_factory=dict)
     """Where the records lie, for other processes; those that lie nowhere are written to `folder`."""
+    engine: str | None = None
+    """Ray fits and tests on the machines of a cluster, which have to see the folder and the records; None on this one."""
     _done: dict[str, Calibrator] = field(default_factory=dict)
     _prints: dict[str, str] = field(default_factory=dict)
     _scores: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -144,7 +146,7 @@ class Fits:
 
     def _fitted(self, pieces: Sequence[tuple[Method, dict[str, Fit]]]) -> Iterator[tuple[Method, Sequence[str]]]:
         """Make the pieces here or, where there is a folder to meet in, in other processes; say which are done."""
-        apart = self.folder is not None and self.workers > 1 and len(pieces) > 1
+        apart = self.apart and len(pieces) > 1
         for method, piece in pieces:
             if not apart or method.foreign:  # what others wrote stays in this process
                 self._fit(method, piece)
@@ -153,8 +155,14 @@ class Fits:
             return
         known = self.abroad()
         calls = (workers.Call(_fitted_there, (*piece, *known), (piece[0], list(piece[1]))) for piece in pieces)
-        for kept, _ in workers.spread((call for call in calls if not call.kept[0].foreign), self.workers, what="fitted"):
+        own = (call for call in calls if not call.kept[0].foreign)
+        for kept, _ in workers.spread(own, self.workers, what="fitted", engine=self.engine):
             yield kept
+
+    @property
+    def apart(self) -> bool:
+        """Whether there are other processes, and a folder to meet in."""
+        return self.folder is not None and (self.workers > 1 or self.engine is not None)
 
     def _fit(self, method: Method, piece: Mapping[str, Fit]) -> None:
         """Fit a piece in this process."""
@@ -173,7 +181,9 @@ class Fits:
                 self.files[name] = self.folder / f"{self.fingerprint(name)}.safetensors"
                 if not self.files[name].is_file():
                     self.records[name].save(self.files[name])
-        return dict(self.files), self.folder, {name: self.fingerprint(name) for name in self.records}
+        # Absolute: the processes of a cluster begin in folders of their own.
+        files = {name: path.absolute() for name, path in self.files.items()}
+        return files, self.folder.absolute(), {name: self.fingerprint(name) for name in self.records}
 
     def remembered(self, what: str, fit: Fit, score: Callable[[Fits, Fit], float]) -> float:
         """A number that depends on a fit alone, worked out once."""

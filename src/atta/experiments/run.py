@@ -77,13 +77,13 @@ def _spread(
 ) -> Iterator[tuple[tuple[int, int], list[Outcome]]]:
     """Test each part, here or in other processes; it comes back with its experiment's number and its own place."""
     foreign = any(fit.method.foreign for _, part in work for trial in part for fit in trial.candidates)
-    if fits.folder is None or fits.workers < 2 or len(work) < 2 or foreign:
+    if not fits.apart or len(work) < 2 or foreign:
         with one_thread():  # the last digit of a sum depends on how many add it up
             for place, (i, part) in enumerate(work):
                 yield (i, place), _outcomes(Bench(experiments[i], fits), part)
         return
     calls = (Call(_tested_there, (experiments[i], part, *fits.abroad()), (i, place)) for place, (i, part) in enumerate(work))
-    yield from spread(calls, fits.workers, what="tested")
+    yield from spread(calls, fits.workers, what="tested", engine=fits.engine)
 
 
 def _tested_there(

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from atta.calibrators import Calibrator, Method
+from atta.collection.cluster import spread as spread_on_ray
 from atta.errors import InputError
 from atta.predictions import Predictions
 
@@ -51,8 +52,17 @@ class Call(Generic[Kept]):
     kept: Kept
 
 
-def spread(calls: Iterable[Call[Kept]], workers: int, *, what: str = "worked") -> Iterator[tuple[Kept, Any]]:
-    """Work through calls in that many processes; what was kept of each comes back with its answer, once it is there."""
+def spread(
+    calls: Iterable[Call[Kept]], workers: int, *, what: str = "worked", engine: str | None = None
+) -> Iterator[tuple[Kept, Any]]:
+    """Work through calls in that many processes; what was kept of each comes back with its answer, once it is there.
+
+    An `engine` takes as many as there is room for on its machines.
+    """
+    if engine is not None:
+        plain = ((call.function, call.arguments, call.kept) for call in calls)
+        yield from spread_on_ray(plain, what=what, begin=_alone, environment=dict.fromkeys(THREADS, "1"))
+        return
     # A fresh interpreter each: a fork would inherit the locks of torch's threads.
     spawn = get_context("spawn")
     lifeline, held = spawn.Pipe(duplex=False)
@@ -127,6 +137,11 @@ def _finished(doing: dict[Future[Any], Kept]) -> Iterator[tuple[Kept, Any]]:
 def _begin(lifeline: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever stops the run stops the process that started it
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
+    _alone()
+
+
+def _alone() -> None:
+    """Make a process one that fits, in one thread."""
     torch.set_num_threads(1)
     hold_memory()
 

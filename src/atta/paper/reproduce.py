@@ -140,15 +140,17 @@ def reproduce(
     say: Callable[[str], None] = lambda line: None,
     bar: Callable[[str, int], AbstractContextManager[Callable[[str], None]]] = lambda *of: nullcontext(lambda what: None),
     workers: int = 0,
+    engine: str | None = None,
 ) -> Reproduction:
     """Run experiments on records that are found or made: each fit once, kept in the output, then the tests.
 
     `say` is told one line for each record that is made and each experiment that cannot be run; `bar(title, total)` is a context
     in which what it returns is called after each fit. Stopped, the same call goes on where it was. Fits are made in `workers`
-    processes; their number changes no number. One run at a time writes to an output.
+    processes, or on the cluster of an `engine`, which has to see the output and the records; neither changes a number. One run
+    at a time writes to an output.
     """
     with locked(places.output / "results.json"):
-        return _reproduced(experiments, places, making or Making(), say=say, bar=bar, workers=workers)
+        return _reproduced(experiments, places, making or Making(), say=say, bar=bar, workers=workers, engine=engine)
 
 
 def _reproduced(
@@ -159,6 +161,7 @@ def _reproduced(
     say: Callable[[str], None],
     bar: Callable[[str, int], AbstractContextManager[Callable[[str], None]]],
     workers: int,
+    engine: str | None,
 ) -> Reproduction:
     files, missing = _gather(needed(experiments), places, making, say)
     records = load_records(files)
@@ -178,7 +181,7 @@ def _reproduced(
     if not done.experiments:
         return done
     # All fits first: experiments share them, and the longest of all can begin first.
-    fits = Fits(records, places.output / "fits", workers, files)
+    fits = Fits(records, places.output / "fits", workers, files, engine)
     with bar("fitting", len(wanted)) as advance:
         fits.make(wanted, advance)
     with bar("testing", sum(len(parts(experiment, records)) for experiment in done.experiments)) as advance:
