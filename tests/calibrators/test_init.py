@@ -102,7 +102,7 @@ BAD = {
     "MATTA().fit_many([(torch.zeros(3, 4), [0, 1, 2])])": (
         "m-atta takes atta.Predictions (of logits and views, or a record's .predictions), got Tensor"
     ),
-    "Vanilla().fit(Predictions(torch.eye(3)), [0, 1, 2])('logits')": (
+    "Vanilla().fit(Predictions(3 * torch.eye(3)), [0, 1, 2])('logits')": (
         "this calibrator takes atta.Predictions (of logits and views, or a record's .predictions), or an array or tensor of "
         "logits, got str"
     ),
