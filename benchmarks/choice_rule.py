@@ -5,16 +5,14 @@
 Policies of the library that the records hold; of stratified views the first ones stand for those of a policy with fewer.
 """
 
-import argparse
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from atta import CATTA, VATTA, Predictions, Record, TemperatureScaling
 from atta.calibrators.crossval import GAIN, held_out, losses
 from atta.images.views import POLICIES, Policy
-from benchmarks.records import AUG8, Means, draw, networks
+from benchmarks.records import AUG8, Means, draw, draws_asked, networks
 
 BUDGET, RULES = 4, (0.0, 0.1, 0.25, 0.5, 1.0)
 
@@ -65,12 +63,9 @@ def measured(record: Record, draws: int) -> tuple[Means, dict[float, list[str]]]
 
 def main() -> None:
     """Print a section for each network."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=10)
-    asked = parser.parse_args()
-    torch.set_num_threads(1)
+    draws = draws_asked(__doc__)
     for network, record in networks().items():
-        means, choices = measured(record, asked.draws)
+        means, choices = measured(record, draws)
         start, goal = (means.of(name).mean(dim=1) for name in ("temperature", "v-atta, 17 passes"))
         print(f"{network}: of what V-ATTA gains with 17 passes, Brier (NLL); then how much more than temperature, Brier, NLL")
         for name in means.sums:

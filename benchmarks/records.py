@@ -1,5 +1,6 @@
 """The records of four networks that benchmarks compare on, and per-image terms of what was tested on them."""
 
+import argparse
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,14 @@ from atta import Predictions, Record, find_record
 
 DATA = Path(os.environ.get("ATTA_DATA", "data"))
 AUG8 = ("flip", "crop", "brightness", "contrast")
+
+
+def draws_asked(doc: str | None) -> int:
+    """What `--draws` says, of a benchmark on one thread."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draws", type=int, default=10)
+    torch.set_num_threads(1)
+    return int(parser.parse_args().draws)
 
 
 def joined(folder: Path, name: str) -> Record:

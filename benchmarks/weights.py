@@ -3,12 +3,8 @@
 python -m benchmarks.weights [--draws 10]
 """
 
-import argparse
-
-import torch
-
 from atta import CATTA, MeanTTATemperature
-from benchmarks.records import AUG8, Means, draw, networks
+from benchmarks.records import AUG8, Means, draw, draws_asked, networks
 
 VIEWS = {
     "CIFAR-10": (("flip",), ("nudge",), AUG8),
@@ -27,15 +23,12 @@ METHODS = {
 
 def main() -> None:
     """Print a table for each network and its views."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=10)
-    asked = parser.parse_args()
-    torch.set_num_threads(1)
+    draws = draws_asked(__doc__)
     for network, record in networks().items():
         labels = record.require_labels()
         for kinds in VIEWS[network]:
             shown, means = record.predictions.select(kinds), Means(len(record))
-            for seed in range(asked.draws):
+            for seed in range(draws):
                 fit, test = draw(len(record), 1000 + seed)
                 for name, method in METHODS.items():
                     means.add(name, test, method.fit(shown[fit], labels[fit])(shown[test]), labels[test])

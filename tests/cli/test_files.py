@@ -107,6 +107,10 @@ def test_records_are_listed_with_what_they_are_of_and_where_they_came_from(tmp_p
     mine = command("records", "--folder", str(tmp_path)).output
     assert "mine  made up      30        5       9" in mine
     assert f"in {tmp_path}" in mine
+    (tmp_path / "torn.safetensors").write_bytes(b"torn")
+    mine = command("records", "--folder", str(tmp_path)).output
+    assert "torn.safetensors is not a whole safetensors file" in " ".join(mine.split())
+    assert "mine  made up" in mine
     known = command("records", "cifar10-resnet50-ood").output
     assert all(word in known for word in ("training_seed", "aid32", "recipe"))
     assert "cifar10-resnet50-shift" not in known

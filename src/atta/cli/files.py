@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from atta.cli.terminal import show, tell
+from atta.cli.terminal import say, show, tell
 from atta.errors import InputError, suggest
 from atta.results.table import Table
 from atta.results.words import dataset_name
@@ -40,7 +40,13 @@ def records(
         raise InputError(f"there is no record {name!r}.{suggest(name, found)} There are: {', '.join(found) or 'none'}")
     cells = []
     for one in found if name is None else [name]:
-        record = Record.load(found[one])
+        try:
+            record = Record.load(found[one])
+        except InputError as error:
+            if name is not None:
+                raise
+            say(f"left out: {error}")
+            continue
         origin, seen = record.origin, record.predictions
         network = ", ".join(origin[key] for key in ("model", "trained_on") if key in origin)
         of = dataset_name(origin.get("dataset", "?"))
