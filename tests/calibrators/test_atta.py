@@ -12,12 +12,13 @@ from scipy import optimize
 from torch import Tensor
 
 import reference
-from atta import Predictions, calibrators
+from atta import Predictions, calibrators, functional
 from atta.calibrators import (
     MATTA,
     VATTA,
     load,
 )
+from atta.calibrators.atta import blended_nll
 from atta.calibrators.fitting import nll
 from atta.functional import blend, fuse, largest_share
 from scenarios import check_same, toy
@@ -223,3 +224,23 @@ def test_more_kinds_of_view_never_fit_worse():
         assert found.kinds == kinds
         losses.append(nll(found(predictions), labels).item())
     assert losses[0] >= losses[1] - 1e-6 >= losses[2] - 2e-6
+
+
+@pytest.mark.parametrize("step", [None, 0.01], ids=["closed form", "grid"])
+@given(st.integers(0, 10_000), st.sampled_from([0.3, 2.0, 20.0]), st.sampled_from([0.0, 0.4, 1.0]))
+def test_the_loss_of_a_fit_is_that_of_the_method_itself(step, seed, scale, limit):
+    generator = torch.Generator().manual_seed(seed)
+    logits, *views = (scale * torch.randn(60, 5, generator=generator, dtype=torch.float64) for _ in range(3))
+    logits[:2] = views[0][:2] = 0.0  # ties
+    views, labels = torch.stack(views, dim=1), torch.randint(5, (60,), generator=generator)
+
+    def found(loss):
+        parameters = [torch.tensor([[0.7], [0.4]]).double().requires_grad_(), torch.tensor(limit).double().requires_grad_()]
+        value = loss(*parameters)
+        return value, *torch.autograd.grad(value, parameters)
+
+    blended = blended_nll(logits.softmax(dim=-1), labels, step=step)
+    ours = found(lambda weights, limit: blended(fuse(views, weights), limit))
+    method = found(lambda weights, limit: nll(functional.atta(logits, views, weights, limit, step=step), labels))
+    for one, other in zip(ours, method, strict=True):
+        assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)

@@ -6,29 +6,30 @@ Two ways to fit: Adam, as the paper does, many fits of one shape side by side; o
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, base_probs
-from atta.calibrators.fitting import descend, few, minimize, nll, prepared, some
+from atta.calibrators.fitting import descend, few, minimize, prepared, some
 from atta.calibrators.scaling import scaled
 from atta.calibrators.slopes import nll_slopes
-from atta.functional import First, Space, blend, fuse, guarded_blend, largest_share, leader, weighted_sum
+from atta.functional import NEAR, Space, blend, fuse, guarded_blend, largest_share, leader, mix, weighted_sum
 from atta.predictions import Predictions, mean_views, repeat_mean
 from atta.settings import Count, Seed, Step
-from atta.types import Labels, Logits, Probs, RepeatLogits, ViewLogits
+from atta.types import Labels, Logits, Probs, RepeatLogits, ViewLogits, ViewWeights
 
 Start: TypeAlias = Literal["1/m", "1/k"] | Annotated[float, "≥ -1e9", "≤ 1e9"]
 LIMIT = {"limit": (0.0, 1.0)}
 # The guard caps what a mistake can cost, so that with few mistakes to learn from more certainty may seem better without end.
 # Weights add up to one over the temperature: beyond RUNAWAY they are fitted again, as if drawn with deviation PRIOR.
 RUNAWAY, PRIOR = 10.0, 3.0
-TOGETHER = 1 << 19  # logits of views in the batches of the fits that Adam takes together: few enough for the caches
+CLEAR = 1e-9  # relative: what no rounding of float64 makes up for
+TOGETHER = 1 << 20  # logits of views in the batches of the fits that Adam takes together: few enough for the caches
 Fit: TypeAlias = tuple[Predictions, Int[Tensor, "_"], tuple[str, ...]]  # with the kinds of view to use
 
 
@@ -163,22 +164,21 @@ class _Atta(ViewMethod):
         images, alone = len(predictions), few(predictions)
         weak = penalty(images) if prior else 0.0
 
-        def ready(part: Predictions, labels: Labels) -> tuple[Probs, ViewLogits, First, Labels]:
+        def ready(part: Predictions, labels: Labels) -> tuple[Tensor, Callable[[Probs, Tensor], Tensor]]:
             base, views = _base_and_views((part, labels, kinds), torch.float64)
-            return base, views, leader(base), labels
+            return views.transpose(0, 1).contiguous(), blended_nll(base, labels, step=self.step)
 
         parts = prepared(predictions, labels, ready)
 
         def losses(parameters: Mapping[str, Tensor]) -> Iterator[Tensor]:
-            cost = weak * parameters["weights"].square().sum(dim=0).mean() if weak else 0.0
-            for base, views, first, labels in parts():
-                fused = fuse(views, parameters["weights"], space=self.space)
-                share = largest_share(base, fused, parameters["limit"], step=self.step, first=first)
-                value = nll(blend(base, fused, share, first=first), labels)
-                yield (value if alone else value * (len(labels) / images)) + cost
+            weights, limit = parameters["weights"], parameters["limit"]
+            cost = weak * weights.square().sum(dim=0).mean() if weak else 0.0
+            for views, of in parts():
+                value = of(_fused(views, weights, self.space), limit)
+                yield (value if alone else value * (views.shape[1] / images)) + cost
                 cost = 0.0
 
-        start = self._start(next(iter(parts()))[1])
+        start = self._start(next(iter(parts()))[0].transpose(0, 1))
         if not alone:  # The kinks of many images are small: what some of them are polished to is near the bottom.
             near = self._by_lbfgs((predictions[some(predictions)], labels[some(predictions)], kinds), prior)
             start = {"weights": near.weights, "limit": near.limit}
@@ -197,6 +197,41 @@ class _Atta(ViewMethod):
 def _base_and_views(fit: Fit, dtype: torch.dtype) -> tuple[Probs, ViewLogits]:
     predictions, _, kinds = fit
     return base_probs(predictions.logits.to(dtype)), mean_views(predictions.views, kinds).to(dtype)
+
+
+def _fused(views: Float[Tensor, "m n k"], weights: ViewWeights, space: Space) -> Probs:
+    """What `functional.fuse` returns, from views of a kind that lie together: a weight for each is one matrix product."""
+    if space == "probabilities":
+        return fuse(views.transpose(0, 1), weights, space=space)
+    one = weights.shape[-1] == 1
+    logits = (weights.mT @ views.flatten(1)).view(views.shape[1:]) if one else weighted_sum(views.unbind(), weights)
+    return logits.softmax(dim=-1)
+
+
+def blended_nll(base: Probs, labels: Labels, *, step: float | None) -> Callable[[Probs, Tensor], Tensor]:
+    """Return the function from what the views say, and the limit, to the mean NLL of both blended.
+
+    Only the label's probability counts, and in most rows nobody comes near the class in front, in `base` or in what the views
+    say: these are given the limit, and only the others are looked at whole.
+    """
+    first, label = leader(base), labels.unsqueeze(-1)
+    ahead, label_base = base.gather(-1, first), base.gather(-1, label)
+    lead = ahead - base.scatter(-1, first, 0.0).amax(dim=-1, keepdim=True)
+    tiny = torch.finfo(base.dtype).tiny
+
+    def value(fused: Probs, limit: Tensor) -> Tensor:
+        with torch.no_grad():
+            level = fused.gather(-1, first)
+            second = fused.scatter(-1, first, 0.0).amax(dim=-1, keepdim=True)
+            clear = (level * (1 - CLEAR) > second) & (lead > 2 * NEAR * torch.maximum(ahead, level))
+            hard = torch.where(~clear)[0]
+        picked = mix(label_base, fused.gather(-1, label), limit.expand(len(labels)))
+        whole, held, front = base[hard], fused.index_select(0, hard), first[hard]
+        share = largest_share(whole, held, limit, step=step, first=front)
+        picked = picked.index_copy(0, hard, blend(whole, held, share, first=front).gather(-1, label[hard]))
+        return -picked.clamp(min=tiny).log().mean()
+
+    return value
 
 
 def penalty(images: int) -> float:

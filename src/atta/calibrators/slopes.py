@@ -36,6 +36,7 @@ from atta.calibrators.fitting import Parameters
 from atta.functional import MARGIN, NEAR, TINY, Space, slack
 
 MANY = 64  # classes
+CLOSE = 1e-5  # relative: some eighty roundings of float32
 
 FitProbs: TypeAlias = Float[Tensor, "fits k n"]
 FitShares: TypeAlias = Float[Tensor, "fits 1 n"]
@@ -57,22 +58,31 @@ def nll_slopes(
     """
     # Rows are picked where an image's numbers lie together, and turned afterwards: picking single numbers misses the caches.
     many = base.shape[-1] >= MANY
-    images = torch.cat([base.unsqueeze(2), view_logits], dim=2)
+    images = view_logits if step is not None else torch.cat([base.unsqueeze(2), view_logits], dim=2)
     images = images.transpose(1, 2).contiguous() if many else images
     marks = torch.stack([base.max(dim=-1).indices, labels], dim=-1)
+    known = base.gather(2, marks)
+    apart = _apart(base.scatter(2, marks[..., :1], 0.0).amax(dim=-1), known[..., 0])
 
     def slopes(parameters: Parameters, rows: Int[Tensor, " batch"]) -> dict[str, Tensor]:
         weights, limit = parameters["weights"].unsqueeze(-1), parameters["limit"][:, None, None]
-        these = images.index_select(2, rows).mT if many else images.index_select(1, rows).permute(0, 2, 3, 1).contiguous()
-        base, views = these[:, 0], these[:, 1:]
+        views = images.index_select(2, rows).mT if many else images.index_select(1, rows).permute(0, 2, 3, 1).contiguous()
         first, label = marks.index_select(1, rows).mT.chunk(2, dim=1)
+        label_base = known[..., 1].index_select(1, rows).unsqueeze(1)
+        if step is None:
+            these, views = views[:, 0], views[:, 1:]
 
         terms = weights * views
         parts = softmax(total(terms, dim=1) if space == "logits" else terms)  # one, or one a kind
         fused = parts[:, 0] if space == "logits" else total(parts, dim=1, keep=True)[:, 0] / parts.shape[1]
 
-        share, limited, rival, fall = _shares(base, fused, limit, first, step)
-        label_base, label_fused = base.gather(1, label), fused.gather(1, label)
+        if step is None:
+            share, limited, rival, fall = _shares(these, fused, limit, first)
+        else:
+            hard = _close(fused, first, apart.index_select(1, rows).unsqueeze(1))
+            share = _shares_on_grid(base, rows, fused, limit, first, hard, step)
+            limited = share > 0
+        label_fused = fused.gather(1, label)
         p = mix(label_base, label_fused, share)
         tiny = torch.finfo(p.dtype).tiny
         # A vanished probability counts as tiny in `fitting.nll`, and so has no slope.
@@ -102,19 +112,11 @@ def nll_slopes(
     return slopes
 
 
-def _shares(
-    base: FitProbs, fused: FitProbs, limit: Tensor, first: Tensor, step: float | None
-) -> tuple[FitShares, FitMask, Tensor, FitShares]:
+def _shares(base: FitProbs, fused: FitProbs, limit: Tensor, first: Tensor) -> tuple[FitShares, FitMask, Tensor, FitShares]:
     """Return the shares; which of them move with the limit; the rivals that others move with, and how fast those fall."""
     ahead, level = base.gather(1, first), fused.gather(1, first)
     size = torch.maximum(ahead, level)
-    lead, gain = ahead - slack(base) * size - base, fused - level
-    if step is not None:
-        lead.clamp_(min=TINY)
-        catch_up = (lead / gain.clamp_(min=0).add_(lead)).amin(dim=1, keepdim=True)
-        share = _share_on_grid(base, fused, limit, catch_up, step, first)
-        return share, share > 0, first, torch.zeros_like(share)  # none moves with a rival
-    lead.clamp_(min=0)
+    lead, gain = (ahead - slack(base) * size - base).clamp_(min=0), fused - level
     apart, near = gain.clamp(min=0).add_(lead), NEAR * size
     reach = torch.maximum(apart, near)
     catch_up, rival = ((lead - gain.clamp(max=0)) / reach).scatter_(1, first, 1.0).min(dim=1, keepdim=True)
@@ -127,26 +129,46 @@ def _shares(
     return share * kept, limited & kept, rival, fall * (~limited & kept)
 
 
-def _share_on_grid(
-    base: FitProbs, fused: FitProbs, limit: Tensor, catch_up: FitShares, step: float, first: Tensor
+def _apart(second: Tensor, ahead: Tensor) -> Tensor:
+    """Whether one probability is ahead of another by more than roundings can make up for."""
+    return ahead * (1 - CLOSE) > second
+
+
+def _close(fused: FitProbs, first: Tensor, apart: FitMask) -> FitMask:
+    """Which images are not plain: the class in front is clearly so in `base` and in `fused`, and so in every mixture."""
+    level = fused.gather(1, first)
+    second = fused.scatter_(1, first, 0.0).amax(dim=1, keepdim=True)
+    fused.scatter_(1, first, level)
+    return ~(apart & _apart(second, level))
+
+
+def _shares_on_grid(
+    bases: Float[Tensor, "fits all k"],
+    rows: Tensor,
+    fused: FitProbs,
+    limit: Tensor,
+    first: Tensor,
+    hard: FitMask,
+    step: float,
 ) -> FitShares:
-    """Walk down from the limit as `functional` does: the fewest steps win, and where they do not keep the class, one more."""
+    """Walk down from the limit as `functional` does: the fewest steps win, and where they do not keep the class, one more.
+
+    Plain images take the limit itself. Few are left to look at: those that a rival may hold back.
+    """
+    share = limit.expand(hard.shape).clone()
+    fits, _, images = torch.where(hard)
+    base, fused = bases[fits, rows[images]].unsqueeze(-1), fused.mT[fits, images].unsqueeze(-1)
+    first, limit = first[fits, :, images, None], limit[fits]
+    ahead, level = base.gather(1, first), fused.gather(1, first)
+    lead = (ahead - slack(base) * torch.maximum(ahead, level) - base).clamp_(min=TINY)
+    catch_up = (lead / (fused - level).clamp_(min=0).add_(lead)).amin(dim=1, keepdim=True)
     steps = ((limit - catch_up) / step).ceil_().clamp_(min=0)
-
-    def after(more: int) -> FitShares:
-        return limit - (steps + more).clamp_(min=0) * step
-
-    candidate = after(-1)
-    share = torch.where((candidate > 0) & _keeps(base, fused, candidate, first), candidate, 0.0)
-    for more in (0, 1):
-        # Few images are left to look at: those that a rival holds back.
-        fits, _, images = torch.where(share == 0)
-        if not len(fits):
-            break
-        candidate = after(more)[fits, :, images, None]
-        some_base, some_fused = (whole.mT[fits, images].unsqueeze(-1) for whole in (base, fused))
-        kept = (candidate > 0) & _keeps(some_base, some_fused, candidate, first[fits, :, images, None])
-        share[fits, :, images] = torch.where(kept, candidate, 0.0).squeeze(-1)
+    found = torch.zeros_like(catch_up)
+    for more in (-1, 0, 1):
+        candidate = limit - (steps + more).clamp_(min=0) * step
+        kept = (found == 0) & (candidate > 0) & _keeps(base, fused, candidate, first)
+        found = torch.where(kept, candidate, found)
+    share[fits, :, images] = found.squeeze(-1)
     return share
 
 
