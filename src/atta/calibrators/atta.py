@@ -224,6 +224,7 @@ def blended_nll(base: Probs, labels: Labels, *, step: float | None) -> Callable[
             level = fused.gather(-1, first)
             second = fused.scatter(-1, first, 0.0).amax(dim=-1, keepdim=True)
             clear = (level * (1 - CLEAR) > second) & (lead > 2 * NEAR * torch.maximum(ahead, level))
+            clear &= limit > 0  # on the grid no share moves with a limit of 0
             hard = torch.where(~clear)[0]
         picked = mix(label_base, fused.gather(-1, label), limit.expand(len(labels)))
         whole, held, front = base[hard], fused.index_select(0, hard), first[hard]
