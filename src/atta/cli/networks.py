@@ -110,48 +110,52 @@ def collect(
     A folder is for records that do not fit into memory: run again, it is also mended where shards are missing or damaged.
     """
     from atta.collection.collect import collect as run
+    from atta.collection.ranks import several, together
     from atta.collection.shards import as_folder, beside
     from atta.images.views import Policy
 
     folder = as_folder(output)
     if folder and half:
         raise InputError(f"--half: expected NAME.safetensors to write, got the folder {output}, which takes logits as they are")
+    if not folder and several():
+        raise InputError(f"--output: expected the name of a folder under torchrun, got the file {output}")
 
-    there = read_engine(engine, actors)
-    where, views, preprocess = read_device(device, engine), Policy.parse(policy), photographs.read()
-    with waiting(f"reading {dataset}"):
-        images, shuffled_by = source.read(dataset, rows)
-        if shift is not None:
-            from atta.paper.shifts import shifted
+    with together():
+        there = read_engine(engine, actors)
+        where, views, preprocess = read_device(device, engine), Policy.parse(policy), photographs.read()
+        with waiting(f"reading {dataset}"):
+            images, shuffled_by = source.read(dataset, rows)
+            if shift is not None:
+                from atta.paper.shifts import shifted
 
-            images = shifted(images, shift)
-        network, about = read_model(model)
-    known = str(Path(dataset).absolute()) if source.data is None and Path(dataset).is_dir() else None
-    arranged = {"shuffle": shuffled_by, "rows": rows, "shift": shift, "folder": known}
-    place = nullcontext(Path(output)) if folder else beside(Path(output))
-    with place as shards, resumable(shards):
-        record = run(
-            network,
-            images,
-            source.labels,
-            class_names=source.class_names(),
-            skip_bad=source.skip_bad,
-            policy=views,
-            seed=seed,
-            draws=draws,
-            rehearse=rehearse,
-            preprocess=preprocess,
-            device=where,
-            batch_size=batch_size,
-            autocast=autocast,
-            channels_last=channels_last,
-            compile=compile,
-            engine=there,
-            actors=actors,
-            shards=None if folder else shards,
-            output=shards if folder else None,
-            progress=True,
-            origin={**about, "split": source.split, **{k: str(v) for k, v in arranged.items() if v is not None}},
-        )
-        path = shards if folder else record.save(output, half=half)
+                images = shifted(images, shift)
+            network, about = read_model(model)
+        known = str(Path(dataset).absolute()) if source.data is None and Path(dataset).is_dir() else None
+        arranged = {"shuffle": shuffled_by, "rows": rows, "shift": shift, "folder": known}
+        place = nullcontext(Path(output)) if folder else beside(Path(output))
+        with place as shards, resumable(shards):
+            record = run(
+                network,
+                images,
+                source.labels,
+                class_names=source.class_names(),
+                skip_bad=source.skip_bad,
+                policy=views,
+                seed=seed,
+                draws=draws,
+                rehearse=rehearse,
+                preprocess=preprocess,
+                device=where,
+                batch_size=batch_size,
+                autocast=autocast,
+                channels_last=channels_last,
+                compile=compile,
+                engine=there,
+                actors=actors,
+                shards=None if folder else shards,
+                output=shards if folder else None,
+                progress=True,
+                origin={**about, "split": source.split, **{k: str(v) for k, v in arranged.items() if v is not None}},
+            )
+            path = shards if folder else record.save(output, half=half)
     tell(f"{record.predictions}: {path}")

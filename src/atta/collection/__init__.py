@@ -8,5 +8,6 @@ runner    one batch through all views: `run_views`, `as_pixels`, `read_batches`;
 trial     what can be told before the network runs, and by a few images: `try_out`
 advice    what looks wrong in what was answered
 cluster   the same on Ray, for whoever works in several processes: `stream`, `spread`
+ranks     the same in the processes that torchrun started: `together`
 shards    finished work in a folder, from which a killed run goes on
 """
