@@ -19,28 +19,27 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeGuard, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from atta.collection.advice import look_over
 from atta.collection.cluster import RAY, Engine, Showing, check_engine, check_source, run_on_ray
+from atta.collection.given import Given, found_in, take
 from atta.collection.ranks import Ranks, together
 from atta.collection.runner import Batch, Runner, batch_size, ranges_of, read_batches
 from atta.collection.shards import LARGE, Shard, Shards, fingerprint, mark
-from atta.collection.trial import as_device, check_labels, check_names, running, try_out, without_bad
+from atta.collection.trial import as_device, check_labels, running, try_out
 from atta.errors import InputError, advise, suggest
 from atta.files import locked, readable
 from atta.images.again import FILES, FOLDER, digest_of
-from atta.images.labels import Truth, truth_of
-from atta.images.layouts import by_file_name, folder_of_images
+from atta.images.labels import Truth
 from atta.images.preprocessing import Preprocess
 from atta.images.rehearsals import REHEARSALS, rehearsed
-from atta.images.sets import ImageSet, arrange
-from atta.images.sources import Block, Channels, Source, StreamSource, as_source
+from atta.images.sources import Block, Channels, Source, StreamSource
 from atta.images.views import Policy
-from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of, normalised
+from atta.networks.adapters import Normalized, TorchModel, as_logits, normalised
 from atta.networks.borrowing import dtype_of
 from atta.predictions import Predictions, Record, as_labels, read_tensors
 from atta.progress import counted
@@ -126,56 +125,40 @@ def collect(
     have them; they are class numbers, names, or a CSV or Parquet file of files and labels. `class_names` are those of the
     network, in its order, where it does not know them itself: folders, classes of datasets and labels are found among them.
 
-    A folder with its labels is read class by class: its rows are shuffled by the seed `shuffle`, 0 unless it is given, which
-    the record's origin remembers; `shuffle=False` leaves them as they stand. `skip_bad` reads all images first and leaves out,
-    with a line each, those that cannot be decoded; otherwise the first of them ends the run.
+    `preprocess` is what the network wants done to a photograph, as anything that `Preprocess.of` reads. A folder with its
+    labels is shuffled by the seed `shuffle`, 0 unless it is given, which the record's origin remembers; False leaves it
+    class by class. `skip_bad` reads all images first and leaves out, with a line each, those that cannot be decoded, the
+    first of which ends the run otherwise. `rehearse` also runs it on the images made worse on purpose
+    (`images.rehearsals`), for fits that hedge against a shift: True climbs a ladder of severities until accuracy has
+    clearly fallen, at most three passes an image, and needs labels; a list of severities takes these.
 
-    `preprocess` is what the network wants done to a photograph: anything that `Preprocess.of` reads. Files, folders, tables
-    and Pillow images are resized and cropped by it, and the model is given their pixels normalised.
+    `output` names a folder that becomes the record (`atta.sharded`), of any size: memory holds no more than one of its
+    shards, and what is returned reads from it. The same call again goes on from it, also after a kill, ends with the same
+    bits, and mends it: a shard that is missing, damaged or of another run is recorded again. Processes that torchrun
+    started share the work, if each makes this call. `shards` names a folder that keeps finished work for a record in
+    memory; delete it once that is saved. One run at a time works in a folder.
 
-    `rehearse` also runs it on the images made worse on purpose (`images.rehearsals`), for fits that hedge against a shift: True
-    climbs a ladder of severities until accuracy has clearly fallen, at most three passes an image, and needs labels; a list of
-    severities takes these.
-
-    `device` is the model's own unless it is named. `batch_size` is the most images a forward pass is given; running out of a
-    GPU's memory halves it. `channels_last`, `autocast` (to bfloat16, or a dtype) and `compile` make networks faster; logits
-    come back in float32 or wider. `workers` threads read and decode ahead. `engine="ray"` does all of it on a Ray cluster, the
-    one of RAY_ADDRESS or one of this machine, with the network in so many `actors`; this process writes what they answer.
-
-    `shards` names a folder in which finished work is kept: the same call again goes on from it, also after a kill, and
-    ends with the same bits; one run at a time works in it. Delete it once the record is saved. `origin` adds to the
-    record's own.
-
-    `output` names a folder that becomes the record (`atta.sharded`), for records of any size: its shards are written as they
-    are made, memory holds no more than one of them, and nothing is copied at the end. The same call again goes on from it, and
-    mends it: a shard that is missing, cut short, or of another run or other rows is recorded again. What is returned reads
-    from the folder, as `Record.load(folder)` does. Processes that torchrun started share the work, if each makes this call.
-
-    Eight images go first (`trial`), and what looks wrong at the end is said (`advice`); `checks=False` leaves out both.
-    `progress` may be a function, which is told how many passes were run since it was told last. `logits` of the images
-    themselves, where they are known, spare a pass an image.
+    `device` is the model's own unless it is named. `batch_size` is the most images a forward pass is given; a GPU whose
+    memory runs out halves it. `channels_last`, `autocast` (to bfloat16, or a dtype) and `compile` make networks faster;
+    logits come back in float32 or wider. `workers` threads read and decode ahead. `engine="ray"` does all of it on a Ray
+    cluster, with the network in so many `actors`. `origin` adds to the record's own. Eight images go first (`trial`), and
+    what looks wrong at the end is said (`advice`); `checks=False` leaves out both. `progress` may be a function, which is
+    told how many passes were run since it was told last. `logits` of the images themselves, where they are known, spare a
+    pass an image.
     """
     refuse_unknown("collect", recording, [*Recording.__annotations__])
     check_engine(recording.get("engine"), recording.get("actors"))
     if shards is not None and output is not None:
         raise InputError("expected shards=... or output=..., whose folder holds the shards itself, got both")
     with together(output is not None) as ranks:
-        wanted, seed = None if preprocess is None else Preprocess.of(preprocess), as_seed(seed)
-        check_names(class_names)
-        about = dict(origin or {}) | ({FOLDER: str(Path(images).absolute())} if _is_folder(images) else {})
-        images, mixed_by = mixed(images, labels, shuffle)
-        policy, source = Policy.parse(policy), as_source(images, channels, wanted)
-        network = as_logits(normalised(model, wanted))
-        truth = truth_of(labels, source, class_names or class_names_of(network))
-        if recording.get("engine") == RAY:
-            check_source(source)
-        if skip_bad:
-            source, left_out = without_bad(source, truth, recording.get("workers", 0))
-            mixed_by |= left_out
+        seed, wanted = as_seed(seed), None if preprocess is None else Preprocess.of(preprocess)
+        network, policy = as_logits(normalised(model, wanted)), Policy.parse(policy)
+        rest: Any = {"shuffle": shuffle, "skip_bad": skip_bad, "workers": recording.get("workers", 0)}
+        given = take(images, labels, class_names, network, channels=channels, preprocess=wanted, **rest)
         place = shards if output is None else output
         folder = None if place is None else Path(place)
-        work = _Work(network, source, truth, seed, draws, recording, folder, output is not None, ranks)
-        return work.record(images, policy, rehearse, mixed_by | about)
+        work = _Work(network, given, seed, draws, recording, folder, output is not None, ranks)
+        return work.record(policy, rehearse, given.about | dict(origin or {}) | found_in(images))
 
 
 @dataclass(frozen=True)
@@ -183,8 +166,7 @@ class _Work:
     """A network and images to run it on, with all that does not depend on the views."""
 
     network: nn.Module
-    source: Source
-    truth: Truth
+    given: Given
     seed: int
     draws: str
     execution: Recording
@@ -194,8 +176,20 @@ class _Work:
     ranks: Ranks | None
     """With whom the work is shared."""
 
-    def record(self, images: object, policy: Policy, rehearse: bool | Iterable[int], about: Mapping[str, str]) -> Record:
+    @property
+    def source(self) -> Source:
+        """The images."""
+        return self.given.source
+
+    @property
+    def truth(self) -> Truth:
+        """Their labels, as far as they are known."""
+        return self.given.truth
+
+    def record(self, policy: Policy, rehearse: bool | Iterable[int], about: Mapping[str, str]) -> Record:
         """Check it by a few images, run all of it, and look at what came of it."""
+        if self.execution.get("engine") == RAY:
+            check_source(self.source)
         once = isinstance(self.source, StreamSource)
         climbing, checks = rehearse is True and not once, self.execution.get("checks", True)
         asked = rehearse if not isinstance(rehearse, bool) else UNSEEN if rehearse and once else ()
@@ -205,7 +199,7 @@ class _Work:
             if self.ranks.rank:
                 return self._follow(self.ranks, first)
         if checks:
-            check_labels(self.truth, images, self.source)
+            check_labels(self.truth, self.given.images, self.source)
             try_out(self.network, self.source, self.truth, policy, device=self._here(), half=half_of(self.execution))
         if climbing and self.truth.labels is None and next(iter(self.source.read([(0, 1)])))[1] is None:
             raise InputError(
@@ -356,25 +350,6 @@ def _indexed(folder: Path, runs: Sequence["_Done"], origin: Mapping[str, str]) -
     if not runs[0].classes:
         raise InputError(f"expected at least one image in {runs[0].source.name}, found none")
     return write_index(folder, groups, runs[0].labels(), {readable(key): readable(str(value)) for key, value in origin.items()})
-
-
-def mixed(images: object, labels: object, shuffle: int | bool | None) -> tuple[object, dict[str, str]]:
-    """Shuffle the images of a folder, unless labels in an order of their own go with them; say by which seed."""
-    if shuffle is False or (labels is not None and not isinstance(labels, str | Path)):
-        return images, {}
-    seed = int(shuffle or 0)
-    if _is_folder(images):
-        found = folder_of_images(Path(images))
-        if found.labels is None and labels is None and shuffle is None:
-            return images, {}  # whoever has no labels goes by the names of the files
-        return arrange(by_file_name(found), shuffle=seed), {"shuffle": str(seed)}
-    if shuffle is not None and isinstance(images, ImageSet):
-        return arrange(images, shuffle=seed), {"shuffle": str(seed)}
-    return images, {}
-
-
-def _is_folder(images: object) -> TypeGuard[str | Path]:
-    return isinstance(images, str | Path) and Path(images).is_dir()
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) -> None:
