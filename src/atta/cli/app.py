@@ -9,6 +9,9 @@ import errno
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from typing import Annotated
 
 import typer
@@ -16,6 +19,7 @@ import typer
 from atta import __version__
 from atta.cli import deploy, experiments, files, networks, pages, records, shift
 from atta.cli.terminal import advised, fail, say, tell, unfailing
+from atta.collection.ranks import started
 from atta.errors import InputError, first_line
 
 commands = typer.Typer(
@@ -34,6 +38,8 @@ MISNAMED = {
 """What the system says of a name that was typed; all else is the machine's."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What the system says of a disk; writers say it in their sentence."""
+USAGE = 2
+"""The exit code of a user's mistake."""
 CLOSED = 141
 """The exit code where nobody read the answers to their end: what a shell says of a program that a closed pipe ended."""
 
@@ -44,8 +50,9 @@ def app() -> None:
     What this machine refuses (a full disk, too little memory) is one sentence and exit code 1. An output that cannot take
     the answers changes nothing of the work: it is told at the end. A fault of the package shows where it is.
     """
+    rank, _ = started()
     with unfailing() as answers:
-        code = _run()
+        code = _run() if rank == 0 else _beside()
         answers.flush()
         if isinstance(answers.failed, BrokenPipeError):
             code = code or CLOSED
@@ -53,6 +60,19 @@ def app() -> None:
             fail(f"the answers could not all be printed ({answers.failed.strerror}); files that were asked for are written")
             code = code or 1
     sys.exit(code)
+
+
+def _beside() -> int:
+    """Run the command as one of the processes that torchrun started, of which the first speaks, and says what is wrong.
+
+    What befell this one alone is said here, and its exit code ends the others.
+    """
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as said:
+        code = _run()
+    if code in (0, USAGE):
+        return 0
+    print(said.getvalue(), file=sys.stderr, end="")
+    return code
 
 
 def _run() -> int:
@@ -63,17 +83,17 @@ def _run() -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except InputError as error:
         fail(str(error))
-        return 1 if any(os.strerror(number).lower() in str(error).lower() for number in FULL) else 2
+        return 1 if any(os.strerror(number).lower() in str(error).lower() for number in FULL) else USAGE
     except KeyboardInterrupt:
         say("interrupted")
         return 130
     except RecursionError:
         fail("expected values inside of values no deeper than people write them, got some that are too deep to be read")
-        return 2
+        return USAGE
     except OSError as error:
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         fail(f"{where}{error.strerror or error}")
-        return 2 if error.errno in MISNAMED else 1
+        return USAGE if error.errno in MISNAMED else 1
     except Exception as error:
         if _too_large(error):
             fail(f"there is not enough memory for this: {first_line(error)}")
@@ -98,6 +118,14 @@ def main(version: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
+@contextmanager
+def _unshared(command: str) -> Iterator[None]:
+    """Refuse to run in several processes what each of them would do, and write, in full."""
+    if (processes := started()[1]) > 1:
+        raise InputError(f"torchrun started {processes} processes, which collect alone shares: run {command} without torchrun")
+    yield
+
+
 for command in (  # in the order of --help
     *(records.methods, records.compare, records.fit, records.evaluate),
     *(networks.train, networks.collect),
@@ -110,4 +138,5 @@ for command in (  # in the order of --help
     pages.figure,
     *(files.records, files.check),
 ):
-    commands.command()(advised()(command))
+    shared = command is networks.collect
+    commands.command()(advised()(command if shared else _unshared(command.__name__)(command)))

@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from atta.cli.arguments import read_device, read_engine, read_model, read_settings
+from atta.cli.arguments import read_device, read_model, read_settings
 from atta.cli.options import (
     ANY,
     AS_THEY_ARE,
-    Actors,
-    BatchSize,
+    HERE,
     Data,
     Device,
-    Engine,
     ImageSize,
     ModelArgument,
     Photographs,
     Rows,
+    Running,
     Seed,
     Source,
     grouped,
@@ -29,6 +28,7 @@ from atta.cli.terminal import out, resumable, tell, waiting
 from atta.errors import InputError
 
 if TYPE_CHECKING:
+    from atta.images.sets import ImageSet
     from atta.networks.training import Epoch
 
 
@@ -96,62 +96,58 @@ def collect(
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Also images made worse on purpose, for hedged methods: up to 3 passes more.")
     ] = False,
-    device: Device = None,
-    batch_size: BatchSize = None,
-    autocast: Annotated[bool, typer.Option(help="Run the network in bfloat16.")] = False,
-    channels_last: Annotated[bool, typer.Option(help="Lay the images out channels last.")] = False,
-    compile: Annotated[bool, typer.Option(help="Compile the network first.")] = False,
+    running: Running = HERE,
     half: Annotated[bool, typer.Option(help="Store the logits in float16.")] = False,
-    engine: Engine = None,
-    actors: Actors = None,
 ) -> None:
     """Run a network over images and their views, and write the record. Stopped, it goes on where it was.
 
     A folder is for records that do not fit into memory: run again, it is also mended where shards are missing or damaged.
     """
     from atta.collection.collect import collect as run
+    from atta.collection.ranks import several, together
     from atta.collection.shards import as_folder, beside
     from atta.images.views import Policy
 
     folder = as_folder(output)
     if folder and half:
         raise InputError(f"--half: expected NAME.safetensors to write, got the folder {output}, which takes logits as they are")
+    if not folder and several():
+        raise InputError(f"--output: expected the name of a folder under torchrun, got the file {output}")
 
-    there = read_engine(engine, actors)
-    where, views, preprocess = read_device(device, engine), Policy.parse(policy), photographs.read()
-    with waiting(f"reading {dataset}"):
-        images, shuffled_by = source.read(dataset, rows)
-        if shift is not None:
-            from atta.paper.shifts import shifted
-
-            images = shifted(images, shift)
-        network, about = read_model(model)
-    known = str(Path(dataset).absolute()) if source.data is None and Path(dataset).is_dir() else None
-    arranged = {"shuffle": shuffled_by, "rows": rows, "shift": shift, "folder": known}
-    place = nullcontext(Path(output)) if folder else beside(Path(output))
-    with place as shards, resumable(shards):
-        record = run(
-            network,
-            images,
-            source.labels,
-            class_names=source.class_names(),
-            skip_bad=source.skip_bad,
-            policy=views,
-            seed=seed,
-            draws=draws,
-            rehearse=rehearse,
-            preprocess=preprocess,
-            device=where,
-            batch_size=batch_size,
-            autocast=autocast,
-            channels_last=channels_last,
-            compile=compile,
-            engine=there,
-            actors=actors,
-            shards=None if folder else shards,
-            output=shards if folder else None,
-            progress=True,
-            origin={**about, "split": source.split, **{k: str(v) for k, v in arranged.items() if v is not None}},
-        )
-        path = shards if folder else record.save(output, half=half)
+    with together():
+        how, views, preprocess = running.read(), Policy.parse(policy), photographs.read()
+        with waiting(f"reading {dataset}"):
+            images, arranged = _arranged(dataset, source, rows, shift)
+            network, about = read_model(model)
+        place = nullcontext(Path(output)) if folder else beside(Path(output))
+        with place as shards, resumable(shards):
+            record = run(
+                network,
+                images,
+                source.labels,
+                class_names=source.class_names(),
+                skip_bad=source.skip_bad,
+                policy=views,
+                seed=seed,
+                draws=draws,
+                rehearse=rehearse,
+                preprocess=preprocess,
+                shards=None if folder else shards,
+                output=shards if folder else None,
+                origin={**about, **arranged},
+                **how,
+            )
+            path = shards if folder else record.save(output, half=half)
     tell(f"{record.predictions}: {path}")
+
+
+def _arranged(dataset: str, source: Source, rows: str | None, shift: int | None) -> tuple[ImageSet, dict[str, str]]:
+    """The images, in their order and with their shift, and what the record says of both."""
+    images, seed = source.read(dataset, rows)
+    if shift is not None:
+        from atta.paper.shifts import shifted
+
+        images = shifted(images, shift)
+    known = str(Path(dataset).absolute()) if source.data is None and Path(dataset).is_dir() else None
+    arranged = {"split": source.split, "shuffle": seed, "rows": rows, "shift": shift, "folder": known}
+    return images, {name: str(value) for name, value in arranged.items() if value is not None}

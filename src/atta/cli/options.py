@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from atta.cli.arguments import read_numbers, read_rows, read_size
+from atta.cli.arguments import read_device, read_engine, read_numbers, read_rows, read_size
 from atta.errors import InputError
 
 if TYPE_CHECKING:
+    from atta.collection.collect import Execution
     from atta.images.preprocessing import Preprocess
     from atta.images.sets import ImageSet
 
@@ -166,7 +167,33 @@ class Photographs:
         return Preprocess(**sizes, **numbers, interpolation=self.interpolation)
 
 
+@dataclass(frozen=True)
+class Running:
+    """Where and how the network runs."""
+
+    device: Device = None
+    batch_size: BatchSize = None
+    autocast: Annotated[bool, typer.Option(help="Run the network in bfloat16.")] = False
+    channels_last: Annotated[bool, typer.Option(help="Lay the images out channels last.")] = False
+    compile: Annotated[bool, typer.Option(help="Compile the network first.")] = False
+    engine: Engine = None
+    actors: Actors = None
+
+    def read(self) -> Execution:
+        """What `collect` takes of it, if it can be had."""
+        return {
+            "engine": read_engine(self.engine, self.actors),
+            "actors": self.actors,
+            "device": read_device(self.device, self.engine),
+            "batch_size": self.batch_size,
+            "autocast": self.autocast,
+            "channels_last": self.channels_last,
+            "compile": self.compile,
+        }
+
+
 AS_THEY_ARE = Photographs()
+HERE = Running()
 ANY = Source()  # what a signature has as the default of the group; typer goes by those of its fields
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -109,7 +109,7 @@ def stream(
     read: Callable[[Item], Read],
     work: Callable[[], Callable[[Read], Done]],
     engine: Engine,
-) -> Iterator[Done]:
+) -> Generator[Done]:
     """Read items by tasks and work on what was read in actors, each of which calls `work` once; answers come in order.
 
     Refusals come back as what they are. What else goes wrong there is Ray's to say.
@@ -216,11 +216,11 @@ class _Worker:
 # ---- collecting ----------------------------------------------------------------------------------------------------
 
 
-def check_source(source: Source) -> None:
+def check_source(source: Source, who: str = "engine 'ray'") -> None:
     """Refuse what cannot be read here and there at once."""
     if isinstance(source, StreamSource) or source.count is None:
         raise InputError(
-            f"engine 'ray' reads images by their places in several processes, and {source.name} can be read only once, in its "
+            f"{who} reads images by their places in several processes, and {source.name} can be read only once, in its "
             "order: give the dataset itself, a folder or files"
         )
 
@@ -252,7 +252,7 @@ class Showing:
         return answer
 
 
-def run_on_ray(showing: Showing, source: Source, ranges: Iterable[Range], engine: Engine) -> Iterator[tuple[Batch, Tensor]]:
+def run_on_ray(showing: Showing, source: Source, ranges: Iterable[Range], engine: Engine) -> Generator[tuple[Batch, Tensor]]:
     """Yield each batch, of which only the first and the last image come back, with its answers."""
     if source.shape is None:
         next(iter(source.read([(0, 1)])))  # all readers expect the shape of the first image

@@ -13,38 +13,38 @@ order, nor the number of workers changes it. The model is borrowed: nothing of i
 
 import json
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeGuard, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from atta.collection.advice import look_over
 from atta.collection.cluster import RAY, Engine, Showing, check_engine, check_source, run_on_ray
+from atta.collection.given import Given, found_in, take
+from atta.collection.ranks import Ranks, together
 from atta.collection.runner import Batch, Runner, batch_size, ranges_of, read_batches
 from atta.collection.shards import LARGE, Shard, Shards, fingerprint, mark
-from atta.collection.trial import as_device, check_labels, check_names, running, try_out, without_bad
+from atta.collection.trial import as_device, check_labels, running, try_out
 from atta.errors import InputError, advise, suggest
 from atta.files import locked, readable
 from atta.images.again import FILES, FOLDER, digest_of
-from atta.images.labels import Truth, truth_of
-from atta.images.layouts import by_file_name, folder_of_images
+from atta.images.labels import Truth
 from atta.images.preprocessing import Preprocess
 from atta.images.rehearsals import REHEARSALS, rehearsed
-from atta.images.sets import ImageSet, arrange
-from atta.images.sources import Block, Channels, Source, StreamSource, as_source
+from atta.images.sources import Block, Channels, Source, StreamSource
 from atta.images.views import Policy
-from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of, normalised
+from atta.networks.adapters import Normalized, TorchModel, as_logits, normalised
 from atta.networks.borrowing import dtype_of
 from atta.predictions import Predictions, Record, as_labels, read_tensors
 from atta.progress import counted
 from atta.settings import Count, checked
-from atta.sharded import LOGITS, write_index
+from atta.sharded import LOGITS, open_folder, write_index
 
 RUNG = 3
 """The severity that a ladder of rehearsals begins with."""
@@ -77,6 +77,17 @@ class Execution(TypedDict, total=False):
     """Processes of the cluster that hold the network; as many as there is room for unless it is given."""
 
 
+class Recording(Execution, total=False):
+    """How the network is run, and what is known, checked and said meanwhile."""
+
+    logits: Tensor | None
+    """Those of the images themselves, where they are known: they spare a pass an image."""
+    checks: bool
+    """Whether eight images go first (`trial`), and what looks wrong at the end is said (`advice`)."""
+    progress: bool | Callable[[int], None]
+    """A bar, or a function which is told how many passes were run since it was told last."""
+
+
 class Collecting(Execution, total=False):
     """What else is handed on to `collect` by those who choose policy and draws themselves."""
 
@@ -104,11 +115,8 @@ def collect(
     skip_bad: bool = False,
     shards: str | PathLike[str] | None = None,
     output: str | PathLike[str] | None = None,
-    progress: bool | Callable[[int], None] = True,
     origin: Mapping[str, str] | None = None,
-    checks: bool = True,
-    logits: Tensor | None = None,
-    **execution: Unpack[Execution],
+    **recording: Unpack[Recording],
 ) -> Record:
     """Run the model on every image and every view of it, once.
 
@@ -117,75 +125,40 @@ def collect(
     have them; they are class numbers, names, or a CSV or Parquet file of files and labels. `class_names` are those of the
     network, in its order, where it does not know them itself: folders, classes of datasets and labels are found among them.
 
-    A folder with its labels is read class by class: its rows are shuffled by the seed `shuffle`, 0 unless it is given, which
-    the record's origin remembers; `shuffle=False` leaves them as they stand. `skip_bad` reads all images first and leaves out,
-    with a line each, those that cannot be decoded; otherwise the first of them ends the run.
+    `preprocess` is what the network wants done to a photograph, as anything that `Preprocess.of` reads. A folder with its
+    labels is shuffled by the seed `shuffle`, 0 unless it is given, which the record's origin remembers; False leaves it
+    class by class. `skip_bad` reads all images first and leaves out, with a line each, those that cannot be decoded, the
+    first of which ends the run otherwise. `rehearse` also runs it on the images made worse on purpose
+    (`images.rehearsals`), for fits that hedge against a shift: True climbs a ladder of severities until accuracy has
+    clearly fallen, at most three passes an image, and needs labels; a list of severities takes these.
 
-    `preprocess` is what the network wants done to a photograph: anything that `Preprocess.of` reads. Files, folders, tables
-    and Pillow images are resized and cropped by it, and the model is given their pixels normalised.
+    `output` names a folder that becomes the record (`atta.sharded`), of any size: memory holds no more than one of its
+    shards, and what is returned reads from it. The same call again goes on from it, also after a kill, ends with the same
+    bits, and mends it: a shard that is missing, damaged or of another run is recorded again. Processes that torchrun
+    started share the work, if each makes this call. `shards` names a folder that keeps finished work for a record in
+    memory; delete it once that is saved. One run at a time works in a folder.
 
-    `rehearse` also runs it on the images made worse on purpose (`images.rehearsals`), for fits that hedge against a shift: True
-    climbs a ladder of severities until accuracy has clearly fallen, at most three passes an image, and needs labels; a list of
-    severities takes these.
-
-    `device` is the model's own unless it is named. `batch_size` is the most images a forward pass is given; running out of a
-    GPU's memory halves it. `channels_last`, `autocast` (to bfloat16, or a dtype) and `compile` make networks faster; logits
-    come back in float32 or wider. `workers` threads read and decode ahead. `engine="ray"` does all of it on a Ray cluster, the
-    one of RAY_ADDRESS or one of this machine, with the network in so many `actors`; this process writes what they answer.
-
-    `shards` names a folder in which finished work is kept: the same call again goes on from it, also after a kill, and
-    ends with the same bits; one run at a time works in it. Delete it once the record is saved. `origin` adds to the
-    record's own.
-
-    `output` names a folder that becomes the record (`atta.sharded`), for records of any size: its shards are written as they
-    are made, memory holds no more than one of them, and nothing is copied at the end. The same call again goes on from it, and
-    mends it: a shard that is missing, cut short, or of another run or other rows is recorded again. What is returned reads
-    from the folder, as `Record.load(folder)` does.
-
-    Eight images go first (`trial`), and what looks wrong at the end is said (`advice`); `checks=False` leaves out both.
-    `progress` may be a function, which is told how many passes were run since it was told last. `logits` of the images
-    themselves, where they are known, spare a pass an image.
+    `device` is the model's own unless it is named. `batch_size` is the most images a forward pass is given; a GPU whose
+    memory runs out halves it. `channels_last`, `autocast` (to bfloat16, or a dtype) and `compile` make networks faster;
+    logits come back in float32 or wider. `workers` threads read and decode ahead. `engine="ray"` does all of it on a Ray
+    cluster, with the network in so many `actors`. `origin` adds to the record's own. Eight images go first (`trial`), and
+    what looks wrong at the end is said (`advice`); `checks=False` leaves out both. `progress` may be a function, which is
+    told how many passes were run since it was told last. `logits` of the images themselves, where they are known, spare a
+    pass an image.
     """
-    refuse_unknown("collect", execution, [*Execution.__annotations__])
-    check_engine(execution.get("engine"), execution.get("actors"))
-    wanted, seed = None if preprocess is None else Preprocess.of(preprocess), as_seed(seed)
+    refuse_unknown("collect", recording, [*Recording.__annotations__])
+    check_engine(recording.get("engine"), recording.get("actors"))
     if shards is not None and output is not None:
         raise InputError("expected shards=... or output=..., whose folder holds the shards itself, got both")
-    check_names(class_names)
-    known = dict(origin or {}) | ({FOLDER: str(Path(images).absolute())} if _is_folder(images) else {})
-    images, mixed_by = mixed(images, labels, shuffle)
-    policy, source = Policy.parse(policy), as_source(images, channels, wanted)
-    network = as_logits(normalised(model, wanted))
-    truth = truth_of(labels, source, class_names or class_names_of(network))
-    if execution.get("engine") == RAY:
-        check_source(source)
-    if skip_bad:
-        source, left_out = without_bad(source, truth, execution.get("workers", 0))
-        mixed_by |= left_out
-    if checks:
-        check_labels(truth, images, source)
-        where = _asked_device(execution, network)
-        where = where if torch.cuda.is_available() or execution.get("engine") is None else torch.device("cpu")
-        try_out(network, source, truth, policy, device=where, half=half_of(execution))
-    once = isinstance(source, StreamSource)
-    asked = () if rehearse is False else (UNSEEN if once else ()) if rehearse is True else rehearse
-    climbing = rehearse is True and not once
-    if climbing and truth.labels is None and next(iter(source.read([(0, 1)])))[1] is None:
-        raise InputError(
-            "labels: expected a class number for every image, to see how far accuracy falls in rehearsals, got none; give "
-            "labels=..., or name severities: rehearse=[3, 5]"
-        )
-    work = _Work(network, source, truth, seed, draws, progress, execution, output is not None)
-    folder = shards if output is None else output
-    done = work.run(Policy((*policy.terms, *rehearsed(asked).terms)), folder, logits=logits)
-    more = _climbed(work, done, folder) if climbing else []
-    if FOLDER in known and source.files:
-        known[FILES] = digest_of(source.files, known[FOLDER])
-    about = _origin(network, source, policy, truth.classes, seed, draws) | mixed_by | known
-    record = done.record(about, more) if output is None else _indexed(Path(output), [done, *more], about)
-    if checks:
-        look_over(record)
-    return record
+    with together(output is not None) as ranks:
+        seed, wanted = as_seed(seed), None if preprocess is None else Preprocess.of(preprocess)
+        network, policy = as_logits(normalised(model, wanted)), Policy.parse(policy)
+        rest: Any = {"shuffle": shuffle, "skip_bad": skip_bad, "workers": recording.get("workers", 0)}
+        given = take(images, labels, class_names, network, channels=channels, preprocess=wanted, **rest)
+        place = shards if output is None else output
+        folder = None if place is None else Path(place)
+        work = _Work(network, given, seed, draws, recording, folder, output is not None, ranks)
+        return work.record(policy, rehearse, given.about | dict(origin or {}) | found_in(images))
 
 
 @dataclass(frozen=True)
@@ -193,73 +166,157 @@ class _Work:
     """A network and images to run it on, with all that does not depend on the views."""
 
     network: nn.Module
-    source: Source
-    truth: Truth
+    given: Given
     seed: int
     draws: str
-    progress: bool | Callable[[int], None]
-    execution: Execution
-    lean: bool = False
+    execution: Recording
+    folder: Path | None
+    lean: bool
     """Whether the shards become the record, and nothing of them stays in memory."""
+    ranks: Ranks | None
+    """With whom the work is shared."""
 
-    def run(
-        self, policy: Policy, shards: str | PathLike[str] | None, *, itself: bool = True, logits: Tensor | None = None
-    ) -> "_Done":
+    @property
+    def source(self) -> Source:
+        """The images."""
+        return self.given.source
+
+    @property
+    def truth(self) -> Truth:
+        """Their labels, as far as they are known."""
+        return self.given.truth
+
+    def record(self, policy: Policy, rehearse: bool | Iterable[int], about: Mapping[str, str]) -> Record:
+        """Check it by a few images, run all of it, and look at what came of it."""
+        if self.execution.get("engine") == RAY:
+            check_source(self.source)
+        once = isinstance(self.source, StreamSource)
+        climbing, checks = rehearse is True and not once, self.execution.get("checks", True)
+        asked = rehearse if not isinstance(rehearse, bool) else UNSEEN if rehearse and once else ()
+        first = Policy((*policy.terms, *rehearsed(asked).terms))
+        if self.ranks is not None:
+            self.ranks.agree(self._call(first, climbing))
+            if self.ranks.rank:
+                return self._follow(self.ranks, first)
+        if checks:
+            check_labels(self.truth, self.given.images, self.source)
+            try_out(self.network, self.source, self.truth, policy, device=self._here(), half=half_of(self.execution))
+        if climbing and self.truth.labels is None and next(iter(self.source.read([(0, 1)])))[1] is None:
+            raise InputError(
+                "labels: expected a class number for every image, to see how far accuracy falls in rehearsals, got none; give "
+                "labels=..., or name severities: rehearse=[3, 5]"
+            )
+        done = self.run(first, self.folder, logits=self.execution.get("logits"))
+        more = _climbed(self, done) if climbing else []
+        if FOLDER in about and self.source.files:
+            about = {**about, FILES: digest_of(self.source.files, about[FOLDER])}
+        about = {**_origin(self, policy), **about}
+        record = _indexed(self.folder, [done, *more], about) if self.folder and self.lean else done.record(about, more)
+        if checks:
+            look_over(record)
+        if self.ranks is not None:
+            self.ranks.end()
+        return record
+
+    def _here(self) -> torch.device:
+        """Where a few images are tried: what a cluster has need not be here."""
+        at = _asked_device(self.execution, self.network)
+        return at if torch.cuda.is_available() or self.execution.get("engine") is None else torch.device("cpu")
+
+    def run(self, policy: Policy, shards: Path | None, *, itself: bool = True, logits: Tensor | None = None) -> "_Done":
         """Run the network on the images, unless `itself` or known `logits` say that this was done, and on their views."""
-        source, network, execution = self.source, self.network, self.execution
-        at, half, fast = _asked_device(execution, network), half_of(execution), execution.get("channels_last", False)
+        at, execution = _asked_device(self.execution, self.network), self.execution
         size, itself = batch_size(execution.get("batch_size"), at), itself and logits is None
-        kept = None
-        if shards is not None:
-            run: dict[str, Any] = {
-                "policy": str(policy),
-                "seed": self.seed,
-                "draws": self.draws,
-                "images": source.count,
-                "device": at.type,
-            }
-            if self.truth.labels is None and self.truth.numbers is not None:  # shards hold labels by these names
-                run["classes"] = list(self.truth.classes)
-            kept = Shards(Path(shards), {"model": fingerprint(network), **run, **_switches(execution)})
+        kept = None if shards is None else Shards(shards, self._made_of(policy, at))
         alone = nullcontext() if kept is None else locked(kept.about)
-        on_ray, compiled = execution.get("engine") == RAY, execution.get("compile", False)
-        with alone, nullcontext() if on_ray else running(network, at, fast, half):
+        with alone, nullcontext() if execution.get("engine") == RAY else self._running(at):
             size, rows = (size, size) if kept is None else kept.begin(size)
-            forward = torch.compile(network) if compiled and not on_ray else network
-            runner = Runner(forward, policy, self.seed, self.draws, at, dtype_of(network), fast, rows, kept, itself)
-            done = _Done(source, self.truth, policy, kept, at=int(itself or logits is not None), lean=self.lean)
+            runner = self._runner(policy, at, rows, itself, kept)
+            done = _Done(self.source, self.truth, policy, kept, at=int(itself or logits is not None), lean=self.lean)
             with self._counted(policy, itself, done.resume()) as tell:
                 for start, stop in done.gaps:
                     done.go_on(start)
                     try:
-                        for batch, answers in self._answers(runner, size, start, stop):
-                            if logits is not None:
-                                answers = torch.cat([logits[batch.start :][: len(answers), None], answers], dim=1)
-                            done.add(batch.start, batch.pixels, answers, batch.labels)
-                            tell(done.stop)
+                        with closing(self._answers(runner, size, start, stop)) as answered:
+                            for batch, answers in answered:
+                                if logits is not None:
+                                    answers = torch.cat([logits[batch.start :][: len(answers), None], answers], dim=1)
+                                done.add(batch.start, batch.pixels, answers, batch.labels)
+                                tell(done.stop)
                     finally:
                         done.flush()
             if kept is not None and self.lean:
                 kept.sweep()
         return done
 
-    def _answers(self, runner: Runner, size: int, start: int, stop: int | None) -> Iterator[tuple[Batch, Tensor]]:
-        """Batch after batch, here or on a cluster."""
+    def _made_of(self, policy: Policy, at: torch.device) -> dict[str, Any]:
+        """What shards must have been made of to be gone on from."""
+        run = {"policy": str(policy), "seed": self.seed, "draws": self.draws, "images": self.source.count, "device": at.type}
+        if self.truth.labels is None and self.truth.numbers is not None:  # shards hold labels by these names
+            run["classes"] = list(self.truth.classes)
+        return {"model": fingerprint(self.network), **run, **_switches(self.execution)}
+
+    def _running(self, at: torch.device) -> AbstractContextManager[None]:
+        return running(self.network, at, self.execution.get("channels_last", False), half_of(self.execution))
+
+    def _runner(self, policy: Policy, at: torch.device, rows: int, itself: bool, kept: Shards | None) -> Runner:
+        compiled = self.execution.get("compile", False) and self.execution.get("engine") != RAY
+        forward, fast = torch.compile(self.network) if compiled else self.network, self.execution.get("channels_last", False)
+        return Runner(forward, policy, self.seed, self.draws, at, dtype_of(self.network), fast, rows, kept, itself)
+
+    def _answers(self, runner: Runner, size: int, start: int, stop: int | None) -> Generator[tuple[Batch, Tensor]]:
+        """Batch after batch: here, here and in other ranks, or on a cluster."""
         execution = self.execution
+        if self.ranks is not None:
+            order = (str(runner.policy), runner.itself, runner.rows, size, start, stop)
+            return self.ranks.lead(order, self._mine(runner, size, start, stop))
         if execution.get("engine") != RAY:
-            batches = read_batches(self.source, size, start=start, stop=stop, workers=execution.get("workers", 0))
-            return runner.run(batches, self.source.places)
+            return self._mine(runner, size, start, stop)
         there = replace(runner, device=torch.device(runner.device.type), kept=None)
         showing = Showing(self.network, there, half_of(execution), execution.get("compile", False))
         engine = Engine(execution.get("actors"), runner.device.type == "cuda", torch.get_num_threads())
         return run_on_ray(showing, self.source, ranges_of(size, start, stop), engine)
 
+    def _mine(self, runner: Runner, size: int, start: int, stop: int | None) -> Generator[tuple[Batch, Tensor]]:
+        """Those batches that this process runs: all of them, or its part."""
+        rank, step = (self.ranks.rank, self.ranks.size) if self.ranks else (0, 1)
+        part: Any = {"start": start + rank * size, "stop": stop, "step": step}
+        batches = read_batches(self.source, size, workers=self.execution.get("workers", 0), **part)
+        return runner.run(batches, self.source.places)
+
+    def _call(self, policy: Policy, climbing: bool) -> dict[str, object]:
+        """What all ranks have to be asked for alike; their images are told apart by the first and the last."""
+        if self.execution.get("engine") is not None:
+            raise InputError("engine: expected none under torchrun, whose processes share the work, got 'ray'")
+        check_source(self.source, "torchrun")
+        count = self.source.count or 0
+        ends = [block for block, _ in self.source.read([(0, 1), (count - 1, count)])]
+        made_of = self._made_of(policy, _asked_device(self.execution, self.network))
+        hashes = {
+            "the hash of its weights": made_of.pop("model"),
+            "that of the first and the last image": mark(ends[0], ends[-1]),
+        }
+        known = {"logits": self.execution.get("logits") is not None, "rehearse": climbing}
+        return {"output": str(self.folder), **made_of, **known, **hashes}
+
+    def _follow(self, ranks: Ranks, first: Policy) -> Record:
+        """Run what rank 0 says is next, to the end of it; the record is the one that it writes."""
+        policies = {str(one): one for one in (first, *(rehearsed([severity]) for severity in REHEARSALS))}
+        at = _asked_device(self.execution, self.network)
+        with self._running(at):
+            for name, itself, rows, size, start, stop in ranks.orders():
+                runner = self._runner(policies[name], at, rows, itself, None)
+                ranks.follow(self._mine(runner, size, start, stop))
+        assert self.folder is not None
+        return open_folder(self.folder)
+
     def _counted(self, policy: Policy, itself: bool, begun: int) -> AbstractContextManager[Callable[[int], None]]:
         """Count the images that are done: in a bar, or for whoever is told of the passes since the last time."""
-        if not callable(self.progress):
+        told = self.execution.get("progress", True)
+        if not callable(told):
             title = "collecting" if itself else f"rehearsing, {policy}"
-            return counted(title, self.source.count, shown=self.progress, done=begun)
-        told, each, last = self.progress, policy.passes - (not itself), 0
+            return counted(title, self.source.count, shown=told, done=begun)
+        each, last = policy.passes - (not itself), 0
 
         def tell(images: int) -> None:
             nonlocal last
@@ -269,12 +326,12 @@ class _Work:
         return nullcontext(tell)
 
 
-def _climbed(work: _Work, done: "_Done", shards: str | PathLike[str] | None) -> list["_Done"]:
+def _climbed(work: _Work, done: "_Done") -> list["_Done"]:
     """Run rehearsals from the middle of the ladder: up where accuracy has hardly fallen, down where little of it is left."""
     climbed: list[_Done] = []
 
     def right(severity: int) -> float:
-        folder = None if shards is None else Path(shards) / REHEARSALS[severity].name
+        folder = None if work.folder is None else work.folder / REHEARSALS[severity].name
         climbed.append(work.run(rehearsed([severity]), folder, itself=False))
         return climbed[-1].accuracy(done.labels())
 
@@ -293,25 +350,6 @@ def _indexed(folder: Path, runs: Sequence["_Done"], origin: Mapping[str, str]) -
     if not runs[0].classes:
         raise InputError(f"expected at least one image in {runs[0].source.name}, found none")
     return write_index(folder, groups, runs[0].labels(), {readable(key): readable(str(value)) for key, value in origin.items()})
-
-
-def mixed(images: object, labels: object, shuffle: int | bool | None) -> tuple[object, dict[str, str]]:
-    """Shuffle the images of a folder, unless labels in an order of their own go with them; say by which seed."""
-    if shuffle is False or (labels is not None and not isinstance(labels, str | Path)):
-        return images, {}
-    seed = int(shuffle or 0)
-    if _is_folder(images):
-        found = folder_of_images(Path(images))
-        if found.labels is None and labels is None and shuffle is None:
-            return images, {}  # whoever has no labels goes by the names of the files
-        return arrange(by_file_name(found), shuffle=seed), {"shuffle": str(seed)}
-    if shuffle is not None and isinstance(images, ImageSet):
-        return arrange(images, shuffle=seed), {"shuffle": str(seed)}
-    return images, {}
-
-
-def _is_folder(images: object) -> TypeGuard[str | Path]:
-    return isinstance(images, str | Path) and Path(images).is_dir()
 
 
 def refuse_unknown(function: str, given: Iterable[str], known: Sequence[str]) -> None:
@@ -537,10 +575,10 @@ class _Done:
         return {kind: torch.cat([part[:, at : at + n] for part in self.answers]) for kind, (at, n) in columns.items()}
 
 
-def _origin(model: nn.Module, source: Source, policy: Policy, classes: Sequence[str], seed: int, draws: str) -> dict[str, str]:
+def _origin(work: _Work, policy: Policy) -> dict[str, str]:
     from atta import __version__  # the package imports this module first
 
-    inner = model
+    inner, source, classes = work.network, work.source, work.truth.classes
     while isinstance(inner, TorchModel) or (source.preprocess and isinstance(inner, Normalized)):
         inner = inner.model
     dataset = {"dataset": source.dataset} if source.dataset else {}
@@ -551,8 +589,8 @@ def _origin(model: nn.Module, source: Source, policy: Policy, classes: Sequence[
         "image_shape": " x ".join(map(str, source.shape or ())),
         "policy": str(policy),
         "passes": str(policy.passes),
-        "seed": str(seed),
-        "draws": draws,
+        "seed": str(work.seed),
+        "draws": work.draws,
         "atta": __version__,
         "torch": torch.__version__,
     }

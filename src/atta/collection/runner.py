@@ -6,7 +6,7 @@
 `Runner` is what `collect` adds: batch after batch without waiting for a GPU, in passes that fit into its memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, count
@@ -118,16 +118,21 @@ def batch_size(asked: int | None, device: torch.device) -> int:
     return size
 
 
-def read_batches(source: Source, size: int, *, start: int = 0, stop: int | None = None, workers: int = 0) -> Iterator[Batch]:
-    """Read a source from `start` to `stop`, or to its end, `size` images at a time."""
-    for pixels, labels in source.read(ranges_of(size, start, source.count if stop is None else stop), workers):
-        yield Batch(start, pixels, labels)
-        start += pixels.shape[0]
+def read_batches(
+    source: Source, size: int, *, start: int = 0, stop: int | None = None, workers: int = 0, step: int = 1
+) -> Iterator[Batch]:
+    """Read a source from `start` to `stop`, or to its end, `size` images at a time: every `step`-th batch."""
+    stop = source.count if stop is None else stop
+    blocks = source.read(ranges_of(size, start, stop, step), workers)
+    for (first, _), (pixels, labels) in zip(
+        ranges_of(size, start, stop, step), blocks, strict=False
+    ):  # a stream may be shorter
+        yield Batch(first, pixels, labels)
 
 
-def ranges_of(size: int, start: int, stop: int | None) -> Iterator[tuple[int, int]]:
+def ranges_of(size: int, start: int, stop: int | None, step: int = 1) -> Iterator[tuple[int, int]]:
     """Where batches begin and end; without a `stop`, they do not."""
-    starts: Iterable[int] = count(start, size) if stop is None else range(start, stop, size)
+    starts: Iterable[int] = count(start, size * step) if stop is None else range(start, stop, size * step)
     return ((first, first + size if stop is None else min(first + size, stop)) for first in starts)
 
 
@@ -172,7 +177,7 @@ class Runner:
     kept: Shards | None = None
     itself: bool = True
 
-    def run(self, batches: Iterable[Batch], places: Callable[[int, int], Tensor]) -> Iterator[tuple[Batch, Tensor]]:
+    def run(self, batches: Iterable[Batch], places: Callable[[int, int], Tensor]) -> Generator[tuple[Batch, Tensor]]:
         """Yield each batch with its answers, one batch late: a GPU works on the next one while this one is dealt with."""
         source, waiting = iter(batches), list[tuple[Batch, _Pending]]()
         while True:
@@ -213,7 +218,7 @@ class Runner:
         there = torch.empty(logits.shape, dtype=logits.dtype, pin_memory=True)
         there.copy_(logits, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record()
+        event.record(torch.cuda.current_stream(self.device))  # which need not be that of torch's current device
         return _Pending(there, indices, names, event)
 
     def _logits(self, images: Tensor) -> Tensor:

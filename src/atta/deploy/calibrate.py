@@ -13,25 +13,25 @@ from inspect import signature
 from typing import Any, Unpack
 
 import torch
+from torch import nn
 
 from atta.calibrators import METHODS, Method, TemperatureScaling, as_method
 from atta.calibrators.conformal import Strangeness
 from atta.calibrators.convex import GuardedMethod
 from atta.calibrators.shift import Reference
 from atta.collection.advice import look_over
-from atta.collection.collect import Collecting, mixed, refuse_unknown
+from atta.collection.collect import Collecting, refuse_unknown
+from atta.collection.given import take
 from atta.collection.runner import read_batches
-from atta.collection.trial import check_names, without_bad
-from atta.deploy.choice import Recorder, choose, most_passes
+from atta.deploy.choice import Choice, Recorder, choose, most_passes
 from atta.deploy.classifier import CalibratedClassifier
 from atta.deploy.door import NO_VIEWS, as_budget, candidates, check
 from atta.deploy.summary import summarise
 from atta.errors import InputError
-from atta.images.labels import truth_of
 from atta.images.preprocessing import Preprocess
 from atta.images.sources import Channels, Source, StreamSource, as_source
 from atta.images.views import Policy
-from atta.networks.adapters import as_logits, class_names_of, normalised
+from atta.networks.adapters import as_logits, normalised
 from atta.progress import bar, spoken
 from atta.settings import checked
 
@@ -79,17 +79,10 @@ def calibrate(
     own = [name for name in signature(calibrate).parameters if name != "collecting"]
     refuse_unknown("calibrate", collecting, [*own, *Collecting.__annotations__])
     as_budget(policy, budget)  # a mistake in it need not wait for the images
-    check_names(class_names)
     network = as_logits(normalised(model, wanted))
-    given, mixed_by = mixed(images, labels, collecting.pop("shuffle", None))
-    source = as_source(given, channels, wanted)
-    skip_bad = collecting.pop("skip_bad", False)
-    if isinstance(source, StreamSource) and not skip_bad:
-        source = _held(source)
-    truth = truth_of(labels, source, class_names or class_names_of(network))
-    if skip_bad:
-        source, left_out = without_bad(source, truth, collecting.get("workers", 0))
-        mixed_by |= left_out
+    order: Any = {"shuffle": collecting.pop("shuffle", None), "skip_bad": collecting.pop("skip_bad", False)}
+    order |= {"channels": channels, "preprocess": wanted, "workers": collecting.get("workers", 0), "held": _held}
+    given, source, truth, about = take(images, labels, class_names, network, **order)
     policies = {NO_VIEWS: Policy(())}
     if method.needs_views:
         image = next(source.read([(0, 1)]))[0]
@@ -97,19 +90,31 @@ def calibrate(
     trial = check(network, given, truth, source, policies, collecting)
     methods = {name: TemperatureScaling() if name == NO_VIEWS and method.needs_views else method for name in policies}
     most = most_passes(source.count or 0, policies, rehearse)
-    how = {**collecting, "class_names": truth.classes, "origin": mixed_by | dict(collecting.get("origin") or {})}
+    how = {**collecting, "class_names": truth.classes, "origin": about | dict(collecting.get("origin") or {})}
     with bar(f"recording views, at most {most:,} passes, {spoken(most * trial.seconds)}", most, shown=progress) as tell:
         recorder = Recorder(network, source, truth.labels, how, rehearse, lambda passes: tell(passes, ""))
         look_over(recorder.base)
         choice = choose(recorder, policies, methods)
+    return _wrapped(network, policies[choice.policy], methods[choice.policy], choice, truth.classes, wanted)
+
+
+def _wrapped(
+    network: nn.Module,
+    policy: Policy,
+    method: Method,
+    choice: Choice,
+    class_names: Sequence[str],
+    preprocess: Preprocess | None,
+) -> CalibratedClassifier:
+    """Fit the method with the policy that was chosen, and put all together, with what its images tell of it."""
     chosen, held = choice.record, choice.answers[choice.policy]
     classifier = CalibratedClassifier(
         network,
-        methods[choice.policy].fit(chosen.predictions, chosen.require_labels()),
-        policies[choice.policy],
+        method.fit(chosen.predictions, chosen.require_labels()),
+        policy,
         image_shape=[int(side) for side in chosen.origin["image_shape"].split(" x ")],
-        class_names=truth.classes,
-        preprocess=wanted,
+        class_names=class_names,
+        preprocess=preprocess,
     )
     classifier.reference = Reference.of(classifier.calibrator, chosen.predictions, chosen.require_labels())
     classifier.strangeness = Strangeness.of(held, chosen.require_labels(), simplex=classifier.on_simplex)
@@ -128,8 +133,10 @@ def _as_method(given: Any, keep_class: bool) -> Method:
     return replace(method, keep_class=False)
 
 
-def _held(source: StreamSource) -> Source:
-    """All of it in memory, with its own labels, in the order in which it comes once: the next time may bring another."""
+def _held(source: Source) -> Source:
+    """All of a stream in memory, with its own labels, in the order in which it comes once: the next time may bring another."""
+    if not isinstance(source, StreamSource):
+        return source
     batches = list(read_batches(source, CHUNK))
     if not batches:
         raise InputError(f"expected at least one image in {source.name}, found none")

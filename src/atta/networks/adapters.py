@@ -141,7 +141,9 @@ class OnnxModel(_Answering):
             import onnxruntime
         check_external_data(self.path, beside=True)
         here = onnxruntime.get_available_providers()
-        fastest = [name for name in ("CUDAExecutionProvider", "CPUExecutionProvider") if name in here]
+        gpu = {"device_id": torch.cuda.current_device() if torch.cuda.is_available() else 0}
+        known: dict[str, dict[str, int]] = {"CUDAExecutionProvider": gpu, "CPUExecutionProvider": {}}
+        fastest = [(name, how) for name, how in known.items() if name in here]
         try:
             self.session = onnxruntime.InferenceSession(str(self.path), providers=list(providers or fastest))
         except Exception as error:  # Each fault has its own class there, and none of them a public parent.
