@@ -53,6 +53,8 @@ from atta.networks.borrowing import device_of, dtype_of
 from atta.networks.description import has_weights
 from atta.settings import check_one, checked
 
+CACHED = 1 << 20  # pixels that a CPU makes in one go: what is larger than its caches is made quicker view by view
+
 
 class Details(NamedTuple):
     """What the answer to each image is made of: probs = (1 - share) · start + share · fused.
@@ -336,7 +338,9 @@ class CalibratedClassifier(Estimator, OnHub):
         return {kind: part.transpose(0, 1) for kind, part in zip(counts, torch.split(every, [*counts.values()]), strict=True)}
 
     def _shown(self, pixels: Tensor, kinds: Sequence[str], most: int) -> Iterator[Shown]:
-        """Show the images in each repeat of each of these kinds, `most` made in one go; ITSELF is one of them."""
+        """Show the images in each repeat of each of these kinds, at most `most` made in one go; ITSELF is one of them."""
+        if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
+            most = min(most, max(1, CACHED // max(1, pixels.numel())))
         passes = [(ITSELF, 0)] if ITSELF in kinds else []
         passes += self.together.passes(kind for kind in kinds if kind != ITSELF)
         for start in range(0, len(passes), most):
