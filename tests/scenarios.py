@@ -3,6 +3,8 @@
 import copy
 import io
 import json
+from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 import transformers
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import Dataset, IterableDataset
 from typer.testing import CliRunner, Result
 
@@ -230,6 +233,29 @@ def made_classifier(*, names: tuple[str, ...] = (), summary: bool = True) -> "Ca
 
 def pixels(n=60, shape=SHAPE, seed=0):
     return torch.randint(0, 256, (n, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+class _Counting(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        answer = function(*args, **(kwargs or {}))
+        name = function._schema.name.partition("::")[2]
+        if name == "lift_fresh" or not (function.is_view or name in ("_unsafe_view", "promote_types")):
+            self.found[name] += 1
+        return answer
+
+
+def counted(work: Callable[[], object]) -> dict[str, int]:
+    """The operators of torch that are called, but for those that only look at a tensor in another shape: a GPU's kernels.
+
+    `lift_fresh` is a number of Python's, which is sent to where the tensors are; `_local_scalar_dense` one that is waited for.
+    """
+    with _Counting() as counting:
+        work()
+    return dict(counting.found)
 
 
 def encoded(image: Tensor, kind: str = "PNG") -> bytes:

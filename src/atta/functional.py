@@ -93,7 +93,7 @@ def largest_share(
     limit = torch.as_tensor(limit, dtype=base.dtype, device=base.device)
     # Not a clamp alone: at 0 and 1 themselves it has slope 1 in torch 2.13 and 0 in torch 2.15.
     within = limit.detach().clamp(0, 1)
-    limit = torch.where(within == limit, limit, within)
+    limit = torch.where(within == limit, limit, within) if limit.requires_grad else within
     ahead, level = base.gather(-1, first), fused.gather(-1, first)
     size = torch.maximum(ahead, level).detach()  # of what is rounded
     lead, gain = ahead - slack(base) * size - base, fused - level

@@ -16,7 +16,7 @@ from atta.calibrators import AverageBlend
 from atta.deploy.classifier import CalibratedClassifier
 from atta.errors import InputError
 from atta.networks.adapters import NumpyModel
-from scenarios import POLICY, SHAPE, Counting, Doubtful, blend, linear, pixels
+from scenarios import POLICY, SHAPE, Counting, Doubtful, blend, counted, linear, pixels
 
 # ---- what is answered
 
@@ -178,15 +178,45 @@ def test_a_gpu_answers_as_the_cpu_does(labels, tmp_path):
     assert torch.allclose(classifier.cpu()(images), probs.cpu(), atol=1e-4)
 
 
+# ---- what a GPU is asked for, and how often it is waited for: a small batch is over before a hundred kernels have been started
+
+
+@pytest.mark.parametrize(("policy", "most"), [("shift-mix-4", 42), ("flip + 3 crop", 48), ("aug8", 70), ("3 gamma", 60)])
+def test_views_and_calibrator_are_few_operations_whatever_the_policy(policy, most):
+    classifier, images = blend(linear(), policy), pixels(1)
+    classifier(images)
+    work = counted(lambda: classifier(images))
+    assert sum(work.values()) - work["addmm"] <= most, work
+    assert work["addmm"] == 1
+    assert work["_local_scalar_dense"] == 1  # the only number that is waited for: whether all logits are finite
+    assert "lift_fresh" not in work  # no number is sent
+
+
+def test_floats_are_looked_at_once_more(fitted):
+    images = pixels(4) / 255
+    assert counted(lambda: fitted(images))["_local_scalar_dense"] <= 2
+
+
+def test_views_made_together_give_the_answer_of_views_made_one_by_one():
+    classifier, images = blend(linear(), "flip + 4 crop + shift + flip-shift + 3 brightness + 2 jpeg"), pixels(5)
+    one_by_one = classifier.policy.render(images / 255, draws="stratified")
+    views: dict[str, list[torch.Tensor]] = {}
+    for kind, _, shown in one_by_one:
+        views.setdefault(kind, []).append(classifier.model(shown))
+    record = atta.Predictions(classifier.model(images / 255), {kind: torch.stack(found, 1) for kind, found in views.items()})
+    assert torch.allclose(classifier(images), classifier.calibrator(record), atol=1e-6, rtol=0)
+
+
 # ---- a module among modules
 
 
 def test_casts_reach_the_network_and_leave_what_was_learned():
-    classifier = blend(linear(), "2 crop").half()
+    classifier = blend(linear(), "2 crop")
+    learned = (classifier.calibrator, classifier.together)
+    before = [tensor.dtype for part in learned for tensor in part.buffers()]
+    classifier.half()
     assert {tensor.dtype for tensor in classifier.model.parameters()} == {torch.float16}
-    assert {tensor.dtype for part in (classifier.calibrator, classifier.numbers) for tensor in part.buffers()} == {
-        torch.float32
-    }
+    assert [tensor.dtype for part in learned for tensor in part.buffers()] == before
     again = classifier.to("cpu", torch.float32)
     assert again is classifier
     assert torch.allclose(classifier(pixels(9)), blend(linear(), "2 crop")(pixels(9)), atol=1e-2)

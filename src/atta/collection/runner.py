@@ -49,8 +49,9 @@ def as_pixels(images: Tensor, dtype: torch.dtype) -> Tensor:
     wide = wider(dtype)
     if images.dtype != torch.uint8:
         return images.to(wide).clamp(0, 1)
-    # A tensor as divisor: by a Python number a GPU multiplies with the inverse, and the last bit would differ.
-    return images.to(wide) / torch.tensor(255.0, dtype=wide, device=images.device)
+    # A tensor as divisor: by a Python number a GPU multiplies with the inverse, and the last bit would differ. Made there,
+    # for a GPU is waited for when it is sent a number.
+    return images / torch.full((), 255.0, dtype=wide, device=images.device)
 
 
 def logits_of(network: Network, images: Tensor, dtype: torch.dtype) -> Tensor:

@@ -15,9 +15,11 @@ views. A graph (`torch.export`, ONNX, `torch.compile`) cannot choose: it shows e
 import copy
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,14 +44,16 @@ from atta.deploy.inline import check_inlines, network_of
 from atta.deploy.summary import Summary
 from atta.errors import InputError
 from atta.functional import largest_share
-from atta.images.draws import stratified_numbers
 from atta.images.preprocessing import Preprocess
 from atta.images.sources import Channels, check_range
-from atta.images.views import Policy, View
+from atta.images.together import Together
+from atta.images.views import Policy
 from atta.networks.adapters import as_logits, normalised
 from atta.networks.borrowing import device_of, dtype_of
 from atta.networks.description import has_weights
 from atta.settings import check_one, checked
+
+CACHED = 1 << 20  # pixels that a CPU makes in one go: what is larger than its caches is made quicker view by view
 
 
 class Details(NamedTuple):
@@ -70,11 +74,11 @@ class Details(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What the network says of a batch, and how many passes that took each image."""
+    """What the network says of a batch, and how many passes that took each image; None where it took all there are."""
 
     logits: Tensor
     views: dict[str, Tensor]
-    passes: Tensor
+    passes: Tensor | None = None
 
 
 class CalibratedClassifier(Estimator, OnHub):
@@ -112,7 +116,7 @@ class CalibratedClassifier(Estimator, OnHub):
         self.image_shape = tuple(int(side) for side in image_shape)
         self.class_names = tuple(map(str, class_names))
         self.summary = summary
-        self.numbers = _Numbers(self.policy, self.image_shape).to(device_of(self.model))
+        self.together = Together(self.policy, self.image_shape).to(device_of(self.model))
         self.images_seen = self.passes_run = 0
         self.eval()
         self._try_out()
@@ -131,7 +135,7 @@ class CalibratedClassifier(Estimator, OnHub):
         """Answer with probabilities and base probabilities, all views in one pass, without a look at any value."""
         pixels = as_pixels(images, dtype_of(self.model))
         found = self._logits(pixels, (ITSELF, *self.calibrator.kinds), most=self.policy.passes)
-        answer = _Answer(found.pop(ITSELF)[:, 0], found, pixels.new_empty(0))
+        answer = _Answer(found.pop(ITSELF)[:, 0], found)
         return self._calibrated(answer), answer.logits.softmax(dim=-1)
 
     @torch.no_grad()
@@ -146,12 +150,15 @@ class CalibratedClassifier(Estimator, OnHub):
             if not self.calibrator.keeps_class:
                 share = torch.ones_like(share)
         views = {name: logits.softmax(dim=-1) for name, logits in answer.views.items()}
-        return Details(probs, base, fused, share, views, answer.passes, start)
+        passes = (
+            torch.full(probs.shape[:1], self.policy.passes, device=probs.device) if answer.passes is None else answer.passes
+        )
+        return Details(probs, base, fused, share, views, passes, start)
 
     @torch.no_grad()
     def shown(self, images: Any) -> list[Shown]:
         """The images in each view that may be looked at: its name, the repeat, and what the network is shown, n c h w."""
-        return list(self._shown(self._validated(images), (ITSELF, *self.calibrator.kinds)))
+        return list(self._shown(self._validated(images), (ITSELF, *self.calibrator.kinds), most=self.policy.passes))
 
     def drift(self, images: Any, *, channels: Channels = None) -> adapt.Drift:
         """Say how far images without labels are from the validation images, and how often the network is right on them."""
@@ -234,9 +241,9 @@ class CalibratedClassifier(Estimator, OnHub):
         return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "CalibratedClassifier":
-        """Cast and move the network; numbers and calibrator go where it goes, in the precision they have."""
+        """Cast and move the network; views and calibrator go where it goes, in the precision they have."""
         self.model._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for part in (self.numbers, self.calibrator):
+        for part in (self.together, self.calibrator):
             part._apply(lambda tensor: tensor.to(fn(tensor.new_empty(0)).device), recurse)  # type: ignore[no-untyped-call]
         return self
 
@@ -271,33 +278,38 @@ class CalibratedClassifier(Estimator, OnHub):
         return as_pixels(images, dtype_of(self.model))
 
     def _check_mode(self) -> None:
-        if any(module.training for module in self.model.modules()):
-            raise InputError("expected the model in evaluation mode, it was put into training mode: classifier.eval()")
+        waiting: list[nn.Module | None] = [self.model]
+        while waiting:  # `modules()` takes four times as long, and a GPU waits until this is done
+            if (module := waiting.pop()) is not None:
+                if module.training:
+                    raise InputError("expected the model in evaluation mode, it was put into training mode: classifier.eval()")
+                waiting.extend(module._modules.values())
 
     def _answer(self, pixels: Tensor) -> _Answer:
         """Run the network on the images, and on the views that they need."""
         n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
         if n == 0:  # many a network fails on no images
             logits = torch.zeros(0, self.calibrator.classes, dtype=pixels.dtype, device=device)
-            views = {kind: logits.new_zeros(0, count, logits.shape[1]) for kind, count in repeats.items()}
-            return _Answer(logits, views, torch.zeros(0, dtype=torch.int64, device=device))
+            return _Answer(logits, {kind: logits.new_zeros(0, count, logits.shape[1]) for kind, count in repeats.items()})
         most = max(1, batch_size(None, device) // n)
         if self.calibrator.gated:
-            answer = self._stage_by_stage(pixels, most)
-            self.passes_run += int(answer.passes.sum())
+            answer, run = self._stage_by_stage(pixels, most)
         else:
             views = self._logits(pixels, (ITSELF, *self.calibrator.kinds), most)
-            answer = _Answer(views.pop(ITSELF)[:, 0], views, torch.full((n,), self.policy.passes, device=device))
-            self.passes_run += n * self.policy.passes
+            answer, run = _Answer(views.pop(ITSELF)[:, 0], views), n * self.policy.passes
         self.images_seen += n
+        self.passes_run += run
         return answer
 
-    def _stage_by_stage(self, pixels: Tensor, most: int) -> _Answer:
-        """Show the images in the views of each stage, but only those that the calibrator is not yet done with."""
+    def _stage_by_stage(self, pixels: Tensor, most: int) -> tuple[_Answer, int]:
+        """Show the images in the views of each stage, but only those that the calibrator is not yet done with.
+
+        Beside the answer, the passes that were run for all of them.
+        """
         n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
         logits = self._logits(pixels, (ITSELF,), most)[ITSELF][:, 0]
         views: dict[str, Tensor] = {}
-        passes, left = torch.ones(n, dtype=torch.int64, device=device), torch.arange(n, device=device)
+        passes, left, run = torch.ones(n, dtype=torch.int64, device=device), torch.arange(n, device=device), n
         for stage in self.calibrator.stages:
             if left.shape[0]:
                 seen = {kind: view[left] for kind, view in views.items()}
@@ -308,8 +320,10 @@ class CalibratedClassifier(Estimator, OnHub):
             if left.shape[0]:
                 for kind, answers in self._logits(pixels[left], stage, most).items():
                     views[kind][left] = answers
-            passes[left] += sum(repeats[kind] for kind in stage)
-        return _Answer(logits, views, passes)
+            more = sum(repeats[kind] for kind in stage)
+            passes[left] += more
+            run += more * left.shape[0]
+        return _Answer(logits, views, passes), run
 
     def _calibrated(self, answer: _Answer) -> Tensor:
         with without_autocast(answer.logits.device):
@@ -318,40 +332,24 @@ class CalibratedClassifier(Estimator, OnHub):
     def _logits(self, pixels: Tensor, kinds: Sequence[str], most: int) -> dict[str, Tensor]:
         """Run the network on these kinds of view, `most` of them to a pass: kind → logits n r k."""
         network = partial(logits_of, self.model, dtype=dtype_of(self.model))
-        answers: dict[str, list[Tensor]] = {}
-        for kind, _, logits in run_views(network, self._shown(pixels, kinds), most):
-            answers.setdefault(kind, []).append(logits)
-        return {kind: torch.stack(parts, dim=1) for kind, parts in answers.items()}
+        found = list(run_views(network, self._shown(pixels, kinds, most), most))
+        every = torch.stack([logits for *_, logits in found])
+        counts = Counter(kind for kind, *_ in found)  # in their order
+        return {kind: part.transpose(0, 1) for kind, part in zip(counts, torch.split(every, [*counts.values()]), strict=True)}
 
-    def _shown(self, pixels: Tensor, kinds: Sequence[str]) -> Iterator[Shown]:
-        """Show the images in each repeat of each of these kinds; ITSELF is one of them."""
-        if ITSELF in kinds:
-            yield ITSELF, 0, pixels
-        for view, numbers in self.numbers.of([kind for kind in kinds if kind != ITSELF]):
-            for repeat, u in enumerate(numbers):
-                with without_autocast(pixels.device):
-                    given = () if u is None else (u.expand(pixels.shape[0], -1),)
-                    shown = view.show(pixels, *given)
-                yield view.name, repeat, shown
-
-
-class _Numbers(nn.Module):
-    """The views of a policy and the stratified numbers of each of their repeats, as buffers: they move with the model."""
-
-    def __init__(self, policy: Policy, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.terms = policy.terms
-        for i, (view, repeats) in enumerate(self.terms):
-            if view.random:
-                count = view.numbers if isinstance(view.numbers, int) else view.numbers(*shape)
-                self.register_buffer(f"u{i}", stratified_numbers(view.name, count, repeats), persistent=False)
-
-    def of(self, kinds: Sequence[str]) -> Iterator[tuple[View, Iterable[Tensor | None]]]:
-        """The views of these kinds, each with the numbers of its repeats."""
-        places = {view.name: i for i, (view, _) in enumerate(self.terms)}
-        for kind in kinds:
-            view = self.terms[places[kind]][0]
-            yield view, getattr(self, f"u{places[kind]}") if view.random else (None,)
+    def _shown(self, pixels: Tensor, kinds: Sequence[str], most: int) -> Iterator[Shown]:
+        """Show the images in each repeat of each of these kinds, at most `most` made in one go; ITSELF is one of them."""
+        if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
+            most = min(most, max(1, CACHED // max(1, pixels.numel())))
+        passes = [(ITSELF, 0)] if ITSELF in kinds else []
+        passes += self.together.passes(kind for kind in kinds if kind != ITSELF)
+        for start in range(0, len(passes), most):
+            part = passes[start : start + most]
+            if part[0][0] == ITSELF:
+                yield *part.pop(0), pixels
+            with without_autocast(pixels.device):
+                shown = self.together.show(pixels, part)
+            yield from shown
 
 
 class _Graph(nn.Module):
@@ -387,6 +385,8 @@ def _unwrapped(model: object) -> object:
 
 def _checked(probs: Tensor, logits: Tensor) -> Tensor:
     """Refuse what a network could not answer; asked last, because a GPU has to be waited for."""
-    if not (known := torch.isfinite(logits).all(dim=1)).all():
+    # The largest size is one reduction, and not finite where any of them is not.
+    if logits.shape[0] and not isfinite(torch.linalg.vector_norm(logits, inf)):
+        known = torch.isfinite(logits).all(dim=1)
         raise InputError(f"the model answers image {int(known.long().argmin())} of the batch with logits that are not finite")
     return probs

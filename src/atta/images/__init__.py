@@ -6,6 +6,7 @@ that are a function of the image's index.
 transforms   what a view does to pixels: pure functions of images and given numbers
 draws        those numbers, random or stratified
 views        View, Policy; VIEWS and POLICIES by name
+together     all views of a batch in one go, their numbers fixed
 corruptions  images made worse on purpose: those of CIFAR-10-C and ImageNet-C
 sets         ImageSet: labelled images that decode when asked for. The one place where Pillow is used
 layouts      how datasets lie on disk, a function each. The one place where the library `datasets` is used

@@ -97,7 +97,7 @@ class Source(ABC):
 
 def check_range(pixels: Tensor, where: Callable[[int], str]) -> None:
     """Make sure that floats lie in [0, 1] up to rounding, and name the first image that does not, as `where` does."""
-    low, high = (float(value) for value in dense(pixels, "pixels").aminmax())
+    low, high = torch.stack(dense(pixels, "pixels").aminmax()).tolist()  # a GPU is waited for once
     if low >= -_ROUNDING and high <= 1 + _ROUNDING:
         return
     rows = (~((pixels >= -_ROUNDING) & (pixels <= 1 + _ROUNDING))).flatten(1).any(dim=1).nonzero()
