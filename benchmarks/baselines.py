@@ -1,9 +1,9 @@
-"""Calibrators that see the logits alone, ours and those of the peers: what fitting and predicting take, each in a process of its own.
+"""Calibrators that see the logits alone, ours and those of the peers: what fitting and predicting take.
 
-Every one is given what it takes (logits or probabilities, torch or NumPy) before the clock starts, on one thread. Memory is
-what is held at the peak beyond the data. "apart" is how far its probabilities are from ours at most, over the images whose
-class it keeps, as all of ours do but Dirichlet; "nll" is that of the images it was fitted on. The limits: one NLL is what a fit has to compute at least once, one softmax what an answer is at
-least, and a copy of the logits is what the memory can do.
+Each runs in a process of its own and is given what it takes (logits or probabilities, torch or NumPy) before the clock
+starts, on one thread. Memory is what is held at the peak beyond the data. "apart" is how far its probabilities are from ours
+at most, over the images whose class both keep; "nll" is that of the images it was fitted on. The limits: one NLL is what a
+fit has to compute at least once, one softmax what an answer is at least, and a copy of the logits is what the memory can do.
 
     python -m benchmarks.baselines [--quick]
 """
@@ -22,10 +22,22 @@ from torch.nn import functional as F
 
 import atta
 from benchmarks import children
-from benchmarks.measured import OURS, Asked, Measured, Steps, alone, extra_megabytes, role_of, seconds, sized, too_sure, usual_seconds
+from benchmarks.measured import (
+    OURS,
+    Asked,
+    Measured,
+    Steps,
+    alone,
+    extra_megabytes,
+    role_of,
+    seconds,
+    sized,
+    too_sure,
+    usual_seconds,
+)
 
 BINS = 15
-LAMBDA, MU = 1e-2, 1e-2  # of torch-uncertainty's Dirichlet loss, which takes means where ours takes sums
+LAMBDA, MU = 100.0, 1.0  # of torch-uncertainty's Dirichlet loss, which takes means where ours takes sums
 SAMPLE = 2000  # images on which answers are compared
 LIMIT = 240.0  # seconds for everything that is done in one process
 
@@ -47,6 +59,16 @@ def probabilities(logits: Tensor) -> np.ndarray:
 
 def ours(method: atta.Method) -> Way:
     return Way(lambda x, y: method.fit(x, y), lambda fitted, x: fitted(x), x=atta.Predictions)
+
+
+def ours_normalized(method: atta.Method) -> Way:
+    """Divided by their sum, as the peers do; by default ours carries the class along instead."""
+
+    def predict(fitted: Any, x: atta.Predictions) -> Tensor:
+        mapped = fitted(x)
+        return mapped.div_(mapped.sum(dim=1, keepdim=True).clamp_(min=1e-12))
+
+    return Way(lambda x, y: method.fit(x, y), predict, x=atta.Predictions)
 
 
 def netcal(make: Callable[[], Any]) -> Way:
@@ -136,14 +158,14 @@ WAYS: Mapping[str, Mapping[str, Callable[[int], Way]]] = {
         "scikit-learn": lambda k: sklearn_temperature(),
     },
     "isotonic, class by class": {
-        OURS: lambda k: ours(atta.Isotonic(pooled=False)),
+        OURS: lambda k: ours_normalized(atta.Isotonic(pooled=False, normalize=False)),
         "netcal": lambda k: _netcal("binning", "IsotonicRegression"),
         "probmetrics": lambda k: probmetrics("isotonic"),
         "torch-uncertainty": lambda k: _torch_uncertainty("IsotonicRegressionScaler"),
         "scikit-learn": lambda k: sklearn_isotonic(),
     },
     "histogram, class by class": {
-        OURS: lambda k: ours(atta.Histogram(bins=BINS, pooled=False)),
+        OURS: lambda k: ours_normalized(atta.Histogram(bins=BINS, pooled=False, normalize=False)),
         "netcal": lambda k: _netcal("binning", "HistogramBinning", bins=BINS),
         "torch-uncertainty": lambda k: _torch_uncertainty("HistogramBinningScaler", num_bins=BINS),
     },

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -42,9 +43,12 @@ def call(function: str, *arguments: Any, limit: float = 300.0) -> Any:
 def measured(what: str, who: str, role: Role, function: str, *arguments: Any, limit: float = 300.0) -> Measured:
     """A row of the numbers that `module:function` returns, or of the reason why there are none."""
     try:
-        return Measured(what, who, call(function, *arguments, limit=limit), role)
+        numbers = call(function, *arguments, limit=limit)
     except Failed as error:
         return Measured(what, who, role=role, note=str(error))
+    finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
+    missing = ", ".join(name for name in numbers if name not in finite)
+    return Measured(what, who, finite, role, f"no number came out as {missing}" if missing else "")
 
 
 def reason(said: str, code: int) -> str:

@@ -57,12 +57,11 @@ def measure(name: str, policy: str, size: int, device: torch.device, most_second
     while len(pairs) < 5 or time.perf_counter() - begun < most_seconds:
         pairs.append(tuple(seconds(work) for work in ways))
     what = f"{name}, {policy}, batch of {size}"
-    usual = statistics.median(own for _, own in pairs)
-    # Medians of paired turns: the ratio is then of one moment of the machine.
-    ours = usual * statistics.median(own / other for own, other in pairs)
+    own, usual = (statistics.median(times) for times in zip(*pairs, strict=True))
+    relative = statistics.median(one / other for one, other in pairs)  # of paired turns: of one moment of the machine each
     return [
-        Measured(what, OURS, {"seconds": ours, "passes": passes, "batch": size}),
-        Measured(what, BARE, {"seconds": usual}, "limit"),
+        Measured(what, OURS, {"seconds": own, "relative": relative, "passes": passes, "batch": size}),
+        Measured(what, BARE, {"seconds": usual, "relative": 1.0}, "limit"),
     ]
 
 

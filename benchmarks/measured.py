@@ -1,8 +1,9 @@
 """What every benchmark returns, and how it is measured.
 
-A benchmark is a module with `steps(asked)`: what it measures, by name, each a function that returns rows. A row is a `Measured`:
-who did what, and what it took. Rows are costs, so that every ratio is "ours over theirs" and below 1 is ahead; what a cost can
-at best be is a row too, a limit. `Part` is all rows of one benchmark, with what they were measured on, as a file.
+A benchmark is a module with `steps(asked)`: what it measures, by name, each a function that returns rows. A row is a
+`Measured`: who did what, and what it took. Rows are costs, so that every ratio is "ours over theirs" and below 1 is ahead;
+what a cost can at best be is a row too, a limit. `Part` is all rows of one benchmark, with what they were measured on, as a
+file.
 
     python -m benchmarks            all of them, and the page
     python -m benchmarks.fit        one of them, as a table in the terminal
@@ -27,6 +28,7 @@ from atta.files import whole_file
 OURS = "atta"
 COSTS = {
     "seconds": "time",
+    "relative": "time, in bare networks",
     "fit": "fit, time",
     "predict": "predict, time",
     "fit_mb": "fit, memory",
@@ -81,7 +83,9 @@ class Part:
     def save(self, path: Path) -> None:
         """Write a file that `load` reads."""
         with whole_file(path) as part:
-            part.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            part.write_text(
+                json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+            )
 
     @classmethod
     def load(cls, path: Path) -> "Part":
@@ -154,7 +158,7 @@ def usual_seconds(work: Callable[[], object], budget: float = 1.0) -> float:
 
 
 def interleaved(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each, run in turns: a machine that slows down slows all, and the first turn, a warm-up, is passed by."""
+    """Median seconds of each, run in turns: a machine that slows down slows all; the first turn, a warm-up, is passed by."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, work in ways.items():

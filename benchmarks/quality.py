@@ -1,7 +1,7 @@
-"""Every calibrator of the peers that sees the logits alone beside ours with 1, 2, 4 and 17 passes, on the records of this repository.
+"""Every calibrator of the peers that sees the logits alone beside ours with 1, 2, 4 and 17 passes.
 
-Each is fitted on 1000 images drawn at random and tested on the others, in several draws, the same for all, by `compare`; those
-of the peers as `atta.Peer`s. "±" is the standard deviation over the draws.
+On the records of this repository, each is fitted on 1000 images drawn at random and tested on the others, in several draws,
+the same for all, by `compare`; those of the peers as `atta.Peer`s. "±" is the standard deviation over the draws.
 
     python -m benchmarks.quality [--quick]
 """
@@ -27,7 +27,7 @@ from benchmarks.measured import Asked, Measured, Role, Steps, alone
 
 METRICS = ("brier", "mc_brier", "nll", "ece", "class_changes", "passes")
 DRAWS, VALIDATION = 5, 1000
-LIMIT = 60.0  # seconds for all draws of one calibrator
+LIMIT = 40.0  # seconds for all draws of one calibrator
 AUG8 = "flip + 5 crop + 5 brightness + 5 contrast"
 FOUR = {"CIFAR-10": "3 nudge", "CIFAR-100": "3 nudge", "AID": "flip + 2 crop"}
 """Which views make four passes: what the record of that dataset holds."""
@@ -148,9 +148,7 @@ def _probmetrics(classes: int) -> dict[str, Method]:
         return fitted.predict_proba(x)
 
     every = (*PROBMETRICS, *PROBMETRICS_MORE)
-    return {
-        name: Peer(called=name, fitting=fitting(name), predicting=predicting, takes="probabilities") for name in every
-    }
+    return {name: Peer(called=name, fitting=fitting(name), predicting=predicting, takes="probabilities") for name in every}
 
 
 def _torch_uncertainty(classes: int) -> dict[str, Method]:

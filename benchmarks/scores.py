@@ -1,4 +1,4 @@
-"""ECE and Brier score of a million images and 100 classes, ours and those of the peers, each in a process of its own, on one thread.
+"""ECE and Brier score of a million images and 100 classes, ours and those of the peers, each in a process of its own.
 
 The limits: the largest probability of each image, without which there is no ECE, and a copy of the probabilities.
 

@@ -38,7 +38,9 @@ def measure(name: str, images: int) -> list[Measured]:
     fits = 5 * (1 + len(ShrunkMATTA().strengths)) + 1
     return [
         Measured(what, OURS, {"seconds": seconds(lambda: ShrunkMATTA().fit(predictions, labels)), "fits": fits}),
-        Measured(what, "M-ATTA, the paper's recipe", {"seconds": seconds(lambda: MATTA.paper().fit(predictions, labels))}, "limit"),
+        Measured(
+            what, "M-ATTA, the paper's recipe", {"seconds": seconds(lambda: MATTA.paper().fit(predictions, labels))}, "limit"
+        ),
     ]
 
 
