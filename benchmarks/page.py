@@ -119,7 +119,7 @@ def summary(parts: Parts) -> str:
         ahead = sum(value < 1 / LEVEL for *_, value in held)
         level = len(held) - ahead - len(behind)
         lines.append(
-            f"Of {len(held)} costs that a peer has too (time and memory, each method at each size, against the best peer at it), "
+            f"Of {len(held)} costs that a peer has too (time and memory, each method at each size, against the best peer), "
             f"atta is ahead in {ahead}, level in {level} (within {LEVEL:.2f}) and behind in {len(behind)}."
         )
     if behind:

@@ -55,7 +55,7 @@ def make(folder: Path, run: Run = _run) -> dict[str, str]:
     # A site, not a path: packages that are installed for development have .pth files of their own.
     Path(there, "base.pth").write_text(f"import site; site.addsitedir({here!r})\n", encoding="utf-8")
     # No peer may bring another version of what is here: it would be measured beside something else than we are.
-    ours = (one for one in metadata.distributions() if one.name != "atta")
+    ours = (one for one in metadata.distributions() if one.name not in ("atta", "pip", "setuptools"))
     held = folder / "constraints.txt"
     held.write_text("".join(sorted(f"{one.name}=={one.version}\n" for one in ours)), encoding="utf-8")
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(held.resolve())]

@@ -174,11 +174,12 @@ class Histogram(_MapMethod):
         pairs, floor = _pairs(predictions, labels, pooled=self.pooled)
         # In the dtype that is kept: a softmax of exactly 1/5 must fall into the same bin here and later.
         edges = even_edges(self.bins).to(predictions.logits)
-        tables = []
-        for probs, hits in pairs:
-            index, none = bin_index(probs, edges), hits.new_zeros(self.bins)
-            tables.append([none.scatter_add(0, index, torch.ones_like(hits)), none.scatter_add(0, index, hits)])
-        counts, rights = (torch.stack(own) for own in zip(*tables, strict=True))
+        shape = (1 if self.pooled else predictions.classes, self.bins)
+        counts, rights = torch.zeros(2, *shape, dtype=torch.float64, device=edges.device)
+        for i, (probs, hits) in enumerate(pairs):
+            index = bin_index(probs, edges)
+            counts[i].scatter_add_(0, index, torch.ones_like(hits))
+            rights[i].scatter_add_(0, index, hits)
         midpoints = (edges[1:] + edges[:-1]).double() / 2
         values = torch.where(counts > 0, rights / counts.clamp(min=1), midpoints)
         return Steps(edges, values, floor, normalize=self.normalize)
