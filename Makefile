@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 OTHERS := $(VENV)/.frameworks
 PAGES  := $(VENV)/.docs
+PEERS  := .venv-peers
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: setup demo reproduce test check bench attack docs site notebooks dist picture clean
@@ -39,8 +40,12 @@ check: $(STAMP)  ## lint, types, and which way imports point
 test: check $(OTHERS)  ## lint, types and every test
 	$(BIN)/pytest
 
-bench: $(STAMP)  ## speed and memory against peers, as ratios measured in one run
-	$(BIN)/python -m benchmarks
+$(PEERS)/.installed: $(STAMP) benchmarks/peers.txt benchmarks/peers.py
+	$(BIN)/python -m benchmarks.peers $(PEERS)
+	@touch $@
+
+bench: $(PEERS)/.installed  ## time, memory and quality beside the peers; writes docs/speed.md
+	$(PEERS)/bin/python -m benchmarks
 
 attack: $(STAMP)  ## try to break what is promised, for some minutes; docs/reliability.md says what came of it
 	$(BIN)/python -m benchmarks.attack --page docs/reliability.md
@@ -66,4 +71,4 @@ picture: demo  ## the picture of the report in the README; needs a Chromium
 	$(BIN)/python docs/screenshot.py atta-demo/report.html docs/report.png
 
 clean:
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(PEERS) build dist site .pytest_cache .mypy_cache .ruff_cache

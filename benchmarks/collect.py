@@ -1,28 +1,27 @@
-"""What collecting costs beside the network itself: one table of ratios, measured in one run.
+"""What collecting costs beside the network itself.
 
     python -m benchmarks.collect                        on the CPU, some minutes
     python -m benchmarks.collect --device cuda          larger batches, bfloat16 too
-    python -m benchmarks.collect --quick                fewer images, in seconds
+    python -m benchmarks.collect --quick                few images
 
 Each way is run in turns, and medians are compared, so that a machine that slows down slows all of them. `bare` is the
 network on tensors that are ready, as often as `collect` runs it. ttach, where it is installed, runs as many views: a
 flip and eight brightnesses, the same for every image, averaged as it does.
 """
 
-import argparse
-import statistics
-import time
-from collections.abc import Callable, Iterable
-from itertools import chain
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 import atta
 from atta.networks.resnet import resnet50
+from benchmarks.measured import OURS, Asked, Measured, Steps, alone, interleaved, seconds
 
 POLICY = "flip + 5 crop + 5 brightness + 4 contrast"
 PASSES = 16
+BARE = "the bare network"
 
 
 class Block(nn.Module):
@@ -88,70 +87,46 @@ def with_ttach(wrapper: nn.Module, images: Tensor, size: int, device: torch.devi
         answer.cpu()
 
 
-def interleaved(ways: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each, run in turns; the median passes by the first turn, in which things warm up."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(repeats):
-        for name, work in ways.items():
-            begun = time.perf_counter()
-            work()
-            times[name].append(time.perf_counter() - begun)
-    return {name: statistics.median(seconds) for name, seconds in times.items()}
-
-
-def compare(name: str, device: torch.device, size: int, target: float, fast: bool, repeats: int) -> list[str]:
+def measure(name: str, device: torch.device, size: int, target: float, fast: bool, repeats: int) -> list[Measured]:
     """Run a network over as many batches of `size` as the bare network takes about `target` seconds for."""
     torch.manual_seed(0)
     layout = torch.channels_last if fast else torch.contiguous_format
     model = NETWORKS[name]().eval().to(device, memory_format=layout)
     first = [pixels(size, 32).to(device).float().div(255).contiguous(memory_format=layout)]
     bare(model, first, device, fast)  # warm up
-    begun = time.perf_counter()
-    bare(model, first, device, fast)
-    n = size * max(1, min(64, round(target / (time.perf_counter() - begun))))
+    n = size * max(1, min(64, round(target / seconds(lambda: bare(model, first, device, fast)))))
     images = pixels(n, 32)
     ready = [part.to(device).float().div(255).contiguous(memory_format=layout) for part in torch.split(images, size)]
     settings = {"policy": POLICY, "batch_size": size, "autocast": fast, "channels_last": fast, "progress": False}
     ways: dict[str, Callable[[], object]] = {
-        "bare": lambda: bare(model, ready, device, fast),
-        "collect": lambda: atta.collect(model, images, **settings),
+        BARE: lambda: bare(model, ready, device, fast),
+        OURS: lambda: atta.collect(model, images, **settings),
     }
     wrapper = ttach_wrapper(model)
     if wrapper is not None:
         ways["ttach"] = lambda: with_ttach(wrapper, images, size, device, fast)
-    seconds = interleaved(ways, repeats)
-    against = f"{seconds['ttach'] / seconds['collect']:.2f}" if "ttach" in seconds else "not installed"
-    return [
-        f"{name}, {device.type}{', bf16' if fast else ''}",
-        f"{n} x {PASSES}",
-        str(size),
-        f"{n * PASSES / seconds['collect']:,.0f}",
-        f"{n * PASSES / seconds['bare']:,.0f}",
-        f"{seconds['bare'] / seconds['collect']:.3f}",
-        against,
-    ]
+    times = interleaved(ways, repeats)
+    what = f"{name}{', bf16' if fast else ''}"
+    about = {"images": n, "passes": PASSES, "batch": size}
+    rows = [Measured(what, OURS, {"seconds": times[OURS], **about})]
+    rows.append(
+        Measured(what, "ttach", {"seconds": times["ttach"]} if wrapper else {}, "peer", "" if wrapper else "not installed")
+    )
+    return [*rows, Measured(what, BARE, {"seconds": times[BARE]}, "limit")]
 
 
-def table(header: list[str], rows: Iterable[list[str]]) -> None:
-    """Print each row as soon as it is measured."""
-    widths = [max(len(header[0]), 31), *(len(name) for name in header[1:])]
-    for row in chain([header, ["-" * width for width in widths]], rows):
-        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |", flush=True)
-    print()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--quick", action="store_true", help="a quarter of the images")
-    asked = parser.parse_args()
+def steps(asked: Asked) -> Steps:
+    """Each network, in float32 and bfloat16."""
     device = torch.device(asked.device)
     gpu = device.type == "cuda"
     sizes = {"ResNet-20": 4096, "ResNet-50": 4096, "ResNet-50, 3x3 stem": 1024} if gpu else {"ResNet-20": 32, "ResNet-50": 32}
-    target, repeats = (2.0 if gpu else 4.0) / (4 if asked.quick else 1), 5
-    rows = (compare(name, device, size, target, fast, repeats) for fast in (False, True) for name, size in sizes.items())
-    table(["network", "images x passes", "batch", "collect /s", "bare /s", "collect : bare", "collect : ttach"], rows)
+    target = 2.0 / (100 if asked.quick else 1)
+    return {
+        f"{name}{', bf16' if fast else ''}": partial(measure, name, device, size, target, fast, asked.few(5, 2))
+        for fast in (False, True)
+        for name, size in sizes.items()
+    }
 
 
 if __name__ == "__main__":
-    main()
+    alone(steps, __doc__)

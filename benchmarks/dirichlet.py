@@ -1,33 +1,29 @@
 """Dirichlet calibration with its search for λ and μ, on one core: 1000 images of 100 classes, and 5000 of 1000.
 
-python -m benchmarks.dirichlet
+What the peers do of it, one fit with λ and μ given, is in `benchmarks.baselines`.
+
+    python -m benchmarks.dirichlet [--quick]
 """
 
-import time
-
-import torch
+from functools import partial
 
 from atta import Dirichlet, Predictions
+from benchmarks.measured import OURS, Asked, Measured, Steps, alone, seconds, sized, too_sure
 
 
-def seconds(images: int, classes: int) -> float:
-    """Time one fit to logits that are too sure of themselves."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(classes, (images,), generator=generator)
-    logits = torch.randn(images, classes, generator=generator) * 2
-    logits[torch.arange(images), labels] += 6
-    start = time.perf_counter()
-    Dirichlet().fit(Predictions(1.7 * logits), labels)
-    return time.perf_counter() - start
+def measure(images: int, classes: int) -> list[Measured]:
+    """Time one search."""
+    logits, labels = too_sure(images, classes)
+    fits = 5 * len(Dirichlet().pairs(classes)) + 1
+    taken = seconds(lambda: Dirichlet().fit(Predictions(logits), labels))
+    return [Measured(f"Dirichlet with its search, {sized(images, classes)}", OURS, {"seconds": taken, "fits": fits})]
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    for images, classes, asked in ((1000, 100, "under 5 s"), (5000, 1000, "minutes")):
-        fits = 5 * len(Dirichlet().pairs(classes)) + 1
-        taken = seconds(images, classes)
-        print(f"{images} images, {classes} classes, 1 thread: {taken:.1f} s for {fits} fits (asked: {asked})")
+def steps(asked: Asked) -> Steps:
+    """Two sizes."""
+    sizes = ((100, 5),) if asked.quick else ((1000, 100), (5000, 1000))
+    return {sized(*size): partial(measure, *size) for size in sizes}
 
 
 if __name__ == "__main__":
-    main()
+    alone(steps, __doc__)

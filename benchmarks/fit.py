@@ -8,14 +8,17 @@ lowers the share by 0.01 until the class is kept, and one backward pass follows 
 
 import statistics
 import time
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from atta import MATTA, VATTA, Predictions
 from atta.calibrators.base import base_probs
+from benchmarks.measured import OURS, Asked, Measured, Steps, alone, seconds
 
 IMAGES, CLASSES, KINDS, BATCH, STEPS = 1000, 10, 4, 500, 1000
+LOOP = "the paper's loop"
 
 
 def data(seed: int = 0) -> tuple[Predictions, Tensor]:
@@ -45,7 +48,7 @@ def loop_step_seconds(predictions: Predictions, labels: Tensor, steps: int) -> f
     weights = torch.full((KINDS, CLASSES), 1 / CLASSES, requires_grad=True)
     limit = torch.ones((), requires_grad=True)
     optimizer = torch.optim.Adam([weights, limit], lr=1e-3, weight_decay=1e-5)
-    seconds = []
+    times = []
     for step in range(steps):
         rows = torch.arange(BATCH) + BATCH * (step % (IMAGES // BATCH))
         start = time.perf_counter()
@@ -55,32 +58,40 @@ def loop_step_seconds(predictions: Predictions, labels: Tensor, steps: int) -> f
         loss.backward()
         optimizer.step()
         limit.data.clamp_(0, 1)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
 
 
-def fit_seconds(method: MATTA | VATTA, predictions: Predictions, labels: Tensor, repeats: int) -> float:
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        method.fit(predictions, labels)
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds)
-
-
-def main() -> None:
-    torch.set_num_threads(1)
+def step(steps: int, repeats: int) -> list[Measured]:
+    """One Adam step of M-ATTA, on a batch."""
     predictions, labels = data()
-    fit_seconds(VATTA(), predictions, labels, 1)  # warm up
-    loop = loop_step_seconds(predictions, labels, steps=12)
-    ours = fit_seconds(MATTA(epochs=100), predictions, labels, 3) / (100 * IMAGES // BATCH)
-    default = fit_seconds(VATTA(), predictions, labels, 5)
-    print(f"{IMAGES} images, {CLASSES} classes, {KINDS} kinds of view, one thread each\n")
-    print("| | times faster than the per-sample loop | asked |")
-    print("|---|---|---|")
-    print(f"| one Adam step of M-ATTA (batch of {BATCH}) | {loop / ours:.0f} | ≥ 150 |")
-    print(f"| V-ATTA by default, against the paper's {STEPS} steps | {loop * STEPS / default:.0f} | ≥ 500 |")
+    MATTA(epochs=2).fit(predictions, labels)  # warm up
+    epochs = 100
+    ours = statistics.median(seconds(lambda: MATTA(epochs=epochs).fit(predictions, labels)) for _ in range(repeats))
+    what = f"one Adam step of M-ATTA, batch of {BATCH}"
+    return [
+        Measured(what, OURS, {"seconds": ours / (epochs * IMAGES // BATCH)}),
+        Measured(what, LOOP, {"seconds": loop_step_seconds(predictions, labels, steps)}, "peer"),
+    ]
+
+
+def default(steps: int, repeats: int) -> list[Measured]:
+    """V-ATTA as it is, against all steps of the paper's."""
+    predictions, labels = data()
+    VATTA().fit(predictions, labels)  # warm up
+    ours = statistics.median(seconds(lambda: VATTA().fit(predictions, labels)) for _ in range(repeats))
+    what = f"V-ATTA by default; the loop, {STEPS} steps"
+    return [
+        Measured(what, OURS, {"seconds": ours}),
+        Measured(what, LOOP, {"seconds": STEPS * loop_step_seconds(predictions, labels, steps)}, "peer"),
+    ]
+
+
+def steps(asked: Asked) -> Steps:
+    """Both, with as many steps of the loop as tell its time."""
+    few = asked.few(12, 2), asked.few(5, 1)
+    return {"step": partial(step, *few), "default": partial(default, *few)}
 
 
 if __name__ == "__main__":
-    main()
+    alone(steps, __doc__)

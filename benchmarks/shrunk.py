@@ -2,15 +2,16 @@
 
 Classes that are alike end the search early; where each kind of view knows about some of the classes alone it goes further down.
 
-    python -m benchmarks.shrunk
+    python -m benchmarks.shrunk [--quick]
 """
 
-import time
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from atta import MATTA, Method, Predictions, ShrunkMATTA
+from atta import MATTA, Predictions, ShrunkMATTA
+from benchmarks.measured import OURS, Asked, Measured, Steps, alone, seconds, sized
 
 IMAGES, CLASSES, KINDS = 1000, 100, 4
 
@@ -28,23 +29,25 @@ def data(*, differing: bool) -> tuple[Predictions, Tensor]:
     return Predictions(1.7 * (clean + torch.randn(IMAGES, CLASSES, generator=generator)), views), labels
 
 
-def seconds(method: Method, predictions: Predictions, labels: Tensor) -> float:
-    start = time.perf_counter()
-    method.fit(predictions, labels)
-    return time.perf_counter() - start
-
-
-def main() -> None:
-    seconds(ShrunkMATTA(strengths=[1.0]), *data(differing=False))  # warm up
-    print(f"{IMAGES} images, {CLASSES} classes, {KINDS} kinds of view, {torch.get_num_threads()} threads\n")
-    print("| classes | fits tried at most | times one M-ATTA by the paper's recipe | asked |")
-    print("|---|---|---|---|")
+def measure(name: str, images: int) -> list[Measured]:
+    """Time the search, and the paper's recipe, which has none, as what it is held against."""
+    predictions, labels = data(differing=name == "differing")
+    predictions, labels = predictions[:images], labels[:images]
+    ShrunkMATTA(strengths=[1.0]).fit(predictions[:100], labels[:100])  # warm up
+    what = f"shrunk M-ATTA, {sized(images, CLASSES)} × {KINDS} kinds, classes {name}"
     fits = 5 * (1 + len(ShrunkMATTA().strengths)) + 1
-    for name, differing in (("alike", False), ("differing", True)):
-        paper = seconds(MATTA.paper(), *data(differing=differing))
-        ours = seconds(ShrunkMATTA(), *data(differing=differing))
-        print(f"| {name} | {fits} | {ours / paper:.2f} ({ours:.1f} s) | under 5 s |")
+    return [
+        Measured(what, OURS, {"seconds": seconds(lambda: ShrunkMATTA().fit(predictions, labels)), "fits": fits}),
+        Measured(
+            what, "M-ATTA, the paper's recipe", {"seconds": seconds(lambda: MATTA.paper().fit(predictions, labels))}, "limit"
+        ),
+    ]
+
+
+def steps(asked: Asked) -> Steps:
+    """Where the search ends early, and where it does not."""
+    return {name: partial(measure, name, asked.few(IMAGES, 200)) for name in ("alike", "differing")}
 
 
 if __name__ == "__main__":
-    main()
+    alone(steps, __doc__)

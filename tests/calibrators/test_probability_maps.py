@@ -15,6 +15,7 @@ from atta.calibrators import (
     Isotonic,
 )
 from atta.calibrators.probability_maps import carry_class
+from atta.metrics.binning import bin_index
 from scenarios import toy
 
 seeds = st.integers(0, 2**32 - 1)
@@ -86,6 +87,19 @@ def test_a_probability_on_an_edge_is_looked_up_in_the_bin_it_was_counted_in(dtyp
     predictions = Predictions(torch.zeros(k, k, dtype=dtype))
     probs = Histogram(normalize=False).fit(predictions, list(range(k)))(predictions)
     torch.testing.assert_close(probs, torch.full((k, k), 1 / k, dtype=dtype))
+
+
+def test_a_map_a_class_is_fitted_class_by_class_and_never_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, labels = torch.randn(60, 5, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 5
+    sizes: list[int] = []
+
+    def counted(values: Tensor, edges: Tensor) -> Tensor:
+        sizes.append(values.numel())
+        return bin_index(values, edges)
+
+    monkeypatch.setattr("atta.calibrators.probability_maps.bin_index", counted)
+    Histogram(pooled=False).fit(Predictions(logits), labels)
+    assert sizes == [60] * 5
 
 
 def test_a_raw_histogram_changes_classes_and_ours_does_not():

@@ -10,7 +10,7 @@ as they are, as the paper does.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -136,8 +136,8 @@ class Isotonic(_MapMethod):
 
     def learn(self, predictions: Predictions, labels: Labels) -> Polyline:
         """Pool adjacent violators, over all classes at once or class by class."""
-        probs, hits, floor = _pairs(predictions, labels, pooled=self.pooled)
-        knots, values = zip(*(_isotonic_knots(p, h) for p, h in zip(probs, hits, strict=True)), strict=True)
+        pairs, floor = _pairs(predictions, labels, pooled=self.pooled)
+        knots, values = zip(*(_isotonic_knots(probs, hits) for probs, hits in pairs), strict=True)
         longest = max(len(x) for x in knots)
         padded = [
             np.stack([np.pad(line, (0, longest - len(line)), mode="edge") for line in lines]) for lines in (knots, values)
@@ -171,22 +171,25 @@ class Histogram(_MapMethod):
 
     def learn(self, predictions: Predictions, labels: Labels) -> Steps:
         """Count hits by bin; a bin that no validation probability falls into keeps its midpoint."""
-        probs, hits, floor = _pairs(predictions, labels, pooled=self.pooled)
+        pairs, floor = _pairs(predictions, labels, pooled=self.pooled)
         # In the dtype that is kept: a softmax of exactly 1/5 must fall into the same bin here and later.
         edges = even_edges(self.bins).to(predictions.logits)
-        index = bin_index(probs, edges)
-        shape = (probs.shape[0], self.bins)
-        counts = torch.zeros(shape, dtype=torch.float64, device=probs.device).scatter_add_(1, index, torch.ones_like(hits))
-        rights = torch.zeros_like(counts).scatter_add_(1, index, hits)
+        shape = (1 if self.pooled else predictions.classes, self.bins)
+        counts, rights = torch.zeros(2, *shape, dtype=torch.float64, device=edges.device)
+        for i, (probs, hits) in enumerate(pairs):
+            index = bin_index(probs, edges)
+            counts[i].scatter_add_(0, index, torch.ones_like(hits))
+            rights[i].scatter_add_(0, index, hits)
         midpoints = (edges[1:] + edges[:-1]).double() / 2
         values = torch.where(counts > 0, rights / counts.clamp(min=1), midpoints)
         return Steps(edges, values, floor, normalize=self.normalize)
 
 
-def _pairs(predictions: Predictions, labels: Labels, *, pooled: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return probabilities and hits, a row a map, and the smallest frequency that many pairs can show."""
+def _pairs(predictions: Predictions, labels: Labels, *, pooled: bool) -> tuple[Iterator[tuple[Tensor, Tensor]], Tensor]:
+    """Return probabilities and hits, map by map as they are asked for, and the smallest frequency that many pairs can show."""
     probs = base_probs(predictions.logits)
+    floor = torch.tensor(1.0 / probs.numel(), dtype=torch.float64, device=probs.device)
+    if not pooled:
+        return ((column.double(), (labels == k).double()) for k, column in enumerate(probs.T)), floor
     hits = torch.zeros_like(probs, dtype=torch.float64).scatter_(1, labels.unsqueeze(1), 1.0)
-    rows = (1, -1) if pooled else (probs.shape[1], -1)
-    probs, hits = probs.double().T.reshape(rows), hits.T.reshape(rows)
-    return probs, hits, torch.tensor(1.0 / probs.numel(), dtype=torch.float64, device=probs.device)
+    return iter([(probs.double().T.reshape(-1), hits.T.reshape(-1))]), floor
