@@ -24,8 +24,8 @@ from atta.experiments.provenance import machine
 from benchmarks import peers
 from benchmarks.measured import Asked, Part, Steps, measured
 
-NAMES = ("baselines", "scores", "fit", "predict", "dirichlet", "shrunk", "collect", "deploy", "growth", "quality")
-ON_GPU = ("collect", "deploy", "predict")
+NAMES = ("baselines", "scores", "fit", "predict", "dirichlet", "shrunk", "collect", "scale", "deploy", "growth", "quality")
+ON_GPU = ("collect", "scale", "deploy", "predict")
 """Those that need no peers and that a GPU changes."""
 
 

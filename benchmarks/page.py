@@ -295,6 +295,18 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
             parts, "collect", lambda part: contest_table(part, ["seconds"], {"images × passes a second": per_second})
         ),
     ),
+    "Recording photographs": (
+        "`python -m benchmarks.scale`: JPEG files of 500 x 375 pixels into a folder of shards, 4 passes each through a "
+        "ResNet-50 at 224 x 224 pixels with 1000 classes, beside the bare network and beside reading and decoding the files in as many "
+        "threads; [scale.md](scale.md) works out what larger sets cost.",
+        lambda parts: on_each(
+            parts,
+            "scale",
+            lambda part: contest_table(
+                part, ["seconds"], {"images × passes a second": per_second, "threads that decode": number("threads", ".0f")}
+            ),
+        ),
+    ),
     "Fit and predict, method by method": (
         "`python -m benchmarks.baselines`: each in a process of its own, on one thread, with what it takes (logits or "
         "probabilities) ready. Memory is what is held at the peak beyond the data. NLL is that of the images fitted on; "
@@ -339,8 +351,8 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
     "A deployed classifier": (
         "`python -m benchmarks.deploy`: the whole answer of a `CalibratedClassifier` (bytes to pixels, views, network, "
         "calibrator, checks) over the bare network on tensors that are ready, in as many passes of the same size, at 32 x "
-        "32 pixels. On a GPU, views and calibrator are some hundred small kernels whatever the batch, and a small batch is "
-        "over before they have all been started.",
+        "32 pixels. What is left beyond the network at small batches on a GPU is the time it takes to start some forty small "
+        "kernels, whatever the batch.",
         lambda parts: on_each(
             parts,
             "deploy",
