@@ -297,8 +297,8 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
     ),
     "Recording photographs": (
         "`python -m benchmarks.scale`: JPEG files of 500 x 375 pixels into a folder of shards, 4 passes each through a "
-        "ResNet-50 at 224 x 224 pixels with 1000 classes, beside the bare network and beside reading and decoding the files in as many "
-        "threads; [scale.md](scale.md) works out what larger sets cost.",
+        "ResNet-50 at 224 x 224 pixels with 1000 classes, beside the bare network and "
+        "beside reading and decoding the files in as many threads; [scale.md](scale.md) works out what larger sets cost.",
         lambda parts: on_each(
             parts,
             "scale",

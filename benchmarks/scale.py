@@ -60,17 +60,10 @@ def measure(device: torch.device, count: int, size: int, repeats: int) -> list[M
 
     with photographs(count) as folder, tempfile.TemporaryDirectory() as records:
         turns = iter(range(repeats))
-        how = {
-            "batch_size": size,
-            "autocast": gpu,
-            "channels_last": gpu,
-            "workers": threads,
-            "progress": False,
-            "checks": False,
-        }
+        how = {"batch_size": size, "autocast": gpu, "channels_last": gpu, "workers": threads, **QUIET}
 
         def record() -> None:
-            atta.collect(model, folder, policy=POLICY, preprocess=WHOLE, output=Path(records, str(next(turns))), **how, **QUIET)
+            atta.collect(model, folder, policy=POLICY, preprocess=WHOLE, output=Path(records, str(next(turns))), **how)
 
         def decode() -> None:
             source = as_source(folder, preprocess=WHOLE)
@@ -90,7 +83,7 @@ def measure(device: torch.device, count: int, size: int, repeats: int) -> list[M
 def steps(asked: Asked) -> Steps:
     """One network; as many photographs as take some seconds."""
     device = torch.device(asked.device)
-    count, size = (asked.few(8192, 64), asked.few(512, 32)) if device.type == "cuda" else (asked.few(32, 4), asked.few(16, 2))
+    count, size = (asked.few(4096, 64), asked.few(512, 32)) if device.type == "cuda" else (asked.few(32, 4), asked.few(16, 2))
     return {"photographs": partial(measure, device, count, size, asked.few(3, 1))}
 
 
