@@ -1,5 +1,6 @@
-"""Write what can be generated: cli.md from the commands' own help, tables of README and which-method.md from other pages."""
+"""Write what can be generated: cli.md from the commands' own help, tables of other pages from pages and measurements."""
 
+import json
 import re
 from pathlib import Path
 
@@ -19,6 +20,12 @@ README = {
     "selective, 3 nudges": "ours, nudges where unsure",
     "hedged-c-atta, flip": "ours, hedged, flip",
 }
+COSTS = (
+    ("ImageNet's validation set, 50,000 images, 3 views", 50_000, 3),
+    ("the same, 16 views", 50_000, 16),
+    ("ImageNet's training set, 1.28 million, 3 views", 1_281_167, 3),
+    ("a billion images, 3 views", 10**9, 3),
+)
 SHIFT = ("v-atta, 17 passes", "c-atta", "hedged-c-atta", "hedged-temperature", "adapted, 500")
 
 
@@ -37,6 +44,42 @@ def which_method_page() -> str:
 def readme() -> str:
     """Return the README with its table made anew."""
     return _filled("../README.md", {"results.md": _in_and_out()})
+
+
+def scale_page() -> str:
+    """Return the page with what large sets cost, worked out from the rates that benchmarks.scale measured."""
+    return _filled("scale.md", {"speed/scale-cuda.json": _costs("scale-cuda")})
+
+
+def _costs(name: str) -> str:
+    """What sets of photographs take: passes, disk, and time at the rates measured, beside what the network alone would take."""
+    rows = {row["who"]: row["numbers"] for row in json.loads((DOCS / "speed" / f"{name}.json").read_text())["rows"]}
+    ours, bare, decoding = rows["atta"], rows["the bare network"]["seconds"], rows["reading and decoding"]["seconds"]
+    passes, over = ours["images"] * ours["passes"], ours["seconds"] / max(bare, decoding)
+    cells = []
+    for said, images, views in COSTS:
+        count = images * (1 + views)
+        # Files are decoded once, however many views are made of each.
+        alone, read = count * bare / passes, images * decoding / ours["images"]
+        cells.append([said, f"{count:,}", _size(count * 1000 * 4), _time(over * max(alone, read)), _time(alone)])
+    header = ["record, 1000 classes", "passes", "on disk", "time, from files", "the network alone"]
+    said = (
+        f"Measured: {passes / ours['seconds']:,.0f} passes a second from files to shards, {passes / bare:,.0f} by the bare "
+        f"network, {ours['images'] / decoding:,.0f} files decoded a second; the whole took {over:.2f} times the longer."
+    )
+    return f"\n{said}\n{_table(header, cells)}"
+
+
+def _size(count: float) -> str:
+    unit, length = next((unit, length) for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)) if count >= length)
+    return f"{count / length:.3g} {unit}"
+
+
+def _time(seconds: float) -> str:
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _filled(name: str, tables: dict[str, str]) -> str:
@@ -105,7 +148,7 @@ def _table(header: list[str], rows: list[list[str]]) -> str:
     return "\n" + "".join("| " + " | ".join(row) + " |\n" for row in (header, ["---"] * len(header), *rows)) + "\n"
 
 
-PAGES = {"cli.md": cli_page, "which-method.md": which_method_page, "../README.md": readme}
+PAGES = {"cli.md": cli_page, "which-method.md": which_method_page, "../README.md": readme, "scale.md": scale_page}
 
 
 if __name__ == "__main__":

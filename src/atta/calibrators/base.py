@@ -38,6 +38,7 @@ Kinds: TypeAlias = Sequence[str] | None
 Sets: TypeAlias = Sequence[tuple[Predictions, Int[Tensor, "_"]]]  # of any sizes
 SEEN = 100  # images that tell whether all are of probabilities
 CHUNK = 1 << 19  # logits worked on at a time: few enough for the caches, enough to be worth a call
+ON_GPU = 1 << 24  # the same where what counts is how often kernels are started
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,7 +250,8 @@ class Calibrator(nn.Module, ABC):
         state = next(self.buffers(), None)
         device = used.device if state is None else state.device
         dtype = _computing_dtype(used)
-        return (part.to(device=device, dtype=dtype) for part in used.chunks(max(1, CHUNK // self.classes)))
+        most = CHUNK if device.type == "cpu" else ON_GPU
+        return (part.to(device=device, dtype=dtype) for part in used.chunks(max(1, most // self.classes)))
 
     @property
     def gated(self) -> bool:
