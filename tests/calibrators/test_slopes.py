@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from atta.calibrators.fitting import nll
-from atta.calibrators.slopes import nll_slopes, softmax, total
+from atta.calibrators.slopes import Room, Slopes, softmax, total
 from atta.functional import blend, fuse, largest_share
 
 seeds = st.integers(0, 2**32 - 1)
@@ -57,7 +57,7 @@ def by_autograd(data, parameters, rows, *, step, space, prior) -> dict[str, Tens
 def test_the_slopes_are_those_of_autograd_on_the_method(seed, fits, m, k, wide, space, step, prior):
     data, parameters = problem(seed, fits, 40, m, k, wide=wide)
     rows = torch.randperm(40, generator=torch.Generator().manual_seed(seed))[:25]
-    ours = nll_slopes(*data, step=step, space=space, prior=prior)(parameters, rows)
+    ours = Slopes(*data, step=step, space=space, prior=prior)(parameters, rows)
     expected = by_autograd(data, parameters, rows, step=step, space=space, prior=prior)
     for name, slope in expected.items():
         torch.testing.assert_close(ours[name], slope, rtol=1e-9, atol=1e-9)
@@ -68,7 +68,7 @@ def test_a_limit_of_zero_leaves_zero_in_closed_form_and_stays_there_on_the_grid(
     data, parameters = problem(0, 1, 40, 3, 4)
     parameters["limit"] = torch.zeros(1, dtype=torch.float64)
     rows = torch.arange(40)
-    ours = nll_slopes(*data, step=step)(parameters, rows)
+    ours = Slopes(*data, step=step)(parameters, rows)
     expected = by_autograd(data, parameters, rows, step=step, space="logits", prior=0.0)
     assert (ours["limit"] != 0).item() == (step is None)
     torch.testing.assert_close(ours["limit"], expected["limit"])
@@ -82,7 +82,7 @@ def test_ties_and_extremes_leave_finite_slopes(seed, scale, wide, space, step, d
     base = torch.cat([base[:, :10], base[:, 10:].mul(8).round().clamp(max=1)], dim=1)  # ones and zeros, and ties of them
     views = (scale * views.sign()).to(dtype)
     parameters = {name: value.to(dtype) for name, value in parameters.items()}
-    found = nll_slopes(base.to(dtype), views, labels, step=step, space=space)(parameters, torch.arange(20))
+    found = Slopes(base.to(dtype), views, labels, step=step, space=space)(parameters, torch.arange(20))
     assert all(torch.isfinite(slope).all() for slope in found.values())
 
 
@@ -104,9 +104,9 @@ def test_the_bits_of_a_fit_do_not_depend_on_the_fits_beside_it(seed, fits, i, n,
     (base, views, labels), parameters = problem(seed, fits, n, m, k, wide=wide, scale=2.0, dtype=dtype)
     views = views.round() if tied else views
     rows, i = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[: (n + 1) // 2], i % fits
-    together = nll_slopes(base, views, labels, step=step, space=space)(parameters, rows)
+    together = Slopes(base, views, labels, step=step, space=space)(parameters, rows)
     one = slice(i, i + 1)
-    alone = nll_slopes(base[one].clone(), views[one].clone(), labels[one].clone(), step=step, space=space)(
+    alone = Slopes(base[one].clone(), views[one].clone(), labels[one].clone(), step=step, space=space)(
         {name: value[one].clone() for name, value in parameters.items()}, rows
     )
     assert all(torch.equal(together[name][one], alone[name]) for name in alone)
@@ -119,7 +119,7 @@ def test_the_bits_do_not_depend_on_how_numbers_lie_in_memory(step, space, monkey
     rows, found = torch.randperm(70)[:50], []
     for many in (2, 100):
         monkeypatch.setattr("atta.calibrators.slopes.MANY", many)
-        found.append(nll_slopes(*data, step=step, space=space)(parameters, rows))
+        found.append(Slopes(*data, step=step, space=space)(parameters, rows))
     assert all(torch.equal(found[0][name], found[1][name]) for name in parameters)
 
 
@@ -131,7 +131,7 @@ def test_the_bits_do_not_depend_on_the_threads(step, dtype):
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(nll_slopes(*data, step=step)(parameters, rows))
+            found.append(Slopes(*data, step=step)(parameters, rows))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(found[0][name], other[name]) for other in found[1:] for name in other)
@@ -148,8 +148,19 @@ def test_the_total_is_the_sum(seed, length, dim):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_the_softmax_is_torchs_but_for_what_is_next_to_nothing(dtype):
-    logits = torch.randn(3, 10, 50, generator=torch.Generator().manual_seed(0), dtype=dtype) * torch.tensor(
+    logits = torch.randn(3, 1, 10, 50, generator=torch.Generator().manual_seed(0), dtype=dtype) * torch.tensor(
         [1.0, 30.0, 1e4], dtype=dtype
-    ).reshape(3, 1, 1)
-    torch.testing.assert_close(softmax(logits), logits.softmax(dim=1), rtol=1e-5, atol=1e-30)
-    assert (softmax(logits) > 0).all()
+    ).reshape(3, 1, 1, 1)
+    found = softmax(logits, Room(logits, one=True), wide=True)
+    torch.testing.assert_close(found, logits.softmax(dim=2), rtol=1e-5, atol=1e-30)
+    assert (found > 0).all()
+
+
+def test_a_fit_whose_logits_are_far_apart_leaves_the_bits_of_those_beside_it():
+    """It makes the others clamp what they need not."""
+    (base, views, labels), parameters = problem(0, 2, 40, 3, 5, dtype=torch.float32)
+    rows, first = torch.arange(40), {name: value[:1] for name, value in parameters.items()}
+    alone = Slopes(base[:1], views[:1], labels[:1], step=0.01)(first, rows)
+    views[1] *= 1e3
+    beside = Slopes(base, views, labels, step=0.01)(parameters, rows)
+    assert all(torch.equal(beside[name][:1], alone[name]) for name in alone)

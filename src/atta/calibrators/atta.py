@@ -17,7 +17,7 @@ from torch import Tensor
 from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, base_probs
 from atta.calibrators.fitting import descend, few, minimize, prepared, some
 from atta.calibrators.scaling import scaled
-from atta.calibrators.slopes import nll_slopes
+from atta.calibrators.slopes import Slopes
 from atta.functional import NEAR, Space, blend, fuse, guarded_blend, largest_share, leader, mix, weighted_sum
 from atta.predictions import Predictions, mean_views, repeat_mean
 from atta.settings import Count, Seed, Step
@@ -29,7 +29,7 @@ LIMIT = {"limit": (0.0, 1.0)}
 # Weights add up to one over the temperature: beyond RUNAWAY they are fitted again, as if drawn with deviation PRIOR.
 RUNAWAY, PRIOR = 10.0, 3.0
 CLEAR = 1e-9  # relative: what no rounding of float64 makes up for
-TOGETHER = 1 << 20  # logits of views in the batches of the fits that Adam takes together: few enough for the caches
+TOGETHER = 3 << 18  # logits of views in the batches of the fits that Adam takes together: few enough for the caches
 Fit: TypeAlias = tuple[Predictions, Int[Tensor, "_"], tuple[str, ...]]  # with the kinds of view to use
 
 
@@ -138,8 +138,9 @@ class _Atta(ViewMethod):
         learned: dict[int, ViewBlend] = {}
         for (shape, count, *_), members in alike.items():
             together = max(1, TOGETHER // (min(self.batch, shape[0]) * count * shape[1]))
-            for start in range(0, len(members), together):
-                chunk = members[start : start + together]
+            even = -(-len(members) // -(-len(members) // together))
+            for start in range(0, len(members), even):
+                chunk = members[start : start + even]
                 learned.update(zip(chunk, self._by_adam([fits[i] for i in chunk], prior), strict=True))
         return [learned[i] for i in range(len(fits))]
 
@@ -151,7 +152,7 @@ class _Atta(ViewMethod):
         labels = torch.stack([labels for _, labels, _ in fits])
         start = {name: value.expand(len(fits), *value.shape) for name, value in self._start(views[0]).items()}
         weak = penalty(images) if prior else 0.0
-        slopes = nll_slopes(base, views, labels, step=self.step, space=self.space, prior=weak)
+        slopes = Slopes(base, views, labels, step=self.step, space=self.space, prior=weak)
         adam = {"epochs": self.epochs, "batch": self.batch, "lr": self.lr, "decay": self.decay, "seed": self.seed}
         found = descend(slopes, start, LIMIT, images=images, **adam)  # type: ignore[arg-type]
         pairs = zip(fits, found["weights"], found["limit"], strict=True)

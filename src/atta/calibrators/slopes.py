@@ -25,7 +25,6 @@ together where there are few classes, and where there are many, the classes of a
 """
 
 import math
-from collections.abc import Callable
 from typing import TypeAlias
 
 import torch
@@ -36,6 +35,7 @@ from atta.calibrators.fitting import Parameters
 from atta.functional import MARGIN, NEAR, TINY, Space, slack
 
 MANY = 64  # classes
+WIDE = 80.0  # between logits: less leaves every part of a softmax a normal number
 CLOSE = 1e-5  # relative: some eighty roundings of float32
 
 FitProbs: TypeAlias = Float[Tensor, "fits k n"]
@@ -43,52 +43,64 @@ FitShares: TypeAlias = Float[Tensor, "fits 1 n"]
 FitMask: TypeAlias = Bool[Tensor, "fits 1 n"]
 
 
-def nll_slopes(
-    base: Float[Tensor, "fits n k"],
-    view_logits: Float[Tensor, "fits n m k"],
-    labels: Int[Tensor, "fits n"],
-    *,
-    step: float | None = None,
-    space: Space = "logits",
-    prior: float = 0.0,
-) -> Callable[[Parameters, Int[Tensor, " batch"]], dict[str, Tensor]]:
-    """Return the function from `weights` (fits, m, k or 1), `limit` (fits) and rows to the slopes of the mean loss over them.
+class Slopes:
+    """From `weights` (fits, m, k or 1), `limit` (fits) and rows to the slopes of the mean loss over them.
 
     The loss is the NLL of `functional.atta` plus `prior` times the sum of the squares of the weights, a mean over columns.
     """
-    # Rows are picked where an image's numbers lie together, and turned afterwards: picking single numbers misses the caches.
-    many = base.shape[-1] >= MANY
-    images = view_logits if step is not None else torch.cat([base.unsqueeze(2), view_logits], dim=2)
-    images = images.transpose(1, 2).contiguous() if many else images
-    marks = torch.stack([base.max(dim=-1).indices, labels], dim=-1)
-    known = base.gather(2, marks)
-    apart = _apart(base.scatter(2, marks[..., :1], 0.0).amax(dim=-1), known[..., 0])
 
-    def slopes(parameters: Parameters, rows: Int[Tensor, " batch"]) -> dict[str, Tensor]:
+    def __init__(
+        self,
+        base: Float[Tensor, "fits n k"],
+        view_logits: Float[Tensor, "fits n m k"],
+        labels: Int[Tensor, "fits n"],
+        *,
+        step: float | None = None,
+        space: Space = "logits",
+        prior: float = 0.0,
+    ) -> None:
+        self.base, self.step, self.space, self.prior = base, step, space, prior
+        # Rows are picked where an image's numbers lie together, then turned: picking single numbers misses the caches.
+        self.many = base.shape[-1] >= MANY
+        images = view_logits if step is not None else torch.cat([base.unsqueeze(2), view_logits], dim=2)
+        self.images = images.transpose(1, 2).contiguous() if self.many else images
+        self.marks = torch.stack([base.max(dim=-1).indices, labels], dim=-1)
+        known = base.gather(2, self.marks)
+        self.of_label = known[..., 1].contiguous()
+        self.apart = _apart(base.scatter(2, self.marks[..., :1], 0.0).amax(dim=-1), known[..., 0])
+        self.reach = 2 * view_logits.abs().amax(dim=(1, 3))  # of each kind
+        self.rooms: dict[int, Room] = {}
+
+    def __call__(self, parameters: Parameters, rows: Int[Tensor, " batch"]) -> dict[str, Tensor]:
+        """Return the slopes of the mean loss over these rows."""
         weights, limit = parameters["weights"].unsqueeze(-1), parameters["limit"][:, None, None]
-        views = images.index_select(2, rows).mT if many else images.index_select(1, rows).permute(0, 2, 3, 1).contiguous()
-        first, label = marks.index_select(1, rows).mT.chunk(2, dim=1)
-        label_base = known[..., 1].index_select(1, rows).unsqueeze(1)
-        if step is None:
-            these, views = views[:, 0], views[:, 1:]
+        images = self.images.index_select(2 if self.many else 1, rows)
+        seen = images.mT if self.many else images.permute(0, 2, 3, 1).contiguous()
+        views = seen if self.step is not None else seen[:, 1:]
+        first, label = self.marks.index_select(1, rows).mT.chunk(2, dim=1)
+        if len(rows) not in self.rooms:
+            self.rooms[len(rows)] = Room(views, one=self.space == "logits")
+        room = self.rooms[len(rows)]
 
-        terms = weights * views
-        parts = softmax(total(terms, dim=1) if space == "logits" else terms)  # one, or one a kind
-        fused = parts[:, 0] if space == "logits" else total(parts, dim=1, keep=True)[:, 0] / parts.shape[1]
-
-        if step is None:
-            share, limited, rival, fall = _shares(these, fused, limit, first)
+        terms = torch.mul(weights, views, out=room.terms)
+        # No part can vanish where the weights leave no way to: then there is nothing to lift.
+        wide = bool((parameters["weights"].abs().amax(dim=2) * self.reach).sum(dim=1).amax() > WIDE)
+        parts = softmax(room.sum_kinds() if self.space == "logits" else terms, room, wide=wide)  # one, or one a kind
+        fused = parts[:, 0] if self.space == "logits" else total(parts, dim=1, keep=True)[:, 0] / parts.shape[1]
+        moving: tuple[Tensor, Tensor] | None = None  # the rivals that shares move with, and how fast
+        if self.step is None:
+            share, limited, moving = _shares(seen[:, 0], fused, limit, first)
         else:
-            hard = _close(fused, first, apart.index_select(1, rows).unsqueeze(1))
-            share = _shares_on_grid(base, rows, fused, limit, first, hard, step)
+            hard = _close(fused, first, self.apart.index_select(1, rows).unsqueeze(1))
+            share = _shares_on_grid(self.base, rows, fused, limit, first, hard, self.step)
             limited = share > 0
-        label_fused = fused.gather(1, label)
+        label_base, label_fused = self.of_label.index_select(1, rows).unsqueeze(1), fused.gather(1, label)
         p = mix(label_base, label_fused, share)
         tiny = torch.finfo(p.dtype).tiny
         # A vanished probability counts as tiny in `fitting.nll`, and so has no slope.
         by_p = (p >= tiny) / (p.clamp(min=tiny) * -p.shape[-1])
         by_share = by_p * (label_fused - label_base)
-        if step is not None and space == "logits":
+        if moving is None and self.space == "logits":
             # Only the label's probability has a slope: what stands below is nearly all zeros, and comes to the same bits.
             by_label = by_p * share
             level = by_label * label_fused
@@ -96,23 +108,23 @@ def nll_slopes(
             by_terms.squeeze(1).scatter_(1, label, (by_label - level) * label_fused)
         else:
             by_fused = torch.zeros_like(fused).scatter_add_(1, label, by_p * share)
-            if step is None:
+            if moving is not None:
+                rival, fall = moving
                 by_gain = by_share * fall
                 by_fused.scatter_add_(1, rival, -by_gain).scatter_add_(1, first, by_gain)
             by_parts = by_fused.unsqueeze(1) / parts.shape[1]
             by_terms = (by_parts - total(by_parts * parts, dim=2)).mul_(parts)
-        by_weights = total(by_terms * views, dim=3)
-        if weights.shape[2] == 1:
-            by_weights = total(by_weights, dim=2)
-        if prior:
-            by_weights = by_weights + weights * (2 * prior / weights.shape[2])
-        by_limit = total(torch.where(limited, by_share, 0.0), dim=2)
-        return {"weights": by_weights.squeeze(3), "limit": by_limit[:, 0, 0]}
-
-    return slopes
+        torch.mul(by_terms, views, out=room.terms)
+        by_weights = room.sum_images() if weights.shape[2] > 1 else room.sum_all()
+        if self.prior:
+            by_weights = by_weights + weights * (2 * self.prior / weights.shape[2])
+        torch.mul(by_share, limited, out=room.limits)
+        return {"weights": by_weights.squeeze(3).clone(), "limit": room.sum_limits()[:, 0, 0].clone()}
 
 
-def _shares(base: FitProbs, fused: FitProbs, limit: Tensor, first: Tensor) -> tuple[FitShares, FitMask, Tensor, FitShares]:
+def _shares(
+    base: FitProbs, fused: FitProbs, limit: Tensor, first: Tensor
+) -> tuple[FitShares, FitMask, tuple[Tensor, FitShares]]:
     """Return the shares; which of them move with the limit; the rivals that others move with, and how fast those fall."""
     ahead, level = base.gather(1, first), fused.gather(1, first)
     size = torch.maximum(ahead, level)
@@ -126,7 +138,7 @@ def _shares(base: FitProbs, fused: FitProbs, limit: Tensor, first: Tensor) -> tu
     kept = _keeps(base, fused, share, first)
     gains, held_back = gain.gather(1, rival) > 0, apart.gather(1, rival) < near
     fall = torch.where(gains, torch.where(held_back, 0.0, bound), 1 - MARGIN) / reach.gather(1, rival)
-    return share * kept, limited & kept, rival, fall * (~limited & kept)
+    return share * kept, limited & kept, (rival, fall * (~limited & kept))
 
 
 def _apart(second: Tensor, ahead: Tensor) -> Tensor:
@@ -183,11 +195,55 @@ def mix(base: Tensor, fused: Tensor, share: Tensor) -> Tensor:
     return ((1 - share) * base).add_(share * fused)
 
 
-def softmax(logits: Float[Tensor, "*fits k n"]) -> Float[Tensor, "*fits k n"]:
+class Room:
+    """Memory for batches of one length, which each of them uses again, and the sums over it, laid out once."""
+
+    def __init__(self, views: Float[Tensor, "fits m k n"], *, one: bool) -> None:
+        self.terms = torch.empty_like(views)
+        self.sum_kinds, self.sum_images = _Sum(self.terms, 1), _Sum(self.terms, 3)
+        self.sum_classes = _Sum(self.sum_images.answer, 2)
+        self.powers = torch.empty_like(self.terms[:, :1] if one else self.terms)
+        self.sum_powers = _Sum(self.powers, 2, keep=True)
+        self.limits = views.new_empty(views.shape[0], 1, views.shape[3])
+        self.sum_limits = _Sum(self.limits, 2)
+
+    def sum_all(self) -> Tensor:
+        """Sum over images and classes."""
+        self.sum_images()
+        return self.sum_classes()
+
+
+class _Sum:
+    """`total` over an axis of one piece of memory: what is added to what is found once, not at each of a thousand steps.
+
+    What is there is used up, unless it is to be kept.
+    """
+
+    def __init__(self, values: Tensor, dim: int, *, keep: bool = False) -> None:
+        self.copy: tuple[Tensor, Tensor] | None = None
+        self.steps: list[tuple[Tensor, Tensor]] = []
+        while values.shape[dim] > 1:
+            values, rest = values.chunk(2, dim)  # where they differ in length, the first is the longer
+            if keep:
+                self.copy, keep = (torch.empty_like(values), values), False
+                values = self.copy[0]
+            self.steps.append((values.narrow(dim, 0, rest.shape[dim]), rest))
+        self.answer = values
+
+    def __call__(self) -> Tensor:
+        if self.copy is not None:
+            self.copy[0].copy_(self.copy[1])
+        for first, rest in self.steps:
+            first.add_(rest)
+        return self.answer
+
+
+def softmax(logits: Float[Tensor, "fits m k n"], room: Room, *, wide: bool) -> Float[Tensor, "fits m k n"]:
     """Return the softmax over the classes. No part of it is subnormal: a processor takes a hundred times longer over those."""
-    floor = math.log(torch.finfo(logits.dtype).tiny)
-    powers = (logits - logits.amax(dim=-2, keepdim=True)).clamp_(min=floor).exp_()
-    return powers.div_(total(powers, dim=-2, keep=True))
+    powers = torch.sub(logits, logits.amax(dim=-2, keepdim=True), out=room.powers)
+    if wide:
+        powers.clamp_(min=math.log(torch.finfo(logits.dtype).tiny))
+    return powers.exp_().div_(room.sum_powers())
 
 
 def total(values: Tensor, *, dim: int, keep: bool = False) -> Tensor:
@@ -198,8 +254,4 @@ def total(values: Tensor, *, dim: int, keep: bool = False) -> Tensor:
     >>> total(torch.tensor([1.0, 2.0, 3.0]), dim=0)     # (1 + 3) + 2
     tensor([6.])
     """
-    while values.shape[dim] > 1:
-        values, rest = values.chunk(2, dim)  # where they differ in length, the first is the longer
-        values, keep = values.clone() if keep else values, False
-        values.narrow(dim, 0, rest.shape[dim]).add_(rest)
-    return values
+    return _Sum(values, dim, keep=keep)()
