@@ -9,7 +9,7 @@ atta.evaluate(probs, test.labels)
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from atta.calibrators import (
