@@ -68,7 +68,7 @@ def test_what_each_pass_buys_is_an_experiment_of_its_own(record: Record) -> None
 
 
 def test_views_of_ones_own_have_no_ladder() -> None:
-    assert nested({"mine": torch.zeros(3, 2, 5)}) == ()
+    assert nested({"mine": 2}) == ()
     assert nested({}) == ()
 
 
