@@ -55,6 +55,7 @@ def nll_slopes(
     """Return the function from `weights` (fits, m, k or 1), `limit` (fits) and rows to the slopes of the mean loss over them.
 
     The loss is the NLL of `functional.atta` plus `prior` times the sum of the squares of the weights, a mean over columns.
+    Longer than a page: it is one formula, forth and back, whose steps share what they have worked out.
     """
     # Rows are picked where an image's numbers lie together, and turned afterwards: picking single numbers misses the caches.
     many = base.shape[-1] >= MANY
