@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from atta import METHODS, METRICS, VATTA, Calibrator, Method, Predictions, Record, TemperatureScaling, Vanilla
 from atta.calibrators import Temperature
+from atta.errors import InputError
 from atta.experiments.compare import compare, labelled, nested
 from atta.results.words import CLASS_CHANGES
-from atta.types import InputError, Labels
+from atta.types import Labels
 from scenarios import made_up
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
