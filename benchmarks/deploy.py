@@ -46,7 +46,7 @@ def measure(name: str, policy: str, size: int, device: torch.device, most_second
     network = NETWORKS[name]().eval().to(device)
     deployed = classifier(network, policy, device)
     images = pixels(size, 32).to(device)
-    passes = deployed.policy.passes if deployed.policy else 1
+    passes = deployed.policy.passes
     ready = (images.float() / 255).repeat(passes, 1, 1, 1)
     parts = list(torch.split(ready, max(1, ROWS[device.type] // size) * size))
     ways = (lambda: deployed(images).cpu(), lambda: bare(network, parts))

@@ -28,13 +28,13 @@ from atta.calibrators.conformal import SCORES, Conformal, cross_checked
 from atta.cli.terminal import resumable, say
 from atta.experiments.fits import Rows
 from atta.experiments.provenance import machine
-from atta.files import whole_file
 from atta.images.draws import stratified_numbers
 from atta.images.views import POLICIES, Policy
 from atta.metrics.per_image import per_image, validate
 from atta.metrics.resampling import Resamples, intervals
 from atta.predictions import read_tensors, write_tensors
 from atta.results.table import Table
+from benchmarks.records import publish
 
 TERMS = ("brier", "nll", "passes", "changed")
 """What is known of each image that a candidate was tested on."""
@@ -561,11 +561,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with resumable(asked.cache):
         found, by_size = measure(networks, asked.validation, asked.sizes, asked.splits, asked.cache)
     written = page(networks, found, by_size, asked.validation, asked.splits)
-    if asked.page is None:
-        print(written)
-        return
-    with whole_file(asked.page) as part:
-        part.write_text(written, encoding="utf-8")
+    publish(written, asked.page)
 
 
 if __name__ == "__main__":

@@ -160,7 +160,7 @@ def usual_seconds(work: Callable[[], object], budget: float = 1.0) -> float:
 
 
 def interleaved(ways: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median seconds of each, run in turns: a machine that slows down slows all; the first turn, a warm-up, is passed by."""
+    """Median seconds of each, run in turns: a machine that slows down slows all, and one slow first turn moves no median."""
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(repeats):
         for name, work in ways.items():

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from atta import Predictions, Record, find_record
+from atta.files import whole_file
 
 DATA = Path(os.environ.get("ATTA_DATA", "data"))
 AUG8 = ("flip", "crop", "brightness", "contrast")
@@ -20,6 +21,15 @@ def draws_asked(doc: str | None) -> int:
     parser.add_argument("--draws", type=int, default=10)
     torch.set_num_threads(1)
     return int(parser.parse_args().draws)
+
+
+def publish(text: str, page: Path | None) -> None:
+    """Write a page, or print it where none was named."""
+    if page is None:
+        print(text)
+        return
+    with whole_file(page) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def joined(folder: Path, name: str) -> Record:

@@ -36,13 +36,12 @@ from atta.calibrators.scaling import fit_temperature, scaled
 from atta.calibrators.shift import Reference, adapt, estimate, scores, softness_at
 from atta.collection.collect import collect
 from atta.experiments.provenance import machine
-from atta.files import whole_file
 from atta.images.corruptions import CONSTANTS, CORRUPTIONS
 from atta.images.datasets import load
 from atta.images.draws import random_numbers
 from atta.images.rehearsals import FAMILIES, REHEARSALS, family_of
 from atta.images.views import Policy
-from benchmarks.records import AUG8, DATA, joined
+from benchmarks.records import AUG8, DATA, joined, publish
 
 SEVERITIES = (1, 3, 5)
 RUNGS = (3, 5)
@@ -552,11 +551,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         founds.append(measured(pair, asked.draws))
         print(f"measured {pair.name}", flush=True)
     written = page(founds, asked.draws)
-    if asked.page is None:
-        print(written)
-        return
-    with whole_file(asked.page) as part:
-        part.write_text(written, encoding="utf-8")
+    publish(written, asked.page)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,16 @@
 import copy
 import io
 import json
+import subprocess
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import transformers
 from hypothesis import strategies as st
@@ -504,3 +508,36 @@ class StopsAt(nn.Module):
         if self.calls == self.stop_at:
             raise KeyboardInterrupt
         return self.body(x)
+
+
+# ---- what many tests ask
+
+
+def notices_flipped_bits(path: Path, read: Callable[[Path], object]) -> None:
+    """A file in which any bit has flipped is refused."""
+    whole = path.read_bytes()
+    for place in range(0, 8 * len(whole), 29):
+        spoiled = bytearray(whole)
+        spoiled[place // 8] ^= 1 << place % 8
+        path.write_bytes(spoiled)
+        with pytest.raises(atta.InputError, match=r"was changed after it was saved|is not a whole safetensors file"):
+            read(path)
+
+
+def said_to_users(setup: str, expressions: Iterable[str]) -> dict[str, str]:
+    """What each expression is refused with in another Python, without the hook of these tests, which looks at types first."""
+    script = f"""
+import json, sys
+{setup}
+answers = {{}}
+for expression in json.load(sys.stdin):
+    try:
+        eval(expression)
+    except Exception as error:
+        answers[expression] = f"{{type(error).__name__}}: {{error}}"
+json.dump(answers, sys.stdout)
+"""
+    command = [sys.executable, "-W", "error", "-c", script]
+    done = subprocess.run(command, input=json.dumps(list(expressions)), capture_output=True, text=True, check=True)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found

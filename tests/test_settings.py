@@ -1,8 +1,5 @@
 """A setting is what its annotation says, and whatever else came is refused in one sentence."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -14,6 +11,7 @@ from hypothesis import strategies as st
 
 from atta.errors import InputError
 from atta.settings import check_one, shown
+from scenarios import said_to_users
 
 KINDS: dict[str, Any] = {
     "a whole number ≥ 1": Annotated[int, "≥ 1"],
@@ -106,19 +104,8 @@ BAD = {
 
 
 def test_what_users_read_is_one_sentence():
-    """Of another Python, without the hook of these tests, which looks at types first."""
-    script = """
-import json, sys, torch, atta
+    setup = """
+import torch, atta
 net, images = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3)), torch.zeros(4, 3, 8, 8)
-answers = {}
-for expression in json.load(sys.stdin):
-    try:
-        eval(expression)
-    except Exception as error:
-        answers[expression] = f"{type(error).__name__}: {error}"
-json.dump(answers, sys.stdout)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], input=json.dumps(list(BAD)), capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout) == {expression: f"InputError: {sentence}" for expression, sentence in BAD.items()}
+    assert said_to_users(setup, BAD) == {expression: f"InputError: {sentence}" for expression, sentence in BAD.items()}

@@ -86,6 +86,16 @@ def test_kinds_and_repeats_are_chosen_without_reading(made, monkeypatch):
         fresh.views["shear"]
 
 
+def test_what_learns_nothing_reads_no_more_than_the_first_rows(made, monkeypatch):
+    _, folder, _ = made
+    monkeypatch.setattr(base, "SEEN", 8)
+    opened, answers = set(), Store._opened
+    monkeypatch.setattr(Store, "_opened", lambda self, group, part: opened.add(part.file) or answers(self, group, part))
+    for method in (atta.Vanilla(), atta.MeanTTA()):
+        method.fit(Record.load(folder.predictions.store.folder).predictions, folder.labels)
+    assert opened == {shards_of(folder)[0].name}
+
+
 @pytest.mark.parametrize("method", ["temperature", "v-atta", "c-atta", "selective-v-atta", "m-atta", "isotonic", "mean-tta"])
 def test_methods_learn_and_answer_the_same_from_a_folder(made, method):
     kept, folder, _ = made

@@ -314,7 +314,7 @@ def _pickled(part: str, bomb: bytes) -> Callable[[str, bytes], bytes]:
     return change
 
 
-def forged_classifiers(folder: Path, sentinel: Path) -> Iterator[tuple[str, Path, bool]]:
+def forged_classifiers(folder: Path) -> Iterator[tuple[str, Path, bool]]:
     """Classifiers whose digest is right and whose content is not; the last says whether it must be refused."""
     from atta.deploy import archive
 
@@ -473,7 +473,7 @@ def forged_files(tally: Tally, effort: Effort) -> None:
                 path = path if name != "classifier.safetensors" else toys.fresh(forged / kind) / name
                 path.write_bytes(bomb)
                 quiet(f"{kind} named {name}", must_refuse(path, read))
-        for what, path, wrong in forged_classifiers(forged, sentinel):
+        for what, path, wrong in forged_classifiers(forged):
             quiet(f"a classifier, {what}", must_refuse(path, read_one) if wrong else must_read(path))
         for what, path, read in (*forged_texts(forged), *forged_headers(forged)):
             quiet(what, must_refuse(path, read))

@@ -245,7 +245,7 @@ def objects_to_methods(tally: Tally, effort: Effort) -> None:
 
 
 def views_and_records(tally: Tally, effort: Effort) -> None:
-    """Names of views, origins, rows, and other parts of predictions and records."""
+    """Names of views, origins, rows, and other parts of predictions and records: a list of them, and so longer than a page."""
     rows, labels = toys.plain()
     logits, view = rows.logits, rows.views["flip"]
     cases: list[tuple[str, Given, Callable[[Any], Any]]] = []

@@ -17,7 +17,6 @@ from benchmarks.attack.children import Child, answer, command, little_disk, run
 from benchmarks.attack.tally import Attack, Effort, Tally
 
 READY = "ready"
-KEEP = {"photos", "own_network.py", "experiment.toml", "results.json", "record.safetensors", "classifier", "saved"}
 
 
 @dataclass(frozen=True)
@@ -188,12 +187,11 @@ def killed_writers(tally: Tally, effort: Effort) -> None:
             except RuntimeError as error:
                 tally.count(False, f"{writer.name} does not work: {error}")
                 continue
-            began = time.monotonic()
             run(_forever(writer, path, once=True), log=log)
-            length = max(0.005, _written(log, began))
+            length = max(0.005, _written(log))
             for _ in range(effort.times(writer.kills / 3)):
                 child = Child(_forever(writer, path), log=log)
-                _wait_for(child, log)
+                _wait_for(log)
                 time.sleep(draw.uniform(0, 1.5 * length))
                 child.kill()
                 child.wait()
@@ -218,12 +216,13 @@ def _forever(writer: Writer, path: Path, once: bool = False) -> Callable[[], Non
     return act
 
 
-def _written(log: Path, began: float) -> float:
+def _written(log: Path) -> float:
+    """How long it wrote, by what it said."""
     times = [float(line.split()[1]) for line in log.read_text().splitlines() if line.startswith((READY, "done "))]
     return times[1] - times[0] if len(times) == 2 else 0.2
 
 
-def _wait_for(child: Child, log: Path) -> None:
+def _wait_for(log: Path) -> None:
     """Wait until it is about to write."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (log.exists() and READY in log.read_text(errors="replace")):

@@ -28,10 +28,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from atta.errors import InputError
 from atta.files import check_digest, digest, named, readable, whole_file
 from atta.html import html_table, shortened
 from atta.labels import numbers_of
-from atta.types import InputError, Labels, Logits, RepeatLogits, ViewLogits, dense
+from atta.types import Labels, Logits, RepeatLogits, ViewLogits, dense
 
 VIEW_PREFIX = "view."
 REHEARSAL = "rehearse-"

@@ -21,7 +21,6 @@ from atta.errors import InputError
 
 __all__ = [
     "Images",
-    "InputError",
     "Labels",
     "Logits",
     "Probs",

@@ -3,8 +3,6 @@
 import json
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,7 @@ from atta.calibrators import (
     find_method,
     load,
 )
-from scenarios import toy
+from scenarios import notices_flipped_bits, said_to_users, toy
 
 
 @pytest.mark.parametrize(
@@ -110,23 +108,13 @@ BAD = {
 
 
 def test_what_is_wrong_is_said_in_a_sentence():
-    """What a user reads, whose annotations nobody checks: another Python, without the hook of these tests."""
-    script = """
-import json, sys, torch
+    setup = """
+import torch
 from atta.calibrators import *
 from atta.calibrators.conformal import Conformal
 from atta import InputError, Predictions, Record, evaluate
-answers = {}
-for expression in json.load(sys.stdin):
-    try:
-        eval(expression)
-    except Exception as error:
-        answers[expression] = f"{type(error).__name__}: {error}"
-json.dump(answers, sys.stdout)
 """
-    command = [sys.executable, "-W", "error", "-c", script]
-    done = subprocess.run(command, input=json.dumps(list(BAD)), capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == {expression: f"InputError: {sentence}" for expression, sentence in BAD.items()}
+    assert said_to_users(setup, BAD) == {expression: f"InputError: {sentence}" for expression, sentence in BAD.items()}
 
 
 def edit(source: Path, target: Path, *, tensors: dict | None = None, about: dict | None = None, **header: str) -> Path:
@@ -185,13 +173,7 @@ def test_a_dirichlet_from_before_its_rein_says_that_it_had_none(tmp_path):
 
 def test_every_flipped_bit_of_a_calibrator_is_noticed(tmp_path):
     path = VATTA().fit(*toy(20)).save(tmp_path / "c.safetensors")
-    whole = path.read_bytes()
-    for place in range(0, 8 * len(whole), 29):
-        spoiled = bytearray(whole)
-        spoiled[place // 8] ^= 1 << place % 8
-        path.write_bytes(spoiled)
-        with pytest.raises(InputError, match=r"was changed after it was saved|is not a whole safetensors file"):
-            load(path)
+    notices_flipped_bits(path, load)
 
 
 def test_truncated_foreign_and_missing_files_are_refused_with_a_sentence(tmp_path):

@@ -63,6 +63,14 @@ def test_nothing_is_changed_where_nothing_has_drifted():
     assert "Not adapted" in str(done)
 
 
+def test_what_is_not_too_sure_of_images_that_drifted_is_left_as_it_is_and_says_why():
+    soft = CALIBRATOR.softened(0.05)
+    there, done = adapt(soft, REFERENCE, rehearsed(500, seed=9, fade=0.5)[0])
+    assert there is soft
+    assert done.p_value < LEVEL
+    assert str(done).endswith("; it is no surer than it is right.")
+
+
 def test_too_few_images_are_refused():
     with pytest.raises(InputError, match=r"at least 32 images.*got 31"):
         adapt(CALIBRATOR, REFERENCE, FIT[:31])

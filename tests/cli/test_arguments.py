@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from atta.cli.arguments import read_device, read_model, read_parts, read_rows, read_settings
-from atta.types import InputError
+from atta.errors import InputError
 
 
 def test_rows_to_test_on_are_none_that_were_searched() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import atta
-from atta.types import InputError
+from atta.errors import InputError
 from scenarios import command as run
 from scenarios import made_classifier
 

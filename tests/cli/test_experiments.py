@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from atta import Calibrator, Method, Predictions, Record
+from atta.errors import InputError
 from atta.experiments import workers
 from atta.files import locked
 from atta.paper.reproduce import experiments_folder
 from atta.results.rows import Results
-from atta.types import InputError
 from scenarios import command, made_up
 
 pytestmark = pytest.mark.usefixtures("few_resamples")

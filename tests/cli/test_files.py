@@ -6,11 +6,11 @@ from io import BytesIO
 import torch
 from safetensors.torch import save_file
 
-from atta import VATTA, Record
+from atta import VATTA, Record, collect
 from atta.collection.shards import Shard, Shards
 from atta.networks.trained import RunFolder
 from atta.results.rows import Results
-from scenarios import blend, command, linear, made_up, many, small_network
+from scenarios import blend, command, linear, made_up, many, pixels, small_network
 
 
 def files(folder):
@@ -111,6 +111,9 @@ def test_records_are_listed_with_what_they_are_of_and_where_they_came_from(tmp_p
     mine = command("records", "--folder", str(tmp_path)).output
     assert "torn.safetensors is not a whole safetensors file" in " ".join(mine.split())
     assert "mine  made up" in mine
+    large = {"policy": "flip", "progress": False, "checks": False, "origin": {"dataset": "made up, too"}}
+    collect(linear(), pixels(8), output=tmp_path / "large", **large)
+    assert "large  made up, too       8        3       2" in command("records", "--folder", str(tmp_path)).output
     known = command("records", "cifar10-resnet50-ood").output
     assert all(word in known for word in ("training_seed", "aid32", "recipe"))
     assert "cifar10-resnet50-shift" not in known

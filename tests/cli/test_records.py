@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import atta
+from atta.errors import InputError
 from atta.results.rows import Results
-from atta.types import InputError
 from scenarios import command as run
 from scenarios import made_up
 

@@ -1,6 +1,7 @@
 """Images without labels: a classifier says whether they drifted, and is adapted to their domain, and back."""
 
 import copy
+import csv
 import json
 
 import pytest
@@ -12,7 +13,7 @@ from atta.calibrators.shift import Reference
 from atta.deploy.adapt import Files
 from atta.deploy.classifier import CalibratedClassifier
 from atta.deploy.graphs import open_graph
-from atta.deploy.predict import find_images, open_predictor, predict
+from atta.deploy.predict import find_images, of_classifier, open_predictor, predict
 from scenarios import linear, pixels
 
 
@@ -139,6 +140,36 @@ def test_sets_hold_the_true_class_as_often_as_promised_and_always_the_predicted_
     bare.strangeness = None
     with pytest.raises(InputError, match="knows how strange true classes are"):
         bare.predict_set(images[:3])
+
+
+def test_an_adapted_classifier_promises_no_sets_by_answers_that_are_no_longer_its_own(classifier, adapted, tmp_path):
+    with pytest.raises(InputError, match=r"coverage: expected a classifier as it was calibrated.*unadapted\(\)"):
+        adapted.predict_set(pixels(3))
+    assert (adapted.unadapted().predict_set(pixels(9)) == classifier.predict_set(pixels(9))).all()
+    adapted.save(tmp_path / "adapted")
+    with pytest.raises(InputError, match="that was adapted to other images"):
+        predict(open_predictor(tmp_path / "adapted", linear()), [tmp_path / "no.png"], tmp_path / "out.csv", coverage=0.9)
+    assert "strangeness" not in adapted._written_beside("uint8")
+    assert classifier.adapt(pixels(200, seed=7)).predict_set(pixels(3)).any(), "where nothing has drifted, nothing has changed"
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_set_is_a_text_in_every_kind_of_table(classifier, tmp_path, ending):
+    Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    for i, image in enumerate(pixels(4)):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / f"{i}.png")
+    files = find_images([tmp_path])
+    path = predict(of_classifier(classifier), files, tmp_path / f"out.{ending}", coverage=0.9, probs=True).path
+    if ending == "parquet":
+        rows = parquet.read_table(path).to_pylist()
+    elif ending == "csv":
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    else:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    expected = classifier.predict_set(Files(files, classifier), coverage=0.9)
+    assert [sorted(map(int, row["set"].split("|"))) for row in rows] == [one.nonzero()[0].tolist() for one in expected]
 
 
 @pytest.mark.parametrize("kind", ["classifier", "classifier.onnx", "classifier.pt2"])

@@ -18,6 +18,15 @@ def test_every_number_before_and_after_is_in_the_table() -> None:
     assert "passes of the network an image: 4" in text
 
 
+def test_numbers_of_before_a_classifier_was_adapted_are_called_so() -> None:
+    told = {"images": 500, "accuracy": 0.6, "low": 0.5, "high": 0.7, "confidence_before": 0.9, "p_value": 0.0}
+    for softness, said in ((0.5, True), (1.0, False)):
+        adapted = {**told, "softness": softness, "confidence": 0.6}
+        text = card.text({**made_classifier().about(), "adapted": adapted})
+        assert ("- Adapted by a softness of 0.500: of 500 images" in text) is said
+        assert ("All other numbers here are those of before." in text) is said
+
+
 def test_without_a_picture_the_bins_stand_in_a_table_that_counts_every_image() -> None:
     about = made_classifier().about()
     assert card.PICTURE in card.text(about, picture=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 import atta
 from atta.deploy.explain import REMEMBERED, Explainer
 from atta.deploy.predict import Answers, Predictor, of_classifier, predict
-from atta.types import InputError
+from atta.errors import InputError
 from scenarios import POLICY, SHAPE, Doubtful, encoded, linear, made_classifier, pixels
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")

@@ -19,7 +19,7 @@ from torch import Tensor
 import atta
 from atta.deploy.explain import Explainer
 from atta.deploy.predict import Answers, Predictor, of_classifier
-from atta.types import InputError
+from atta.errors import InputError
 from scenarios import encoded, pixels
 
 pytest.importorskip("PIL", reason="Pillow is not installed")

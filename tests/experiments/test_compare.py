@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from atta import METHODS, METRICS, VATTA, Calibrator, Method, Predictions, Record, TemperatureScaling, Vanilla
 from atta.calibrators import Temperature
+from atta.errors import InputError
 from atta.experiments.compare import compare, labelled, nested
 from atta.results.words import CLASS_CHANGES
-from atta.types import InputError, Labels
+from atta.types import Labels
 from scenarios import made_up
 
 pytestmark = pytest.mark.usefixtures("few_resamples")
@@ -68,7 +69,7 @@ def test_what_each_pass_buys_is_an_experiment_of_its_own(record: Record) -> None
 
 
 def test_views_of_ones_own_have_no_ladder() -> None:
-    assert nested({"mine": torch.zeros(3, 2, 5)}) == ()
+    assert nested({"mine": 2}) == ()
     assert nested({}) == ()
 
 

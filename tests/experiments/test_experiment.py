@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from atta import MATTA, METRICS
+from atta.errors import InputError
 from atta.experiments.experiment import Experiment
 from atta.experiments.measure import MEASURES
-from atta.types import InputError
 from scenarios import small_experiment as small
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from atta import MATTA, VATTA, Dirichlet, Record, TemperatureScaling
 from atta.calibrators import Calibrator, Method
+from atta.errors import InputError
 from atta.experiments import workers
 from atta.experiments.fits import RECORDED, Fit, Fits, Rows, fingerprint
-from atta.types import InputError
 from scenarios import made_up
 
 QUICK = MATTA(epochs=3)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import atta
 from atta import POLICIES, VIEWS, Predictions, Record
 from atta.calibrators.crossval import held_out, losses, rank
+from atta.errors import InputError
 from atta.experiments.policy_search import Pass, Pool, Search, described, search
-from atta.types import InputError
 
 # ------------------------------------------------------------------------------------------------- records as one
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from atta import Record
+from atta.errors import InputError
 from atta.experiments.run import run
 from atta.results.words import OOD_AUROC
-from atta.types import InputError
 from scenarios import made_up
 from scenarios import small_experiment as small
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from atta import Record, collect
+from atta.errors import InputError
 from atta.images.again import found_again
 from atta.images.layouts import folder_of_images
 from atta.images.sets import ImageSet
-from atta.types import InputError
 from scenarios import small_network
 
 Image = pytest.importorskip("PIL.Image")

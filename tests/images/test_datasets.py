@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from atta.errors import InputError
 from atta.images.datasets import NAMES, load, present, split_indices
 from atta.images.sets import ImageSet
-from atta.types import InputError
 from layouts_made import EXPECTED, LABELS, PIXELS, encoded, write_cifar10, write_images, write_parquet
 
 pytestmark = pytest.mark.usefixtures("apart")

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 import atta
 from atta.errors import InputError
 from atta.images.labels import read_labels
+from atta.images.sources import as_source
 from scenarios import command, vit
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -51,7 +52,7 @@ def test_a_class_that_is_missing_moves_no_other(tmp_path, name_of):
 def test_numbers_are_numbers_without_any_names(tmp_path):
     assert right(recorded(write(tmp_path, str, left_out=(0, 2)))) == 20
     many = write(tmp_path / "many", lambda k: str((2, 9, 10, 11)[k]))
-    assert sorted(set(atta.collection.collect.as_source(many).labels.tolist())) == [2, 9, 10, 11]
+    assert sorted(set(as_source(many).labels.tolist())) == [2, 9, 10, 11]
 
 
 def test_a_missing_class_of_a_network_without_names_is_refused(tmp_path):
@@ -78,6 +79,26 @@ def test_labels_come_from_a_table(tmp_path, ending, label_of):
 
         parquet.write_table(pa.table({"file": [r[0] for r in rows], "label": [r[1] for r in rows]}), path)
     assert right(recorded(folder, str(path), class_names=NAMES)) == 40
+
+
+def test_whole_paths_tell_files_of_one_name_apart(tmp_path):
+    folder, path = tmp_path / "photos", tmp_path / "labels.csv"
+    files = []
+    for k, name in enumerate(("first", "second")):
+        for i in range(4):
+            pixels = np.full((8, 8, 3), 4 * i + (i + k) % 4, dtype=np.uint8)
+            files.append((folder / name / f"{i}.png", (i + k) % 4))
+            files[-1][0].parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(files[-1][0])
+    lines = [f"{file},{label}\n" for file, label in files]
+    path.write_text("file,label\n" + "".join(lines))
+    assert right(recorded([file for file, _ in files], str(path))) == 8
+    path.write_text("file,label\n" + "".join(lines[:4]))  # of the first folder alone
+    with pytest.raises(InputError, match=r"no row for 4 of 8 images, first .*second.0\.png"):
+        recorded([file for file, _ in files], str(path))
+    moved = "".join(f"/elsewhere/{file.parent.name}/{file.name},{label}\n" for file, label in files[:4])
+    path.write_text(f"file,label\n{moved}")  # before they were moved: by their names
+    assert right(recorded([file for file, _ in files[:4]], str(path))) == 4
 
 
 def test_a_table_that_lacks_a_file_or_a_column_is_refused(tmp_path):

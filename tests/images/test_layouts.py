@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from atta.errors import InputError
 from atta.images.datasets import load
-from atta.types import InputError
 from layouts_made import EXPECTED, LABELS, PIXELS, encoded, write_cifar10, write_images, write_parquet
 
 pytestmark = pytest.mark.usefixtures("apart")

@@ -1,6 +1,7 @@
 """A photograph becomes the pixels that the network's own library would have made of it, to the bit."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -56,6 +57,12 @@ def test_a_processor_with_habits_that_are_not_known_is_refused():
     transformers = pytest.importorskip("transformers")
     with pytest.raises(InputError, match=r"PerceiverImageProcessor.* not known here.*atta\.Preprocess\("):
         Preprocess.of(transformers.PerceiverImageProcessorPil())
+
+
+def test_settings_of_a_processor_say_what_to_install_where_that_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(InputError, match="image processor need the transformers library: pip install transformers"):
+        Preprocess.of({"image_processor_type": "ViTImageProcessor", "do_resize": True})
 
 
 CONFIGS = [

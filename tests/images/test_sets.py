@@ -10,9 +10,13 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch.utils.data import DataLoader
 
+from atta.errors import InputError
 from atta.images.datasets import load, resize
-from atta.images.sets import ImageSet
-from atta.types import InputError
+from atta.images.layouts import folder_of_images
+from atta.images.parts import readable
+from atta.images.preprocessing import Preprocess
+from atta.images.sets import BadImage, ImageSet
+from atta.images.sources import as_source
 from layouts_made import EXPECTED, LABELS, PIXELS, write_images
 
 pytestmark = pytest.mark.usefixtures("apart")
@@ -57,6 +61,22 @@ def test_more_than_8_bits_are_refused(tmp_path):
     Image.fromarray(PIXELS[0, ..., 0].astype(np.uint16)).save(tmp_path / "one" / "0.png")
     with pytest.raises(InputError, match=r"expected 8 bits a channel in .* found the mode I"):
         load("deep", "train", data=tmp_path).tensors()
+    deep = Image.fromarray(np.full((8, 8), 40000, dtype=np.uint16))  # which Pillow would show as white
+    for preprocess in (None, Preprocess(resize=4)):
+        with pytest.raises(InputError, match=r"expected 8 bits a channel in image 0 of .* found the mode I"):
+            list(as_source([deep], preprocess=preprocess).read([(0, 1)]))
+
+
+def test_a_file_that_pillow_refuses_in_its_own_way_is_named_and_can_be_left_out(tmp_path):
+    from PIL.PngImagePlugin import PngInfo
+
+    for name, letters in (("a", 0), ("b", 2_000_000), ("c", 0)):  # more text than Pillow unfolds
+        text = PngInfo()
+        text.add_text("comment", "x" * letters, zip=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{name}.png", pnginfo=text)
+    with pytest.raises(BadImage, match=r"expected an image in .*b\.png, but it cannot be decoded: .*too large"):
+        folder_of_images(tmp_path).images[1]
+    assert readable(as_source(tmp_path))[0].tolist() == [0, 2]
 
 
 def test_a_photograph_is_turned_upright(tmp_path):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from atta import calibrators
+from atta.errors import InputError
 from atta.images import transforms
 from atta.images.draws import draw_numbers, random_numbers
 from atta.images.views import (
@@ -24,7 +25,6 @@ from atta.images.views import (
     from_kornia,
     from_torchvision,
 )
-from atta.types import InputError
 
 ALL = "flip + 2 crop + brightness + contrast + noise + blur + native-crop"
 

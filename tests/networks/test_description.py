@@ -6,9 +6,9 @@ import pytest
 from torch import nn
 
 import atta
+from atta.errors import InputError
 from atta.networks.adapters import NumpyModel, TorchModel, as_logits
 from atta.networks.description import build, describe, has_weights
-from atta.types import InputError
 from scenarios import REBUILT, Own
 
 

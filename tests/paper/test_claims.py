@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from atta.errors import InputError
 from atta.paper.claims import CLAIMS, Finding, as_results, claims_table, findings
 from atta.paper.published import paper, published
 from atta.results.rows import Results, Row
-from atta.types import InputError
 
 NEVER_WORSE, BEST, ECE, ENTROPY, OVER_FITS, RECOVERS = (claim.sentence for claim in CLAIMS)
 METHODS = ("vanilla", "temperature", "isotonic", "histogram", "dirichlet", "adaptive-tta", "m-atta", "v-atta")

@@ -13,13 +13,13 @@ from typer.testing import CliRunner
 
 from atta.cli.app import commands
 from atta.collection import runner, shards
+from atta.errors import InputError
 from atta.images.datasets import load, split_indices
 from atta.networks import trained as trained_module
 from atta.networks import training
 from atta.paper.records import NETWORKS, RECORDINGS, Making, make, obstacle
 from atta.paper.shifts import UCMERCED_IN_AID
 from atta.predictions import Record
-from atta.types import InputError
 from layouts_made import AID, CIFAR10, classic, flat, hub, labels, pickled, pixels, table
 
 pytestmark = pytest.mark.xdist_group("recording")  # one worker makes what all of them look at

@@ -11,6 +11,7 @@ import pytest
 
 from atta import Record
 from atta.cli.experiments import _write_results_page
+from atta.errors import InputError
 from atta.experiments import fits
 from atta.experiments.experiment import Experiment
 from atta.experiments.tables import chosen, own_table
@@ -21,7 +22,6 @@ from atta.paper.records import RECORDINGS, Making
 from atta.paper.reproduce import Places, Reproduction, experiments_folder, find_experiments, needed, reproduce
 from atta.paper.words import said
 from atta.results.rows import Results, Row
-from atta.types import InputError
 from layouts_made import classic
 from scenarios import command, made_up
 

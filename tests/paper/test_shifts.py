@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from atta.errors import InputError
 from atta.images.sets import ImageSet
 from atta.paper.shifts import shifted, ucmerced_as_aid
-from atta.types import InputError
 
 
 def worse(images, indices, seed=0):

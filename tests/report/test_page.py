@@ -18,6 +18,7 @@ import torch
 from scipy import stats
 
 from atta import Predictions, Record, find_method
+from atta.errors import InputError
 from atta.experiments.compare import compare
 from atta.experiments.experiment import Experiment
 from atta.experiments.run import run
@@ -25,7 +26,6 @@ from atta.report.page import Tables, _points, inlined, report, write_report
 from atta.report.sections import sections_of
 from atta.results.rows import Results, Row
 from atta.results.table import Table
-from atta.types import InputError
 from scenarios import made_up
 
 pytestmark = pytest.mark.xdist_group("report")  # one worker makes what all of them look at

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from atta import Results, find_method
+from atta.errors import InputError
 from atta.experiments.compare import compare
 from atta.images.again import digest_of
 from atta.images.layouts import by_file_name, folder_of_images
@@ -19,7 +20,6 @@ from atta.images.sets import ImageSet, arrange
 from atta.report.page import report
 from atta.report.sections import sections_of
 from atta.report.thumbnails import BUDGET, MOST, thumbnails
-from atta.types import InputError
 from scenarios import made_up
 
 Image = pytest.importorskip("PIL.Image")

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atta.errors import InputError
 from atta.results.rows import Interval, Results, Row
-from atta.types import InputError
 from scenarios import ROWS, rows
 
 

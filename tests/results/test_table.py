@@ -13,9 +13,9 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atta.errors import InputError
 from atta.results.rows import Interval, Results, Row
 from atta.results.table import Summary, Table, pivot
-from atta.types import InputError
 from scenarios import ROWS, rows
 
 

@@ -174,7 +174,7 @@ class MeanTTA(_Mean):
 
     def learn(self, predictions: Predictions, labels: Labels) -> ViewMean:
         """Learn nothing: temperature 1."""
-        one = torch.ones((), device=predictions.logits.device)
+        one = torch.ones((), device=predictions.device)
         return ViewMean(one, kinds=self.kinds_of(predictions), original=self.original)
 
 

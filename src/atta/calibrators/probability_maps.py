@@ -142,7 +142,7 @@ class Isotonic(_MapMethod):
         padded = [
             np.stack([np.pad(line, (0, longest - len(line)), mode="edge") for line in lines]) for lines in (knots, values)
         ]
-        device = predictions.logits.device
+        device = predictions.device
         x, y = (torch.from_numpy(lines).to(device) for lines in padded)
         return Polyline(x, y, floor, normalize=self.normalize)
 

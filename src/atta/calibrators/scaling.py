@@ -79,7 +79,7 @@ class Vanilla(Method):
 
     def learn(self, predictions: Predictions, labels: Labels) -> Temperature:
         """Learn nothing: temperature 1."""
-        return Temperature(torch.ones((), device=predictions.logits.device))
+        return Temperature(torch.ones((), device=predictions.device))
 
 
 @dataclass(frozen=True, kw_only=True)

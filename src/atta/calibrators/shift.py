@@ -222,7 +222,8 @@ class Adaptation:
             f"at a mean confidence of {self.confidence_before:.0%}"
         )
         if self.softness == 1:
-            return f"Not adapted: {what}, which is no more of a drift than chance."
+            why = "it is no surer than it is right" if self.p_value < LEVEL else "that is no more of a drift than chance"
+            return f"Not adapted: {what}; {why}."
         return f"Adapted by a softness of {self.softness:.3f}: {what}; it is {self.confidence:.0%} now."
 
 

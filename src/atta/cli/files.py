@@ -32,10 +32,12 @@ def records(
 ) -> None:
     """List the records that come with atta, or lie in a folder: what they are of, and where they came from."""
     from atta.predictions import Record, own_records
+    from atta.sharded import INDEX
 
     if folder is not None and not folder.is_dir():
         raise InputError(f"--folder: there is no folder {folder}")
     found = own_records() if folder is None else {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+    found |= {} if folder is None else {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{INDEX}"))}
     if name is not None and name not in found:
         raise InputError(f"there is no record {name!r}.{suggest(name, found)} There are: {', '.join(found) or 'none'}")
     cells = []

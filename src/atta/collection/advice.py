@@ -58,7 +58,7 @@ def _moved(predictions: Predictions, labels: Labels) -> tuple[int, int, int] | N
     A network that takes dogs for cats is a poor one; one that also takes cats for something else has other numbers for them.
     """
     classes = predictions.classes
-    parts = predictions.select(()).unrehearsed().chunks(max(1, (1 << 20) // classes))
+    parts = predictions.select(()).unrehearsed().chunks(max(1, PIECE // classes))
     answers = torch.cat([part.logits.argmax(dim=-1) for part in parts])
     taken = torch.zeros(classes, classes, dtype=torch.long, device=labels.device)
     taken.index_put_((labels, answers), torch.ones_like(labels), accumulate=True)

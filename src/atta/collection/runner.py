@@ -7,7 +7,7 @@
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import NamedTuple, TypeAlias
@@ -58,6 +58,18 @@ def logits_of(network: Network, images: Tensor, dtype: torch.dtype) -> Tensor:
     """Run the network in its own dtype; the logits are float32 or wider."""
     logits = network(images.to(dtype))
     return logits.to(wider(logits.dtype))
+
+
+@contextmanager
+def failing_on(images: Tensor, *passed: type[Exception]) -> Iterator[None]:
+    """Say on what images a network failed, whatever it says itself; what is to be `passed` on stays as it is."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (InputError, *passed)):
+            raise
+        shape = " x ".join(map(str, images.shape[1:]))
+        raise InputError(f"the model failed on images of {shape} (channels x height x width): {first_line(error)}") from error
 
 
 def run_views(network: Network, shown: Iterable[Shown], most: int) -> Iterator[Shown]:
@@ -125,9 +137,8 @@ def read_batches(
     """Read a source from `start` to `stop`, or to its end, `size` images at a time: every `step`-th batch."""
     stop = source.count if stop is None else stop
     blocks = source.read(ranges_of(size, start, stop, step), workers)
-    for (first, _), (pixels, labels) in zip(
-        ranges_of(size, start, stop, step), blocks, strict=False
-    ):  # a stream may be shorter
+    starts = (first for first, _ in ranges_of(size, start, stop, step))
+    for first, (pixels, labels) in zip(starts, blocks, strict=False):  # a stream may be shorter
         yield Batch(first, pixels, labels)
 
 
@@ -238,15 +249,8 @@ class Runner:
     def _pass(self, images: Tensor) -> Tensor:
         if self.channels_last:
             images = images.to(self.dtype).contiguous(memory_format=torch.channels_last)
-        try:
+        with failing_on(images, torch.cuda.OutOfMemoryError):
             return logits_of(self.forward, images, self.dtype)
-        except (InputError, torch.cuda.OutOfMemoryError):
-            raise
-        except Exception as error:  # whatever a network says of images it cannot take
-            shape = " x ".join(map(str, images.shape[1:]))
-            raise InputError(
-                f"the model failed on images of {shape} (channels x height x width): {first_line(error)}"
-            ) from error
 
 
 def _precisely(views: Iterator[Shown], device: torch.device) -> Iterator[Shown]:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import RandomSampler
 
-from atta.collection.runner import as_pixels, logits_of
-from atta.errors import InputError, advise, first_line
+from atta.collection.runner import as_pixels, failing_on, logits_of
+from atta.errors import InputError, advise
 from atta.images.labels import Truth
 from atta.images.parts import part_of, readable
 from atta.images.sources import Source, StreamSource
@@ -38,12 +38,11 @@ NO_LOGITS = (
 
 @dataclass(frozen=True)
 class Trial:
-    """What a few images tell: how many classes there are, whether the images bring labels, what a pass takes an image.
+    """What a few images tell: whether there are labels, what a pass takes an image, whether these are probabilities.
 
     `spread` is the part of its training's variance that the network's first batch normalisation was given, if it has one.
     """
 
-    classes: int
     labelled: bool
     seconds: float
     probabilities: bool
@@ -145,15 +144,8 @@ def try_out(
     with running(network, device, False, half), watched_spread(network) as spread:
         for part in pixels.tensor_split(min(2, len(pixels))):  # the first pass warms up, the last one is timed
             begun = time.perf_counter()
-            try:
+            with failing_on(part):
                 answers.append(logits_of(network, part, dtype_of(network)).cpu())
-            except InputError:
-                raise
-            except Exception as error:  # whatever a network says of images it cannot take
-                shape = " x ".join(map(str, images.shape[1:]))
-                raise InputError(
-                    f"the model failed on images of {shape} (channels x height x width): {first_line(error)}"
-                ) from error
     seconds = (time.perf_counter() - begun) / len(answers[-1])
     logits = torch.cat(answers)
     if not (known := torch.isfinite(logits).all(dim=1)).all():
@@ -167,7 +159,7 @@ def try_out(
     labels = truth.labels if truth.labels is not None else truth.own(own)
     if labels is not None:
         as_labels(labels, images=len(labels), classes=classes)
-    return Trial(classes, labels is not None, seconds, look_like_probabilities(logits), spread())
+    return Trial(labels is not None, seconds, look_like_probabilities(logits), spread())
 
 
 def _say_one(answers: Tensor) -> None:

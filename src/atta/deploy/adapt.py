@@ -19,11 +19,11 @@ from torch import Tensor
 
 from atta.calibrators import shift
 from atta.calibrators.shift import LEVEL, Reference
-from atta.collection.runner import ITSELF, as_pixels, batch_size, read_batches
+from atta.collection.runner import ITSELF, batch_size, read_batches
 from atta.errors import InputError
 from atta.images.sets import mode_of, read_image, resize
 from atta.images.sources import Channels, as_source
-from atta.networks.borrowing import device_of, dtype_of
+from atta.networks.borrowing import device_of
 from atta.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def answers(classifier: "CalibratedClassifier", images: Any, *, channels: Channe
     source = as_source(images, channels or classifier._channels(images), classifier.preprocess)
     parts: dict[str, list[Tensor]] = {kind: [] for kind in kinds}
     for batch in read_batches(source, batch_size(None, device)):
-        pixels = as_pixels(classifier._validated(batch.pixels.to(device)), dtype_of(classifier.model))
+        pixels = classifier._validated(batch.pixels.to(device))
         for kind, found in classifier._logits(pixels, kinds, most=1).items():
             parts[kind].append(found.cpu())
     if not parts[ITSELF]:

@@ -69,6 +69,11 @@ class Archived(nn.Module):
     before: tuple[Calibrator, ...] = ()
     """The calibrator that was adapted, if one was: in a tuple, for it is no part of what answers."""
 
+    @property
+    def answers_otherwise(self) -> bool:
+        """Whether it was adapted, and is less sure of an image than it was when it was calibrated."""
+        return self.adapted is not None and self.adapted.softness != 1
+
     def about(self) -> dict[str, Any]:
         """Describe the classifier in plain words and numbers: what its file says of it."""
         from atta import __version__  # the package imports this module first

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from atta.calibrators.shift import Adaptation
 from atta.images.preprocessing import Preprocess
 from atta.results.words import metric_name
 
@@ -79,6 +80,8 @@ def _what(about: About) -> str:
         lines.append(f"- photographs, before: {Preprocess.of(preprocess)}; `predict_proba` on files does it")
     if summary is not None:
         lines.append(f"- passes of the network an image: {summary['passes']:.3g}")
+    if (adapted := about.get("adapted")) is not None and adapted["softness"] != 1:
+        lines.append(f"- {Adaptation(**adapted)} All other numbers here are those of before.")
     return "\n".join([*lines, *_all(about["class_names"])])
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from atta import calibrators
 from atta.calibrators.base import FORMAT as CALIBRATOR
+from atta.collection.shards import SHARDS
 from atta.deploy import archive
 from atta.deploy.graphs import open_graph
 from atta.errors import InputError, first_line
@@ -142,7 +143,7 @@ def _shards(path: Path) -> tuple[str, bool]:
         json.loads((path / "run.json").read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"is damaged: run.json cannot be read ({error})") from None
-    shards = sorted(path.glob("[0-9]*-[0-9]*.safetensors"))
+    shards = sorted(path.glob(SHARDS))
     for shard in shards:
         read_tensors(shard)
     return f"{len(shards)} shards", all(DIGEST in read_header(shard) for shard in shards)

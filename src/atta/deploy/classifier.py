@@ -231,7 +231,7 @@ class CalibratedClassifier(Estimator, OnHub):
         known = {
             "preprocess": None if self.preprocess is None else self.preprocess.about(),
             "reference": None if self.reference is None else self.reference.json(),
-            "strangeness": None if self.strangeness is None else asdict(self.strangeness),
+            "strangeness": None if self.strangeness is None or self.answers_otherwise else asdict(self.strangeness),
         }
         return about | {name: json.dumps(value) for name, value in known.items() if value is not None}
 

@@ -63,6 +63,11 @@ class Estimator(Archived):
 
     def conformal(self, coverage: float) -> ConformalSets:
         """What makes sets of its probabilities that hold the true class so often."""
+        if self.answers_otherwise:
+            raise InputError(
+                "coverage: expected a classifier as it was calibrated, by whose answers sets are promised, got one that was "
+                "adapted to other images: ask its unadapted() (on the command line, the classifier that it was made from)"
+            )
         if self.strangeness is None:
             raise InputError(
                 "expected a classifier that knows how strange true classes are (`strangeness`), got one without, as an older "

@@ -247,7 +247,7 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
     channels, height, width = classifier.image_shape
     rows = usual_size(None, device_of(classifier))
     shape, k = (channels, height, width), len(classifier.classes_)
-    sets = None if classifier.strangeness is None else classifier.strangeness.sets
+    sets = None if classifier.strangeness is None else classifier.conformal
     known: Any = {"preprocess": classifier.preprocess, "reference": classifier.reference, "sets": sets}
     gpu, by = device_of(classifier).type == "cuda", _ByClassifier(classifier)
     return Predictor(by, shape, k, classifier.class_names, rows, gpu=gpu, show=by.shown, **known)

@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass, field
 from textwrap import wrap
 from typing import Any
 
-import torch
-
 from atta.calibrators import Calibrator, TemperatureScaling, Vanilla
 from atta.calibrators.crossval import Candidate, held_out
 from atta.html import html_table
@@ -15,8 +13,7 @@ from atta.images.preprocessing import Preprocess
 from atta.images.views import Policy
 from atta.metrics.binning import reliability_bins
 from atta.metrics.scores import class_changes, evaluate
-from atta.networks.borrowing import device_of
-from atta.predictions import Predictions, Record
+from atta.predictions import Record
 from atta.types import Labels, Probs
 
 SHOWN = ("brier", "ece", "nll")
@@ -105,11 +102,12 @@ def summarise(
     """Judge the method by its answers to images that its fits did not see, beside the network as it is."""
     method, predictions, labels = calibrator.method, record.predictions, record.require_labels()
     probs = {"before": predictions.logits.softmax(dim=-1), "after": answers}
+    passes = calibrator.passes(predictions).double().mean().item()
     measured = {when: evaluate(found, labels, metrics=SHOWN, simplex=method.on_simplex) for when, found in probs.items()}
     return Summary(
         method=method.name,
         policy=str(policy),
-        passes=mean_passes(calibrator, predictions),
+        passes=passes,
         images=len(predictions),
         classes=predictions.classes,
         before=measured["before"],
@@ -119,7 +117,7 @@ def summarise(
         bins={when: _bins(found, labels) for when, found in probs.items()},
         candidates=[asdict(one) for one in judged],
         preprocess=_photographs(record),
-        rivals=_rivals(calibrator, policy, record, measured),
+        rivals=_rivals((method.name, str(policy), passes), record, measured),
         accuracy_after=None if method.keeps_class else float((answers.argmax(dim=-1) == labels).double().mean()),
     )
 
@@ -130,16 +128,15 @@ def _photographs(record: Record) -> str:
     return "" if given is None else str(Preprocess.of(json.loads(given)))
 
 
-def _rivals(calibrator: Calibrator, policy: Policy, record: Record, measured: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _rivals(chosen: tuple[str, str, float], record: Record, measured: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The network as it is, temperature scaling, both in one pass, and what was chosen; each image held out."""
     predictions, labels = record.predictions, record.require_labels()
-    chosen = (calibrator.method.name, str(policy), mean_passes(calibrator, predictions), measured["after"])
     found: list[tuple[str, str, float, Mapping[str, float]]] = [(Vanilla.name, "", 1, measured["before"])]
     if chosen[0] != TemperatureScaling.name:
         tempered = held_out(TemperatureScaling(), predictions.select(()), labels)
         found.append((TemperatureScaling.name, "", 1, evaluate(tempered, labels, metrics=SHOWN)))
     if chosen[0] != Vanilla.name:
-        found.append(chosen)
+        found.append((*chosen, measured["after"]))
     return [{"method": name, "policy": views, "passes": passes, **numbers} for name, views, passes, numbers in found]
 
 
@@ -153,17 +150,6 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         found.append("  ".join([name.ljust(first), *(cell.rjust(w) for cell, w in zip(row[1:], widths, strict=True))]).rstrip())
         found += more
     return found
-
-
-def mean_passes(calibrator: Calibrator, predictions: Predictions) -> float:
-    """How often the network runs for an image, on average, if only those that go on are shown in the next views."""
-    used = predictions.select(calibrator.kinds).to(device_of(calibrator))
-    left, passes, seen = torch.arange(len(used), device=used.logits.device), len(used), list[str]()
-    for stage in calibrator.stages:
-        left = left[calibrator.goes_on(used.logits[left], {kind: used.views[kind][left] for kind in seen})]
-        passes += left.shape[0] * sum(used.views[kind].shape[1] for kind in stage)
-        seen += stage
-    return passes / len(used)
 
 
 def _bins(probs: Probs, labels: Labels) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def check_format(output: Path) -> None:
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Iterable[list[Any]], *, ending: str) -> None:
-    """Write the rows, the first two columns names and the others numbers, as the ending says."""
+    """Write the rows as the ending says: `file` and `set` are texts, `class` is a name or a number, the others are numbers."""
     said = ([readable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     _WRITERS[ending](path, [readable(name) for name in columns], said)
 
@@ -56,7 +56,8 @@ def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]
     rows = iter(rows)
     group = list(islice(rows, GROUP))
     name = arrow.string() if group and isinstance(group[0][1], str) else arrow.int64()
-    schema = arrow.schema([("file", arrow.string()), ("class", name), *((each, arrow.float64()) for each in columns[2:])])
+    known = {"file": arrow.string(), "class": name, "set": arrow.string()}
+    schema = arrow.schema([(each, known.get(each, arrow.float64())) for each in columns])
     with parquet.ParquetWriter(path, schema) as writer:
         while group:
             writer.write_table(arrow.table([list(column) for column in zip(*group, strict=True)], schema=schema))

@@ -63,7 +63,7 @@ def compare(
             metrics=(*METRICS, CLASS_CHANGES, PASSES, COVERAGE, SET_SIZE),
         )
         results.append(run(experiment, known, fits=fits, done=done))
-        fewer = nested(known[experiment.fit].predictions.unrehearsed().views)
+        fewer = nested(known[experiment.fit].predictions.repeats)
         if cost and len(fewer) > 1:
             v_atta = labelled([VATTA()])
             less = replace(experiment, name=name + COST, methods=v_atta, policies=fewer, metrics=("brier", "nll"))
@@ -110,9 +110,8 @@ def _unusual(method: Method) -> str:
     return f" ({', '.join(f'{name}={value}' for name, value in changed.items())})" if changed else ""
 
 
-def nested(views: Mapping[str, Any]) -> tuple[str, ...]:
-    """Policies from one view to all there are, each a part of the next; none where a kind of view is not atta's own."""
-    most = {kind: view.shape[1] for kind, view in views.items()}
+def nested(most: Mapping[str, int]) -> tuple[str, ...]:
+    """Policies from one view to so many of each kind, each a part of the next; none where a kind is not atta's own."""
     if not most or not most.keys() <= VIEWS.keys():
         return ()
     rounds = ({kind: min(repeats, count) for kind, count in most.items()} for repeats in range(1, max(most.values()) + 1))

@@ -38,7 +38,7 @@ class Experiment:
     `methods`     by the name the tables give them: settings, and `method` where that is not the name itself, and `policy` or
                   `policies` where a method has its own; or, in Python, a method as it is
     `policies`    the policies of views that methods are tried with; "recorded" takes the record's views as they are
-    `choose`      rules by which one of the policies is chosen (`choice.RULES`); without any, each stands for itself
+    `choose`      rules by which one of the policies is chosen (`policy_rules.RULES`); without any, each stands for itself
     `validation`  numbers of images to fit on; 0 is all of them
     `seeds`       of methods that draw random numbers when they are fitted
     `published`   where in the paper's numbers (`atta.paper.published`) this experiment's are

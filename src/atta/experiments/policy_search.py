@@ -140,8 +140,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 def _holds(record: Record, view: View, repeats: int) -> bool:
     """Whether a record has the numbers that so many repeats of a view would be drawn with."""
-    known = record.predictions.views.get(view.name)
-    have = 0 if known is None else known.shape[1]
+    have = record.predictions.repeats.get(view.name, 0)
     return have == repeats or (have > repeats and not (view.random and _stratified(record)))
 
 

@@ -169,6 +169,3 @@ def _digits(split: str) -> ImageSet:
     train, test = split_indices(n, (round(0.6 * n), n - round(0.6 * n)))
     whole = ImageSet("digits", images, torch.from_numpy(digits.target), [str(name) for name in digits.target_names])
     return whole.subset(train if split == "train" else test)
-
-
-# ---- the paper's splits

@@ -147,12 +147,16 @@ def _of_files(table: Mapping[str, str], source: Source, path: Path) -> list[str]
         place = PurePosixPath(file.replace("\\", "/"))
         by_name.setdefault(place.name, []).append((place, label))
     labels, missing = list[str](), list[str]()
-    for file_path in source.files:
-        parts = file_path.resolve().parts
-        rows = [
-            (p, label) for p, label in by_name.get(file_path.name, []) if parts[-len(p.parts) :] == p.parts or p.is_absolute()
-        ]
-        said = {label for _, label in rows}
+    # Each by its own path and, where links lead to it, by the one without.
+    places = [[PurePosixPath(way.as_posix()) for way in (path.absolute(), path.resolve())] for path in source.files]
+    here = {way for ways in places for way in ways}
+    for file_path, ways in zip(source.files, places, strict=True):
+        # A whole path that is none of these files is one of before they were moved: its name is all that can be gone by.
+        said = {
+            label
+            for p, label in by_name.get(file_path.name, [])
+            if any(way.parts[-len(p.parts) :] == p.parts for way in ways) or (p.is_absolute() and p not in here)
+        }
         if len(said) > 1:
             raise InputError(
                 f"labels: {path.name} has several rows for {file_path}: write as much of the path as tells them apart"

@@ -316,8 +316,12 @@ def _processor(settings: Mapping[str, Any]) -> Any:
     """The image processor of such settings: what is not in them are its class's own."""
     name = str(settings.get("image_processor_type") or settings.get("feature_extractor_type") or "")
     name = name.replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
-    with require("hub", "the settings of a Hugging Face image processor"):
+    try:
         import transformers
+    except (ImportError, RuntimeError) as error:  # a broken torchvision beside it fails at import, too
+        raise InputError(
+            f"the settings of a Hugging Face image processor need the transformers library: pip install transformers ({error})"
+        ) from error
     for candidate in (f"{name}Pil", name):
         try:
             found = getattr(transformers, candidate)

@@ -34,6 +34,12 @@ class BadImage(InputError):
     """A file that is no image, or not one that can be decoded: `skip_bad` leaves it out."""
 
 
+def check_depth(image: "Image.Image", where: str) -> None:
+    """Refuse an image of more than 8 bits a channel: Pillow would cut off what is above 255."""
+    if image.mode.startswith(("I", "F")):
+        raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
+
+
 class EncodedImages:
     """Files of images, decoded one by one; `read(row)` gives a path or the bytes, `where(row)` names it in an error.
 
@@ -88,13 +94,14 @@ class EncodedImages:
         source = self.read(row)
         try:
             with self._open(source if isinstance(source, bytes) else source.read_bytes()) as image:
-                if image.mode.startswith(("I", "F")):
-                    raise BadImage(f"expected 8 bits a channel in {self.where(row)}, found the mode {image.mode}")
+                check_depth(image, self.where(row))
                 own = "L" if image.mode in ("1", "L") else "RGB"
                 if (mode, own) == ("L", "RGB") and not (self.preprocess and self.preprocess.mode):
                     raise InputError(f"expected grey as in the first image of the set, got colour in {self.where(row)}")
                 return (self.preprocess or AS_IT_IS)(image, mode or own)
-        except (OSError, SyntaxError, DecompressionBombError) as error:
+        except InputError:
+            raise
+        except (OSError, SyntaxError, ValueError, DecompressionBombError) as error:
             why = str(error).partition(" <")[0]  # without the place in memory that the bytes were read from
             raise BadImage(f"expected an image in {self.where(row)}, but it cannot be decoded: {why}") from error
 
@@ -293,8 +300,7 @@ def read_image(source: Path | bytes, mode: str, preprocess: Preprocess | None = 
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=kinds) as image:
             if kinds:
                 _check_size(*image.size)
-            if image.mode.startswith(("I", "F")):
-                raise InputError(f"expected 8 bits a channel in {what}, found the mode {image.mode}")
+            check_depth(image, what)
             return (preprocess or AS_IT_IS)(image, mode)
     except InputError:
         raise

@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 from atta.errors import InputError
 from atta.images.layouts import IMAGES, files_of_images, folder_of_images, from_stream, from_table, is_stream, is_table
 from atta.images.preprocessing import Preprocess, upright
-from atta.images.sets import BadImage, ImageSet
+from atta.images.sets import BadImage, ImageSet, check_depth
 from atta.types import dense
 
 Channels: TypeAlias = Literal["first", "last"] | None
@@ -188,6 +188,7 @@ def _one_by_one(
 def _pixels_of(image: Any, channels: Channels, preprocess: Preprocess | None, where: str) -> Tensor:
     """The pixels of one image; a photograph is resized and cropped."""
     if hasattr(image, "getbands"):
+        check_depth(image, where)
         image = preprocess(image) if preprocess else upright(image)
     pixels = _as_pixels(image, channels, where)
     if pixels.ndim != 3:

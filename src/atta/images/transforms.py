@@ -50,7 +50,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from atta.types import Images, InputError
+from atta.errors import InputError
+from atta.types import Images
 
 
 def flip(images: Images) -> Images:

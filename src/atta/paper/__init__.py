@@ -9,5 +9,6 @@ shifts       its shifted test sets
 records      its records, made from data: a network is trained and looks at images and their views
 reproduce    its evaluation from start to end
 comparison   ours beside the published, table by table
+words        what came out of each table and figure, in words
 page         all of it as one page
 """

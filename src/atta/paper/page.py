@@ -1,4 +1,4 @@
-"""Ours beside the paper's: published | ours | difference, table by table, and all of it as one page.
+"""A reproduction as one page: how many claims hold, each table and figure, what differs, and on what it ran.
 
 The page (docs/results.md is one) is written from results alone: no number in it was typed.
 """
