@@ -47,7 +47,6 @@ class Slopes:
     """From `weights` (fits, m, k or 1), `limit` (fits) and rows to the slopes of the mean loss over them.
 
     The loss is the NLL of `functional.atta` plus `prior` times the sum of the squares of the weights, a mean over columns.
-    Longer than a page: it is one formula, forth and back, whose steps share what they have worked out.
     """
 
     def __init__(
