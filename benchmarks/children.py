@@ -52,8 +52,8 @@ def measured(what: str, who: str, role: Role, function: str, *arguments: Any, li
 
 
 def reason(said: str, code: int) -> str:
-    """What a process said last, in one line of a table."""
-    lines = [line for line in said.splitlines() if line.strip()]
+    """What a process said last, in one line of a table; pip's notes and hints come after what they are about."""
+    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("note:", "hint:"))]
     return (lines[-1] if lines else f"ended with {code}").replace("|", "¦").replace("`", "'")[:200]
 
 

@@ -62,7 +62,7 @@ def make(folder: Path, run: Run = _run) -> dict[str, str]:
     failed = {}
     for name, line in wanted().items():
         print(f"installing {line}", file=sys.stderr, flush=True)
-        ended = run([*pip, line])
+        ended = run([*pip, *line.split()])
         if ended.returncode:
             failed[name] = reason(ended.stderr.decode(errors="replace"), ended.returncode)
             print(f"  {failed[name]}", file=sys.stderr, flush=True)

@@ -149,8 +149,8 @@ def test_every_peer_is_installed_by_itself_and_one_that_fails_is_named(tmp_path:
     def run(order: Sequence[str]) -> Any:
         if order[1] == "-c":
             return SimpleNamespace(stdout=str(tmp_path).encode(), returncode=0)
-        asked.append(order[-1])
-        failed = order[-1].startswith("netcal")
+        asked.append(" ".join(order[order.index("-c") + 2 :]))
+        failed = asked[-1].startswith("netcal")
         return subprocess.CompletedProcess(
             order, int(failed), b"", b"noise\nERROR: no matching distribution\n" if failed else b""
         )
