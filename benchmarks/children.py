@@ -52,9 +52,10 @@ def measured(what: str, who: str, role: Role, function: str, *arguments: Any, li
 
 
 def reason(said: str, code: int) -> str:
-    """What a process said last, in one line of a table; pip's notes and hints come after what they are about."""
-    lines = [line for line in said.splitlines() if line.strip() and not line.startswith(("note:", "hint:"))]
-    return (lines[-1] if lines else f"ended with {code}").replace("|", "¦").replace("`", "'")[:200]
+    """What a process said went wrong, in one line of a table: its last error, or else its last line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if line.lower().startswith("error")]
+    return ([f"ended with {code}", *lines[-1:], *errors])[-1].replace("|", "¦").replace("`", "'")[:200]
 
 
 @contextmanager
