@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 import atta
+from atta.paper.reproduce import find_experiments
 from scenarios import command, encoded, linear, made_up, mostly_right, pixels
 
 ROOT = Path(__file__).parent.parent
@@ -66,7 +67,7 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
     made_up(1100).save(tmp_path / "record.safetensors")
     torch.manual_seed(0)
     for i, photo in enumerate((torch.rand(60, 16, 16, 3) * 255).byte().numpy()):
-        for folder in (f"photos/{'ab'[i % 2]}", "new-photos"):
+        for folder in (f"photos/{'ab'[i % 2]}", f"more-photos/{'ab'[i % 2]}", "new-photos"):
             Path(folder).mkdir(parents=True, exist_ok=True)
             image.fromarray(photo).save(f"{folder}/{i}.png")
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 2))
@@ -75,7 +76,10 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
         export = {"input_names": ["x"], "dynamic_axes": {"x": {0: "n"}}, "dynamo": False}  # the new way takes seconds
         torch.onnx.export(network, (torch.rand(1, 3, 16, 16),), "network.onnx", **export)  # type: ignore[arg-type]
     lines = re.findall(r"^atta (.+?) +#", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert [line.split()[0] for line in lines] == ["compare", "calibrate", "predict", "drift"]
+    assert [line.split()[0] for line in lines] == ["compare", "calibrate", "evaluate", "predict", "drift", "reproduce"]
+    assert {experiment.paper for experiment in find_experiments([lines.pop().split()[2]])} == {
+        "Table 3"
+    }  # which takes a minute
     for line in lines:
         command(*shlex.split(line.replace("--splits 10", "--splits 1 --methods vanilla,temperature")))
     assert Path("report.html").is_file()
@@ -175,7 +179,7 @@ def maker(name: str) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["cli.md", "which-method.md", "../README.md"])
+@pytest.mark.parametrize("name", ["cli.md", "which-method.md", "scale.md", "../README.md"])
 def test_a_generated_page_is_up_to_date(name: str) -> None:
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == maker("generate").PAGES[name](), "run `make docs`"
 

@@ -34,7 +34,7 @@ def test_where_nobody_watches_a_line_says_now_and_then_how_far_it_is(capsys, mon
         for step in range(1, 10):
             now[0] += 25
             tell(step, "v-atta")
-    assert capsys.readouterr().err == "fitting 3/9 v-atta\nfitting 6/9 v-atta\nfitting 9/9 v-atta\n"
+    assert capsys.readouterr().err == "fitting 1/9 v-atta\nfitting 4/9 v-atta\nfitting 7/9 v-atta\n"
 
 
 def test_what_is_over_within_the_minute_leaves_no_line_where_the_bar_would_go_away(capsys):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 MINUTE = 60.0
+SOON = 10.0  # the first line: long enough to know a speed, short enough to know that it runs
 
 
 @contextmanager
@@ -17,8 +18,8 @@ def bar(
 ) -> Iterator[Callable[[int, str], None]]:
     """Give the function to tell how much of `total` is done, and a few words; without `shown`, nothing is seen.
 
-    A `transient` bar goes away in the end. What is no terminal gets a line `every` so many seconds, and the last one unless
-    that would have gone away.
+    A `transient` bar goes away in the end. What is no terminal gets a line soon, then one `every` so many seconds, and the last
+    one unless that would have gone away.
     """
     if not shown:
         yield lambda completed, state: None
@@ -40,7 +41,7 @@ def bar(
 
 @contextmanager
 def _lines(title: str, total: int | None, every: float, transient: bool) -> Iterator[Callable[[int, str], None]]:
-    said, last = time.monotonic(), ""
+    said, last = time.monotonic() - max(0.0, every - SOON), ""
 
     def line(completed: int, state: str) -> None:
         nonlocal said, last

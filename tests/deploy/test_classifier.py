@@ -264,7 +264,7 @@ def test_train_leaves_it_in_evaluation_mode_and_a_network_put_into_training_mode
         (torch.zeros(2, 3, 9, 8), r"got \(2, 3, 9, 8\)"),
         (torch.zeros(SHAPE), r"got one of \(3, 8, 8\): write images\[None\]"),
         (torch.zeros(2, *SHAPE, dtype=torch.int64), "expected images as uint8 or floats in .*, got torch.int64"),
-        (np.zeros((2, *SHAPE)), "as a tensor, got ndarray; predict_proba takes other things"),
+        (np.zeros((2, *SHAPE)), "as a tensor, got ndarray; predict_proba takes files, folders"),
         (torch.zeros(2, *SHAPE, device="meta"), "expected images on cpu, where the model is, got meta"),
     ],
 )

@@ -108,6 +108,10 @@ def test_experiments_are_found_by_name_beginning_or_pattern() -> None:
     assert [e.name for e in find_experiments(["shift-cifar10"])] == ["shift-cifar10"]
     assert [e.name for e in find_experiments(["shift"])] == ["shift-cifar10", "shift-aid"]
     assert {e.dataset for e in find_experiments(["*-cifar100"])} == {"cifar100"}
+    tables = [find_experiments([text]) for text in ("table3", "Table 3", "table-3")]
+    assert {tuple(e.name for e in found) for found in tables} == {
+        tuple(f"in-distribution-{of}" for of in ("cifar10", "cifar100", "aid"))
+    }
     assert len(find_experiments()) == len(FILES)
     with pytest.raises(InputError, match=r"there is no experiment 'shft'. Did you mean 'shift-aid'\? There are: corr"):
         find_experiments(["shft"])

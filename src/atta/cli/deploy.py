@@ -124,6 +124,8 @@ def predict(
 ) -> None:
     """Predict files of images: class, calibrated confidence, entropy in nats, and the network's own confidence.
 
+    The column ood is the part of the validation images that the network was surer of: near 1, the image is a stranger.
+
     Photographs are resized and cropped as those that it was calibrated on, and made grey or RGB.
 
     Files that cannot be read have no row and are named at

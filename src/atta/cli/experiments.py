@@ -67,7 +67,7 @@ def run(
 def reproduce(
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only these: shift-cifar10, shift, '*-cifar10'; may be repeated."),
+        typer.Option(metavar="NAME", help="Only these: shift-cifar10, shift, '*-cifar10', table3; may be repeated."),
     ] = None,
     records: RecordsFolder = None,
     data: Annotated[

@@ -77,7 +77,7 @@ class Drift:
         """All of it in one sentence."""
         chance = f"p {'<' if self.p_value < 1e-4 else '='} {max(self.p_value, 1e-4):.4f}"
         verdict = f"drifted ({chance})" if self.drifted else f"no drift seen ({chance}, an alarm below {self.level:g})"
-        by = "" if self.slope is not None else ", by a slope that nothing was rehearsed for"
+        by = "" if self.slope is not None else ", roughly: fitted without rehearsals"
         return (
             f"{self.images} images, {verdict}: about {self.accuracy:.0%} are right ({self.low:.0%} to {self.high:.0%}{by}), "
             f"{self.expected_accuracy:.0%} of the validation images were; mean confidence {self.seen_confidence:.0%}, "

@@ -263,7 +263,9 @@ class CalibratedClassifier(Estimator, OnHub):
         """Check what comes in, once, and make pixels of it."""
         expected = f"expected images of shape (n, {', '.join(map(str, self.image_shape))}), as it was fitted on"
         if not isinstance(images, Tensor):
-            raise InputError(f"{expected}, as a tensor, got {type(images).__name__}; predict_proba takes other things")
+            raise InputError(
+                f"{expected}, as a tensor, got {type(images).__name__}; predict_proba takes files, folders, arrays and datasets"
+            )
         if images.ndim == 3:
             raise InputError(f"{expected}, got one of {tuple(images.shape)}: write images[None] for a batch of one")
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image_shape:

@@ -427,7 +427,7 @@ def _numbers(name: str, given: Any) -> Numbers | None:
     try:
         return tuple(float(value) for value in given)
     except (TypeError, ValueError):
-        raise InputError(f"{name}: expected a number for each channel, got {given!r}") from None
+        raise InputError(f"{name}: expected a number for each channel, such as (0.5, 0.5, 0.5), got {given!r}") from None
 
 
 def _one_or_two(size: Any) -> Any:

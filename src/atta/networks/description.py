@@ -93,8 +93,10 @@ def _around(description: dict[str, Any], model: object) -> nn.Module:
             return MODELS[description["name"]](**settings)
         case "transformers":
             return _transformer(description["class"], description["config"])
+    if description["class"].endswith(f".{OnnxModel.__qualname__}") and description["class"] in WEIGHTLESS:
+        raise InputError("expected model=... (--model network.onnx on the command line), the ONNX file that it was fitted with")
     raise InputError(
-        f"expected model=... (--model package.module:name on the command line), a {description['class']} to load the weights "
+        f"expected model=... (--model package.module:name on the command line), {description['class']}, to load the weights "
         "into: its code is not in the file, and nothing in a file is ever run"
     )
 

@@ -74,16 +74,24 @@ def experiments_folder() -> Path:
 
 
 def find_experiments(only: Sequence[str] = (), folder: Path | None = None) -> list[Experiment]:
-    """Read the experiments whose names match: "shift-cifar10", "*-cifar10", or the beginning of names, "policies"."""
+    """Read experiments whose names match: "shift-cifar10", "*-cifar10", the beginning of names, "policies", or "Table 3"."""
     found = {path.stem: path for path in sorted((folder or experiments_folder()).glob("*.toml"))}
     chosen: dict[str, Path] = {}
     for text in only or ("*",):
         matches = [name for name in found if fnmatch.fnmatch(name, text) or name.startswith(f"{text}-")]
         if not matches:
-            known = ", ".join(found) or "none"
+            papers = {name: read_experiment(path).paper for name, path in found.items()}
+            matches = [name for name, paper in papers.items() if paper and _plain(paper) == _plain(text)]
+        if not matches:
+            known = ", ".join(f"{name} ({paper})" if paper else name for name, paper in papers.items()) or "none"
             raise InputError(f"there is no experiment {text!r}.{suggest(text, found)} There are: {known}")
         chosen |= {name: found[name] for name in matches}
     return sorted(map(read_experiment, chosen.values()), key=_in_the_papers_order)
+
+
+def _plain(text: str) -> str:
+    """Letters and numbers alone: "Table 3", "table-3" and "table3" are one."""
+    return "".join(filter(str.isalnum, text.lower()))
 
 
 def read_experiment(path: Path) -> Experiment:
