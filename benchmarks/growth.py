@@ -76,6 +76,9 @@ def curves(rows: Sequence[Measured]) -> dict[str, dict[str, list[tuple[float, fl
     return found
 
 
+DECADES = [10.0**power for power in range(-6, 4)]
+
+
 def draw(rows: Sequence[Measured], path: Path) -> None:
     """The curves, a panel for each of the three, both axes logarithmic."""
     found = curves(rows)
@@ -85,8 +88,10 @@ def draw(rows: Sequence[Measured], path: Path) -> None:
         values = [{"method": name, "size": x, "seconds": y} for name, points in lines.items() for x, y in points]
         sizes = sorted({value["size"] for value in values})
         base = alt.Chart(parts.inline(values), width=230, height=260).encode(
-            x=alt.X("size:Q", title=varied, scale=alt.Scale(type="log"), axis=alt.Axis(values=sizes, format="~s")),
-            y=alt.Y("seconds:Q", title="seconds", scale=alt.Scale(type="log"), axis=alt.Axis(format="~g", tickCount=6)),
+            x=alt.X(
+                "size:Q", title=varied, scale=alt.Scale(type="log", nice=False), axis=alt.Axis(values=sizes, format=".2~s")
+            ),
+            y=alt.Y("seconds:Q", title="seconds", scale=alt.Scale(type="log"), axis=alt.Axis(values=DECADES, format="~g")),
             **parts.told_apart(names, orient="bottom", columns=COLUMNS),
         )
         said = f"Seconds by {varied}, from {sizes[0]:g} to {sizes[-1]:g}: {', '.join(lines)}."
