@@ -22,8 +22,8 @@ Parts = Mapping[str, Part]
 
 INTRODUCTION = """\
 What atta costs, and how good its answers are, beside what users would pick instead. One command measures and writes all of it:
-`make bench`. It makes an environment for the peers, measures each on the same data on one thread, and takes some twenty
-minutes; stopped, it goes on where it was. Ratios are *ours over theirs*: below 1 atta takes less. Beside them stands what
+`make bench`. It makes an environment for the peers, measures each on the same data on one thread; stopped, it goes on
+where it was. Ratios are *ours over theirs*: below 1 atta takes less. Beside them stands what
 nobody can do without, the limit: the bare network, one softmax, a copy of the memory.
 """
 WHY = {
