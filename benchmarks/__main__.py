@@ -19,12 +19,24 @@ from pathlib import Path
 
 import torch
 
-from atta.errors import InputError, suggest
-from atta.experiments.provenance import machine
+from atta._base.errors import InputError, suggest
+from atta.lab.provenance import machine
 from benchmarks import peers
 from benchmarks.measured import Asked, Part, Steps, measured
 
-NAMES = ("baselines", "scores", "fit", "predict", "dirichlet", "shrunk", "collect", "scale", "deploy", "growth", "quality")
+NAMES = (
+    "baselines",
+    "scores",
+    "fit",
+    "predict",
+    "dirichlet",
+    "shrunk",
+    "collect",
+    "scale",
+    "deploy",
+    "growth",
+    "quality",
+)
 ON_GPU = ("collect", "scale", "deploy", "predict")
 """Those that need no peers and that a GPU changes."""
 
@@ -63,11 +75,15 @@ def chosen(only: str) -> list[str]:
     names = [name.strip() for name in only.split(",") if name.strip()] or list(NAMES)
     for name in names:
         if name not in NAMES:
-            raise InputError(f"--only: expected some of {', '.join(NAMES)}, got {name!r}.{suggest(name, NAMES)}")
+            raise InputError(
+                f"--only: expected some of {', '.join(NAMES)}, got {name!r}.{suggest(name, NAMES)}"
+            )
     return names
 
 
-def measure(names: Sequence[str], devices: Sequence[str], quick: bool, kept: Path) -> Mapping[str, Part]:
+def measure(
+    names: Sequence[str], devices: Sequence[str], quick: bool, kept: Path
+) -> Mapping[str, Part]:
     """Everything that was asked for on each device, into the folder of what is kept."""
     here, there = machine(), peers.found()
     found = {}
@@ -83,17 +99,30 @@ def measure(names: Sequence[str], devices: Sequence[str], quick: bool, kept: Pat
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", default="", metavar="NAMES", help=f"of {', '.join(NAMES)}")
-    parser.add_argument("--device", choices=("cpu", "cuda"), help="usually the CPU, and the GPU where there is one")
-    parser.add_argument("--quick", action="store_true", help="small sizes: a trial")
-    parser.add_argument("--fresh", action="store_true", help="forget what a run that was stopped has measured")
     parser.add_argument(
-        "--kept", type=Path, default=Path("runs/bench"), metavar="FOLDER", help="of what a run has measured so far"
+        "--device", choices=("cpu", "cuda"), help="usually the CPU, and the GPU where there is one"
+    )
+    parser.add_argument("--quick", action="store_true", help="small sizes: a trial")
+    parser.add_argument(
+        "--fresh", action="store_true", help="forget what a run that was stopped has measured"
     )
     parser.add_argument(
-        "--into", type=Path, metavar="FOLDER", help="where finished parts lie: docs/speed; elsewhere, no page is written"
+        "--kept",
+        type=Path,
+        default=Path("runs/bench"),
+        metavar="FOLDER",
+        help="of what a run has measured so far",
+    )
+    parser.add_argument(
+        "--into",
+        type=Path,
+        metavar="FOLDER",
+        help="where finished parts lie: docs/speed; elsewhere, no page is written",
     )
     given = parser.parse_args(arguments)
     try:
@@ -104,7 +133,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.fresh:
         shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True, exist_ok=True)
-    devices = [given.device] if given.device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    devices = (
+        [given.device]
+        if given.device
+        else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    )
     try:
         found = measure(names, devices, given.quick, kept)
     except KeyboardInterrupt:

@@ -37,7 +37,10 @@ from benchmarks.measured import (
 )
 
 BINS = 15
-LAMBDA, MU = 100.0, 1.0  # of torch-uncertainty's Dirichlet loss, which takes means where ours takes sums
+LAMBDA, MU = (
+    100.0,
+    1.0,
+)  # of torch-uncertainty's Dirichlet loss, which takes means where ours takes sums
 SAMPLE = 2000  # images on which answers are compared
 LIMIT = 240.0  # seconds for everything that is done in one process
 
@@ -105,7 +108,9 @@ def sklearn_isotonic() -> Way:
     from sklearn.isotonic import IsotonicRegression
 
     def fit(x: np.ndarray, y: np.ndarray) -> list[Any]:
-        return [IsotonicRegression(out_of_bounds="clip").fit(x[:, k], y == k) for k in range(x.shape[1])]
+        return [
+            IsotonicRegression(out_of_bounds="clip").fit(x[:, k], y == k) for k in range(x.shape[1])
+        ]
 
     def predict(fitted: list[Any], x: np.ndarray) -> np.ndarray:
         answers = np.stack([one.predict(x[:, k]) for k, one in enumerate(fitted)], axis=1)
@@ -171,7 +176,9 @@ WAYS: Mapping[str, Mapping[str, Callable[[int], Way]]] = {
     },
     "Dirichlet, λ and μ given": {
         OURS: lambda k: ours(_dirichlet(k)),
-        "torch-uncertainty": lambda k: _torch_uncertainty("DirichletScaler", num_classes=k, lambda_reg=LAMBDA, mu_reg=MU),
+        "torch-uncertainty": lambda k: _torch_uncertainty(
+            "DirichletScaler", num_classes=k, lambda_reg=LAMBDA, mu_reg=MU
+        ),
     },
 }
 """Who does the same, by method: a function of the number of classes."""
@@ -198,7 +205,9 @@ def measure(method: str, who: str, images: int, classes: int, sample: str) -> di
     fitted, times = [], []
     fit_mb = extra_megabytes(lambda: times.append(seconds(lambda: fitted.append(way.fit(x, y)))))
     answered: list[Any] = []
-    predict_mb = extra_megabytes(lambda: times.append(seconds(lambda: answered.append(way.predict(fitted[0], x)))))
+    predict_mb = extra_megabytes(
+        lambda: times.append(seconds(lambda: answered.append(way.predict(fitted[0], x))))
+    )
     fit, predict = times
     if fit < 1:
         fit = usual_seconds(lambda: way.fit(x, y))
@@ -227,11 +236,15 @@ def contest(method: str, images: int, classes: int, most: float = LIMIT) -> list
         for i, who in enumerate((*WAYS[method], *LIMITS)):
             sample, role = Path(folder) / f"{i}.npy", role_of(who, LIMITS)
             own = (method, who, images, classes, str(sample))
-            row = children.measured(what, who, role, "benchmarks.baselines:measure", *own, limit=most)
+            row = children.measured(
+                what, who, role, "benchmarks.baselines:measure", *own, limit=most
+            )
             if sample.exists():
                 answers[who] = np.load(sample)
                 if OURS in answers:
-                    row = replace(row, numbers={**row.numbers, "apart": apart(answers[who], answers[OURS])})
+                    row = replace(
+                        row, numbers={**row.numbers, "apart": apart(answers[who], answers[OURS])}
+                    )
             rows.append(row)
     return rows
 
@@ -243,7 +256,9 @@ def steps(asked: Asked) -> Steps:
         return ((300, 5),) if asked.quick else SIZES[method]
 
     return {
-        f"{method}, {sized(*size)}": partial(contest, method, *size, most=60.0 if asked.quick else LIMIT)
+        f"{method}, {sized(*size)}": partial(
+            contest, method, *size, most=60.0 if asked.quick else LIMIT
+        )
         for method in WAYS
         for size in sizes(method)
     }

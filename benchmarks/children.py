@@ -16,7 +16,9 @@ from typing import Any
 from benchmarks.measured import Measured, Role
 
 ROOT = Path(__file__).parent.parent
-BESIDE = ROOT / "tests" / "beside"  # lets torchvision import beside a torch of another build, which some peers need
+BESIDE = (
+    ROOT / "tests" / "beside"
+)  # lets torchvision import beside a torch of another build, which some peers need
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
@@ -28,11 +30,24 @@ def call(function: str, *arguments: Any, limit: float = 300.0) -> Any:
     """Return what `module:function` returns of arguments that JSON can hold, or raise `Failed`."""
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        path = os.pathsep.join(filter(None, (str(ROOT), str(BESIDE), os.environ.get("PYTHONPATH", ""))))
+        path = os.pathsep.join(
+            filter(None, (str(ROOT), str(BESIDE), os.environ.get("PYTHONPATH", "")))
+        )
         surroundings = {**os.environ, "PYTHONPATH": path, **dict.fromkeys(THREADS, "1")}
-        order = [sys.executable, "-W", "ignore", "-m", "benchmarks.children", function, json.dumps(arguments), str(answer)]
+        order = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-m",
+            "benchmarks.children",
+            function,
+            json.dumps(arguments),
+            str(answer),
+        ]
         try:
-            ended = subprocess.run(order, env=surroundings, cwd=ROOT, capture_output=True, timeout=limit, check=False)
+            ended = subprocess.run(
+                order, env=surroundings, cwd=ROOT, capture_output=True, timeout=limit, check=False
+            )
         except subprocess.TimeoutExpired:
             raise Failed(f"stopped after {limit:.0f} s") from None
         if ended.returncode or not answer.exists():
@@ -40,7 +55,9 @@ def call(function: str, *arguments: Any, limit: float = 300.0) -> Any:
         return json.loads(answer.read_text(encoding="utf-8"))
 
 
-def measured(what: str, who: str, role: Role, function: str, *arguments: Any, limit: float = 300.0) -> Measured:
+def measured(
+    what: str, who: str, role: Role, function: str, *arguments: Any, limit: float = 300.0
+) -> Measured:
     """A row of the numbers that `module:function` returns, or of the reason why there are none."""
     try:
         numbers = call(function, *arguments, limit=limit)
@@ -55,7 +72,9 @@ def reason(said: str, code: int) -> str:
     """What a process said went wrong, in one line of a table: its last error, or else its last line."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.lower().startswith("error")]
-    return ([f"ended with {code}", *lines[-1:], *errors])[-1].replace("|", "¦").replace("`", "'")[:200]
+    return (
+        ([f"ended with {code}", *lines[-1:], *errors])[-1].replace("|", "¦").replace("`", "'")[:200]
+    )
 
 
 @contextmanager

@@ -19,9 +19,9 @@ from torch import Tensor
 from atta import Predictions, Record
 from atta.calibrators import CATTA, Method, TemperatureScaling
 from atta.calibrators.crossval import held_out, losses, rank
-from atta.deploy.choice import Recorder, choose
-from atta.deploy.door import NO_VIEWS
-from atta.images.views import POLICIES, Policy, View
+from atta.classifier.choice import Recorder, choose
+from atta.classifier.door import NO_VIEWS
+from atta.data.views import POLICIES, Policy, View
 
 NAMES = ("aid", "cifar100", "cifar100_shift")
 BUDGET = 4
@@ -30,14 +30,20 @@ BUDGET = 4
 def pooled(folder: Path, name: str) -> Record:
     """One record of all views that were recorded of these images, each with the most repeats."""
     parts = [
-        Record.load(path) for kind in ("rich", "nudge", "spread") if (path := folder / f"{name}_{kind}.safetensors").exists()
+        Record.load(path)
+        for kind in ("rich", "nudge", "spread")
+        if (path := folder / f"{name}_{kind}.safetensors").exists()
     ]
     if not parts:
-        raise SystemExit(f"expected {name}_rich.safetensors, {name}_nudge.safetensors, ... in {folder}, found none")
+        raise SystemExit(
+            f"expected {name}_rich.safetensors, {name}_nudge.safetensors, ... in {folder}, found none"
+        )
     views: dict[str, Tensor] = {}
     for part in parts:
         more = {
-            kind: view for kind, view in part.predictions.views.items() if view.shape[1] > views.get(kind, view[:, :0]).shape[1]
+            kind: view
+            for kind, view in part.predictions.views.items()
+            if view.shape[1] > views.get(kind, view[:, :0]).shape[1]
         }
         views |= more
     return Record(Predictions(parts[0].predictions.logits, views), parts[0].labels, {})
@@ -52,8 +58,12 @@ class Replayed(Recorder):
 
     def extend(self, policies: Iterable[Policy], rows: Tensor) -> None:
         """Count what has not been counted before."""
-        for view, repeats in {(v.name, r): (v, r) for policy in policies for v, r in policy.terms}.values():
-            known = self._known.setdefault((view.name, repeats), torch.zeros(len(self.base), dtype=torch.bool))
+        for view, repeats in {
+            (v.name, r): (v, r) for policy in policies for v, r in policy.terms
+        }.values():
+            known = self._known.setdefault(
+                (view.name, repeats), torch.zeros(len(self.base), dtype=torch.bool)
+            )
             self.passes += repeats * int((~known[rows]).sum())
             known[rows] = True
 
@@ -65,7 +75,10 @@ class Replayed(Recorder):
 
 def shown(predictions: Predictions, policy: Policy) -> Predictions:
     """The views of a policy, out of all that were recorded."""
-    return Predictions(predictions.logits, {view.name: predictions.views[view.name][:, :r] for view, r in policy.terms})
+    return Predictions(
+        predictions.logits,
+        {view.name: predictions.views[view.name][:, :r] for view, r in policy.terms},
+    )
 
 
 def there(view: View, repeats: int, record: Record) -> bool:
@@ -78,21 +91,42 @@ def compared(record: Record, images: int, seed: int) -> dict[str, Any]:
     order = torch.randperm(len(record), generator=torch.Generator().manual_seed(seed))
     drawn, others = record[order[:images]], record[order[images:]]
     policies: dict[str, Policy] = {NO_VIEWS: Policy(())}
-    policies |= {n: p for n, p in POLICIES.items() if p.passes <= BUDGET and all(there(*term, record) for term in p.terms)}
-    methods: Mapping[str, Method] = {name: TemperatureScaling() if name == NO_VIEWS else CATTA() for name in policies}
+    policies |= {
+        n: p
+        for n, p in POLICIES.items()
+        if p.passes <= BUDGET and all(there(*term, record) for term in p.terms)
+    }
+    methods: Mapping[str, Method] = {
+        name: TemperatureScaling() if name == NO_VIEWS else CATTA() for name in policies
+    }
     recorder = Replayed(drawn)
     chosen = choose(recorder, policies, methods).policy
     labels, everything = drawn.require_labels(), Replayed(drawn)
     everything.extend(policies.values(), torch.arange(len(drawn)))
-    answers = {name: held_out(methods[name], shown(drawn.predictions, policies[name]), labels) for name in policies}
-    best = rank({name: (policies[name].passes, probs) for name, probs in answers.items()}, labels)[0].policy
+    answers = {
+        name: held_out(methods[name], shown(drawn.predictions, policies[name]), labels)
+        for name in policies
+    }
+    best = rank({name: (policies[name].passes, probs) for name, probs in answers.items()}, labels)[
+        0
+    ].policy
 
     def tested(name: str) -> float:
         fitted = methods[name].fit(shown(drawn.predictions, policies[name]), labels)
-        return float(losses(fitted(shown(others.predictions, policies[name])), others.require_labels()).mean())
+        return float(
+            losses(
+                fitted(shown(others.predictions, policies[name])), others.require_labels()
+            ).mean()
+        )
 
     lost = 0.0 if chosen == best else tested(chosen) - tested(best)
-    return {"policies": len(policies), "rounds": chosen, "all": best, "part": recorder.passes / everything.passes, "lost": lost}
+    return {
+        "policies": len(policies),
+        "rounds": chosen,
+        "all": best,
+        "part": recorder.passes / everything.passes,
+        "lost": lost,
+    }
 
 
 def main() -> None:
@@ -102,14 +136,25 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--images", type=int, default=1000)
     given = parser.parse_args()
-    print("| record | draw | policies | in rounds | all views | passes, of all views' | NLL lost on other images |", flush=True)
+    print(
+        "| record | draw | policies | in rounds | all views | passes, of all views' | NLL lost on other images |",
+        flush=True,
+    )
     print("|---|---|---|---|---|---|---|", flush=True)
     found = []
     for name in given.names.split(","):
         record = pooled(given.folder, name)
         for seed in range(given.draws):
             one = compared(record, given.images, seed)
-            cells = (name, seed, one["policies"], one["rounds"], one["all"], f"{one['part']:.2f}", f"{one['lost']:+.4f}")
+            cells = (
+                name,
+                seed,
+                one["policies"],
+                one["rounds"],
+                one["all"],
+                f"{one['part']:.2f}",
+                f"{one['lost']:+.4f}",
+            )
             print("| " + " | ".join(map(str, cells)) + " |", flush=True)
             found.append(one)
     same = sum(one["rounds"] == one["all"] for one in found)

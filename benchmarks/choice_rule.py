@@ -11,7 +11,7 @@ from torch import Tensor
 
 from atta import CATTA, VATTA, Predictions, Record, TemperatureScaling
 from atta.calibrators.crossval import GAIN, held_out, losses
-from atta.images.views import POLICIES, Policy
+from atta.data.views import POLICIES, Policy
 from benchmarks.records import AUG8, Means, draw, draws_asked, networks
 
 BUDGET, RULES = 4, (0.0, 0.1, 0.25, 0.5, 1.0)
@@ -19,7 +19,10 @@ BUDGET, RULES = 4, (0.0, 0.1, 0.25, 0.5, 1.0)
 
 def seen(predictions: Predictions, policy: Policy) -> Predictions:
     """What a policy shows of a record that may have more repeats."""
-    return Predictions(predictions.logits, {kind: predictions.views[kind][:, :r] for kind, r in policy.repeats.items()})
+    return Predictions(
+        predictions.logits,
+        {kind: predictions.views[kind][:, :r] for kind, r in policy.repeats.items()},
+    )
 
 
 def chosen(held: Mapping[str, Tensor], passes: Mapping[str, int], rule: float) -> str:
@@ -40,7 +43,8 @@ def measured(record: Record, draws: int) -> tuple[Means, dict[float, list[str]]]
     policies = {"temperature": Policy(())} | {
         name: one
         for name, one in POLICIES.items()
-        if one.passes <= BUDGET and all(held_repeats.get(kind, 0) >= r for kind, r in one.repeats.items())
+        if one.passes <= BUDGET
+        and all(held_repeats.get(kind, 0) >= r for kind, r in one.repeats.items())
     }
     passes = {name: one.passes for name, one in policies.items()}
     means, choices = Means(len(record)), {rule: list[str]() for rule in RULES}
@@ -49,10 +53,15 @@ def measured(record: Record, draws: int) -> tuple[Means, dict[float, list[str]]]
         fit, test = draw(len(record), seed)
         held, answers = {}, {}
         for name, policy in policies.items():
-            shown, method = seen(record.predictions, policy), CATTA() if policy.terms else TemperatureScaling()
+            shown, method = (
+                seen(record.predictions, policy),
+                CATTA() if policy.terms else TemperatureScaling(),
+            )
             held[name] = losses(held_out(method, shown[fit], labels[fit]), labels[fit])
             answers[name] = method.fit(shown[fit], labels[fit])(shown[test])
-        answers["v-atta, 17 passes"] = VATTA(views=AUG8).fit(record.predictions[fit], labels[fit])(record.predictions[test])
+        answers["v-atta, 17 passes"] = VATTA(views=AUG8).fit(record.predictions[fit], labels[fit])(
+            record.predictions[test]
+        )
         for rule in RULES:
             choices[rule].append(chosen(held, passes, rule))
             answers[f"rule {rule}"] = answers[choices[rule][-1]]
@@ -67,7 +76,9 @@ def main() -> None:
     for network, record in networks().items():
         means, choices = measured(record, draws)
         start, goal = (means.of(name).mean(dim=1) for name in ("temperature", "v-atta, 17 passes"))
-        print(f"{network}: of what V-ATTA gains with 17 passes, Brier (NLL); then how much more than temperature, Brier, NLL")
+        print(
+            f"{network}: of what V-ATTA gains with 17 passes, Brier (NLL); then how much more than temperature, Brier, NLL"
+        )
         for name in means.sums:
             gain = (start - means.of(name).mean(dim=1)) / (start - goal)
             nll, brier, *_ = means.against(name, "temperature")

@@ -40,12 +40,16 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Subsample the shortcut and pad it with channels of zeros."""
-        shortcut = nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.padding, self.padding))
+        shortcut = nn.functional.pad(
+            x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.padding, self.padding)
+        )
         return torch.relu(self.body(x) + shortcut)
 
 
 def resnet20(classes: int = 10) -> nn.Module:
-    widths = [(16, 16, 1)] * 3 + [(16, 32, 2)] + [(32, 32, 1)] * 2 + [(32, 64, 2)] + [(64, 64, 1)] * 2
+    widths = (
+        [(16, 16, 1)] * 3 + [(16, 32, 2)] + [(32, 32, 1)] * 2 + [(32, 64, 2)] + [(64, 64, 1)] * 2
+    )
     stem = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes)]
     return nn.Sequential(*stem, *(Block(*width) for width in widths), *head)
@@ -53,13 +57,17 @@ def resnet20(classes: int = 10) -> nn.Module:
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "ResNet-20": resnet20,
-    "ResNet-50": lambda: resnet50(10, small_images=False),  # at 32 pixels: what a CPU runs in seconds
+    "ResNet-50": lambda: resnet50(
+        10, small_images=False
+    ),  # at 32 pixels: what a CPU runs in seconds
     "ResNet-50, 3x3 stem": lambda: resnet50(10),
 }
 
 
 def pixels(n: int, side: int) -> Tensor:
-    return torch.randint(0, 256, (n, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return torch.randint(
+        0, 256, (n, 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
 
 
 def bare(model: nn.Module, batches: list[Tensor], device: torch.device, fast: bool) -> None:
@@ -80,14 +88,18 @@ def ttach_wrapper(model: nn.Module) -> nn.Module | None:
     return ttach.ClassificationTTAWrapper(model, views)
 
 
-def with_ttach(wrapper: nn.Module, images: Tensor, size: int, device: torch.device, fast: bool) -> None:
+def with_ttach(
+    wrapper: nn.Module, images: Tensor, size: int, device: torch.device, fast: bool
+) -> None:
     with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=fast):
         for part in torch.split(images, size):
             answer = wrapper(part.to(device).float() / 255)
         answer.cpu()
 
 
-def measure(name: str, device: torch.device, size: int, target: float, fast: bool, repeats: int) -> list[Measured]:
+def measure(
+    name: str, device: torch.device, size: int, target: float, fast: bool, repeats: int
+) -> list[Measured]:
     """Run a network over as many batches of `size` as the bare network takes about `target` seconds for."""
     torch.manual_seed(0)
     layout = torch.channels_last if fast else torch.contiguous_format
@@ -96,8 +108,17 @@ def measure(name: str, device: torch.device, size: int, target: float, fast: boo
     bare(model, first, device, fast)  # warm up
     n = size * max(1, min(64, round(target / seconds(lambda: bare(model, first, device, fast)))))
     images = pixels(n, 32)
-    ready = [part.to(device).float().div(255).contiguous(memory_format=layout) for part in torch.split(images, size)]
-    settings = {"policy": POLICY, "batch_size": size, "autocast": fast, "channels_last": fast, "progress": False}
+    ready = [
+        part.to(device).float().div(255).contiguous(memory_format=layout)
+        for part in torch.split(images, size)
+    ]
+    settings = {
+        "policy": POLICY,
+        "batch_size": size,
+        "autocast": fast,
+        "channels_last": fast,
+        "progress": False,
+    }
     ways: dict[str, Callable[[], object]] = {
         BARE: lambda: bare(model, ready, device, fast),
         OURS: lambda: atta.collect(model, images, **settings),
@@ -110,7 +131,13 @@ def measure(name: str, device: torch.device, size: int, target: float, fast: boo
     about = {"images": n, "passes": PASSES, "batch": size}
     rows = [Measured(what, OURS, {"seconds": times[OURS], **about})]
     rows.append(
-        Measured(what, "ttach", {"seconds": times["ttach"]} if wrapper else {}, "peer", "" if wrapper else "not installed")
+        Measured(
+            what,
+            "ttach",
+            {"seconds": times["ttach"]} if wrapper else {},
+            "peer",
+            "" if wrapper else "not installed",
+        )
     )
     return [*rows, Measured(what, BARE, {"seconds": times[BARE]}, "limit")]
 
@@ -119,10 +146,16 @@ def steps(asked: Asked) -> Steps:
     """Each network, in float32 and bfloat16."""
     device = torch.device(asked.device)
     gpu = device.type == "cuda"
-    sizes = {"ResNet-20": 4096, "ResNet-50": 4096, "ResNet-50, 3x3 stem": 1024} if gpu else {"ResNet-20": 32, "ResNet-50": 32}
+    sizes = (
+        {"ResNet-20": 4096, "ResNet-50": 4096, "ResNet-50, 3x3 stem": 1024}
+        if gpu
+        else {"ResNet-20": 32, "ResNet-50": 32}
+    )
     target = 2.0 / (100 if asked.quick else 1)
     return {
-        f"{name}{', bf16' if fast else ''}": partial(measure, name, device, size, target, fast, asked.few(5, 2))
+        f"{name}{', bf16' if fast else ''}": partial(
+            measure, name, device, size, target, fast, asked.few(5, 2)
+        )
         for fast in (False, True)
         for name, size in sizes.items()
     }

@@ -14,9 +14,18 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from atta import VATTA, Predictions, Record, SelectiveVATTA, SequentialVATTA, TemperatureScaling, evaluate, find_record
-from atta.experiments.fits import Rows
-from atta.images.views import Policy
+from atta import (
+    VATTA,
+    Predictions,
+    Record,
+    SelectiveVATTA,
+    SequentialVATTA,
+    TemperatureScaling,
+    evaluate,
+    find_record,
+)
+from atta.data.views import Policy
+from atta.lab.fits import Rows
 
 BUDGETS = (1.2, 1.7, 3.0, 5.0)
 GATES = {
@@ -26,7 +35,9 @@ GATES = {
 }
 
 
-def fronts(fitted: Record, test: Record, budgets: list[float], fits: bool) -> dict[str, tuple[float, float, float]]:
+def fronts(
+    fitted: Record, test: Record, budgets: list[float], fits: bool
+) -> dict[str, tuple[float, float, float]]:
     """Passes, Brier and NLL of every method at every budget."""
     predictions, labels = fitted.predictions, fitted.require_labels()
     methods = {"temperature": TemperatureScaling(), "v-atta": VATTA()}
@@ -72,7 +83,9 @@ def score(probs: Tensor, labels: Tensor) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("record", nargs="?", default="cifar10-resnet50")
     parser.add_argument("--policy", default="aug8")
     parser.add_argument("--splits", type=int, default=3)
@@ -86,7 +99,10 @@ def main() -> None:
         fitted, test = (record[rows] for rows in Rows(len(record), 1000, split).drawn())
         for name, values in fronts(fitted, test, asked.budgets, asked.fits).items():
             numbers[name].append(values)
-    means = {name: torch.tensor(values, dtype=torch.float64).mean(dim=0) for name, values in numbers.items()}
+    means = {
+        name: torch.tensor(values, dtype=torch.float64).mean(dim=0)
+        for name, values in numbers.items()
+    }
     print(f"{asked.record}, {asked.policy}, {asked.splits} splits\n")
     print("| method, budget | passes | brier | nll | brier kept | nll kept |")
     print("|---|---|---|---|---|---|")
@@ -94,7 +110,10 @@ def main() -> None:
     for name, mean in means.items():
         passes, brier, nll = mean.tolist()
         kept = ((worst - mean) / (worst - best))[1:].tolist()
-        print(f"| {name} | {passes:.2f} | {brier:.4f} | {nll:.4f} | {kept[0]:.0%} | {kept[1]:.0%} |", flush=True)
+        print(
+            f"| {name} | {passes:.2f} | {brier:.4f} | {nll:.4f} | {kept[0]:.0%} | {kept[1]:.0%} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

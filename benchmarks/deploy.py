@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import atta
 from atta.calibrators import ViewBlend
-from atta.collection.runner import ROWS
+from atta.run.runner import ROWS
 from benchmarks.collect import BARE, NETWORKS, pixels
 from benchmarks.measured import OURS, Asked, Measured, Steps, alone, seconds
 
@@ -30,7 +30,9 @@ def classifier(network: nn.Module, policy: str, device: torch.device) -> atta.Ca
     weights = torch.full((len(taken.kinds), 1), 0.7 / len(taken.kinds))
     calibrator = ViewBlend(weights, torch.tensor(0.9), kinds=taken.kinds)
     calibrator.classes, calibrator.method = 10, atta.VATTA()
-    return atta.CalibratedClassifier(network, calibrator, policy, image_shape=(3, 32, 32)).to(device)
+    return atta.CalibratedClassifier(network, calibrator, policy, image_shape=(3, 32, 32)).to(
+        device
+    )
 
 
 def bare(network: nn.Module, parts: list[Tensor]) -> None:
@@ -40,7 +42,9 @@ def bare(network: nn.Module, parts: list[Tensor]) -> None:
         answer.cpu()
 
 
-def measure(name: str, policy: str, size: int, device: torch.device, most_seconds: float) -> list[Measured]:
+def measure(
+    name: str, policy: str, size: int, device: torch.device, most_seconds: float
+) -> list[Measured]:
     """Both in turns, until the time is over."""
     torch.manual_seed(0)
     network = NETWORKS[name]().eval().to(device)
@@ -58,9 +62,13 @@ def measure(name: str, policy: str, size: int, device: torch.device, most_second
         pairs.append(tuple(seconds(work) for work in ways))
     what = f"{name}, {policy}, batch of {size}"
     own, usual = (statistics.median(times) for times in zip(*pairs, strict=True))
-    relative = statistics.median(one / other for one, other in pairs)  # of paired turns: of one moment of the machine each
+    relative = statistics.median(
+        one / other for one, other in pairs
+    )  # of paired turns: of one moment of the machine each
     return [
-        Measured(what, OURS, {"seconds": own, "relative": relative, "passes": passes, "batch": size}),
+        Measured(
+            what, OURS, {"seconds": own, "relative": relative, "passes": passes, "batch": size}
+        ),
         Measured(what, BARE, {"seconds": usual, "relative": 1.0}, "limit"),
     ]
 
@@ -69,9 +77,15 @@ def steps(asked: Asked) -> Steps:
     """Each network, policy and size of batch."""
     device = torch.device(asked.device)
     gpu = device.type == "cuda"
-    names = {"ResNet-50, 3x3 stem": (32, 256, 1024)} if gpu else {"ResNet-20": (1, 32), "ResNet-50": (1, 32)}
+    names = (
+        {"ResNet-50, 3x3 stem": (32, 256, 1024)}
+        if gpu
+        else {"ResNet-20": (1, 32), "ResNet-50": (1, 32)}
+    )
     return {
-        f"{name}, {policy}, {size}": partial(measure, name, policy, size, device, 0.1 if asked.quick else 10.0)
+        f"{name}, {policy}, {size}": partial(
+            measure, name, policy, size, device, 0.1 if asked.quick else 10.0
+        )
         for name, sizes in names.items()
         for policy in POLICIES
         for size in sizes

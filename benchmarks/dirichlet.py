@@ -16,7 +16,13 @@ def measure(images: int, classes: int) -> list[Measured]:
     logits, labels = too_sure(images, classes)
     fits = 5 * len(Dirichlet().pairs(classes)) + 1
     taken = seconds(lambda: Dirichlet().fit(Predictions(logits), labels))
-    return [Measured(f"Dirichlet with its search, {sized(images, classes)}", OURS, {"seconds": taken, "fits": fits})]
+    return [
+        Measured(
+            f"Dirichlet with its search, {sized(images, classes)}",
+            OURS,
+            {"seconds": taken, "fits": fits},
+        )
+    ]
 
 
 def steps(asked: Asked) -> Steps:

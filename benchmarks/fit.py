@@ -27,11 +27,16 @@ def data(seed: int = 0) -> tuple[Predictions, Tensor]:
     clean = torch.randn(IMAGES, CLASSES, generator=generator) * 2
     clean[torch.arange(IMAGES), labels] += 4
     logits = 1.8 * (clean + torch.randn(IMAGES, CLASSES, generator=generator))
-    views = {f"kind{i}": 1.8 * (clean + torch.randn(IMAGES, CLASSES, generator=generator))[:, None] for i in range(KINDS)}
+    views = {
+        f"kind{i}": 1.8 * (clean + torch.randn(IMAGES, CLASSES, generator=generator))[:, None]
+        for i in range(KINDS)
+    }
     return Predictions(logits, views), labels
 
 
-def loop_probs(base: Tensor, view_logits: Tensor, weights: Tensor, limit: Tensor, epsilon: float = 0.01) -> Tensor:
+def loop_probs(
+    base: Tensor, view_logits: Tensor, weights: Tensor, limit: Tensor, epsilon: float = 0.01
+) -> Tensor:
     """Algorithm 1 for one image."""
     fused = torch.softmax((weights * view_logits).sum(dim=0), dim=0)
     original, share = base.argmax(), limit
@@ -67,7 +72,9 @@ def step(steps: int, repeats: int) -> list[Measured]:
     predictions, labels = data()
     MATTA(epochs=2).fit(predictions, labels)  # warm up
     epochs = 100
-    ours = statistics.median(seconds(lambda: MATTA(epochs=epochs).fit(predictions, labels)) for _ in range(repeats))
+    ours = statistics.median(
+        seconds(lambda: MATTA(epochs=epochs).fit(predictions, labels)) for _ in range(repeats)
+    )
     what = f"one Adam step of M-ATTA, batch of {BATCH}"
     return [
         Measured(what, OURS, {"seconds": ours / (epochs * IMAGES // BATCH)}),
@@ -79,11 +86,15 @@ def default(steps: int, repeats: int) -> list[Measured]:
     """V-ATTA as it is, against all steps of the paper's."""
     predictions, labels = data()
     VATTA().fit(predictions, labels)  # warm up
-    ours = statistics.median(seconds(lambda: VATTA().fit(predictions, labels)) for _ in range(repeats))
+    ours = statistics.median(
+        seconds(lambda: VATTA().fit(predictions, labels)) for _ in range(repeats)
+    )
     what = f"V-ATTA by default; the loop, {STEPS} steps"
     return [
         Measured(what, OURS, {"seconds": ours}),
-        Measured(what, LOOP, {"seconds": STEPS * loop_step_seconds(predictions, labels, steps)}, "peer"),
+        Measured(
+            what, LOOP, {"seconds": STEPS * loop_step_seconds(predictions, labels, steps)}, "peer"
+        ),
     ]
 
 

@@ -22,17 +22,26 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from atta import MATTA, VATTA, InputError, Predictions, Record, SelectiveVATTA, SequentialVATTA, ShrunkMATTA
+from atta import (
+    MATTA,
+    VATTA,
+    InputError,
+    Predictions,
+    Record,
+    SelectiveVATTA,
+    SequentialVATTA,
+    ShrunkMATTA,
+)
+from atta._base.tensors import read_tensors, write_tensors
 from atta.calibrators import CATTA, Method, TemperatureScaling, Vanilla
 from atta.calibrators.conformal import SCORES, Conformal, cross_checked
 from atta.cli.terminal import resumable, say
-from atta.experiments.fits import Rows
-from atta.experiments.provenance import machine
-from atta.images.draws import stratified_numbers
-from atta.images.views import POLICIES, Policy
+from atta.data.draws import stratified_numbers
+from atta.data.views import POLICIES, Policy
+from atta.lab.fits import Rows
+from atta.lab.provenance import machine
 from atta.metrics.per_image import per_image, validate
 from atta.metrics.resampling import Resamples, intervals
-from atta.predictions import read_tensors, write_tensors
 from atta.results.table import Table
 from benchmarks.records import publish
 
@@ -90,14 +99,18 @@ class Network:
         for record in self.records:
             have = {kind: view.shape[1] for kind, view in record.predictions.views.items()}
             held = (have.get(kind, 0) - count for kind, count in wanted.items())
-            if record.origin.get("draws") == draws and all(n == 0 if draws == "stratified" else n >= 0 for n in held):
+            if record.origin.get("draws") == draws and all(
+                n == 0 if draws == "stratified" else n >= 0 for n in held
+            ):
                 return record.predictions.take(wanted)
         return None
 
     def need(self, policy: str) -> Predictions:
         """The same, of a policy that the page cannot do without."""
         if (found := self.views(policy)) is None:
-            raise InputError(f"network {self.name}: expected a stratified record with {POLICIES[policy]}, got none")
+            raise InputError(
+                f"network {self.name}: expected a stratified record with {POLICIES[policy]}, got none"
+            )
         return found
 
     @cached_property
@@ -116,7 +129,9 @@ def read(folder: Path) -> list[Network]:
     networks = [Network(name, tuple(those)) for name, those in sorted(records.items())]
     for record in (record for network in networks for record in network.records):
         if not torch.equal(record.require_labels(), networks[0].labels):
-            raise InputError(f"expected records of the same images in {folder}, got labels that differ")
+            raise InputError(
+                f"expected records of the same images in {folder}, got labels that differ"
+            )
     return networks
 
 
@@ -127,11 +142,20 @@ def jobs(network: Network) -> dict[str, Job]:
     """Every candidate of the front, by name: what is fitted, and to which views."""
     found: dict[str, Job] = {"temperature": (TemperatureScaling(), network.need("aug8"))}
     for policy in network.held:
-        found |= {f"{method.name} · {policy}": (method, network.need(policy)) for method in (VATTA(), CATTA())}
+        found |= {
+            f"{method.name} · {policy}": (method, network.need(policy))
+            for method in (VATTA(), CATTA())
+        }
     for budget in BUDGETS:
-        found[f"selective-v-atta {budget:g} · nudge-4"] = SelectiveVATTA(passes=budget), network.need("nudge-4")
+        found[f"selective-v-atta {budget:g} · nudge-4"] = (
+            SelectiveVATTA(passes=budget),
+            network.need("nudge-4"),
+        )
         for policy in ("shift-mix-4", "aug8"):
-            found[f"sequential-v-atta {budget:g} · {policy}"] = SequentialVATTA(passes=budget), network.need(policy)
+            found[f"sequential-v-atta {budget:g} · {policy}"] = (
+                SequentialVATTA(passes=budget),
+                network.need(policy),
+            )
     for policy in filter(network.held.__contains__, GUARDED):
         views = network.need(policy)
         found[f"guarded · {policy}"] = (
@@ -140,7 +164,10 @@ def jobs(network: Network) -> dict[str, Job]:
         )
     for policy in DRAWN:
         if policy in network.held and (views := network.views(policy, "random")):
-            found |= {f"{method.name} · {policy}, random": (method, views) for method in (VATTA(), CATTA())}
+            found |= {
+                f"{method.name} · {policy}, random": (method, views)
+                for method in (VATTA(), CATTA())
+            }
     if views := network.views("aug8", "random"):
         found[RECIPE] = VATTA.paper(), views
     return found | {name: (CATTA(), views) for name, views in single_shifts(network)}
@@ -176,7 +203,9 @@ def terms(job: Job, labels: Tensor, fitted: Tensor, tested: Tensor) -> Tensor:
     return torch.stack([brier, nll, calibrator.passes(test).double(), changed.double()]).float()
 
 
-def averaged(network: Network, wanted: Mapping[str, Job], size: int, splits: int, cache: Path) -> dict[str, Tensor]:
+def averaged(
+    network: Network, wanted: Mapping[str, Job], size: int, splits: int, cache: Path
+) -> dict[str, Tensor]:
     """TERMS × images, each image averaged over the splits in which it is tested; without those that never are."""
     images = len(network.labels)
     totals = {name: torch.zeros(len(TERMS), images, dtype=torch.float64) for name in wanted}
@@ -186,8 +215,12 @@ def averaged(network: Network, wanted: Mapping[str, Job], size: int, splits: int
         path = cache / f"{network.name}-{size}-{split}.safetensors"
         known = read_tensors(path)[0] if path.exists() else {}
         if missing := {name: job for name, job in wanted.items() if name not in known}:
-            say(f"network {network.name}: {len(missing)} fits on {size} images, split {split} of {splits}")
-            known |= {name: terms(job, network.labels, fitted, tested) for name, job in missing.items()}
+            say(
+                f"network {network.name}: {len(missing)} fits on {size} images, split {split} of {splits}"
+            )
+            known |= {
+                name: terms(job, network.labels, fitted, tested) for name, job in missing.items()
+            }
             write_tensors(path, known, {})
         times[tested] += 1
         for name, total in totals.items():
@@ -226,10 +259,16 @@ class Measured:
         """The mean of a term over the images."""
         return float(self.of(name, network)[TERMS.index(term)].mean())
 
-    def differences(self, pairs: Sequence[tuple[str, str]], term: str, network: str = "") -> list[Difference]:
+    def differences(
+        self, pairs: Sequence[tuple[str, str]], term: str, network: str = ""
+    ) -> list[Difference]:
         """One candidate less the other, and the interval of that, for each pair."""
         row = TERMS.index(term)
-        return bounds(torch.stack([self.of(one, network)[row] - self.of(other, network)[row] for one, other in pairs]))
+        return bounds(
+            torch.stack(
+                [self.of(one, network)[row] - self.of(other, network)[row] for one, other in pairs]
+            )
+        )
 
 
 # ------------------------------------------------------------------------------------------------------------- words
@@ -270,7 +309,9 @@ C-ATTA differs from V-ATTA in two things: the image itself is among the views, a
 of the guarded blend. *Guarded* is half of the way: V-ATTA's own fit, with the image given to it as one more kind of view.
 Brier, in 10⁻⁴."""
 
-STRATIFIED = "Brier with stratified draws less that with random ones, the same policy and method, in 10⁻⁴."
+STRATIFIED = (
+    "Brier with stratified draws less that with random ones, the same policy and method, in 10⁻⁴."
+)
 
 SHIFTS = """\
 C-ATTA with one shift alone (2 passes), the same for all images: Brier against temperature scaling, mean over the networks
@@ -368,10 +409,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def front_table(found: Measured, names: Sequence[str]) -> str:
     """Cost and quality, the mean over the networks, in the order of the passes."""
-    names = sorted(names, key=lambda name: (round(found.number(name, "passes"), 1), found.number(name, "brier")))
+    names = sorted(
+        names,
+        key=lambda name: (round(found.number(name, "passes"), 1), found.number(name, "brier")),
+    )
     rows = []
     for name, brier, nll in zip(
-        names, *(found.differences([(name, PAPER) for name in names], term) for term in ("brier", "nll")), strict=True
+        names,
+        *(found.differences([(name, PAPER) for name in names], term) for term in ("brier", "nll")),
+        strict=True,
     ):
         cells = [name, f"{found.number(name, 'passes'):.2f}"]
         for term, difference in (("brier", brier), ("nll", nll)):
@@ -381,15 +427,24 @@ def front_table(found: Measured, names: Sequence[str]) -> str:
                 f"{100 * (value / found.number('temperature', term) - 1):+.1f} %",
                 shown(difference),
             ]
-        changed = sum(int((found.of(name, network)[TERMS.index("changed")] > 0).sum()) for network in found.networks)
+        changed = sum(
+            int((found.of(name, network)[TERMS.index("changed")] > 0).sum())
+            for network in found.networks
+        )
         rows.append([*cells, str(changed)])
-    header = (*("candidate", "passes", "Brier", "to temperature", f"less {PAPER}, 10⁻⁴"), "NLL", "to temperature")
+    header = (
+        *("candidate", "passes", "Brier", "to temperature", f"less {PAPER}, 10⁻⁴"),
+        "NLL",
+        "to temperature",
+    )
     return table((*header, f"less {PAPER}, 10⁻⁴", "class changes"), rows)
 
 
 def by_network(found: Measured, pairs: Mapping[str, tuple[str, str]], term: str = "brier") -> str:
     """Differences of pairs, for the mean of the networks and for each."""
-    columns = [found.differences(list(pairs.values()), term, network) for network in ("", *found.networks)]
+    columns = [
+        found.differences(list(pairs.values()), term, network) for network in ("", *found.networks)
+    ]
     rows = [[name, *map(shown, cells)] for name, *cells in zip(pairs, *columns, strict=True)]
     return table(("", "mean", *(f"network {network}" for network in found.networks)), rows)
 
@@ -402,7 +457,9 @@ def kept_table(found: Measured) -> str:
         row = [f"{budget:g}", f"{found.number(name, 'passes'):.2f}"]
         for term in ("brier", "nll"):
             for network in ("", *found.networks):
-                worst, here, best = (found.number(one, term, network) for one in ("temperature", name, BEST))
+                worst, here, best = (
+                    found.number(one, term, network) for one in ("temperature", name, BEST)
+                )
                 row.append(f"{(worst - here) / (worst - best):.0%}")
         rows.append(row)
     heads = [f"{term}, {of}" for term in ("Brier", "NLL") for of in ("mean", *found.networks)]
@@ -425,7 +482,10 @@ def shift_table(found: Measured) -> str:
         row = [str(distance)]
         for kind in ("shift", "flip-shift"):
             names = [name for name in found.names if name.startswith(f"{kind} by {distance},")]
-            gains = [found.number(name, "brier") / found.number("temperature", "brier") - 1 for name in names]
+            gains = [
+                found.number(name, "brier") / found.number("temperature", "brier") - 1
+                for name in names
+            ]
             row.append(f"{100 * sum(gains) / max(1, len(gains)):+.1f} %")
         rows.append(row)
     return table(("pixels of 32", "shift", "shift, mirrored"), rows)
@@ -441,13 +501,22 @@ def size_tables(sizes: Mapping[int, Measured]) -> str:
             row = [str(size), *(f"{found.number(name, term):.5f}" for name in (m, v, shrunk))]
             for network in ("", *found.networks):
                 numbers = {name: found.number(name, term, network) for name in (m, v)}
-                [difference] = found.differences([(shrunk, min(numbers, key=numbers.__getitem__))], term, network)
+                [difference] = found.differences(
+                    [(shrunk, min(numbers, key=numbers.__getitem__))], term, network
+                )
                 row.append(shown(difference))
                 if difference[1] > 0:
-                    worse.append(f"{title} at {size} images, {f'network {network}' if network else 'the mean'}")
+                    worse.append(
+                        f"{title} at {size} images, {f'network {network}' if network else 'the mean'}"
+                    )
             rows.append(row)
         networks = (f"network {network}" for network in next(iter(sizes.values())).networks)
-        tables.append(table((f"{title}, fitted on", "m-atta", "v-atta", "shrunk", "less the better", *networks), rows))
+        tables.append(
+            table(
+                (f"{title}, fitted on", "m-atta", "v-atta", "shrunk", "less the better", *networks),
+                rows,
+            )
+        )
     said = f"Surely worse than the better of the two: {'; '.join(worse) if worse else 'nowhere'}."
     return "\n\n".join((*tables, said))
 
@@ -465,10 +534,28 @@ def conformal_table(networks: Sequence[Network], size: int, splits: int) -> str:
                 fitted, tested = Rows(len(labels), size, split).drawn()
                 probs = method.fit(predictions[fitted], labels[fitted])(predictions[tested])
                 for score, those in numbers.items():
-                    those.append(cross_checked(Conformal(coverage=COVERAGE, score=score), probs, labels[tested]))
-        means = (torch.tensor(those, dtype=torch.float64).mean(dim=0).tolist() for those in numbers.values())
-        rows.append([name, *(text for coverage, mean in means for text in (f"{100 * coverage:.2f} %", f"{mean:.4f}"))])
-    return table(("", *(f"{score}: {what}" for score in SCORES for what in ("coverage", "size"))), rows)
+                    those.append(
+                        cross_checked(
+                            Conformal(coverage=COVERAGE, score=score), probs, labels[tested]
+                        )
+                    )
+        means = (
+            torch.tensor(those, dtype=torch.float64).mean(dim=0).tolist()
+            for those in numbers.values()
+        )
+        rows.append(
+            [
+                name,
+                *(
+                    text
+                    for coverage, mean in means
+                    for text in (f"{100 * coverage:.2f} %", f"{mean:.4f}")
+                ),
+            ]
+        )
+    return table(
+        ("", *(f"{score}: {what}" for score in SCORES for what in ("coverage", "size"))), rows
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- page
@@ -482,7 +569,9 @@ def measure(
     for network in networks:
         wanted = jobs(network)
         if missing := set(jobs(networks[0])) - set(wanted):
-            raise InputError(f"network {network.name}: expected the views of {', '.join(sorted(missing))}, got none")
+            raise InputError(
+                f"network {network.name}: expected the views of {', '.join(sorted(missing))}, got none"
+            )
         fronts[network.name] = averaged(network, wanted, validation, splits, cache)
         for size, found in by_size.items():
             few = splits if size == validation else min(splits, SIZE_SPLITS)
@@ -492,19 +581,39 @@ def measure(
 
 def records_table(networks: Sequence[Network]) -> str:
     """Which views the records hold; every network has the same."""
-    rows = [[record.origin.get("draws", ""), record.origin.get("policy", "")] for record in networks[0].records]
+    rows = [
+        [record.origin.get("draws", ""), record.origin.get("policy", "")]
+        for record in networks[0].records
+    ]
     return table(("draws", "views of each record"), rows)
 
 
-def page(networks: Sequence[Network], found: Measured, by_size: Mapping[int, Measured], validation: int, splits: int) -> str:
+def page(
+    networks: Sequence[Network],
+    found: Measured,
+    by_size: Mapping[int, Measured],
+    validation: int,
+    splits: int,
+) -> str:
     """Everything as Markdown: what was run, a section for each part, and what we make of it."""
     images, origin = len(networks[0].labels), networks[0].records[0].origin
-    right = {one.name: (one.records[0].predictions.logits.argmax(dim=1) == one.labels).double() for one in networks}
-    about = {f"network {name}": f"{100 * float(one.mean()):.2f} % right" for name, one in right.items()} | machine()
-    every = [name for name in found.names if not name.startswith(("guarded", "shift by", "flip-shift by"))]
+    right = {
+        one.name: (one.records[0].predictions.logits.argmax(dim=1) == one.labels).double()
+        for one in networks
+    }
+    about = {
+        f"network {name}": f"{100 * float(one.mean()):.2f} % right" for name, one in right.items()
+    } | machine()
+    every = [
+        name
+        for name in found.names
+        if not name.startswith(("guarded", "shift by", "flip-shift by"))
+    ]
     every = [name for name in every if not name.endswith(", random") or name == f"{PAPER}, random"]
     ahead = {name: (name, PAPER) for name in AHEAD if name in found.names}
-    guarded = [name.removeprefix("guarded · ") for name in found.names if name.startswith("guarded")]
+    guarded = [
+        name.removeprefix("guarded · ") for name in found.names if name.startswith("guarded")
+    ]
     parts = [
         "# Past the paper",
         INTRODUCTION.format(
@@ -522,17 +631,36 @@ def page(networks: Sequence[Network], found: Measured, by_size: Mapping[int, Mea
         "## What a pass buys",
         FRONT,
     ]
-    for title, least, most in (("Up to three passes", 0, 3), ("Four and five", 3, 6), ("More", 6, 1000)):
+    for title, least, most in (
+        ("Up to three passes", 0, 3),
+        ("Four and five", 3, 6),
+        ("More", 6, 1000),
+    ):
         if names := [name for name in every if least < found.number(name, "passes") <= most]:
             parts += [f"### {title}", front_table(found, names)]
-    parts += ["### On each network", EACH, by_network(found, ahead), "NLL:", by_network(found, ahead, "nll")]
+    parts += [
+        "### On each network",
+        EACH,
+        by_network(found, ahead),
+        "NLL:",
+        by_network(found, ahead, "nll"),
+    ]
     if RECIPE in found.names:
         pairs = {name: (name, RECIPE) for name in ahead if name != RECIPE}
         parts += ["### Against the paper's own recipe", AGAINST, by_network(found, pairs)]
         parts += ["NLL:", by_network(found, pairs, "nll")]
-    parts += ["## A budget of passes", KEPT, kept_table(found), "## The image itself, and the fit", ITSELF]
+    parts += [
+        "## A budget of passes",
+        KEPT,
+        kept_table(found),
+        "## The image itself, and the fit",
+        ITSELF,
+    ]
     for other in ("v-atta", "guarded"):
-        pairs = {f"c-atta less {other}, {one}": (f"c-atta · {one}", f"{other} · {one}") for one in guarded}
+        pairs = {
+            f"c-atta less {other}, {one}": (f"c-atta · {one}", f"{other} · {one}")
+            for one in guarded
+        }
         parts += [by_network(found, pairs)]
     if pairs := drawn_pairs(found):
         parts += ["## Stratified and random draws", STRATIFIED, by_network(found, pairs)]
@@ -548,7 +676,9 @@ def page(networks: Sequence[Network], found: Measured, by_size: Mapping[int, Mea
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--validation", type=int, default=1000)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)

@@ -13,10 +13,19 @@ from typing import Any
 import torch
 
 from atta import CATTA, VATTA, Predictions, TemperatureScaling, evaluate
-from atta.figures import parts
-from atta.figures.theme import alt, finished
-from atta.figures.write import picture
-from benchmarks.measured import OURS, Asked, Measured, Steps, alone, by_what, too_sure, usual_seconds
+from atta.report.figures import parts
+from atta.report.figures.theme import alt, finished
+from atta.report.figures.write import picture
+from benchmarks.measured import (
+    OURS,
+    Asked,
+    Measured,
+    Steps,
+    alone,
+    by_what,
+    too_sure,
+    usual_seconds,
+)
 
 MIDDLE = {"images": 10_000, "classes": 100, "views": 4}
 VARIED = {
@@ -32,11 +41,16 @@ def data(images: int, classes: int, views: int) -> tuple[Predictions, torch.Tens
     """Made-up logits, and views that differ from them by noise; each view a kind of its own, the hardest case."""
     logits, labels = too_sure(images, classes)
     generator = torch.Generator().manual_seed(1)
-    noisy = {f"kind{i}": (logits + 2 * torch.randn(logits.shape, generator=generator))[:, None] for i in range(views)}
+    noisy = {
+        f"kind{i}": (logits + 2 * torch.randn(logits.shape, generator=generator))[:, None]
+        for i in range(views)
+    }
     return Predictions(logits, noisy), labels
 
 
-def works(predictions: Predictions, labels: torch.Tensor) -> Iterator[tuple[str, Callable[[], Any]]]:
+def works(
+    predictions: Predictions, labels: torch.Tensor
+) -> Iterator[tuple[str, Callable[[], Any]]]:
     """What is done with them, by name."""
     calibrator = CATTA().fit(predictions[:500], labels[:500])
     probs = calibrator(predictions)
@@ -72,7 +86,9 @@ def curves(rows: Sequence[Measured]) -> dict[str, dict[str, list[tuple[float, fl
     found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for what, points in by_what(rows).items():
         name, _, varied = what.rpartition(", by ")
-        found.setdefault(varied, {})[name] = [(row.numbers["size"], row.numbers["seconds"]) for row in points]
+        found.setdefault(varied, {})[name] = [
+            (row.numbers["size"], row.numbers["seconds"]) for row in points
+        ]
     return found
 
 
@@ -85,17 +101,33 @@ def draw(rows: Sequence[Measured], path: Path) -> None:
     names = list(dict.fromkeys(name for lines in found.values() for name in lines))
     panels = []
     for varied, lines in found.items():
-        values = [{"method": name, "size": x, "seconds": y} for name, points in lines.items() for x, y in points]
+        values = [
+            {"method": name, "size": x, "seconds": y}
+            for name, points in lines.items()
+            for x, y in points
+        ]
         sizes = sorted({value["size"] for value in values})
         base = alt.Chart(parts.inline(values), width=230, height=260).encode(
             x=alt.X(
-                "size:Q", title=varied, scale=alt.Scale(type="log", nice=False), axis=alt.Axis(values=sizes, format=".2~s")
+                "size:Q",
+                title=varied,
+                scale=alt.Scale(type="log", nice=False),
+                axis=alt.Axis(values=sizes, format=".2~s"),
             ),
-            y=alt.Y("seconds:Q", title="seconds", scale=alt.Scale(type="log"), axis=alt.Axis(values=DECADES, format="~g")),
+            y=alt.Y(
+                "seconds:Q",
+                title="seconds",
+                scale=alt.Scale(type="log"),
+                axis=alt.Axis(values=DECADES, format="~g"),
+            ),
             **parts.told_apart(names, orient="bottom", columns=COLUMNS),
         )
         said = f"Seconds by {varied}, from {sizes[0]:g} to {sizes[-1]:g}: {', '.join(lines)}."
-        panels.append(alt.layer(base.mark_line(), base.mark_point(filled=True, size=40)).properties(description=said))
+        panels.append(
+            alt.layer(base.mark_line(), base.mark_point(filled=True, size=40)).properties(
+                description=said
+            )
+        )
     picture(finished(parts.grid(panels, COLUMNS), dark=False), path)
 
 

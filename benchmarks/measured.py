@@ -25,7 +25,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from atta.files import whole_file
+from atta._base.files import whole_file
 
 OURS = "atta"
 COSTS = {
@@ -86,7 +86,8 @@ class Part:
         """Write a file that `load` reads."""
         with whole_file(path) as part:
             part.write_text(
-                json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+                json.dumps({"format": FORMAT, **asdict(self)}, indent=1, ensure_ascii=False) + "\n",
+                encoding="utf-8",
             )
 
     @classmethod
@@ -94,7 +95,9 @@ class Part:
         """Read what `save` wrote."""
         known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if known.pop("format", None) != FORMAT:
-            raise SystemExit(f"{path}: expected a part of format {FORMAT}, written by `python -m benchmarks`")
+            raise SystemExit(
+                f"{path}: expected a part of format {FORMAT}, written by `python -m benchmarks`"
+            )
         rows = tuple(Measured(**row) for row in known.pop("rows"))
         return cls(**{**known, "rows": rows, "done": tuple(known["done"])})
 
@@ -178,7 +181,9 @@ def extra_megabytes(work: Callable[[], object]) -> float:
     """What `work` took at its peak, beyond what was held before; nan where there is no Linux to ask."""
     gc.collect()
     try:
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed before is not to be had for nothing
+        ctypes.CDLL("libc.so.6").malloc_trim(
+            0
+        )  # what was freed before is not to be had for nothing
         Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
         before = memory("VmRSS")
     except (OSError, AttributeError):
@@ -233,7 +238,9 @@ def shown(row: Measured) -> str:
 
 def alone(steps: Callable[[Asked], Steps], doc: str | None) -> None:
     """Run one benchmark by itself, and print each row as it is measured."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--quick", action="store_true", help="small sizes: a trial")
     given = parser.parse_args()

@@ -7,10 +7,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from atta.files import whole_file
+from atta._base.files import whole_file
 from atta.results.table import Table
 from benchmarks.growth import curves, draw
-from benchmarks.measured import COSTS, LEAST_MB, OURS, Measured, Part, against_best, by_what, cost, ratio, slope
+from benchmarks.measured import (
+    COSTS,
+    LEAST_MB,
+    OURS,
+    Measured,
+    Part,
+    against_best,
+    by_what,
+    cost,
+    ratio,
+    slope,
+)
 
 ROOT = Path(__file__).parent.parent
 PAGE, PARTS = ROOT / "docs" / "speed.md", ROOT / "docs" / "speed"
@@ -27,18 +38,27 @@ where it was. Ratios are *ours over theirs*: below 1 atta takes less. Beside the
 nobody can do without, the limit: the bare network, one softmax, a copy of the memory.
 """
 WHY = {
-    ("temperature", "predict"): "close calls are looked for in every row and decided as the network does: the class is kept",
+    (
+        "temperature",
+        "predict",
+    ): "close calls are looked for in every row and decided as the network does: the class is kept",
     ("temperature", "fit"): "to convergence in float64",
     ("isotonic", "fit_mb"): "the softmax, which is ours to take; some peers are given it",
     ("histogram", "fit_mb"): "the softmax, which is ours to take; some peers are given it",
     ("isotonic", "predict"): "the softmax, and what comes in is checked",
     ("histogram", "predict"): "the softmax, and what comes in is checked",
-    ("Dirichlet", "fit"): "to convergence in float64, where the peer stops after 200 steps in float32",
+    (
+        "Dirichlet",
+        "fit",
+    ): "to convergence in float64, where the peer stops after 200 steps in float32",
     ("Dirichlet", "fit_mb"): "float64, and a matrix of curvatures a class",
     ("Dirichlet", "predict"): "what comes in is checked",
     ("ECE", "seconds"): "what comes in is checked to be probabilities, and counted in float64",
     ("Brier", "seconds"): "what comes in is checked to be probabilities, and counted in float64",
-    ("ResNet", "seconds"): "views of each image by itself, where the peer shows all images the same ones",
+    (
+        "ResNet",
+        "seconds",
+    ): "views of each image by itself, where the peer shows all images the same ones",
 }
 """What the difference is spent on, where a row is behind: by how its name begins and the cost."""
 
@@ -65,7 +85,15 @@ def amount(value: float | None, column: str) -> str:
 
 def times(value: float | None) -> str:
     """A ratio."""
-    return "–" if value is None else f"{value:.2g}" if value < 0.1 else f"{value:.2f}" if value < 10 else f"{value:,.0f}"
+    return (
+        "–"
+        if value is None
+        else f"{value:.2g}"
+        if value < 0.1
+        else f"{value:.2f}"
+        if value < 10
+        else f"{value:,.0f}"
+    )
 
 
 def measured_cell(row: Measured, ours: Measured | None, column: str) -> str:
@@ -78,8 +106,14 @@ def measured_cell(row: Measured, ours: Measured | None, column: str) -> str:
 def where(part: Part) -> str:
     """On what a part was measured, in words."""
     about = part.machine
-    device = f"One {about['gpu']}" if about.get("gpu", "none") != "none" else f"One thread, {about.get('processor', 'unknown')}"
-    return f"{device}, torch {about.get('torch', 'unknown')}{', a quick trial' if part.quick else ''}"
+    device = (
+        f"One {about['gpu']}"
+        if about.get("gpu", "none") != "none"
+        else f"One thread, {about.get('processor', 'unknown')}"
+    )
+    return (
+        f"{device}, torch {about.get('torch', 'unknown')}{', a quick trial' if part.quick else ''}"
+    )
 
 
 def notes(rows: Iterable[Measured]) -> str:
@@ -107,7 +141,14 @@ def contests(parts: Parts) -> list[tuple[str, str, Measured, float]]:
 
 def why(what: str, column: str) -> str:
     """What the difference is spent on, where it is known."""
-    return next((reason for (start, own), reason in WHY.items() if what.startswith(start) and column == own), "")
+    return next(
+        (
+            reason
+            for (start, own), reason in WHY.items()
+            if what.startswith(start) and column == own
+        ),
+        "",
+    )
 
 
 def summary(parts: Parts) -> str:
@@ -123,7 +164,10 @@ def summary(parts: Parts) -> str:
             f"atta is ahead in {ahead}, level in {level} (within {LEVEL:.2f}) and behind in {len(behind)}."
         )
     if behind:
-        cells = ((what, COSTS[column], best.who, times(value), why(what, column)) for what, column, best, value in behind)
+        cells = (
+            (what, COSTS[column], best.who, times(value), why(what, column))
+            for what, column, best, value in behind
+        )
         lines += ["Behind:", table(("", "cost", "best peer", "ours : its", "why"), cells)]
     return "\n\n".join([*lines, *limits_said(parts)])
 
@@ -139,7 +183,9 @@ def limits_said(parts: Parts) -> list[str]:
         for file, part in parts.items():
             if file.rpartition("-")[0] == name and (held := of_limits(part)):
                 spread = (
-                    times(min(held)) if times(min(held)) == times(max(held)) else f"{times(min(held))} to {times(max(held))}"
+                    times(min(held))
+                    if times(min(held)) == times(max(held))
+                    else f"{times(min(held))} to {times(max(held))}"
                 )
                 said.append(f"- {what} {spread} {unit} ({where(part)}).")
     return ["Against the limits:\n\n" + "\n".join(said)] if said else []
@@ -159,7 +205,11 @@ def of_limits(part: Part) -> list[float]:
 # ---------------------------------------------------------------------------------------------------------- sections
 
 
-def contest_table(part: Part, columns: Sequence[str], more: Mapping[str, Callable[[Measured, Measured | None], str]]) -> str:
+def contest_table(
+    part: Part,
+    columns: Sequence[str],
+    more: Mapping[str, Callable[[Measured, Measured | None], str]],
+) -> str:
     """A line for each who did what, ours first, with ours over each in brackets."""
     cells = []
     for what, rows in by_what(part.rows).items():
@@ -167,7 +217,14 @@ def contest_table(part: Part, columns: Sequence[str], more: Mapping[str, Callabl
         for i, row in enumerate(row for row in rows if row.numbers):
             who = f"limit: {row.who}" if row.role == "limit" else row.who
             extra = [form(row, ours) for form in more.values()]
-            cells.append([what if i == 0 else "", who, *(measured_cell(row, ours, column) for column in columns), *extra])
+            cells.append(
+                [
+                    what if i == 0 else "",
+                    who,
+                    *(measured_cell(row, ours, column) for column in columns),
+                    *extra,
+                ]
+            )
     written = table(("", "", *(COSTS[column] for column in columns), *more), cells)
     return "\n\n".join(filter(None, (written, notes(part.rows))))
 
@@ -203,7 +260,9 @@ def relative(row: Measured, ours: Measured | None) -> str:
 def on_each(parts: Parts, name: str, written: Callable[[Part], str]) -> str:
     """A benchmark on each device that it was measured on."""
     found = [part for file, part in parts.items() if file.rpartition("-")[0] == name]
-    return "\n\n".join(f"{where(part)}:\n\n{written(part)}" for part in found) or "Not measured yet."
+    return (
+        "\n\n".join(f"{where(part)}:\n\n{written(part)}" for part in found) or "Not measured yet."
+    )
 
 
 def growth(parts: Parts) -> str:
@@ -216,7 +275,15 @@ def growth(parts: Parts) -> str:
     cells = []
     for name in names:
         lines = [found[varied].get(name, []) for varied in found]
-        cells.append([name, *(f"{slope(*zip(*points, strict=True)):.2f}" if len(points) > 1 else "–" for points in lines)])
+        cells.append(
+            [
+                name,
+                *(
+                    f"{slope(*zip(*points, strict=True)):.2f}" if len(points) > 1 else "–"
+                    for points in lines
+                ),
+            ]
+        )
     header = ("exponent of the time", *(f"by {varied}" for varied in found))
     return f"{where(part)}:\n\n![Time by images, classes and views](speed/{PICTURE})\n\n{table(header, cells)}"
 
@@ -239,7 +306,10 @@ def quality_tables(part: Part) -> str:
 def best_table(rows: Sequence[Measured]) -> str:
     """The best peer, which has one pass, and the best of ours that keeps every class, by passes, as ratios to it."""
     peers = [row for row in rows if row.role == "peer"]
-    kept = sorted((row for row in rows if row.role == "ours" and not row.numbers["class_changes"]), key=passes_of)
+    kept = sorted(
+        (row for row in rows if row.role == "ours" and not row.numbers["class_changes"]),
+        key=passes_of,
+    )
     if not peers:
         return ""
     cells = []
@@ -248,9 +318,13 @@ def best_table(rows: Sequence[Measured]) -> str:
         line = [name, f"{best.who}: {best.numbers[metric]:.4f}"]
         for _, those in groupby(kept, passes_of):
             ours = min(those, key=lambda row: row.numbers[metric])
-            line.append(f"{ours.numbers[metric] / best.numbers[metric]:.3f} ({ours.who.partition(' · ')[0]})")
+            line.append(
+                f"{ours.numbers[metric] / best.numbers[metric]:.3f} ({ours.who.partition(' · ')[0]})"
+            )
         cells.append(line)
-    passes = [f"ours, {count} pass{'es' if count > 1 else ''}" for count, _ in groupby(kept, passes_of)]
+    passes = [
+        f"ours, {count} pass{'es' if count > 1 else ''}" for count, _ in groupby(kept, passes_of)
+    ]
     return table(("", "best peer, 1 pass", *passes), cells)
 
 
@@ -269,19 +343,29 @@ def quality_table(rows: Sequence[Measured]) -> str:
         ]
         for row in sorted(rows, key=lambda row: (passes_of(row), row.numbers["brier"]))
     ]
-    return table(("", "passes", "Brier", "multi-class Brier", "NLL", "ECE", "classes changed"), cells)
+    return table(
+        ("", "passes", "Brier", "multi-class Brier", "NLL", "ECE", "classes changed"), cells
+    )
 
 
 def about(parts: Parts) -> str:
     """The peers, and on what each part was measured."""
     peers = {name: said for part in parts.values() for name, said in part.peers.items()}
     cells = [
-        (name, where(part), part.machine.get("cores", "–"), part.machine.get("commit", "–"), f"{part.seconds / 60:.1f}")
+        (
+            name,
+            where(part),
+            part.machine.get("cores", "–"),
+            part.machine.get("commit", "–"),
+            f"{part.seconds / 60:.1f}",
+        )
         for name, part in parts.items()
     ]
     return "\n\n".join(
         [
-            table(("peer", "version, or why it is not here"), sorted(peers.items())) if peers else "No peers.",
+            table(("peer", "version, or why it is not here"), sorted(peers.items()))
+            if peers
+            else "No peers.",
             table(("part", "on", "cores", "commit", "minutes"), cells),
         ]
     )
@@ -292,7 +376,9 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
         "`python -m benchmarks.collect`: `atta.collect` on 32 x 32 pixels, 16 passes an image, beside the bare network on "
         "tensors that are ready and beside ttach with as many views, the same for every image.",
         lambda parts: on_each(
-            parts, "collect", lambda part: contest_table(part, ["seconds"], {"images × passes a second": per_second})
+            parts,
+            "collect",
+            lambda part: contest_table(part, ["seconds"], {"images × passes a second": per_second}),
         ),
     ),
     "Recording photographs": (
@@ -303,7 +389,12 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
             parts,
             "scale",
             lambda part: contest_table(
-                part, ["seconds"], {"images × passes a second": per_second, "threads that decode": number("threads", ".0f")}
+                part,
+                ["seconds"],
+                {
+                    "images × passes a second": per_second,
+                    "threads that decode": number("threads", ".0f"),
+                },
             ),
         ),
     ),
@@ -325,7 +416,9 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
     "ECE and Brier score": (
         "`python -m benchmarks.scores`: of probabilities in float32, 15 bins.",
         lambda parts: on_each(
-            parts, "scores", lambda part: contest_table(part, ["seconds", "mb"], {"value": number("value", ".7f")})
+            parts,
+            "scores",
+            lambda part: contest_table(part, ["seconds", "mb"], {"value": number("value", ".7f")}),
         ),
     ),
     "The paper's loop": (
@@ -336,7 +429,11 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
     "Predicting with views": (
         "`python -m benchmarks.predict`: V-ATTA's answer to logits that are ready, beside softmaxes of the same logits.",
         lambda parts: on_each(
-            parts, "predict", lambda part: contest_table(part, ["seconds", "mb"], {"classes changed": number("changed", ".0f")})
+            parts,
+            "predict",
+            lambda part: contest_table(
+                part, ["seconds", "mb"], {"classes changed": number("changed", ".0f")}
+            ),
         ),
     ),
     "Searches": (
@@ -344,7 +441,11 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
         "with its search for λ and μ, and M-ATTA shrunk by a λ that is searched for, beside one M-ATTA by the paper's "
         "recipe.",
         lambda parts: "\n\n".join(
-            on_each(parts, name, lambda part: contest_table(part, ["seconds"], {"fits": number("fits", ".0f")}))
+            on_each(
+                parts,
+                name,
+                lambda part: contest_table(part, ["seconds"], {"fits": number("fits", ".0f")}),
+            )
             for name in ("dirichlet", "shrunk")
         ),
     ),
@@ -356,7 +457,11 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
         lambda parts: on_each(
             parts,
             "deploy",
-            lambda part: contest_table(part, ["seconds"], {"passes": number("passes", ".0f"), "classifier : bare": relative}),
+            lambda part: contest_table(
+                part,
+                ["seconds"],
+                {"passes": number("passes", ".0f"), "classifier : bare": relative},
+            ),
         ),
     ),
     "How cost grows": (
@@ -370,7 +475,9 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
         "several draws, the same for all. ± is the standard deviation over the draws, classes changed are those of all "
         "draws together. Brier is that of the predicted class. The first table of a dataset says what the best peer has, "
         "and ours over it: the best of those that changed no class, by passes.",
-        lambda parts: quality_tables(parts["quality-cpu"]) if "quality-cpu" in parts else "Not measured yet.",
+        lambda parts: (
+            quality_tables(parts["quality-cpu"]) if "quality-cpu" in parts else "Not measured yet."
+        ),
     ),
     "The class never changes": (
         "",

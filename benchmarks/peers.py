@@ -24,7 +24,9 @@ Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[bytes]"]
 
 def wanted(path: Path = LIST) -> dict[str, str]:
     """What pip is asked for, by the name of the peer."""
-    lines = (line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines())
+    lines = (
+        line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()
+    )
     return {line.partition("=")[0].partition("[")[0]: line for line in filter(None, lines)}
 
 
@@ -51,14 +53,33 @@ def make(folder: Path, run: Run = _run) -> dict[str, str]:
     venv.create(folder, with_pip=True)
     python = folder / "bin" / "python"
     here = sysconfig.get_path("purelib")
-    there = run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]).stdout.decode().strip()
+    there = (
+        run([str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"])
+        .stdout.decode()
+        .strip()
+    )
     # A site, not a path: packages that are installed for development have .pth files of their own.
-    Path(there, "base.pth").write_text(f"import site; site.addsitedir({here!r})\n", encoding="utf-8")
+    Path(there, "base.pth").write_text(
+        f"import site; site.addsitedir({here!r})\n", encoding="utf-8"
+    )
     # No peer may bring another version of what is here: it would be measured beside something else than we are.
-    ours = (one for one in metadata.distributions() if one.name not in ("atta", "pip", "setuptools"))
+    ours = (
+        one for one in metadata.distributions() if one.name not in ("atta", "pip", "setuptools")
+    )
     held = folder / "constraints.txt"
-    held.write_text("".join(sorted(f"{one.name}=={one.version}\n" for one in ours)), encoding="utf-8")
-    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(held.resolve())]
+    held.write_text(
+        "".join(sorted(f"{one.name}=={one.version}\n" for one in ours)), encoding="utf-8"
+    )
+    pip = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "-c",
+        str(held.resolve()),
+    ]
     failed = {}
     for name, line in wanted().items():
         print(f"installing {line}", file=sys.stderr, flush=True)

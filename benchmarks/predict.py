@@ -20,7 +20,10 @@ def measure(images: int, device: str) -> list[Measured]:
     """Fit on a few, answer all of them."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(images, CLASSES, generator=generator) * 3
-    views = {f"kind{i}": (logits + torch.randn(images, CLASSES, generator=generator))[:, None] for i in range(KINDS)}
+    views = {
+        f"kind{i}": (logits + torch.randn(images, CLASSES, generator=generator))[:, None]
+        for i in range(KINDS)
+    }
     predictions = Predictions(logits, views).to(device)
     logits = predictions.logits
     labels = logits[:1000].argmax(dim=1)
@@ -34,18 +37,30 @@ def measure(images: int, device: str) -> list[Measured]:
     ways = {
         OURS: lambda: synchronised(calibrator(predictions)),
         "a softmax of the images": lambda: synchronised(logits.softmax(dim=-1)),
-        "one of each view, too": lambda: synchronised([one.softmax(dim=-1) for one in (logits, *predictions.views.values())]),
+        "one of each view, too": lambda: synchronised(
+            [one.softmax(dim=-1) for one in (logits, *predictions.views.values())]
+        ),
     }
     with torch.no_grad():
         calibrator(predictions[:10_000])
         times = interleaved(ways, 5)
         megabytes = extra_megabytes(lambda: calibrator(predictions)) if device == "cpu" else None
-        changed = int((calibrator(predictions).argmax(dim=-1) != logits.softmax(dim=-1).argmax(dim=-1)).sum())
+        changed = int(
+            (calibrator(predictions).argmax(dim=-1) != logits.softmax(dim=-1).argmax(dim=-1)).sum()
+        )
     what = f"V-ATTA, {images:,} × {CLASSES} × {KINDS} kinds"
     answer = {} if megabytes is None else {"mb": images * CLASSES * 4 / 1e6}
-    ours = {"seconds": times[OURS], **({} if megabytes is None else {"mb": megabytes}), "changed": changed}
+    ours = {
+        "seconds": times[OURS],
+        **({} if megabytes is None else {"mb": megabytes}),
+        "changed": changed,
+    }
     limits = [Measured(what, who, {"seconds": times[who]}, "limit") for who in ways if who != OURS]
-    return [Measured(what, OURS, ours), *limits, *([Measured(what, "the answer itself", answer, "limit")] if answer else [])]
+    return [
+        Measured(what, OURS, ours),
+        *limits,
+        *([Measured(what, "the answer itself", answer, "limit")] if answer else []),
+    ]
 
 
 def steps(asked: Asked) -> Steps:

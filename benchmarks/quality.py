@@ -17,10 +17,21 @@ import numpy as np
 import torch
 
 import atta
-from atta import CATTA, MATTA, VATTA, InputError, MeanTTATemperature, Method, Peer, Predictions, Record, SelectiveVATTA
+from atta import (
+    CATTA,
+    MATTA,
+    VATTA,
+    InputError,
+    MeanTTATemperature,
+    Method,
+    Peer,
+    Predictions,
+    Record,
+    SelectiveVATTA,
+)
 from atta.calibrators import Dirichlet, Histogram, Isotonic, TemperatureScaling, Vanilla
-from atta.experiments.compare import compare
-from atta.images.views import Policy
+from atta.data.views import Policy
+from atta.lab.compare import compare
 from atta.results.rows import Row
 from benchmarks import children
 from benchmarks.measured import Asked, Measured, Role, Steps, alone
@@ -43,17 +54,25 @@ def record(name: str) -> Record:
     folder = children.ROOT / "records"
     if name == "AID":
         return Record.load(folder / "aid.safetensors")
-    nudged = Record.load(folder / "cifar100_nudged.safetensors")  # the first images of the other one
+    nudged = Record.load(
+        folder / "cifar100_nudged.safetensors"
+    )  # the first images of the other one
     whole = Record.load(folder / "cifar100.safetensors")[: len(nudged)]
     if not torch.equal(whole.require_labels(), nudged.require_labels()):
-        raise InputError("expected cifar100_nudged to be of the first images of cifar100, got other labels")
+        raise InputError(
+            "expected cifar100_nudged to be of the first images of cifar100, got other labels"
+        )
     views = {**whole.predictions.views, "nudge": nudged.predictions.views["nudge"]}
     return Record(Predictions(whole.predictions.logits, views), whole.labels, whole.origin)
 
 
 def shown(whole: Record, policy: str) -> Record:
     """The record with the views of a policy alone."""
-    views = whole.predictions.take(Policy.parse(policy).repeats) if policy else whole.predictions.select(())
+    views = (
+        whole.predictions.take(Policy.parse(policy).repeats)
+        if policy
+        else whole.predictions.select(())
+    )
     return Record(views, whole.labels, whole.origin)
 
 
@@ -103,7 +122,9 @@ def of_scikit_learn(method: str) -> Any:
 
     class Calibrated:
         def fit(self, x: np.ndarray, y: np.ndarray) -> Any:
-            return CalibratedClassifierCV(FrozenEstimator(Classifier(x.shape[1])), method=method).fit(x, y)
+            return CalibratedClassifierCV(
+                FrozenEstimator(Classifier(x.shape[1])), method=method
+            ).fit(x, y)
 
         def predict_proba(self, x: np.ndarray) -> np.ndarray:
             raise NotImplementedError  # what `fit` returns is asked
@@ -123,13 +144,32 @@ def _netcal(classes: int) -> dict[str, Method]:
     from netcal import binning, scaling
 
     scalings = ("TemperatureScaling", "LogisticCalibration", "BetaCalibration")
-    rooms = dict.fromkeys(scalings, scaling) | dict.fromkeys(("HistogramBinning", "IsotonicRegression", "BBQ", "ENIR"), binning)
+    rooms = dict.fromkeys(scalings, scaling) | dict.fromkeys(
+        ("HistogramBinning", "IsotonicRegression", "BBQ", "ENIR"), binning
+    )
     made = {name: getattr(room, name)() for name, room in rooms.items()}
-    return {name: Peer(called=name, estimator=one, takes="probabilities") for name, one in made.items()}
+    return {
+        name: Peer(called=name, estimator=one, takes="probabilities") for name, one in made.items()
+    }
 
 
-PROBMETRICS = ("temp-scaling", "ts-mix", "svs", "sms", "platt", "isotonic", "ivap", "dircal", "dircal-cv")
-PROBMETRICS_MORE = ("VectorScalingCalibrator", "MatrixScalingCalibrator", "ETSCalibrator", "SoftPlusCalibrator")
+PROBMETRICS = (
+    "temp-scaling",
+    "ts-mix",
+    "svs",
+    "sms",
+    "platt",
+    "isotonic",
+    "ivap",
+    "dircal",
+    "dircal-cv",
+)
+PROBMETRICS_MORE = (
+    "VectorScalingCalibrator",
+    "MatrixScalingCalibrator",
+    "ETSCalibrator",
+    "SoftPlusCalibrator",
+)
 
 
 def _probmetrics(classes: int) -> dict[str, Method]:
@@ -138,17 +178,25 @@ def _probmetrics(classes: int) -> dict[str, Method]:
     def named(name: str) -> Any:
         if name in PROBMETRICS:
             return get_calibrator(name, svs_print_init_info=False, sms_print_init_info=False)
-        modules = (importlib.import_module(f"probmetrics.calibrators.{room}") for room in ("logistic", "temperature_scaling"))
+        modules = (
+            importlib.import_module(f"probmetrics.calibrators.{room}")
+            for room in ("logistic", "temperature_scaling")
+        )
         return next(getattr(module, name)() for module in modules if hasattr(module, name))
 
     def fitting(name: str) -> Callable[[np.ndarray, np.ndarray], Any]:
-        return lambda x, y: named(name).fit(x, y)  # made when it is fitted: some want a library that is not there
+        return lambda x, y: named(name).fit(
+            x, y
+        )  # made when it is fitted: some want a library that is not there
 
     def predicting(fitted: Any, x: np.ndarray) -> Any:
         return fitted.predict_proba(x)
 
     every = (*PROBMETRICS, *PROBMETRICS_MORE)
-    return {name: Peer(called=name, fitting=fitting(name), predicting=predicting, takes="probabilities") for name in every}
+    return {
+        name: Peer(called=name, fitting=fitting(name), predicting=predicting, takes="probabilities")
+        for name in every
+    }
 
 
 def _torch_uncertainty(classes: int) -> dict[str, Method]:
@@ -168,7 +216,10 @@ def _torch_uncertainty(classes: int) -> dict[str, Method]:
     def predicting(fitted: Any, x: np.ndarray) -> Any:
         return fitted(torch.from_numpy(x).float()).double().softmax(dim=1)
 
-    return {name: Peer(called=name, fitting=fitting(name), predicting=predicting) for name in (*plain, *sized)}
+    return {
+        name: Peer(called=name, fitting=fitting(name), predicting=predicting)
+        for name in (*plain, *sized)
+    }
 
 
 LIBRARIES: Mapping[str, Callable[[int], dict[str, Method]]] = {
@@ -190,23 +241,41 @@ def summary(rows: Sequence[Row]) -> dict[str, float]:
         found[metric] = sum(values) if metric == "class_changes" else statistics.fmean(values)
         found[f"{metric} ±"] = statistics.stdev(values) if len(values) > 1 else 0.0
     tested = sum(row.metric == "brier" for row in rows)
-    return {**{name: value for name, value in found.items() if name not in ("class_changes ±", "passes ±")}, "draws": tested}
+    return {
+        **{
+            name: value
+            for name, value in found.items()
+            if name not in ("class_changes ±", "passes ±")
+        },
+        "draws": tested,
+    }
 
 
-def measure(name: str, library: str, draws: int, images: int | None, limit: float) -> list[dict[str, Any]]:
+def measure(
+    name: str, library: str, draws: int, images: int | None, limit: float
+) -> list[dict[str, Any]]:
     """Fit and test all of one library, or ours, in this process; what fails says why."""
     whole = record(name)[slice(images)]
     if library:
-        jobs = [("", f"{library}: {own}", method) for own, method in LIBRARIES[library](whole.predictions.classes).items()]
+        jobs = [
+            ("", f"{library}: {own}", method)
+            for own, method in LIBRARIES[library](whole.predictions.classes).items()
+        ]
     else:
-        jobs = [(policy, method.name, method) for policy, methods in ours(name).items() for method in methods]
+        jobs = [
+            (policy, method.name, method)
+            for policy, methods in ours(name).items()
+            for method in methods
+        ]
     found = []
     for policy, who, method in jobs:
         row: dict[str, Any] = {"who": f"{who} · {policy}" if policy else who}
         try:
             with children.within(limit), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                rows = compare({name: shown(whole, policy)}, [method], validation=VALIDATION, splits=draws).rows
+                rows = compare(
+                    {name: shown(whole, policy)}, [method], validation=VALIDATION, splits=draws
+                ).rows
             row["numbers"] = summary(rows)
         except (children.Failed, InputError) as error:
             row["note"] = children.reason(str(error), 1)
@@ -214,14 +283,21 @@ def measure(name: str, library: str, draws: int, images: int | None, limit: floa
     return found
 
 
-def contest(name: str, library: str, draws: int, images: int | None = None, limit: float = LIMIT) -> list[Measured]:
+def contest(
+    name: str, library: str, draws: int, images: int | None = None, limit: float = LIMIT
+) -> list[Measured]:
     """All of one library on one dataset."""
     role: Role = "peer" if library else "ours"
     try:
-        found = children.call("benchmarks.quality:measure", name, library, draws, images, limit, limit=20 * limit)
+        found = children.call(
+            "benchmarks.quality:measure", name, library, draws, images, limit, limit=20 * limit
+        )
     except children.Failed as error:
         return [Measured(name, library, role=role, note=str(error))]
-    return [Measured(name, one["who"], one.get("numbers", {}), role, one.get("note", "")) for one in found]
+    return [
+        Measured(name, one["who"], one.get("numbers", {}), role, one.get("note", ""))
+        for one in found
+    ]
 
 
 def steps(asked: Asked) -> Steps:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from atta import Predictions, Record, find_record
-from atta.files import whole_file
+from atta._base.files import whole_file
 
 DATA = Path(os.environ.get("ATTA_DATA", "data"))
 AUG8 = ("flip", "crop", "brightness", "contrast")
@@ -17,7 +17,9 @@ AUG8 = ("flip", "crop", "brightness", "contrast")
 
 def draws_asked(doc: str | None) -> int:
     """What `--draws` says, of a benchmark on one thread."""
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--draws", type=int, default=10)
     torch.set_num_threads(1)
     return int(parser.parse_args().draws)
@@ -34,9 +36,13 @@ def publish(text: str, page: Path | None) -> None:
 
 def joined(folder: Path, name: str) -> Record:
     """The records of one set of images, with the views of all of them."""
-    records = [Record.load(folder / f"{name}_{part}.safetensors") for part in ("spread", "nudge", "rich")]
+    records = [
+        Record.load(folder / f"{name}_{part}.safetensors") for part in ("spread", "nudge", "rich")
+    ]
     views = {kind: view for record in records for kind, view in record.predictions.views.items()}
-    return Record(Predictions(records[0].predictions.logits, views), records[0].labels, records[0].origin)
+    return Record(
+        Predictions(records[0].predictions.logits, views), records[0].labels, records[0].origin
+    )
 
 
 def networks() -> dict[str, Record]:
@@ -63,8 +69,12 @@ class Means:
         confidence, winner = probs.max(dim=1)
         right = (winner == labels).double()
         nll = -probs.gather(1, labels[:, None])[:, 0].clamp(min=1e-30).log()
-        terms = torch.stack([nll, (confidence - right).square(), (probs - truth).square().sum(dim=1), 1 - right])
-        self.sums.setdefault(name, torch.zeros(4, self.images, dtype=torch.float64))[:, rows] += terms
+        terms = torch.stack(
+            [nll, (confidence - right).square(), (probs - truth).square().sum(dim=1), 1 - right]
+        )
+        self.sums.setdefault(name, torch.zeros(4, self.images, dtype=torch.float64))[:, rows] += (
+            terms
+        )
         self.counts.setdefault(name, torch.zeros(self.images))[rows] += 1
 
     def of(self, name: str) -> Tensor:
@@ -76,7 +86,10 @@ class Means:
         """How much more than another, in per cent of it, and half the width of the paired interval over images."""
         apart, base = self.of(name) - self.of(other), self.of(other).mean(dim=1)
         half = 1.96 * apart.std(dim=1) / apart.shape[1] ** 0.5
-        return [(100 * float(a / b), 100 * float(h / b)) for a, h, b in zip(apart.mean(dim=1), half, base, strict=True)]
+        return [
+            (100 * float(a / b), 100 * float(h / b))
+            for a, h, b in zip(apart.mean(dim=1), half, base, strict=True)
+        ]
 
 
 def draw(images: int, seed: int, validation: int = 1000) -> tuple[Tensor, Tensor]:

@@ -17,8 +17,8 @@ import torch
 from PIL import Image
 
 import atta
-from atta.experiments.workers import cores
-from atta.images.sources import as_source
+from atta.data.source import as_source
+from atta.lab.workers import cores
 from atta.networks.resnet import resnet50
 from benchmarks.collect import BARE
 from benchmarks.measured import OURS, Asked, Measured, Steps, alone, interleaved
@@ -37,7 +37,9 @@ def photographs(count: int) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         for i in range(count):
             coarse = torch.rand(1, 3, 24, 32, generator=generator)
-            pixels = torch.nn.functional.interpolate(coarse, (375, 500), mode="bicubic")[0].clamp(0, 1)
+            pixels = torch.nn.functional.interpolate(coarse, (375, 500), mode="bicubic")[0].clamp(
+                0, 1
+            )
             pixels = (pixels + 0.03 * torch.randn(3, 375, 500, generator=generator)).clamp(0, 1)
             photo = Image.fromarray((255 * pixels).byte().permute(1, 2, 0).numpy())
             photo.save(Path(folder) / f"{i:05}.jpg", quality=90)
@@ -60,14 +62,29 @@ def measure(device: torch.device, count: int, size: int, repeats: int) -> list[M
 
     with photographs(count) as folder, tempfile.TemporaryDirectory() as records:
         turns = iter(range(repeats))
-        how = {"batch_size": size, "autocast": gpu, "channels_last": gpu, "workers": threads, **QUIET}
+        how = {
+            "batch_size": size,
+            "autocast": gpu,
+            "channels_last": gpu,
+            "workers": threads,
+            **QUIET,
+        }
 
         def record() -> None:
-            atta.collect(model, folder, policy=POLICY, preprocess=WHOLE, output=Path(records, str(next(turns))), **how)
+            atta.collect(
+                model,
+                folder,
+                policy=POLICY,
+                preprocess=WHOLE,
+                output=Path(records, str(next(turns))),
+                **how,
+            )
 
         def decode() -> None:
             source = as_source(folder, preprocess=WHOLE)
-            for _ in source.read([(start, min(start + size, count)) for start in range(0, count, size)], threads):
+            for _ in source.read(
+                [(start, min(start + size, count)) for start in range(0, count, size)], threads
+            ):
                 pass
 
         ways: dict[str, Callable[[], object]] = {OURS: record, BARE: bare, DECODING: decode}
@@ -83,7 +100,11 @@ def measure(device: torch.device, count: int, size: int, repeats: int) -> list[M
 def steps(asked: Asked) -> Steps:
     """One network; as many photographs as take some seconds."""
     device = torch.device(asked.device)
-    count, size = (asked.few(4096, 64), asked.few(512, 32)) if device.type == "cuda" else (asked.few(32, 4), asked.few(16, 2))
+    count, size = (
+        (asked.few(4096, 64), asked.few(512, 32))
+        if device.type == "cuda"
+        else (asked.few(32, 4), asked.few(16, 2))
+    )
     return {"photographs": partial(measure, device, count, size, asked.few(3, 1))}
 
 

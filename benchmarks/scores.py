@@ -40,7 +40,9 @@ def _atta(metric: str) -> Score:
 def _torchmetrics() -> Score:
     from torchmetrics.functional.classification import multiclass_calibration_error
 
-    return lambda probs, labels: multiclass_calibration_error(probs, labels, probs.shape[1], n_bins=BINS)
+    return lambda probs, labels: multiclass_calibration_error(
+        probs, labels, probs.shape[1], n_bins=BINS
+    )
 
 
 def _netcal() -> Score:
@@ -60,7 +62,9 @@ def _sklearn() -> Score:
     from sklearn.metrics import brier_score_loss
 
     def score(probs: Tensor, labels: Tensor) -> float:
-        return brier_score_loss(labels.numpy(), probs.numpy(), labels=np.arange(probs.shape[1]), scale_by_half=False)
+        return brier_score_loss(
+            labels.numpy(), probs.numpy(), labels=np.arange(probs.shape[1]), scale_by_half=False
+        )
 
     return score
 
@@ -93,7 +97,9 @@ def measure(metric: str, who: str, images: int, classes: int) -> dict[str, float
     score(probs[:1000], labels[:1000])  # warm up
     values: list[Any] = []
     taken: list[float] = []
-    megabytes = extra_megabytes(lambda: taken.append(seconds(lambda: values.append(score(probs, labels)))))
+    megabytes = extra_megabytes(
+        lambda: taken.append(seconds(lambda: values.append(score(probs, labels))))
+    )
     if taken[0] < 1:
         taken[0] = usual_seconds(lambda: score(probs, labels), 2.0)
     numbers = {"seconds": taken[0], "mb": megabytes}
@@ -104,7 +110,16 @@ def contest(metric: str, images: int, classes: int) -> list[Measured]:
     """Everyone who has the metric."""
     what = f"{metric}, {sized(images, classes)}"
     return [
-        children.measured(what, who, role_of(who, LIMITS), "benchmarks.scores:measure", metric, who, images, classes)
+        children.measured(
+            what,
+            who,
+            role_of(who, LIMITS),
+            "benchmarks.scores:measure",
+            metric,
+            who,
+            images,
+            classes,
+        )
         for who in (*SCORES[metric], *LIMITS)
     ]
 

@@ -34,19 +34,22 @@ from atta.calibrators import Calibrator, HedgedCATTA, HedgedTemperature, Tempera
 from atta.calibrators.hedged import rehearsing
 from atta.calibrators.scaling import fit_temperature, scaled
 from atta.calibrators.shift import Reference, adapt, estimate, scores, softness_at
-from atta.collection.collect import collect
-from atta.experiments.provenance import machine
-from atta.images.corruptions import CONSTANTS, CORRUPTIONS
-from atta.images.datasets import load
-from atta.images.draws import random_numbers
-from atta.images.rehearsals import FAMILIES, REHEARSALS, family_of
-from atta.images.views import Policy
+from atta.data.corruptions import CONSTANTS, CORRUPTIONS
+from atta.data.draws import random_numbers
+from atta.data.rehearsals import FAMILIES, REHEARSALS, family_of
+from atta.data.views import Policy
+from atta.lab.datasets import load
+from atta.lab.provenance import machine
+from atta.run.collect import collect
 from benchmarks.records import AUG8, DATA, joined, publish
 
 SEVERITIES = (1, 3, 5)
 RUNGS = (3, 5)
 MIXED, LARGER = "-mixed", 0.65  # PseudoCal's mixtures, by their authors' numbers
-FITTED, CORRUPTED = 4000, 2000  # rows of CIFAR-10's test set to fit on and, after them, to corrupt; the rest is not
+FITTED, CORRUPTED = (
+    4000,
+    2000,
+)  # rows of CIFAR-10's test set to fit on and, after them, to corrupt; the rest is not
 
 
 # ----------------------------------------------------------------------------------------------- a network to record
@@ -55,7 +58,10 @@ FITTED, CORRUPTED = 4000, 2000  # rows of CIFAR-10's test set to fit on and, aft
 class _Block(nn.Module):
     def __init__(self, narrow: int, wide: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(narrow, wide, 3, stride, 1, bias=False), nn.BatchNorm2d(wide)
+        self.conv1, self.bn1 = (
+            nn.Conv2d(narrow, wide, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(wide),
+        )
         self.conv2, self.bn2 = nn.Conv2d(wide, wide, 3, 1, 1, bias=False), nn.BatchNorm2d(wide)
         self.pad = (wide - narrow) // 2
 
@@ -72,7 +78,11 @@ class ResNet20(nn.Module):
         self.conv1, self.bn1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16)
         widths = (16, 16, 32, 64)
         for i, (narrow, wide) in enumerate(pairwise(widths), 1):
-            blocks = (_Block(narrow, wide, 1 if narrow == wide else 2), _Block(wide, wide, 1), _Block(wide, wide, 1))
+            blocks = (
+                _Block(narrow, wide, 1 if narrow == wide else 2),
+                _Block(wide, wide, 1),
+                _Block(wide, wide, 1),
+            )
             setattr(self, f"layer{i}", nn.Sequential(*blocks))
         self.linear = nn.Linear(64, 10)
 
@@ -84,9 +94,13 @@ class ResNet20(nn.Module):
     @classmethod
     def trained(cls) -> nn.Module:
         """With its weights, on pixels in [0, 1]."""
-        found = torch.load(DATA / "networks" / "resnet20-12fca82f.th", map_location="cpu", weights_only=True)["state_dict"]
+        found = torch.load(
+            DATA / "networks" / "resnet20-12fca82f.th", map_location="cpu", weights_only=True
+        )["state_dict"]
         network = cls()
-        network.load_state_dict({name.removeprefix("module."): value for name, value in found.items()})
+        network.load_state_dict(
+            {name.removeprefix("module."): value for name, value in found.items()}
+        )
         return Normalized(network.eval(), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
@@ -145,7 +159,12 @@ def _mixtures(network: nn.Module, images: Tensor, known: Record, name: str) -> R
     while len(own.unique()) > 1 and (same := own == own[other]).any():
         other[same] = (other[same] + 1) % len(own)
     return collect(
-        network, LARGER * shown + (1 - LARGER) * shown[other], own, policy=Policy(()), progress=False, batch_size=250
+        network,
+        LARGER * shown + (1 - LARGER) * shown[other],
+        own,
+        policy=Policy(()),
+        progress=False,
+        batch_size=250,
     )
 
 
@@ -169,14 +188,28 @@ class Pair:
 
 def pairs(cache: Path) -> Iterator[Pair]:
     """Every pair at hand; the corruptions last."""
-    yield Pair("CIFAR-10 → *", find_record("cifar10-resnet50"), find_record("cifar10-resnet50-shift"), ("flip",), 0)
+    yield Pair(
+        "CIFAR-10 → *",
+        find_record("cifar10-resnet50"),
+        find_record("cifar10-resnet50-shift"),
+        ("flip",),
+        0,
+    )
     logits = DATA / "logits"
     if logits.is_dir():
-        clean, shifted = (Record.load(logits / f"cifar10{what}.safetensors") for what in ("", "_shift"))
+        clean, shifted = (
+            Record.load(logits / f"cifar10{what}.safetensors") for what in ("", "_shift")
+        )
         yield Pair("CIFAR-10, second network → *", clean, shifted, ("flip",), 1000)
     folder = DATA / "records"
     if folder.is_dir():
-        yield Pair("CIFAR-100 → *", joined(folder, "cifar100"), joined(folder, "cifar100_shift"), ("nudge",), 0)
+        yield Pair(
+            "CIFAR-100 → *",
+            joined(folder, "cifar100"),
+            joined(folder, "cifar100_shift"),
+            ("nudge",),
+            0,
+        )
         aid = joined(folder, "aid"), joined(folder, "aid_shift")
         yield Pair("AID → UC-Merced, flip", *aid, ("flip",))
         yield Pair("AID → UC-Merced, crops", *aid, ("crop",))
@@ -215,7 +248,9 @@ class Terms:
         confidence, winner = probs.max(dim=1)
         brier = (confidence - (winner == labels).double()).square()
         nll = -probs.gather(1, labels[:, None])[:, 0].clamp(min=1e-30).log()
-        self.sums.setdefault(name, torch.zeros(2, self.images, dtype=torch.float64))[:, rows] += torch.stack([brier, nll])
+        self.sums.setdefault(name, torch.zeros(2, self.images, dtype=torch.float64))[:, rows] += (
+            torch.stack([brier, nll])
+        )
         self.counts.setdefault(name, torch.zeros(self.images))[rows] += 1
         self.changed += int((winner != predictions.logits.argmax(dim=1)).sum())
 
@@ -275,7 +310,11 @@ def _draw(found: Found, generator: torch.Generator) -> None:
     images, labels = clean.predictions[fitted], clean.require_labels()[fitted]
     fits = candidates(images, labels, pair.views)
     reference = Reference.of(fits[PLAIN], images, labels)
-    truth = float((shifted.predictions.logits[there].argmax(1) == shifted.require_labels()[there]).double().mean())
+    truth = float(
+        (shifted.predictions.logits[there].argmax(1) == shifted.require_labels()[there])
+        .double()
+        .mean()
+    )
     found.falls.append(reference.accuracy - truth)
     found.slopes.append(reference.slope or float("nan"))
     for name, calibrator in fits.items():
@@ -289,12 +328,20 @@ def _draw(found: Found, generator: torch.Generator) -> None:
             for name, base in (("adapted", PLAIN), ("adapted temperature", "temperature")):
                 terms.add(f"{name}, {size}", rest, adapt(fits[base], reference, seen)[0], record)
             mixed = None if pair.mixed is None else pair.mixed[terms is found.shifted][sample]
-            for name, calibrator in others_adapted(fits["temperature"], reference, images, seen, mixed).items():
+            for name, calibrator in others_adapted(
+                fits["temperature"], reference, images, seen, mixed
+            ).items():
                 terms.add(f"{name}, {size}", rest, calibrator, record)
             guess = estimate(reference, seen.logits)
             if terms is found.inside:
-                others = (rows[torch.randperm(len(rows), generator=generator)[:size]] for _ in range(ALARMS))
-                tried = [estimate(reference, record.predictions.logits[other]).drifted for other in others]
+                others = (
+                    rows[torch.randperm(len(rows), generator=generator)[:size]]
+                    for _ in range(ALARMS)
+                )
+                tried = [
+                    estimate(reference, record.predictions.logits[other]).drifted
+                    for other in others
+                ]
                 found.alarms.setdefault(size, []).extend([guess.drifted, *tried])
                 continue
             for name, value in guesses(reference, images, seen.logits).items():
@@ -315,7 +362,9 @@ def candidates(images: Predictions, labels: Tensor, views: Sequence[str]) -> dic
         found |= {"hedged-temperature": HedgedTemperature().fit(images, labels)}
     worse = [view[:, 0] for view in (images.views[kind] for kind in rehearsing(images, labels))]
     if worse:
-        found["temperature of perturbed images (Tomani)"] = warmed(torch.cat(worse), labels.repeat(len(worse)))
+        found["temperature of perturbed images (Tomani)"] = warmed(
+            torch.cat(worse), labels.repeat(len(worse))
+        )
     return found
 
 
@@ -327,7 +376,11 @@ def warmed(logits: Tensor, labels: Tensor) -> Temperature:
 
 
 def others_adapted(
-    plain: Calibrator, reference: Reference, images: Predictions, seen: Predictions, mixed: Record | None
+    plain: Calibrator,
+    reference: Reference,
+    images: Predictions,
+    seen: Predictions,
+    mixed: Record | None,
 ) -> dict[str, Calibrator]:
     """Others' temperatures for a domain: as sure as DoC or ATC takes the network to be right, and PseudoCal's."""
 
@@ -346,7 +399,9 @@ def others_adapted(
 def guesses(reference: Reference, images: Predictions, logits: Tensor) -> dict[str, float]:
     """Others' estimates of accuracy: the difference of confidences (Guillory et al. 2021), and ATC (Garg et al. 2022)."""
     warm = torch.tensor(reference.temperature, dtype=torch.float64)
-    before, after = (float(scaled(z.double(), warm).amax(dim=1).mean()) for z in (images.logits, logits))
+    before, after = (
+        float(scaled(z.double(), warm).amax(dim=1).mean()) for z in (images.logits, logits)
+    )
     above = float((scores(logits, reference.temperature) >= reference.threshold).double().mean())
     return {"DoC": reference.accuracy - (before - after), "ATC": above}
 
@@ -369,13 +424,20 @@ def change(terms: Terms, name: str, term: int) -> str:
     value, base = terms.mean(name)[term], terms.mean("temperature")[term]
     _, low, high = terms.less(name, "temperature")[term]
     mark = "" if name == "temperature" else " **+**" if low > 0 else " −" if high < 0 else " ="
-    return f"{value:.4f}" if name == "temperature" else f"{value:.4f} ({100 * (value / base - 1):+.1f} %{mark})"
+    return (
+        f"{value:.4f}"
+        if name == "temperature"
+        else f"{value:.4f} ({100 * (value / base - 1):+.1f} %{mark})"
+    )
 
 
 def pair_table(found: Found, which: Callable[[Found], Terms]) -> str:
     """Brier and NLL of every candidate."""
     terms = which(found)
-    return table(("", "Brier", "NLL"), [(name, change(terms, name, 0), change(terms, name, 1)) for name in terms.sums])
+    return table(
+        ("", "Brier", "NLL"),
+        [(name, change(terms, name, 0), change(terms, name, 1)) for name in terms.sums],
+    )
 
 
 def corruption_table(founds: Sequence[Found]) -> str:
@@ -391,7 +453,15 @@ def corruption_table(founds: Sequence[Found]) -> str:
             cells.append(f"{100 * (one.shifted.mean(name)[0] / base - 1):+.1f}{mark}")
         guess = one.errors["ours", 500]
         rows.append([*cells, f"{100 * sum(guess) / len(guess):+.1f}"])
-    return table(("corruption", "accuracy falls by", *(f"{name}, Brier %" for name in names), "estimate is off by"), rows)
+    return table(
+        (
+            "corruption",
+            "accuracy falls by",
+            *(f"{name}, Brier %" for name in names),
+            "estimate is off by",
+        ),
+        rows,
+    )
 
 
 def beside_table(founds: Sequence[Found]) -> str:
@@ -402,12 +472,19 @@ def beside_table(founds: Sequence[Found]) -> str:
         "not shifted": [one.inside for one in founds],
     }
     rows = []
-    for name in dict.fromkeys(name for one in founds for name in one.shifted.sums if name != "temperature"):
+    for name in dict.fromkeys(
+        name for one in founds for name in one.shifted.sums if name != "temperature"
+    ):
         cells = [name]
         for terms in groups.values():
             known = [one for one in terms if name in one.sums]
-            parts = [[one.mean(name)[t] / one.mean("temperature")[t] - 1 for one in known] for t in (0, 1)]
-            worse = sum(any(low > 0 for _, low, _ in one.less(name, "temperature")) for one in known)
+            parts = [
+                [one.mean(name)[t] / one.mean("temperature")[t] - 1 for one in known]
+                for t in (0, 1)
+            ]
+            worse = sum(
+                any(low > 0 for _, low, _ in one.less(name, "temperature")) for one in known
+            )
             means = [f"{100 * sum(part) / len(part):+.1f}" for part in parts if part]
             cells.append(f"{' / '.join(means)}; {worse} of {len(known)}" if known else "")
         rows.append(cells)
@@ -418,9 +495,18 @@ def estimate_table(founds: Sequence[Found]) -> str:
     """Mean absolute errors of the estimated accuracy, and how often the interval holds the truth."""
     rows = []
     for size in SIZES:
-        off = {name: [abs(e) for one in founds for e in one.errors[name, size]] for name in ("DoC", "ATC", "ours")}
+        off = {
+            name: [abs(e) for one in founds for e in one.errors[name, size]]
+            for name in ("DoC", "ATC", "ours")
+        }
         covered = [yes for one in founds for yes in one.covered[size]]
-        rows.append([size, *(f"{100 * sum(v) / len(v):.1f}" for v in off.values()), f"{sum(covered) / len(covered):.0%}"])
+        rows.append(
+            [
+                size,
+                *(f"{100 * sum(v) / len(v):.1f}" for v in off.values()),
+                f"{sum(covered) / len(covered):.0%}",
+            ]
+        )
     return table(("images", "DoC", "ATC", "with the slope", "interval holds the truth"), rows)
 
 
@@ -475,12 +561,27 @@ def page(founds: Sequence[Found], draws: int) -> str:
     parts += ["Corruptions:", estimate_table(made)] if made else []
     for one in real:
         slope = sum(one.slopes) / len(one.slopes)
-        parts += [f"## {one.pair.name}", f"Accuracy falls by {100 * one.fall:.1f} points; slope {slope:.2f}. Shifted:"]
-        parts += [pair_table(one, lambda found: found.shifted), "In distribution:", pair_table(one, lambda found: found.inside)]
+        parts += [
+            f"## {one.pair.name}",
+            f"Accuracy falls by {100 * one.fall:.1f} points; slope {slope:.2f}. Shifted:",
+        ]
+        parts += [
+            pair_table(one, lambda found: found.shifted),
+            "In distribution:",
+            pair_table(one, lambda found: found.inside),
+        ]
     if made:
-        parts += ["## Corruptions of CIFAR-10, ResNet-20", CORRUPTED_TEXT, beside_table(made), "Each of them:"]
+        parts += [
+            "## Corruptions of CIFAR-10, ResNet-20",
+            CORRUPTED_TEXT,
+            beside_table(made),
+            "Each of them:",
+        ]
         parts += [corruption_table(made)]
-        parts += ["In distribution (the fits of the last row):", pair_table(made[-1], lambda found: found.inside)]
+        parts += [
+            "In distribution (the fits of the last row):",
+            pair_table(made[-1], lambda found: found.inside),
+        ]
     return "\n\n".join([*parts, "## What worked, what did not", JUDGED]) + "\n"
 
 
@@ -536,11 +637,17 @@ the gain with 32 images was measured when it was built, and is not repeated here
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--draws", type=int, default=10)
     parser.add_argument("--cache", type=Path, default=Path("runs/shift"))
     parser.add_argument("--page", type=Path)
-    parser.add_argument("--records", type=Path, help="only write those of experiments/corruptions-cifar10.toml, to this folder")
+    parser.add_argument(
+        "--records",
+        type=Path,
+        help="only write those of experiments/corruptions-cifar10.toml, to this folder",
+    )
     asked = parser.parse_args(arguments)
     if asked.records is not None:
         for path in write_records(recorded(asked.cache), asked.records):

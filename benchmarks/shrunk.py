@@ -26,7 +26,9 @@ def data(*, differing: bool) -> tuple[Predictions, Tensor]:
         noise = torch.randn(IMAGES, CLASSES, generator=generator)
         unknown = (torch.arange(CLASSES) % KINDS != i) & differing
         views[f"kind{i}"] = 1.7 * (clean + torch.where(unknown, 4 * noise, noise)).unsqueeze(1)
-    return Predictions(1.7 * (clean + torch.randn(IMAGES, CLASSES, generator=generator)), views), labels
+    return Predictions(
+        1.7 * (clean + torch.randn(IMAGES, CLASSES, generator=generator)), views
+    ), labels
 
 
 def measure(name: str, images: int) -> list[Measured]:
@@ -37,9 +39,16 @@ def measure(name: str, images: int) -> list[Measured]:
     what = f"shrunk M-ATTA, {sized(images, CLASSES)} × {KINDS} kinds, classes {name}"
     fits = 5 * (1 + len(ShrunkMATTA().strengths)) + 1
     return [
-        Measured(what, OURS, {"seconds": seconds(lambda: ShrunkMATTA().fit(predictions, labels)), "fits": fits}),
         Measured(
-            what, "M-ATTA, the paper's recipe", {"seconds": seconds(lambda: MATTA.paper().fit(predictions, labels))}, "limit"
+            what,
+            OURS,
+            {"seconds": seconds(lambda: ShrunkMATTA().fit(predictions, labels)), "fits": fits},
+        ),
+        Measured(
+            what,
+            "M-ATTA, the paper's recipe",
+            {"seconds": seconds(lambda: MATTA.paper().fit(predictions, labels))},
+            "limit",
         ),
     ]
 

@@ -31,10 +31,16 @@ def main() -> None:
             for seed in range(draws):
                 fit, test = draw(len(record), 1000 + seed)
                 for name, method in METHODS.items():
-                    means.add(name, test, method.fit(shown[fit], labels[fit])(shown[test]), labels[test])
-            print(f"{network}, {' + '.join(kinds)}: in % of c-atta, NLL, Brier, multi-class Brier, errors")
+                    means.add(
+                        name, test, method.fit(shown[fit], labels[fit])(shown[test]), labels[test]
+                    )
+            print(
+                f"{network}, {' + '.join(kinds)}: in % of c-atta, NLL, Brier, multi-class Brier, errors"
+            )
             for name in METHODS:
-                cells = "  ".join(f"{more:+6.2f} ± {half:.2f}" for more, half in means.against(name, "c-atta"))
+                cells = "  ".join(
+                    f"{more:+6.2f} ± {half:.2f}" for more, half in means.against(name, "c-atta")
+                )
                 print(f"  {name:22} {cells}", flush=True)
 
 

@@ -38,7 +38,9 @@ def faults(site: Path) -> list[str]:
                 continue
             if not there.exists():
                 found.append(f"{path}: {link} leads nowhere")
-            elif url.fragment and there in pages and unquote(url.fragment) not in pages[there].places:
+            elif (
+                url.fragment and there in pages and unquote(url.fragment) not in pages[there].places
+            ):
                 found.append(f"{path}: {link} has no such place")
     return found
 

@@ -19,7 +19,14 @@ version = release = atta.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "ROADMAP.md", "SECURITY.md"]
+include_patterns = [
+    "docs/*.md",
+    "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
+    "CONTRIBUTING.md",
+    "ROADMAP.md",
+    "SECURITY.md",
+]
 exclude_patterns = [".*", "build", "dist", "site"]  # not even walked through
 
 myst_heading_anchors = 4  # as GitHub makes them
@@ -82,12 +89,24 @@ def _laid_out(app: Any, what: str, name: str, obj: Any, options: Any, lines: lis
     lines[:] = text
 
 
-def _own_signature(app: Any, what: str, name: str, obj: Any, options: Any, arguments: str | None, returns: str | None) -> Any:
+def _own_signature(
+    app: Any,
+    what: str,
+    name: str,
+    obj: Any,
+    options: Any,
+    arguments: str | None,
+    returns: str | None,
+) -> Any:
     """Say what a class itself takes, where a mixin of the hub takes whatever comes, and types without their bounds."""
     if what == "class" and arguments == "(*args, **kwargs)":
         signature = inspect.signature(obj)
-        arguments = stringify_signature(signature, show_return_annotation=False, unqualified_typehints=True)
+        arguments = stringify_signature(
+            signature, show_return_annotation=False, unqualified_typehints=True
+        )
     if arguments is not None:
         arguments = re.sub(r"Annotated\[([^,\]]+)(?:, '[^']*')+\]", r"\1", arguments)
-        arguments = re.sub(rf": ({'|'.join(ALIASES)}) =", lambda found: f": {ALIASES[found[1]]} =", arguments)
+        arguments = re.sub(
+            rf": ({'|'.join(ALIASES)}) =", lambda found: f": {ALIASES[found[1]]} =", arguments
+        )
     return arguments, returns

@@ -11,7 +11,14 @@ from typer.cli import get_docs_for_click
 from atta.cli.app import commands
 
 DOCS = Path(__file__).parent
-PASSES = ("vanilla", "temperature", "v-atta", "c-atta, flip", "c-atta, 3 nudges", "selective, 3 nudges")
+PASSES = (
+    "vanilla",
+    "temperature",
+    "v-atta",
+    "c-atta, flip",
+    "c-atta, 3 nudges",
+    "selective, 3 nudges",
+)
 README = {
     "vanilla": "vanilla",
     "temperature": "temperature",
@@ -32,7 +39,9 @@ SHIFT = ("v-atta, 17 passes", "c-atta", "hedged-c-atta", "hedged-temperature", "
 def cli_page() -> str:
     """Return the page, as Markdown."""
     command = typer.main.get_command(commands)
-    text = get_docs_for_click(obj=command, ctx=click.Context(command), name="atta", title="The command line")
+    text = get_docs_for_click(
+        obj=command, ctx=click.Context(command), name="atta", title="The command line"
+    )
     return "<!-- made by `make docs` from the commands' --help -->\n\n" + text.rstrip() + "\n"
 
 
@@ -53,15 +62,30 @@ def scale_page() -> str:
 
 def _costs(name: str) -> str:
     """What sets of photographs take: passes, disk, and time at the rates measured, beside what the network alone would take."""
-    rows = {row["who"]: row["numbers"] for row in json.loads((DOCS / "speed" / f"{name}.json").read_text())["rows"]}
-    ours, bare, decoding = rows["atta"], rows["the bare network"]["seconds"], rows["reading and decoding"]["seconds"]
+    rows = {
+        row["who"]: row["numbers"]
+        for row in json.loads((DOCS / "speed" / f"{name}.json").read_text())["rows"]
+    }
+    ours, bare, decoding = (
+        rows["atta"],
+        rows["the bare network"]["seconds"],
+        rows["reading and decoding"]["seconds"],
+    )
     passes, over = ours["images"] * ours["passes"], ours["seconds"] / max(bare, decoding)
     cells = []
     for said, images, views in COSTS:
         count = images * (1 + views)
         # Files are decoded once, however many views are made of each.
         alone, read = count * bare / passes, images * decoding / ours["images"]
-        cells.append([said, f"{count:,}", _size(count * 1000 * 4), _time(over * max(alone, read)), _time(alone)])
+        cells.append(
+            [
+                said,
+                f"{count:,}",
+                _size(count * 1000 * 4),
+                _time(over * max(alone, read)),
+                _time(alone),
+            ]
+        )
     header = ["record, 1000 classes", "passes", "on disk", "time, from files", "the network alone"]
     said = (
         f"Measured: {passes / ours['seconds']:,.0f} passes a second from files to shards, {passes / bare:,.0f} by the bare "
@@ -71,7 +95,11 @@ def _costs(name: str) -> str:
 
 
 def _size(count: float) -> str:
-    unit, length = next((unit, length) for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)) if count >= length)
+    unit, length = next(
+        (unit, length)
+        for unit, length in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6))
+        if count >= length
+    )
     return f"{count / length:.3g} {unit}"
 
 
@@ -87,7 +115,9 @@ def _filled(name: str, tables: dict[str, str]) -> str:
     page = (DOCS / name).read_text(encoding="utf-8")
     for source, table in tables.items():
         mark, end = f"<!-- made by `make docs` from {source} -->\n", "<!-- end -->"
-        page, made = re.subn(re.escape(mark) + ".*?" + end, lambda _, made=mark + table + end: made, page, flags=re.S)
+        page, made = re.subn(
+            re.escape(mark) + ".*?" + end, lambda _, made=mark + table + end: made, page, flags=re.S
+        )
         assert made == 1, source
     return page
 
@@ -96,17 +126,26 @@ def _in_and_out() -> str:
     """Six rows: in distribution and under shift, where each was tested."""
     sections = _sections("results.md")
     inside = _columns(sections["Past the paper, CIFAR-10"])
-    shifted = _columns(sections["Under shift, CIFAR-10 → CIFAR-10* (Table 4)"].partition("with intervals</summary>")[2])
+    shifted = _columns(
+        sections["Under shift, CIFAR-10 → CIFAR-10* (Table 4)"].partition(
+            "with intervals</summary>"
+        )[2]
+    )
     header = ["", "passes", "Brier", "ECE", "NLL", "Brier, CIFAR-10\\*", "NLL, CIFAR-10\\*"]
     rows = []
     for name, said in README.items():
-        inner, outer = inside.get(name, {}), shifted.get("v-atta converged" if name == "v-atta" else name, {})
+        inner, outer = (
+            inside.get(name, {}),
+            shifted.get("v-atta converged" if name == "v-atta" else name, {}),
+        )
         cells = [
             inner.get("passes", "2"),
             *(inner.get(m, "–") for m in ("brier", "ece", "nll")),
             *(outer.get(m, "–") for m in ("brier", "nll")),
         ]
-        rows.append([said, cells[0].partition(" ±")[0], *(cell.replace(" ✓", "") for cell in cells[1:])])
+        rows.append(
+            [said, cells[0].partition(" ±")[0], *(cell.replace(" ✓", "") for cell in cells[1:])]
+        )
     return _table(header, rows)
 
 
@@ -120,7 +159,9 @@ def _passes() -> str:
     """Some rows and columns of what was measured past the paper."""
     section = _sections("results.md")["Past the paper, CIFAR-10"]
     header, _, *rows = _rows(section)
-    kept = [header.index(name) for name in ("method", "passes", "brier", "ece", "nll", "class_changes")]
+    kept = [
+        header.index(name) for name in ("method", "passes", "brier", "ece", "nll", "class_changes")
+    ]
     found = {row[0]: [row[column] for column in kept] for row in rows}
     return _table([header[column] for column in kept], [found[name] for name in PASSES])
 
@@ -131,7 +172,12 @@ def _shift() -> str:
     for title, section in _sections("under-shift.md").items():
         if " → " in title:
             found = {row[0]: row[1] for row in _rows(section.partition("In distribution:")[0])}
-            rows.append([title.replace("*", "\\*"), *(found[name].partition("(")[2].rstrip(")") for name in SHIFT)])
+            rows.append(
+                [
+                    title.replace("*", "\\*"),
+                    *(found[name].partition("(")[2].rstrip(")") for name in SHIFT),
+                ]
+            )
     return _table(["fitted → shifted", *SHIFT], rows)
 
 
@@ -141,14 +187,27 @@ def _sections(page: str) -> dict[str, str]:
 
 
 def _rows(section: str) -> list[list[str]]:
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("|")]
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("|")
+    ]
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
-    return "\n" + "".join("| " + " | ".join(row) + " |\n" for row in (header, ["---"] * len(header), *rows)) + "\n"
+    return (
+        "\n"
+        + "".join("| " + " | ".join(row) + " |\n" for row in (header, ["---"] * len(header), *rows))
+        + "\n"
+    )
 
 
-PAGES = {"cli.md": cli_page, "which-method.md": which_method_page, "../README.md": readme, "scale.md": scale_page}
+PAGES = {
+    "cli.md": cli_page,
+    "which-method.md": which_method_page,
+    "../README.md": readme,
+    "scale.md": scale_page,
+}
 
 
 if __name__ == "__main__":

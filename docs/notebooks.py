@@ -50,7 +50,11 @@ def notebook(script: Path, outputs: list[str] | None = None) -> dict[str, Any]:
         }
         if kind == "code":
             said = next(printed, "")
-            stream = {"name": "stdout", "output_type": "stream", "text": said.splitlines(keepends=True)}
+            stream = {
+                "name": "stdout",
+                "output_type": "stream",
+                "text": said.splitlines(keepends=True),
+            }
             cell |= {"execution_count": number, "outputs": [stream] if said else []}
         made.append(cell)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}

@@ -14,7 +14,11 @@ WIDTH, HEIGHT = 1180, 1500
 
 def screenshot(page_file: Path, picture: Path) -> Path:
     """Open the page as a reader would, wait for its charts, and take the top of it."""
-    browser_file = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    browser_file = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if browser_file is None:
         sys.exit("expected a Chromium on the path, found none")
     with sync_playwright() as playwright:

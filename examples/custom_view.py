@@ -32,7 +32,9 @@ calibrator = atta.VATTA().fit(record.predictions, record.labels)
 print(record.predictions)
 classifier = atta.CalibratedClassifier(model, calibrator, policy, image_shape=(3, 16, 16))
 path = classifier.save(Path(mkdtemp()) / "classifier")
-loaded = atta.CalibratedClassifier.load(path, model=model, views=views)  # code is not in the file: name the views again
+loaded = atta.CalibratedClassifier.load(
+    path, model=model, views=views
+)  # code is not in the file: name the views again
 assert torch.equal(loaded(images), classifier(images))
 
 for kind, weight in zip(calibrator.kinds, calibrator.weights[:, 0].tolist(), strict=True):

@@ -8,10 +8,14 @@ from tempfile import mkdtemp
 
 import atta
 
-record = atta.find_record("cifar10-resnet50")  # a ResNet-50 on 10,000 CIFAR-10 test images and 16 views of each
+record = atta.find_record(
+    "cifar10-resnet50"
+)  # a ResNet-50 on 10,000 CIFAR-10 test images and 16 views of each
 predictions = atta.Predictions(
     record.predictions.logits.numpy(),  # (images, classes)
-    views={name: view.numpy() for name, view in record.predictions.views.items()},  # (images, repeats, classes) each
+    views={
+        name: view.numpy() for name, view in record.predictions.views.items()
+    },  # (images, repeats, classes) each
 )
 validation, test = predictions[:1000], predictions[1000:]
 labels = record.labels.numpy()

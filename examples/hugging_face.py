@@ -22,7 +22,9 @@ config = ViTConfig(
     patch_size=8,
     num_labels=3,
 )
-model = atta.Normalized(ViTForImageClassification(config), mean=[0.5, 0.5, 0.5], std=[0.5, 0.5, 0.5])
+model = atta.Normalized(
+    ViTForImageClassification(config), mean=[0.5, 0.5, 0.5], std=[0.5, 0.5, 0.5]
+)
 labels = torch.randint(0, 3, (360,))
 images = (torch.rand(360, 3, 16, 16) + 0.06 * torch.eye(3)[labels][:, :, None, None]).clamp(0, 1)
 
@@ -36,8 +38,12 @@ held_out = {"images": images[60:], "labels": labels[60:], "class_names": ["red",
 classifier = atta.calibrate(model, **held_out, policy="flip", progress=False)
 print(classifier.summary)
 
-path = classifier.save(Path(mkdtemp()) / "classifier")  # a folder of safetensors and JSON; nothing is pickled
-loaded = atta.CalibratedClassifier.load(path)  # the configuration is in the file: no model is needed
+path = classifier.save(
+    Path(mkdtemp()) / "classifier"
+)  # a folder of safetensors and JSON; nothing is pickled
+loaded = atta.CalibratedClassifier.load(
+    path
+)  # the configuration is in the file: no model is needed
 probs = loaded(images[:5])
 assert torch.equal(probs, classifier(images[:5]))
 print([loaded.class_names[i] for i in loaded.predict(images[:5])], probs.max(dim=1).values)

@@ -22,7 +22,9 @@ for _ in range(100):
     nn.functional.cross_entropy(network(images[train]), labels[train]).backward()
     optimizer.step()
 
-classifier = atta.calibrate(network, images[validation], labels[validation], policy="2 shift", progress=False)
+classifier = atta.calibrate(
+    network, images[validation], labels[validation], policy="2 shift", progress=False
+)
 print(classifier.summary)
 
 old, truth = images[rest], labels[rest]
@@ -31,10 +33,14 @@ new = (old + 0.35 * torch.randn(old.shape)).clamp(0, 1)  # what the new camera s
 for name, seen in (("old camera", old), ("new camera", new)):
     drift = classifier.drift(seen)  # no labels
     right = (classifier(seen).argmax(dim=1) == truth).float().mean()
-    print(f"{name}: drifted {drift.drifted}; {drift.low:.0%} to {drift.high:.0%} estimated to be right; {right:.0%} are")
+    print(
+        f"{name}: drifted {drift.drifted}; {drift.low:.0%} to {drift.high:.0%} estimated to be right; {right:.0%} are"
+    )
 
 adapted = classifier.adapt(new)  # no labels here, either
 before, after = (atta.evaluate(one(new), truth) for one in (classifier, adapted))
 for metric in ("accuracy", "brier", "ece", "nll"):
     print(f"{metric:10} {before[metric]:.4f} → {after[metric]:.4f}")
-assert torch.equal(adapted(new).argmax(dim=1), classifier(new).argmax(dim=1))  # less sure, of the same classes
+assert torch.equal(
+    adapted(new).argmax(dim=1), classifier(new).argmax(dim=1)
+)  # less sure, of the same classes

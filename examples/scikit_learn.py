@@ -21,7 +21,9 @@ for _ in range(200):  # until it is over-confident
     nn.functional.cross_entropy(network(images[train]), labels[train]).backward()
     optimizer.step()
 
-classifier = atta.calibrate(network, images[validation], labels[validation], policy="2 gamma", progress=False)
+classifier = atta.calibrate(
+    network, images[validation], labels[validation], policy="2 gamma", progress=False
+)
 print(classifier.summary)
 
 x, y = images[test].numpy(), digits.target[test]
@@ -32,6 +34,8 @@ print("log loss", log_loss(y, before), "→", log_loss(y, probs, labels=classifi
 print("accuracy by a scorer:", get_scorer("accuracy")(classifier, x, y))
 print("negative log loss by a scorer:", get_scorer("neg_log_loss")(classifier, x, y))
 print("Brier score of 'it is an eight':", brier_score_loss(y == 8, probs[:, 8]))
-right, sure = calibration_curve(classifier.predict(x) == y, probs.max(axis=1), n_bins=5)  # what CalibrationDisplay draws
+right, sure = calibration_curve(
+    classifier.predict(x) == y, probs.max(axis=1), n_bins=5
+)  # what CalibrationDisplay draws
 for one, other in zip(sure, right, strict=True):
     print(f"{one:.2f} sure: {other:.2f} right")

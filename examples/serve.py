@@ -19,9 +19,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from atta.deploy.explain import Explainer
-from atta.deploy.predict import open_predictor
-from atta.deploy.service import SENTENCES, sent
+from atta.classifier.explain import Explainer
+from atta.classifier.predict import open_predictor
+from atta.classifier.serve import SENTENCES, sent
 
 
 def service(path: str, coverage: float = 0.95) -> Starlette:
@@ -34,13 +34,21 @@ def service(path: str, coverage: float = 0.95) -> Starlette:
         return {
             "class": said["class"],
             "probability": said["confidence"],
-            "set": said["set"],  # holds the true class as often as `coverage` says, the likeliest first
-            "stranger": said["ood"],  # near 1, the network was surer of nearly all validation images
-            "drifted": None if drift is None else drift.drifted,  # of the last 500 images, known from 32 on
+            "set": said[
+                "set"
+            ],  # holds the true class as often as `coverage` says, the likeliest first
+            "stranger": said[
+                "ood"
+            ],  # near 1, the network was surer of nearly all validation images
+            "drifted": None
+            if drift is None
+            else drift.drifted,  # of the last 500 images, known from 32 on
         }
 
     async def predict(request: Request) -> JSONResponse:
-        data = await sent(request, largest=10_000_000)  # what is no image, or too large, is answered in a sentence
+        data = await sent(
+            request, largest=10_000_000
+        )  # what is no image, or too large, is answered in a sentence
         return JSONResponse(await to_thread.run_sync(answer, data, limiter=at_once))
 
     async def drift(request: Request) -> JSONResponse:

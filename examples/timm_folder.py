@@ -35,7 +35,9 @@ for number in range(60, 100):  # the others are held out, in files
 
 # preprocess=model reads timm's own configuration: how a photograph is resized, cropped and normalised.
 # Without `policy`, the views are chosen by cross-validation.
-classifier = atta.calibrate(model, folder, preprocess=model, class_names=CLASSES, policy="flip", progress=False)
+classifier = atta.calibrate(
+    model, folder, preprocess=model, class_names=CLASSES, policy="flip", progress=False
+)
 print(classifier.preprocess)
 print(classifier.summary)
 

@@ -19,10 +19,14 @@ from atta.metrics.resampling import Resamples
 from scenarios import made_up
 
 beside = str(Path(torchvision_operators.__file__).parent)
-if beside not in (path := os.environ.get("PYTHONPATH", "").split(os.pathsep)):  # that of the processes that tests start
+if beside not in (
+    path := os.environ.get("PYTHONPATH", "").split(os.pathsep)
+):  # that of the processes that tests start
     os.environ["PYTHONPATH"] = os.pathsep.join([beside, *filter(None, path)])
 torch.set_num_threads(1)  # two workers on two cores
-os.fsync = lambda file: None  # nobody cuts the power of the tests, and thousands of files wait for the disk otherwise
+os.fsync = lambda file: (
+    None
+)  # nobody cuts the power of the tests, and thousands of files wait for the disk otherwise
 
 settings.register_profile("brief", max_examples=40)  # of each law; the suite runs often
 settings.load_profile("brief")
@@ -33,7 +37,7 @@ collect_ignore = ["beside"]  # It is imported once: twice, it would define its o
 
 def pytest_configure(config: pytest.Config) -> None:
     """Toy data look wrong: few images, at chance or all right. Tests of the advice ask for it by pytest.warns."""
-    config.addinivalue_line("filterwarnings", "ignore::atta.errors.Advice")
+    config.addinivalue_line("filterwarnings", "ignore::atta._base.errors.Advice")
 
 
 @pytest.fixture
@@ -45,7 +49,7 @@ def record() -> Record:
 def few_resamples() -> Iterator[None]:
     """Twenty resamples where experiments take two thousand, for tests that are not about intervals."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("atta.experiments.run.Resamples", partial(Resamples, count=20))
+        patch.setattr("atta.lab.run.Resamples", partial(Resamples, count=20))
         yield
 
 

@@ -78,13 +78,17 @@ def encoded(image: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def table(path: Path, image: str, images: Any, columns: dict[str, tuple[list[int], Sequence[str] | None]]) -> None:
+def table(
+    path: Path, image: str, images: Any, columns: dict[str, tuple[list[int], Sequence[str] | None]]
+) -> None:
     """One parquet file of images, arrays or the bytes of files, and of labels, with the names of their classes or without."""
     path.parent.mkdir(parents=True, exist_ok=True)
     features: dict[str, Any] = {image: hf.Image()}
     for name, (_, classes) in columns.items():
         features[name] = hf.ClassLabel(names=list(classes)) if classes else hf.Value("int64")
-    cells = [{"bytes": one if isinstance(one, bytes) else encoded(one), "path": None} for one in images]
+    cells = [
+        {"bytes": one if isinstance(one, bytes) else encoded(one), "path": None} for one in images
+    ]
     content = {image: cells} | {name: values for name, (values, _) in columns.items()}
     hf.Dataset.from_dict(content, features=hf.Features(features)).to_parquet(str(path))
 
@@ -95,8 +99,13 @@ def hub(root: Path) -> None:
     for split, n, seed in (("train", 20, 1), ("test", 14, 6)):
         ten = {"label": (labels(n, 10, seed), CIFAR10)}
         table(root / "cifar10" / "plain_text" / file.format(split), "img", pixels(n, 32, seed), ten)
-        hundred = {"fine_label": (labels(n, 100, seed), CIFAR100), "coarse_label": (labels(n, 20, seed), CIFAR100[:20])}
-        table(root / "cifar100" / "cifar100" / file.format(split), "img", pixels(n, 32, seed), hundred)
+        hundred = {
+            "fine_label": (labels(n, 100, seed), CIFAR100),
+            "coarse_label": (labels(n, 20, seed), CIFAR100[:20]),
+        }
+        table(
+            root / "cifar100" / "cifar100" / file.format(split), "img", pixels(n, 32, seed), hundred
+        )
     for name, classes, side in (("aid", AID, 40), ("ucmerced", UCMERCED, 24)):
         n = 2 * len(classes)
         column = {"label": ([i % len(classes) for i in range(n)], classes)}
@@ -111,7 +120,9 @@ INSECTS = ("ant", "bee", "cat")
 EXPECTED = torch.from_numpy(PIXELS).permute(0, 3, 1, 2)
 
 
-def write_parquet(path: Path, columns=("img", "label"), names=INSECTS, pixels=PIXELS, labels=LABELS) -> None:
+def write_parquet(
+    path: Path, columns=("img", "label"), names=INSECTS, pixels=PIXELS, labels=LABELS
+) -> None:
     image, label = columns
     table(path, image, pixels, {} if label is None else {label: (labels, names)})
 

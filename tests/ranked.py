@@ -12,13 +12,15 @@ import torch.distributed as dist
 from torch import nn
 
 import atta
+from atta._base.errors import InputError
+from atta._base.files import locked
 from atta.cli.app import app
-from atta.collection import shards
-from atta.errors import InputError
-from atta.files import locked
+from atta.record import shards
 
 SETTINGS = {"policy": "flip + 2 crop", "batch_size": 8, "progress": False, "checks": False}
-IMAGES = torch.randint(0, 256, (60, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+IMAGES = torch.randint(
+    0, 256, (60, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
 LABELS = torch.arange(60) % 3
 BRIEF = 2 * 4 * 8  # passes of a shard of two batches
 
@@ -69,7 +71,15 @@ def main(here: Path, rank: int) -> None:
     told("unlike", Network(), seed=rank)
     with locked(here / "taken" / "run.json") if rank == 0 else nullcontext():
         told("taken", Network())
-    typed("collect", "ranked:Network", str(here / "images"), "-o", str(here / "typed"), "--batch-size", "8")
+    typed(
+        "collect",
+        "ranked:Network",
+        str(here / "images"),
+        "-o",
+        str(here / "typed"),
+        "--batch-size",
+        "8",
+    )
     typed("methods")
     dist.init_process_group("gloo")  # the program's own
     told("killed", Network("killed"))

@@ -66,7 +66,9 @@ def largest_share(p0: np.ndarray, f: np.ndarray, limit: float, near: float = 0.0
     return low
 
 
-def golden_section(f: Callable[[float], float], low: float, high: float, tolerance: float = 1e-10) -> float:
+def golden_section(
+    f: Callable[[float], float], low: float, high: float, tolerance: float = 1e-10
+) -> float:
     ratio = (math.sqrt(5) - 1) / 2
     while high - low > tolerance:
         a, b = high - ratio * (high - low), low + ratio * (high - low)
@@ -78,7 +80,9 @@ def golden_section(f: Callable[[float], float], low: float, high: float, toleran
 
 
 def nll(probs: Sequence[np.ndarray], labels: Sequence[int]) -> float:
-    return -sum(math.log(max(p[y], np.finfo(np.float64).tiny)) for p, y in zip(probs, labels, strict=True)) / len(labels)
+    return -sum(
+        math.log(max(p[y], np.finfo(np.float64).tiny)) for p, y in zip(probs, labels, strict=True)
+    ) / len(labels)
 
 
 def temperature(logits: np.ndarray, labels: Sequence[int]) -> float:
@@ -93,7 +97,9 @@ def temperature(logits: np.ndarray, labels: Sequence[int]) -> float:
     return math.exp(golden_section(loss, -6.0, 8.0))
 
 
-def pool_adjacent_violators(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
+def pool_adjacent_violators(
+    x: Sequence[float], y: Sequence[float]
+) -> tuple[list[float], list[float]]:
     """Isotonic regression of y on x: the distinct x in order and the fitted value at each of them."""
     at: dict[float, list[float]] = {}
     for a, b in zip(x, y, strict=True):
@@ -138,25 +144,44 @@ def carried(mapped: Sequence[float], c: int, floor: float) -> list[float]:
 
 
 def odir_loss(
-    w: np.ndarray, b: np.ndarray, log_probs: np.ndarray, labels: Sequence[int], lam: float, mu: float, nu: float, centre: float
+    w: np.ndarray,
+    b: np.ndarray,
+    log_probs: np.ndarray,
+    labels: Sequence[int],
+    lam: float,
+    mu: float,
+    nu: float,
+    centre: float,
 ) -> float:
     """Dirichlet calibration: NLL + λ Σ off-diagonal² + μ Σ b² + ν Σ (diagonal - centre)²."""
     k = len(b)
     fit = nll([softmax(w @ x + b) for x in log_probs], labels)
     off_diagonal = sum(w[i, j] ** 2 for i in range(k) for j in range(k) if i != j)
-    return fit + lam * off_diagonal + mu * sum(b**2) + nu * sum((w[i, i] - centre) ** 2 for i in range(k))
+    return (
+        fit
+        + lam * off_diagonal
+        + mu * sum(b**2)
+        + nu * sum((w[i, i] - centre) ** 2 for i in range(k))
+    )
 
 
-def adaptive_tta(p0: np.ndarray, views: Sequence[np.ndarray], weights: Sequence[float], limit: float) -> np.ndarray:
+def adaptive_tta(
+    p0: np.ndarray, views: Sequence[np.ndarray], weights: Sequence[float], limit: float
+) -> np.ndarray:
     """One image: views[i] holds the logits (r, k) of one kind. Probabilities are averaged, not logits."""
     total = sum(abs(w) for w in weights)
-    f = sum(abs(w) / total * np.mean([softmax(z) for z in kind], axis=0) for w, kind in zip(weights, views, strict=True))
+    f = sum(
+        abs(w) / total * np.mean([softmax(z) for z in kind], axis=0)
+        for w, kind in zip(weights, views, strict=True)
+    )
     share = largest_share(p0, f, limit)
     return (1 - share) * p0 + share * f
 
 
 def brier(probs: Sequence[np.ndarray], labels: Sequence[int]) -> float:
-    return float(np.mean([(p.max() - (p.argmax() == y)) ** 2 for p, y in zip(probs, labels, strict=True)]))
+    return float(
+        np.mean([(p.max() - (p.argmax() == y)) ** 2 for p, y in zip(probs, labels, strict=True)])
+    )
 
 
 def smooth_ece(confidence: Sequence[float], correct: Sequence[float], points: int = 4000) -> float:
@@ -191,7 +216,9 @@ def slow_bin(value: float, count: int = 15) -> int:
     return next((i for i in range(count) if value <= (i + 1) / count), count - 1)
 
 
-def slow_binned(pairs: list[tuple[float, float]], count: int = 15) -> list[list[tuple[float, float]]]:
+def slow_binned(
+    pairs: list[tuple[float, float]], count: int = 15
+) -> list[list[tuple[float, float]]]:
     groups: list[list[tuple[float, float]]] = [[] for _ in range(count)]
     for confidence, correct in pairs:
         groups[slow_bin(confidence, count)].append((confidence, correct))
@@ -199,14 +226,20 @@ def slow_binned(pairs: list[tuple[float, float]], count: int = 15) -> list[list[
 
 
 def slow_gap(group: list[tuple[float, float]]) -> float:
-    return sum(correct for _, correct in group) / len(group) - sum(confidence for confidence, _ in group) / len(group)
+    return sum(correct for _, correct in group) / len(group) - sum(
+        confidence for confidence, _ in group
+    ) / len(group)
 
 
 def slow_ece(groups: list[list[tuple[float, float]]]) -> float:
-    return sum(len(group) * abs(slow_gap(group)) for group in groups) / sum(len(group) for group in groups)
+    return sum(len(group) * abs(slow_gap(group)) for group in groups) / sum(
+        len(group) for group in groups
+    )
 
 
-def slow_equal_mass(pairs: list[tuple[float, float]], count: int = 15) -> list[list[tuple[float, float]]]:
+def slow_equal_mass(
+    pairs: list[tuple[float, float]], count: int = 15
+) -> list[list[tuple[float, float]]]:
     """Cut the sorted images into `count` parts; whoever ties with the first of its kind follows it."""
     ordered = sorted(confidence for confidence, _ in pairs)
     groups = defaultdict(list)
@@ -233,7 +266,9 @@ def slow_aurc(pairs: list[tuple[float, float]]) -> float:
     errors = defaultdict(list)
     for confidence, correct in pairs:
         errors[confidence].append(1 - correct)
-    shared = [sum(group) / len(group) for _, group in sorted(errors.items(), reverse=True) for _ in group]
+    shared = [
+        sum(group) / len(group) for _, group in sorted(errors.items(), reverse=True) for _ in group
+    ]
     return sum(sum(shared[:i]) / i for i in range(1, len(shared) + 1)) / len(shared)
 
 
@@ -249,19 +284,30 @@ def metrics(probs: Any, labels: list[int]) -> dict[str, float]:
         "accuracy": right,
         "brier": sum((c - h) ** 2 for c, h in pairs) / n,
         "ece": slow_ece(groups),
-        "mc_brier": sum((p - (j == y)) ** 2 for row, y in zip(rows, labels, strict=True) for j, p in enumerate(row)) / n,
+        "mc_brier": sum(
+            (p - (j == y)) ** 2
+            for row, y in zip(rows, labels, strict=True)
+            for j, p in enumerate(row)
+        )
+        / n,
         "nll": -sum(math.log(max(row[y], tiny)) for row, y in zip(rows, labels, strict=True)) / n,
         "entropy": nats / math.log(2) / k,
         "mce": max(abs(slow_gap(group)) for group in groups),
         "classwise_ece": sum(
-            slow_ece(slow_binned([(row[j], float(y == j)) for row, y in zip(rows, labels, strict=True)])) for j in range(k)
+            slow_ece(
+                slow_binned([(row[j], float(y == j)) for row, y in zip(rows, labels, strict=True)])
+            )
+            for j in range(k)
         )
         / k,
         "adaptive_ece": slow_ece(slow_equal_mass(pairs)),
         "debiased_ece": slow_debiased(groups),
         "shannon_entropy": nats,
         "brier_reliability": sum(len(g) * slow_gap(g) ** 2 for g in groups) / n,
-        "brier_resolution": sum(len(g) * (sum(h for _, h in g) / len(g) - right) ** 2 for g in groups) / n,
+        "brier_resolution": sum(
+            len(g) * (sum(h for _, h in g) / len(g) - right) ** 2 for g in groups
+        )
+        / n,
         "brier_uncertainty": right * (1 - right),
         "aurc": slow_aurc(pairs),
     }

@@ -24,20 +24,25 @@ from typer.testing import CliRunner, Result
 import atta
 from atta import Predictions, Record
 from atta.calibrators import Calibrator, ViewBlend
-from atta.collection.collect import collect
-from atta.deploy.classifier import CalibratedClassifier
-from atta.experiments.experiment import Experiment
-from atta.images.sets import ImageSet
-from atta.networks.recipe import Recipe
+from atta.classifier.classifier import CalibratedClassifier
+from atta.data.image_set import ImageSet
+from atta.lab.experiment import Experiment
+from atta.lab.training.recipe import Recipe
 from atta.networks.resnet import MODELS
 from atta.results.rows import Results, Row
+from atta.run.collect import collect
 
 POLICY = "flip + 2 crop"
 SHAPE = (3, 8, 8)
 
 
 def made_up(
-    n: int = 300, k: int = 5, *, seed: int = 0, dtype: torch.dtype = torch.float32, labels: int | None = None
+    n: int = 300,
+    k: int = 5,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    labels: int | None = None,
 ) -> Record:
     """An over-confident classifier with four kinds of view, right on about four images of five."""
     generator = torch.Generator().manual_seed(seed)
@@ -46,7 +51,9 @@ def made_up(
     clean[torch.arange(n), truth] += 2.5
 
     def look(repeats: int) -> torch.Tensor:
-        return 2.5 * (clean[:, None] + 0.7 * torch.randn(n, repeats, k, generator=generator, dtype=dtype))
+        return 2.5 * (
+            clean[:, None] + 0.7 * torch.randn(n, repeats, k, generator=generator, dtype=dtype)
+        )
 
     views = {"flip": look(1), "crop": look(3), "brightness": look(2), "contrast": look(2)}
     return Record(Predictions(look(1)[:, 0], views), truth, {"dataset": "made up"})
@@ -68,15 +75,22 @@ def toy(
     """An over-confident network: views that know as much as the image, and each something else."""
     g = torch.Generator().manual_seed(seed)
     labels = torch.randint(k, (n,), generator=g)
-    truth = signal * torch.nn.functional.one_hot(labels, k) + torch.randn(n, k, generator=g, dtype=torch.float64)
+    truth = signal * torch.nn.functional.one_hot(labels, k) + torch.randn(
+        n, k, generator=g, dtype=torch.float64
+    )
     views = {
-        kind: confidence * (truth[:, None] + (1 + i / 2) * torch.randn(n, r, k, generator=g, dtype=torch.float64))
+        kind: confidence
+        * (truth[:, None] + (1 + i / 2) * torch.randn(n, r, k, generator=g, dtype=torch.float64))
         for i, (kind, r) in enumerate(kinds.items())
     }
-    return Predictions((confidence * truth).to(dtype), {kind: view.to(dtype) for kind, view in views.items()}), labels
+    return Predictions(
+        (confidence * truth).to(dtype), {kind: view.to(dtype) for kind, view in views.items()}
+    ), labels
 
 
-def rehearsed(n: int = 800, k: int = 6, *, seed: int = 0, fade: float = 0.0) -> tuple[Predictions, Tensor]:
+def rehearsed(
+    n: int = 800, k: int = 6, *, seed: int = 0, fade: float = 0.0
+) -> tuple[Predictions, Tensor]:
     """A network, mostly right, its mirror images, and rehearsals in which what it sees fades, as `fade` says of all."""
     g = torch.Generator().manual_seed(seed)
     labels = torch.randint(k, (n,), generator=g)
@@ -86,7 +100,11 @@ def rehearsed(n: int = 800, k: int = 6, *, seed: int = 0, fade: float = 0.0) -> 
     def look(fade: float) -> Tensor:
         return 2.0 * ((1 - fade) * truth + common + torch.randn(n, k, generator=g))
 
-    views = {"flip": look(fade)[:, None], "rehearse-3": look(0.3)[:, None], "rehearse-5": look(0.6)[:, None]}
+    views = {
+        "flip": look(fade)[:, None],
+        "rehearse-3": look(0.3)[:, None],
+        "rehearse-5": look(0.6)[:, None],
+    }
     return Predictions(look(fade), views), labels
 
 
@@ -107,7 +125,11 @@ def check_same(together: list[Calibrator], alone: list[Calibrator]) -> None:
             assert torch.equal(value, other.state_dict()[key])
 
 
-QUICK: dict[str, Any] = {"optimizer": "adam", "start": "1/k", "epochs": 3}  # settings of m-atta and v-atta
+QUICK: dict[str, Any] = {
+    "optimizer": "adam",
+    "start": "1/k",
+    "epochs": 3,
+}  # settings of m-atta and v-atta
 POLICIES = ("flip + crop", "flip + 2 crop + brightness", "brightness + contrast")
 
 
@@ -117,7 +139,12 @@ def small_experiment(**changes: Any) -> Experiment:
         "name": "small",
         "dataset": "shop",
         "fit": "a",
-        "methods": {"vanilla": {}, "temperature": {}, "v-atta": QUICK, "quick": {"method": "m-atta", **QUICK}},
+        "methods": {
+            "vanilla": {},
+            "temperature": {},
+            "v-atta": QUICK,
+            "quick": {"method": "m-atta", **QUICK},
+        },
         "policies": POLICIES,
         "choose": ("paper", "cross-validated"),
         "validation": 100,
@@ -168,11 +195,17 @@ def with_classes(detail: dict[str, Any], names: list[str]) -> dict[str, Any]:
     known = [i % 5 != 4 for i in range(count)]
     return {
         **detail,
-        "views": {**detail["views"], "weights": draw.normal(size=(len(detail["views"]["kinds"]), count)).tolist()},
+        "views": {
+            **detail["views"],
+            "weights": draw.normal(size=(len(detail["views"]["kinds"]), count)).tolist(),
+        },
         "per_class": {
             "names": names,
             "counts": [10 if there else 0 for there in known],
-            **{name: [draw.random() if there else None for there in known] for name in ("confidence", "accuracy")},
+            **{
+                name: [draw.random() if there else None for there in known]
+                for name in ("confidence", "accuracy")
+            },
         },
     }
 
@@ -214,15 +247,19 @@ ROWS = st.builds(
 @cache
 def _fitted() -> "CalibratedClassifier":
     from atta import VATTA, CalibratedClassifier
-    from atta.deploy.summary import summarise
+    from atta.classifier.summary import summarise
     from atta.networks.resnet import small_cnn
 
     record = made_up(60)
     record = Record(record.predictions.take({"flip": 1, "brightness": 2}), record.labels)
     calibrator = VATTA().fit(record.predictions, record.require_labels())
     torch.manual_seed(0)
-    classifier = CalibratedClassifier(small_cnn(5), calibrator, "flip + 2 brightness", image_shape=(3, 8, 8))
-    classifier.summary = summarise(calibrator, classifier.policy, record, calibrator(record.predictions))
+    classifier = CalibratedClassifier(
+        small_cnn(5), calibrator, "flip + 2 brightness", image_shape=(3, 8, 8)
+    )
+    classifier.summary = summarise(
+        calibrator, classifier.policy, record, calibrator(record.predictions)
+    )
     return classifier
 
 
@@ -236,7 +273,9 @@ def made_classifier(*, names: tuple[str, ...] = (), summary: bool = True) -> "Ca
 
 
 def pixels(n=60, shape=SHAPE, seed=0):
-    return torch.randint(0, 256, (n, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        0, 256, (n, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 class _Counting(TorchDispatchMode):
@@ -244,10 +283,14 @@ class _Counting(TorchDispatchMode):
         super().__init__()
         self.found: Counter[str] = Counter()
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         answer = function(*args, **(kwargs or {}))
         name = function._schema.name.partition("::")[2]
-        if name == "lift_fresh" or not (function.is_view or name in ("_unsafe_view", "promote_types")):
+        if name == "lift_fresh" or not (
+            function.is_view or name in ("_unsafe_view", "promote_types")
+        ):
             self.found[name] += 1
         return answer
 
@@ -335,7 +378,9 @@ class Doubtful(Calibrator):
         base, flip = logits.softmax(-1), views["flip"][:, 0].softmax(-1)
         one = self.goes_on(logits, {})[:, None]
         two = self.goes_on(logits, views)[:, None]
-        return torch.where(one, torch.where(two, (flip + views["crop"].softmax(-1).mean(1)) / 2, flip), base)
+        return torch.where(
+            one, torch.where(two, (flip + views["crop"].softmax(-1).mean(1)) / 2, flip), base
+        )
 
 
 class Counting(nn.Module):
@@ -419,7 +464,12 @@ def small_network(classes=3, channels=3):
 
 def vit(**settings):
 
-    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    small = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
     config = transformers.ViTConfig(image_size=8, patch_size=4, num_labels=3, **small)
     return transformers.ViTForImageClassification._from_config(config, **settings).eval()
 
@@ -465,7 +515,12 @@ def twenty(n=20, shape=SHAPE, seed=0):
 
 def run(images, labels=None, model=None, **settings):
     """Collect seven passes an image."""
-    return collect(model or Sums(), images, labels, **{"policy": SEVEN, "progress": False, "checks": False} | settings)
+    return collect(
+        model or Sums(),
+        images,
+        labels,
+        **{"policy": SEVEN, "progress": False, "checks": False} | settings,
+    )
 
 
 def tensors(record):
@@ -473,7 +528,9 @@ def tensors(record):
 
 
 def same(a, b):
-    labels = (a.labels is None) == (b.labels is None) and (a.labels is None or torch.equal(a.labels, b.labels))
+    labels = (a.labels is None) == (b.labels is None) and (
+        a.labels is None or torch.equal(a.labels, b.labels)
+    )
     return labels and all(torch.equal(x, y) for x, y in zip(tensors(a), tensors(b), strict=True))
 
 
@@ -491,7 +548,9 @@ def stripes(n=64, side=8, seed=0):
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(n) % 2
     noise = torch.randint(0, 90, (n, 3, side, side), generator=generator)
-    return ImageSet("stripes", (noise + 120 * labels[:, None, None, None]).byte(), labels, ("dark", "light"))
+    return ImageSet(
+        "stripes", (noise + 120 * labels[:, None, None, None]).byte(), labels, ("dark", "light")
+    )
 
 
 class StopsAt(nn.Module):
@@ -500,7 +559,13 @@ class StopsAt(nn.Module):
     def __init__(self, stop_at=None):
         super().__init__()
         torch.manual_seed(3)
-        layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.Flatten(), nn.Linear(144, 2)
+        layers = (
+            nn.Conv2d(3, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.Dropout(0.5),
+            nn.Flatten(),
+            nn.Linear(144, 2),
+        )
         self.body, self.stop_at, self.calls = nn.Sequential(*layers), stop_at, 0
 
     def forward(self, x):
@@ -520,7 +585,9 @@ def notices_flipped_bits(path: Path, read: Callable[[Path], object]) -> None:
         spoiled = bytearray(whole)
         spoiled[place // 8] ^= 1 << place % 8
         path.write_bytes(spoiled)
-        with pytest.raises(atta.InputError, match=r"was changed after it was saved|is not a whole safetensors file"):
+        with pytest.raises(
+            atta.InputError, match=r"was changed after it was saved|is not a whole safetensors file"
+        ):
             read(path)
 
 
@@ -538,6 +605,8 @@ for expression in json.load(sys.stdin):
 json.dump(answers, sys.stdout)
 """
     command = [sys.executable, "-W", "error", "-c", script]
-    done = subprocess.run(command, input=json.dumps(list(expressions)), capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, input=json.dumps(list(expressions)), capture_output=True, text=True, check=True
+    )
     found: dict[str, str] = json.loads(done.stdout)
     return found

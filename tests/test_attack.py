@@ -8,7 +8,7 @@ from benchmarks.attack import children, files, inputs, known, page, rows, runner
 from benchmarks.attack.tally import Attack, Effort, Tally, refusal
 
 import atta
-from atta.errors import InputError
+from atta._base.errors import InputError
 
 LITTLE = Effort(scale=0.0005)
 
@@ -38,7 +38,9 @@ def test_wrong_arrays_are_refused_and_odd_ones_answered_alike() -> None:
     tally, (some, _) = Tally(), toys.plain()
     for given in inputs.matrices(some.logits.numpy()):
         if given.name not in ("a tensor on no device", "a sparse tensor"):
-            inputs.attempt(tally, "Predictions", given, atta.Predictions, some.logits.numpy().ravel())
+            inputs.attempt(
+                tally, "Predictions", given, atta.Predictions, some.logits.numpy().ravel()
+            )
     assert tally.tried > 40
     assert not tally.failures
 
@@ -50,17 +52,25 @@ def test_any_other_error_and_any_answer_to_what_is_wrong_are_failures() -> None:
     tally = Tally()
     inputs.attempt(tally, "f", inputs.Given("x", 1), breaks)
     inputs.attempt(tally, "f", inputs.Given("x", 1), float)
-    inputs.attempt(tally, "f", inputs.Given("x", 2.0, "same"), torch.tensor, torch.tensor(1.0).numpy())
+    inputs.attempt(
+        tally, "f", inputs.Given("x", 2.0, "same"), torch.tensor, torch.tensor(1.0).numpy()
+    )
     assert (tally.tried, tally.passed) == (3, 0)
     assert refusal(InputError("expected a number, got none")) == ""
     assert "lines" in refusal(InputError("one\n" * 50))
     assert "KeyError" in tally.failures[0]
 
 
-def test_wrong_words_on_the_command_line_end_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_words_on_the_command_line_end_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     toys.record().save("record.safetensors")
-    lines = (["nope"], ["fit", "record.safetensors"], ["fit", "record.safetensors", "-o", "x", "--method", "nope"])
+    lines = (
+        ["nope"],
+        ["fit", "record.safetensors"],
+        ["fit", "record.safetensors", "-o", "x", "--method", "nope"],
+    )
     assert [inputs.typed(line) for line in lines] == [""] * 3
     assert len(list(inputs.command_lines())) > 400
 
@@ -100,7 +110,9 @@ def test_children_are_killed_run_out_of_disk_and_report(tmp_path: Path) -> None:
     assert child.wait().code == -9
 
 
-def test_a_worker_writes_down_what_happened_and_the_page_says_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_writes_down_what_happened_and_the_page_says_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def half(tally: Tally, effort: Effort) -> None:
         tally.count(True, "")
         tally.count(False, "as expected")
@@ -110,7 +122,9 @@ def test_a_worker_writes_down_what_happened_and_the_page_says_it(tmp_path: Path,
     log = tmp_path / "log.jsonl"
     runner.work("rows", "", Effort(), 0, log)
     line = runner.json.loads(log.read_text().splitlines()[-1])
-    outcome = runner.Outcome("rows", "half", "nothing", **{**line, "failures": tuple(line["failures"])})
+    outcome = runner.Outcome(
+        "rows", "half", "nothing", **{**line, "failures": tuple(line["failures"])}
+    )
     assert (outcome.tried, outcome.passed) == (3, 1)
     assert len(outcome.unknown) == 2
     monkeypatch.setitem(known.KNOWN, "half", {"as expected": "a reason.", "broke off": "another."})

@@ -26,14 +26,26 @@ MACHINE = {"processor": "a processor", "cores": "2", "gpu": "none", "torch": "2.
 def rows(ours: float = 2.0, quick: float = 1.0, slow: float = 4.0) -> tuple[Measured, ...]:
     return (
         Measured("temperature, 10 × 2", "atta", {"fit": ours, "fit_mb": 1.0, "nll": 0.5}),
-        Measured("temperature, 10 × 2", "slow", {"fit": slow, "fit_mb": 400.0, "nll": 0.75, "apart": 0.1}, "peer"),
+        Measured(
+            "temperature, 10 × 2",
+            "slow",
+            {"fit": slow, "fit_mb": 400.0, "nll": 0.75, "apart": 0.1},
+            "peer",
+        ),
         Measured("temperature, 10 × 2", "quick", {"fit": quick, "fit_mb": 2.0, "nll": 0.5}, "peer"),
-        Measured("temperature, 10 × 2", "absent", role="peer", note="ModuleNotFoundError: No module named 'absent'"),
+        Measured(
+            "temperature, 10 × 2",
+            "absent",
+            role="peer",
+            note="ModuleNotFoundError: No module named 'absent'",
+        ),
         Measured("temperature, 10 × 2", "one softmax", {"fit": 0.5}, "limit"),
     )
 
 
-def test_a_ratio_is_ours_over_theirs_and_little_memory_counts_as_the_least_that_can_be_told() -> None:
+def test_a_ratio_is_ours_over_theirs_and_little_memory_counts_as_the_least_that_can_be_told() -> (
+    None
+):
     ours, slow, quick, absent, _ = rows()
     assert ratio(ours, slow, "fit") == 0.5
     assert ratio(ours, absent, "fit") is None
@@ -52,14 +64,19 @@ def test_growth_in_proportion_has_an_exponent_of_one() -> None:
 
 
 def test_the_page_lists_where_we_are_behind_and_names_the_peer_that_is_missing() -> None:
-    part = Part("baselines", MACHINE, peers={"quick": "1.0", "gone": "not installed: no wheel"}, rows=rows())
+    part = Part(
+        "baselines", MACHINE, peers={"quick": "1.0", "gone": "not installed: no wheel"}, rows=rows()
+    )
     written = page.page({"baselines-cpu": part})
     assert "Of 2 costs that a peer has too" in written
     assert "ahead in 0, level in 1 (within 1.05) and behind in 1" in written
     assert "| temperature, 10 × 2 | fit, time | quick | 2.00 | to convergence" in written
     assert "|  | slow | 4 s (0.50) |" in written
     assert "+2.5e-01 | 1.0e-01 |" in written
-    assert "- absent, not measured (temperature, 10 × 2): ModuleNotFoundError: No module named 'absent'" in written
+    assert (
+        "- absent, not measured (temperature, 10 × 2): ModuleNotFoundError: No module named 'absent'"
+        in written
+    )
     assert "| gone | not installed: no wheel |" in written
     assert "One thread, a processor, torch 2.0" in written
     ahead = page.page({"baselines-cpu": replace(part, rows=rows(ours=0.5))})
@@ -68,7 +85,10 @@ def test_the_page_lists_where_we_are_behind_and_names_the_peer_that_is_missing()
 
 
 def test_a_part_of_a_gpu_is_shown_beside_that_of_the_cpu() -> None:
-    own = (Measured("net", "atta", {"relative": 1.23, "passes": 4}), Measured("net", "bare", {"relative": 1.0}, "limit"))
+    own = (
+        Measured("net", "atta", {"relative": 1.23, "passes": 4}),
+        Measured("net", "bare", {"relative": 1.0}, "limit"),
+    )
     parts = {
         "deploy-cpu": Part("deploy", MACHINE, rows=own),
         "deploy-cuda": Part("deploy", {**MACHINE, "gpu": "GPU"}, rows=own),
@@ -81,10 +101,14 @@ def test_a_part_of_a_gpu_is_shown_beside_that_of_the_cpu() -> None:
 
 
 def test_the_page_is_made_of_the_parts_that_are_kept() -> None:
-    assert page.PAGE.read_text(encoding="utf-8") == page.page(page.read(page.PARTS)), "run `python -m benchmarks.page`"
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(page.read(page.PARTS)), (
+        "run `python -m benchmarks.page`"
+    )
 
 
-def test_a_run_that_was_stopped_goes_on_and_a_part_of_another_commit_is_measured_again(tmp_path: Path) -> None:
+def test_a_run_that_was_stopped_goes_on_and_a_part_of_another_commit_is_measured_again(
+    tmp_path: Path,
+) -> None:
     taken: list[str] = []
 
     def step(name: str) -> Sequence[Measured]:
@@ -110,7 +134,8 @@ def test_the_command_measures_what_it_is_asked_for_and_writes_a_page_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "benchmarks.dirichlet.measure", lambda *size: [Measured(f"{size}", "atta", {"seconds": 3.0, "fits": 76})]
+        "benchmarks.dirichlet.measure",
+        lambda *size: [Measured(f"{size}", "atta", {"seconds": 3.0, "fits": 76})],
     )
     bench.main(["--only", "dirichlet", "--quick", "--device", "cpu", "--kept", str(tmp_path)])
     assert "| 3 s | 76 |" in (tmp_path / "quick/page/speed.md").read_text(encoding="utf-8")
@@ -120,19 +145,32 @@ def test_the_command_measures_what_it_is_asked_for_and_writes_a_page_of_it(
     assert "'dirichlets'. Did you mean 'dirichlet'?" in capsys.readouterr().err
 
 
-def test_classes_that_a_peer_changes_are_counted_over_all_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_that_a_peer_changes_are_counted_over_all_draws(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     record = made_up(1100)
     turned = Peer(
-        called="turned", fitting=lambda x, y: None, predicting=lambda _, x: np.roll(np.eye(x.shape[1])[x.argmax(1)], 1, 1)
+        called="turned",
+        fitting=lambda x, y: None,
+        predicting=lambda _, x: np.roll(np.eye(x.shape[1])[x.argmax(1)], 1, 1),
     )
     failing = Peer(called="failing", fitting=lambda x, y: 1 / 0, predicting=lambda fitted, x: x)
     monkeypatch.setattr(quality, "record", lambda name: record)
-    monkeypatch.setitem(quality.LIBRARIES, "theirs", lambda classes: {"turned": turned, "failing": failing})
+    monkeypatch.setitem(
+        quality.LIBRARIES, "theirs", lambda classes: {"turned": turned, "failing": failing}
+    )
     found = {row["who"]: row for row in quality.measure("toy", "theirs", 2, None, 60.0)}
     assert found["theirs: turned"]["numbers"]["class_changes"] == 2 * 100
     assert found["theirs: turned"]["numbers"]["draws"] == 2
     assert "ZeroDivisionError" in found["theirs: failing"]["note"]
-    numbers = {"passes": 1.0, "brier": 0.1, "mc_brier": 0.2, "nll": 0.3, "ece": 0.04, "class_changes": 0.0}
+    numbers = {
+        "passes": 1.0,
+        "brier": 0.1,
+        "mc_brier": 0.2,
+        "nll": 0.3,
+        "ece": 0.04,
+        "class_changes": 0.0,
+    }
     numbers |= {f"{metric} ±": 0.01 for metric in ("brier", "mc_brier", "nll", "ece")}
     shown = [
         Measured("toy", "temperature", numbers),
@@ -140,10 +178,15 @@ def test_classes_that_a_peer_changes_are_counted_over_all_draws(monkeypatch: pyt
     ]
     written = page.quality_tables(Part("quality", MACHINE, rows=tuple(shown)))
     assert "| NLL | theirs: a: 0.6000 | 0.500 (temperature) |" in written
-    assert "| theirs: a | 1 | 0.1000 ± 0.0100 | 0.2000 ± 0.0100 | 0.6000 ± 0.0100 | 0.0400 ± 0.0100 | 7 |" in written
+    assert (
+        "| theirs: a | 1 | 0.1000 ± 0.0100 | 0.2000 ± 0.0100 | 0.6000 ± 0.0100 | 0.0400 ± 0.0100 | 7 |"
+        in written
+    )
 
 
-def test_every_peer_is_installed_by_itself_and_one_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_peer_is_installed_by_itself_and_one_that_fails_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
 
     def run(order: Sequence[str]) -> Any:
@@ -158,16 +201,25 @@ def test_every_peer_is_installed_by_itself_and_one_that_fails_is_named(tmp_path:
     monkeypatch.setattr("venv.create", lambda folder, with_pip: None)
     assert peers.make(tmp_path, run) == {"netcal": "ERROR: no matching distribution"}
     assert asked == list(peers.wanted().values())
-    assert f"torch=={torch.__version__}" in (tmp_path / "constraints.txt").read_text(encoding="utf-8")
+    assert f"torch=={torch.__version__}" in (tmp_path / "constraints.txt").read_text(
+        encoding="utf-8"
+    )
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr("importlib.metadata.version", lambda name: (_ for _ in ()).throw(peers.metadata.PackageNotFoundError))
+    monkeypatch.setattr(
+        "importlib.metadata.version",
+        lambda name: (_ for _ in ()).throw(peers.metadata.PackageNotFoundError),
+    )
     assert peers.found()["netcal"] == "not installed: ERROR: no matching distribution"
     assert peers.found()["ttach"] == "not installed"
 
 
-def test_a_process_that_fails_or_takes_too_long_says_so_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_fails_or_takes_too_long_says_so_in_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(children, "call", lambda *_, limit: {"fit": 1.0, "nll": float("nan")})
-    assert children.measured("a", "b", "peer", "c") == Measured("a", "b", {"fit": 1.0}, "peer", "no number came out as nll")
+    assert children.measured("a", "b", "peer", "c") == Measured(
+        "a", "b", {"fit": 1.0}, "peer", "no number came out as nll"
+    )
     assert children.reason("a\nValueError: x | `y`\n\n", 1) == "ValueError: x ¦ 'y'"
     assert children.reason("", 3) == "ended with 3"
     with pytest.raises(children.Failed, match="stopped after 0 s"), children.within(0.01):

@@ -4,14 +4,17 @@ import torch
 from benchmarks.choice import Replayed, compared, pooled
 
 from atta import Predictions, Record
-from atta.images.views import Policy
+from atta.data.views import Policy
 
 
 def made(n: int, **repeats: int) -> Record:
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(4, (n,), generator=generator)
     logits = 2 * torch.eye(4)[labels] + torch.randn(n, 4, generator=generator)
-    views = {kind: logits[:, None] + torch.randn(n, r, 4, generator=generator) for kind, r in repeats.items()}
+    views = {
+        kind: logits[:, None] + torch.randn(n, r, 4, generator=generator)
+        for kind, r in repeats.items()
+    }
     return Record(Predictions(logits, views), labels, {})
 
 
@@ -23,7 +26,9 @@ def test_each_pass_is_counted_once():
         assert replayed.passes == 40 + 10 * 4
     replayed.extend([Policy.parse("flip")], torch.arange(40))
     assert replayed.passes == 40 + 10 * 4 + 30
-    assert replayed.record(Policy.parse("2 nudge"), torch.arange(5)).predictions.views["nudge"].shape == (5, 2, 4)
+    assert replayed.record(Policy.parse("2 nudge"), torch.arange(5)).predictions.views[
+        "nudge"
+    ].shape == (5, 2, 4)
 
 
 def test_of_few_images_all_views_are_recorded_and_the_choice_is_the_same(tmp_path):

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import atta
-from atta.paper.reproduce import find_experiments
+from atta.lab.paper.reproduce import find_experiments
 from scenarios import command, encoded, linear, made_up, mostly_right, pixels
 
 ROOT = Path(__file__).parent.parent
@@ -36,17 +36,28 @@ NEEDS = {
 
 
 def blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.findall(
+        r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.DOTALL
+    )
 
 
-def test_the_readme_runs_on_a_model_and_on_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_readme_runs_on_a_model_and_on_logits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     from_model, from_logits = blocks("README.md")
     torch.manual_seed(0)
     images, labels = torch.rand(40, 3, 16, 16), torch.arange(40) % 4
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 4))
-    names = {"model": model, "images": images, "labels": labels, "new_images": torch.rand(10, 3, 16, 16)}
-    monkeypatch.setattr("atta.deploy.door.POLICIES", {"few": atta.Policy.parse("flip + vflip")})  # a search takes longer
+    names = {
+        "model": model,
+        "images": images,
+        "labels": labels,
+        "new_images": torch.rand(10, 3, 16, 16),
+    }
+    monkeypatch.setattr(
+        "atta.classifier.door.POLICIES", {"few": atta.Policy.parse("flip + vflip")}
+    )  # a search takes longer
     exec(from_model.replace(".onnx", ".pt2"), names)  # the example exports ONNX
     own = names["model"](names["new_images"]).softmax(dim=1).argmax(dim=1)  # type: ignore[operator]
     assert torch.equal(names["probs"].argmax(dim=1), own)  # type: ignore[attr-defined]
@@ -58,12 +69,16 @@ def test_the_readme_runs_on_a_model_and_on_logits(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "record.safetensors").is_file()
 
 
-def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_resamples: None) -> None:
+def test_the_commands_of_the_readme_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_resamples: None
+) -> None:
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("atta.report.page._vega", str)  # the charts' JavaScript takes seconds to be had
-    monkeypatch.setattr("atta.deploy.door.POLICIES", {"few": atta.Policy.parse("flip")})
+    monkeypatch.setattr(
+        "atta.report.page._vega", str
+    )  # the charts' JavaScript takes seconds to be had
+    monkeypatch.setattr("atta.classifier.door.POLICIES", {"few": atta.Policy.parse("flip")})
     made_up(1100).save(tmp_path / "record.safetensors")
     torch.manual_seed(0)
     for i, photo in enumerate((torch.rand(60, 16, 16, 3) * 255).byte().numpy()):
@@ -73,15 +88,30 @@ def test_the_commands_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.Monk
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        export = {"input_names": ["x"], "dynamic_axes": {"x": {0: "n"}}, "dynamo": False}  # the new way takes seconds
+        export = {
+            "input_names": ["x"],
+            "dynamic_axes": {"x": {0: "n"}},
+            "dynamo": False,
+        }  # the new way takes seconds
         torch.onnx.export(network, (torch.rand(1, 3, 16, 16),), "network.onnx", **export)  # type: ignore[arg-type]
-    lines = re.findall(r"^atta (.+?) +#", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert [line.split()[0] for line in lines] == ["compare", "calibrate", "evaluate", "predict", "drift", "reproduce"]
+    lines = re.findall(
+        r"^atta (.+?) +#", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    assert [line.split()[0] for line in lines] == [
+        "compare",
+        "calibrate",
+        "evaluate",
+        "predict",
+        "drift",
+        "reproduce",
+    ]
     assert {experiment.paper for experiment in find_experiments([lines.pop().split()[2]])} == {
         "Table 3"
     }  # which takes a minute
     for line in lines:
-        command(*shlex.split(line.replace("--splits 10", "--splits 1 --methods vanilla,temperature")))
+        command(
+            *shlex.split(line.replace("--splits 10", "--splits 1 --methods vanilla,temperature"))
+        )
     assert Path("report.html").is_file()
     assert len(Path("predictions.csv").read_text().splitlines()) == 61
 
@@ -97,11 +127,16 @@ SCRIPTS = [path for path in sorted((ROOT / "examples").glob("*.py")) if path != 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_an_example_is_short_and_runs(
-    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, few_resamples: None
+    path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    few_resamples: None,
 ) -> None:
     for library in NEEDS.get(path.stem, ()):
         pytest.importorskip(library, reason=f"{library} is not installed")
-    if path.stem == "read_report":  # the charts' JavaScript takes seconds to be had; the tests of the report have it
+    if (
+        path.stem == "read_report"
+    ):  # the charts' JavaScript takes seconds to be had; the tests of the report have it
         monkeypatch.setattr("atta.report.page._vega", str)
     assert len(path.read_text(encoding="utf-8").splitlines()) < 60
     runpy.run_path(str(path))
@@ -114,7 +149,14 @@ def test_the_service_of_the_examples_answers_a_real_client(tmp_path: Path) -> No
     import uvicorn
 
     network = linear()
-    classifier = atta.calibrate(network, pixels(), mostly_right(network), policy="flip", class_names=[*"abc"], progress=False)
+    classifier = atta.calibrate(
+        network,
+        pixels(),
+        mostly_right(network),
+        policy="flip",
+        class_names=[*"abc"],
+        progress=False,
+    )
     classifier.export(tmp_path / "classifier.onnx", pixels="uint8")
     assert len(SERVICE.read_text(encoding="utf-8").splitlines()) < 60
     service = runpy.run_path(str(SERVICE))["service"](tmp_path / "classifier.onnx", coverage=0.9)
@@ -125,7 +167,9 @@ def test_the_service_of_the_examples_answers_a_real_client(tmp_path: Path) -> No
 
     def ask(path: str, body: bytes | None = None) -> Any:
         url = f"http://127.0.0.1:{line.getsockname()[1]}/{path}"
-        with urllib.request.urlopen(urllib.request.Request(url, body, {"Content-Type": "image/png"})) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, body, {"Content-Type": "image/png"})
+        ) as answer:
             return json.load(answer)
 
     try:
@@ -133,7 +177,9 @@ def test_the_service_of_the_examples_answers_a_real_client(tmp_path: Path) -> No
         expected = classifier(images)
         assert ask("drift") is None
         found = [ask("predict", encoded(image)) for image in images]
-        assert [one["probability"] for one in found] == pytest.approx(expected.amax(dim=1).tolist(), abs=1e-5)
+        assert [one["probability"] for one in found] == pytest.approx(
+            expected.amax(dim=1).tolist(), abs=1e-5
+        )
         assert [one["class"] for one in found] == ["abc"[k] for k in expected.argmax(dim=1)]
         assert all(one["class"] == one["set"][0] and 0 <= one["stranger"] <= 1 for one in found)
         assert [one["drifted"] for one in found] == [None] * 31 + [False] * 9
@@ -146,16 +192,22 @@ def test_the_service_of_the_examples_answers_a_real_client(tmp_path: Path) -> No
         thread.join()
 
 
-def test_the_start_page_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_page_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     from_logits, from_model, deploy = blocks("docs/start.md")
     exported: list[str] = []  # the README's block exports for real, which takes seconds
-    monkeypatch.setattr(atta.CalibratedClassifier, "export", lambda classifier, path: exported.append(path))
+    monkeypatch.setattr(
+        atta.CalibratedClassifier, "export", lambda classifier, path: exported.append(path)
+    )
     exec(from_logits, {})
     exec(from_model + deploy, {})
     assert exported == ["classifier.pt2"]
     pytest.importorskip("sklearn", reason="the digits come from scikit-learn")
-    page = (ROOT / "docs/start.md").read_text(encoding="utf-8").replace("steps=200", "steps=5")  # a network that knows a little
+    page = (
+        (ROOT / "docs/start.md").read_text(encoding="utf-8").replace("steps=200", "steps=5")
+    )  # a network that knows a little
     lines = re.findall(r"^\$ atta (.+)$", page, flags=re.MULTILINE)
     assert len(lines) == 6
     for line in lines:
@@ -181,7 +233,9 @@ def maker(name: str) -> ModuleType:
 
 @pytest.mark.parametrize("name", ["cli.md", "which-method.md", "scale.md", "../README.md"])
 def test_a_generated_page_is_up_to_date(name: str) -> None:
-    assert (ROOT / "docs" / name).read_text(encoding="utf-8") == maker("generate").PAGES[name](), "run `make docs`"
+    assert (ROOT / "docs" / name).read_text(encoding="utf-8") == maker("generate").PAGES[name](), (
+        "run `make docs`"
+    )
 
 
 def test_every_example_is_a_notebook_with_its_code_and_what_it_printed() -> None:
@@ -199,7 +253,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
 @cache
 def without_code(page: Path) -> str:
-    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(
+        r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE
+    )
 
 
 @cache
@@ -227,7 +283,11 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
 
 def test_every_page_is_in_the_site() -> None:
     index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
-    listed = {line for tree in re.findall(r"```{toctree}\n(.*?)```", index, flags=re.DOTALL) for line in tree.splitlines()}
+    listed = {
+        line
+        for tree in re.findall(r"```{toctree}\n(.*?)```", index, flags=re.DOTALL)
+        for line in tree.splitlines()
+    }
     assert {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"} <= listed
     assert {f"../{page.stem}" for page in ROOT.glob("*.md")} - {"../README"} <= listed
 
@@ -249,11 +309,19 @@ def test_every_method_is_in_the_readme_and_it_counts_the_claims_as_the_results_d
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in atta.METHODS:
         assert f"`{name}`" in readme
-    counts = re.search(r"all of them \| (.+?) \| .+? \| (.+?) \|", (ROOT / "docs/results.md").read_text(encoding="utf-8"))
+    counts = re.search(
+        r"all of them \| (.+?) \| .+? \| (.+?) \|",
+        (ROOT / "docs/results.md").read_text(encoding="utf-8"),
+    )
     assert counts is not None
     assert f"{counts[2]} hold\non our networks, {counts[1]} on the paper's own numbers" in readme
 
 
 def test_any_module_of_torch_is_a_model() -> None:
-    record = atta.collect(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), torch.rand(5, 3, 2, 2), policy="flip", progress=False)
+    record = atta.collect(
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 3)),
+        torch.rand(5, 3, 2, 2),
+        policy="flip",
+        progress=False,
+    )
     assert record.predictions.passes == 2

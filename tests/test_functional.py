@@ -20,7 +20,14 @@ def generator(seed: int) -> torch.Generator:
 
 
 def problem(
-    seed: int, n: int = 40, m: int = 3, k: int = 5, *, wide: bool = True, scale: float = 3.0, dtype=torch.float64
+    seed: int,
+    n: int = 40,
+    m: int = 3,
+    k: int = 5,
+    *,
+    wide: bool = True,
+    scale: float = 3.0,
+    dtype=torch.float64,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Logits, view logits and weights: the views say what the image says, and something of their own."""
     g = generator(seed)
@@ -30,9 +37,14 @@ def problem(
     return logits.to(dtype), views.to(dtype), weights.to(dtype)
 
 
-def loops(logits: Tensor, views: Tensor, weights: Tensor, limit: float) -> tuple[np.ndarray, np.ndarray]:
+def loops(
+    logits: Tensor, views: Tensor, weights: Tensor, limit: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Algorithm 1 or 2, image by image."""
-    pairs = [reference.algorithm(z, v, weights.numpy(), limit) for z, v in zip(logits.numpy(), views.numpy(), strict=True)]
+    pairs = [
+        reference.algorithm(z, v, weights.numpy(), limit)
+        for z, v in zip(logits.numpy(), views.numpy(), strict=True)
+    ]
     return np.stack([p for p, _ in pairs]), np.array([share for _, share in pairs])
 
 
@@ -41,7 +53,9 @@ def loops(logits: Tensor, views: Tensor, weights: Tensor, limit: float) -> tuple
 
 @given(seeds, st.floats(0.005, 1), st.booleans())
 @settings(max_examples=60, deadline=None)
-def test_a_step_of_001_is_the_papers_loop_wherever_that_loop_keeps_the_class_and_the_base_elsewhere(seed, limit, wide):
+def test_a_step_of_001_is_the_papers_loop_wherever_that_loop_keeps_the_class_and_the_base_elsewhere(
+    seed, limit, wide
+):
     logits, views, weights = problem(seed, wide=wide)
     ours = atta(logits, views, weights, limit, step=0.01)
     slow, _ = loops(logits, views, weights, limit)
@@ -57,7 +71,9 @@ def test_the_papers_loop_can_lose_the_class_and_ours_answers_with_the_base_there
     weights = torch.ones(1, 1, dtype=torch.float64)
     slow, _ = loops(logits, views, weights, 1.0)
     assert slow.argmax() == 1
-    torch.testing.assert_close(atta(logits, views, weights, 1.0, step=0.01), logits.softmax(-1), rtol=0, atol=0)
+    torch.testing.assert_close(
+        atta(logits, views, weights, 1.0, step=0.01), logits.softmax(-1), rtol=0, atol=0
+    )
 
 
 def apart(base: Tensor, fused: Tensor) -> Tensor:
@@ -84,8 +100,13 @@ def test_the_closed_form_is_the_bound_that_bisection_finds(seed, limit):
     logits, views, weights = problem(seed, n=20)
     base, fused = logits.softmax(-1), fuse(views, weights)
     share = largest_share(base, fused, limit)
-    slow = [reference.largest_share(b, f, limit) for b, f in zip(base.numpy(), fused.numpy(), strict=True)]
-    torch.testing.assert_close(share, torch.tensor(slow, dtype=torch.float64), rtol=1.01 * MARGIN, atol=1e-12)
+    slow = [
+        reference.largest_share(b, f, limit)
+        for b, f in zip(base.numpy(), fused.numpy(), strict=True)
+    ]
+    torch.testing.assert_close(
+        share, torch.tensor(slow, dtype=torch.float64), rtol=1.01 * MARGIN, atol=1e-12
+    )
 
 
 @given(seeds)
@@ -105,7 +126,9 @@ def test_the_share_is_the_largest_and_a_little_more_would_change_the_class(seed)
 def test_fusing_is_the_sum_over_the_kinds_image_by_image(seed, space, wide):
     _, views, weights = problem(seed, wide=wide)
     slow = np.stack([reference.fused(v, weights.numpy(), space) for v in views.numpy()])
-    torch.testing.assert_close(fuse(views, weights, space=space), torch.from_numpy(slow), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        fuse(views, weights, space=space), torch.from_numpy(slow), rtol=1e-10, atol=1e-12
+    )
 
 
 # --- Laws -------------------------------------------------------------------------------------------------------------
@@ -115,7 +138,10 @@ def test_fusing_is_the_sum_over_the_kinds_image_by_image(seed, space, wide):
 @settings(max_examples=40, deadline=None)
 def test_v_atta_is_m_atta_with_rows_that_are_constant(seed, limit, space, step):
     logits, views, weights = problem(seed, wide=False)
-    narrow, wide = (atta(logits, views, w, limit, step=step, space=space) for w in (weights, weights.expand(3, 5)))
+    narrow, wide = (
+        atta(logits, views, w, limit, step=step, space=space)
+        for w in (weights, weights.expand(3, 5))
+    )
     torch.testing.assert_close(narrow, wide, rtol=1e-9, atol=1e-10)
 
 
@@ -137,7 +163,9 @@ def test_the_last_bit_does_not_decide_where_two_classes_are_level_in_both_answer
     fused = torch.tensor([[0.4997, 0.4997, 0.0006]])
     moved = fused + torch.tensor([[0.0, 3e-8, 0.0]])
     assert not torch.equal(moved, fused)
-    torch.testing.assert_close(guarded_blend(base, moved, 1.0), guarded_blend(base, fused, 1.0), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        guarded_blend(base, moved, 1.0), guarded_blend(base, fused, 1.0), rtol=0, atol=1e-5
+    )
 
 
 @given(seeds, st.sampled_from([1e-3, 1e-5, 1e-7, 0.0]), st.floats(0, 1))
@@ -153,7 +181,10 @@ def test_the_answer_moves_no_further_than_a_fixed_multiple_of_what_moves_it(seed
 
     base, fused, size = answer(2000), answer(2000), 1e-9
     first = base.argmax(-1)
-    nudged = [x + size * (2 * torch.rand(x.shape, generator=g, dtype=torch.float64) - 1) for x in (base, fused)]
+    nudged = [
+        x + size * (2 * torch.rand(x.shape, generator=g, dtype=torch.float64) - 1)
+        for x in (base, fused)
+    ]
     same = nudged[0].argmax(-1) == first  # another class is another answer
     moved = (guarded_blend(*nudged, limit) - guarded_blend(base, fused, limit)).abs().amax(-1)
     assert (moved <= size * (2 + 6 / (NEAR * base.amax(-1))))[same].all()
@@ -163,7 +194,9 @@ def test_the_answer_moves_no_further_than_a_fixed_multiple_of_what_moves_it(seed
 def test_the_share_falls_to_nothing_with_the_lead(share):
     leads = torch.logspace(-12, -1, 50, dtype=torch.float64)
     base = torch.stack([0.4 + leads / 2, 0.4 - leads / 2, torch.full_like(leads, 0.2)], dim=-1)
-    fused = torch.tensor([0.1, 0.8, 0.1] if share == "at the bound" else [0.49, 0.49, 0.02], dtype=torch.float64)
+    fused = torch.tensor(
+        [0.1, 0.8, 0.1] if share == "at the bound" else [0.49, 0.49, 0.02], dtype=torch.float64
+    )
     found = largest_share(base, fused.expand_as(base), 1.0)
     assert (found.diff() >= 0).all()
     assert found[0] < 1e-9
@@ -173,7 +206,9 @@ def test_the_share_falls_to_nothing_with_the_lead(share):
 @settings(max_examples=20, deadline=None)
 def test_a_limit_of_zero_gives_the_base_bit_for_bit(seed, space, step):
     logits, views, weights = problem(seed)
-    assert torch.equal(atta(logits, views, weights, 0.0, step=step, space=space), logits.softmax(-1))
+    assert torch.equal(
+        atta(logits, views, weights, 0.0, step=step, space=space), logits.softmax(-1)
+    )
 
 
 @given(seeds, st.sampled_from(SPACES), st.sampled_from([None, 0.01]), st.permutations(range(5)))
@@ -181,7 +216,9 @@ def test_a_limit_of_zero_gives_the_base_bit_for_bit(seed, space, step):
 def test_renaming_the_classes_renames_the_answer(seed, space, step, order):
     logits, views, weights = problem(seed)
     straight = atta(logits, views, weights, 1.0, step=step, space=space)
-    renamed = atta(logits[:, order], views[:, :, order], weights[:, order], 1.0, step=step, space=space)
+    renamed = atta(
+        logits[:, order], views[:, :, order], weights[:, order], 1.0, step=step, space=space
+    )
     torch.testing.assert_close(renamed, straight[:, order], rtol=1e-9, atol=1e-10)
 
 
@@ -189,7 +226,9 @@ def test_renaming_the_classes_renames_the_answer(seed, space, step, order):
 @settings(max_examples=20, deadline=None)
 def test_the_order_of_the_kinds_does_not_matter(seed, order):
     logits, views, weights = problem(seed)
-    torch.testing.assert_close(atta(logits, views[:, order], weights[order], 1.0), atta(logits, views, weights, 1.0))
+    torch.testing.assert_close(
+        atta(logits, views[:, order], weights[order], 1.0), atta(logits, views, weights, 1.0)
+    )
 
 
 @given(seeds, st.sampled_from(SPACES), st.sampled_from([None, 0.01]))
@@ -197,7 +236,10 @@ def test_the_order_of_the_kinds_does_not_matter(seed, order):
 def test_each_image_is_answered_without_a_look_at_the_others(seed, space, step):
     logits, views, weights = problem(seed)
     together = atta(logits, views, weights, 0.9, step=step, space=space)
-    alone = [atta(z[None], v[None], weights, 0.9, step=step, space=space) for z, v in zip(logits, views, strict=True)]
+    alone = [
+        atta(z[None], v[None], weights, 0.9, step=step, space=space)
+        for z, v in zip(logits, views, strict=True)
+    ]
     torch.testing.assert_close(together, torch.cat(alone), rtol=1e-9, atol=1e-10)
 
 
@@ -258,7 +300,9 @@ def hard_rows(kind: str, n: int, k: int, g: torch.Generator) -> Tensor:
     st.sampled_from([None, 0.01, 0.3]),
 )
 @settings(max_examples=300, deadline=None)
-def test_never_changes_the_predicted_class(seed, kind, view_kind, k, m, wide, scale, limit, dtype, space, step):
+def test_never_changes_the_predicted_class(
+    seed, kind, view_kind, k, m, wide, scale, limit, dtype, space, step
+):
     g, n = generator(seed), 64
     logits = hard_rows(kind, n, k, g).to(dtype)
     views = hard_rows(view_kind, n * m, k, g).reshape(n, m, k).to(dtype)
@@ -345,7 +389,9 @@ class Deployed(nn.Module):
         self.step, self.space = step, space
 
     def forward(self, logits: Tensor, views: Tensor) -> tuple[Tensor, Tensor]:
-        return atta(logits, views, self.weights, self.limit, step=self.step, space=self.space), logits.softmax(-1)
+        return atta(
+            logits, views, self.weights, self.limit, step=self.step, space=self.space
+        ), logits.softmax(-1)
 
 
 def close_calls(n: int, m: int = 3, k: int = 10, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -361,7 +407,9 @@ def close_calls(n: int, m: int = 3, k: int = 10, seed: int = 0) -> tuple[Tensor,
     return logits, views
 
 
-def exported(step: float | None, space: str, weights: Tensor) -> tuple[Deployed, torch.export.ExportedProgram]:
+def exported(
+    step: float | None, space: str, weights: Tensor
+) -> tuple[Deployed, torch.export.ExportedProgram]:
     module = Deployed(weights, 0.95, step, space).eval()
     batch = torch.export.Dim("batch", min=1)
     program = torch.export.export(module, close_calls(3), dynamic_shapes=({0: batch}, {0: batch}))
@@ -388,7 +436,9 @@ def test_an_exported_graph_takes_any_batch_and_changes_no_class(graph):
     assert torch.equal(probs.argmax(-1), base.argmax(-1))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"
+)
 def test_onnx_runtime_takes_any_batch_and_changes_no_class(graph, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     pytest.importorskip("onnxscript", reason="onnxscript is not installed")

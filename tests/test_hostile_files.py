@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from atta import Record, Results, calibrators
-from atta.deploy.classifier import CalibratedClassifier
-from atta.deploy.graphs import export, open_graph
-from atta.errors import InputError
-from atta.experiments.experiment import Experiment
+from atta._base.errors import InputError
+from atta.classifier.classifier import CalibratedClassifier
+from atta.classifier.export import export, open_graph
+from atta.lab.experiment import Experiment
 from atta.networks.resnet import MODELS
 from scenarios import blend, made_up, rows
 
@@ -56,7 +56,9 @@ def onnx_graph(path):
     given = [helper.make_tensor_value_info("images", number, ["n", 1, 2, 2])]
     answers = [helper.make_tensor_value_info(name, number, ["n", 3]) for name in ("probs", "base")]
     graph = helper.make_graph(nodes, "g", given, answers, [weight])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), path
+    )
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,9 @@ def files(tmp_path_factory):
     root = tmp_path_factory.mktemp("hostile")
     record = made_up(12)
     record.save(root / "record.safetensors")
-    calibrators.METHODS["v-atta"]().fit(record.predictions, record.labels).save(root / "calibrator.safetensors")
+    calibrators.METHODS["v-atta"]().fit(record.predictions, record.labels).save(
+        root / "calibrator.safetensors"
+    )
     classifier = blend(MODELS["small_cnn"](3))
     classifier.save(root / "folder")
     classifier.save(root / "classifier.safetensors")
@@ -116,7 +120,13 @@ def test_a_changed_file_is_read_or_refused_in_a_sentence(files, name):
     whole = path.read_bytes()
     load(path)
 
-    @settings(max_examples=examples, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(
+        max_examples=examples,
+        derandomize=True,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
     @given(how=hows, place=places, byte=st.integers(0, 255))
     def attack(how, place, byte):
         path.write_bytes(changed(whole, how, place, byte))

@@ -50,7 +50,13 @@ def last_lines(text: str, count: int = 2) -> str:
 class Child:
     """A running child; what it prints goes to a file beside it."""
 
-    def __init__(self, action: Callable[[], object], *, log: Path, before: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self,
+        action: Callable[[], object],
+        *,
+        log: Path,
+        before: Callable[[], object] = lambda: None,
+    ) -> None:
         self.log, self.began = log, time.monotonic()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -89,8 +95,12 @@ def _live(action: Callable[[], object], log: Path, before: Callable[[], object])
         where = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         os.dup2(where, 1)
         os.dup2(where, 2)
-        sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
-        sys.stderr = os.fdopen(os.dup(2), "w", encoding="utf-8", errors="backslashreplace", buffering=1)
+        sys.stdout = os.fdopen(
+            os.dup(1), "w", encoding="utf-8", errors="backslashreplace", buffering=1
+        )
+        sys.stderr = os.fdopen(
+            os.dup(2), "w", encoding="utf-8", errors="backslashreplace", buffering=1
+        )
         before()
         action()
         code = 0
@@ -107,7 +117,13 @@ def _live(action: Callable[[], object], log: Path, before: Callable[[], object])
         os._exit(code)
 
 
-def run(action: Callable[[], object], *, log: Path, before: Callable[[], object] = lambda: None, limit: float = LIMIT) -> Ended:
+def run(
+    action: Callable[[], object],
+    *,
+    log: Path,
+    before: Callable[[], object] = lambda: None,
+    limit: float = LIMIT,
+) -> Ended:
     """Let a child do it, and wait."""
     return Child(action, log=log, before=before).wait(limit)
 
@@ -153,5 +169,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, max(0.01, left - (time.monotonic() - began)) if left else 0)
+        signal.setitimer(
+            signal.ITIMER_REAL, max(0.01, left - (time.monotonic() - began)) if left else 0
+        )
         signal.signal(signal.SIGALRM, before)

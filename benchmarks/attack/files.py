@@ -31,7 +31,9 @@ def known_by(found: Any) -> str:
         match value:
             case torch.Tensor():
                 digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
-                digest.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+                digest.update(
+                    value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+                )
             case dict():
                 for key in sorted(value, key=str):
                     digest.update(f"{key}=".encode(errors="replace"))
@@ -49,18 +51,33 @@ def known_by(found: Any) -> str:
 def read_record(path: Path) -> Any:
     """All that a record holds."""
     found = atta.Record.load(path)
-    return [found.predictions.logits, dict(found.predictions.views), found.predictions.kinds, found.labels, dict(found.origin)]
+    return [
+        found.predictions.logits,
+        dict(found.predictions.views),
+        found.predictions.kinds,
+        found.labels,
+        dict(found.origin),
+    ]
 
 
 def read_calibrator(path: Path) -> Any:
     """All that a calibrator is."""
     found = atta.load(path)
-    return [type(found).__name__, found.state_dict(), found.options, repr(found.method), found.classes, found.kinds]
+    return [
+        type(found).__name__,
+        found.state_dict(),
+        found.options,
+        repr(found.method),
+        found.classes,
+        found.kinds,
+    ]
 
 
 def read_classifier(path: Path) -> Any:
     """All that a classifier is; the file lies in its folder, or is it."""
-    found = atta.CalibratedClassifier.load(path if path.name == "classifier.safetensors" else path.parent)
+    found = atta.CalibratedClassifier.load(
+        path if path.name == "classifier.safetensors" else path.parent
+    )
     return [found.model.state_dict(), found.calibrator.state_dict(), found.about()]
 
 
@@ -71,7 +88,7 @@ def read_results(path: Path) -> Any:
 
 def read_experiment(path: Path) -> Any:
     """What an experiment is."""
-    from atta.experiments.experiment import Experiment
+    from atta.lab.experiment import Experiment
 
     return repr(Experiment.read(path))
 
@@ -85,10 +102,21 @@ SEALED: dict[str, Callable[[Path], Any]] = {
 """Single files that carry a checksum, and how they are read."""
 
 
-def damaged(whole: bytes, effort: Effort, name: str, cuts: int, flips: int, begin: int = 600) -> Iterator[tuple[str, bytes]]:
+def damaged(
+    whole: bytes, effort: Effort, name: str, cuts: int, flips: int, begin: int = 600
+) -> Iterator[tuple[str, bytes]]:
     """The file cut short at some places, and with one bit flipped; a third of the flips in its beginning."""
     draw = effort.random(name)
-    places = {0, 1, 7, 8, 9, len(whole) // 2, len(whole) - 1, *(draw.randrange(len(whole)) for _ in range(effort.times(cuts)))}
+    places = {
+        0,
+        1,
+        7,
+        8,
+        9,
+        len(whole) // 2,
+        len(whole) - 1,
+        *(draw.randrange(len(whole)) for _ in range(effort.times(cuts))),
+    }
     for place in sorted(place for place in places if place < len(whole)):
         yield f"cut to {place} of {len(whole)} bytes", whole[:place]
     for i in range(effort.times(flips)):
@@ -100,7 +128,9 @@ def damaged(whole: bytes, effort: Effort, name: str, cuts: int, flips: int, begi
     yield "twice", whole + whole
 
 
-def try_to_read(tally: Tally, what: str, path: Path, read: Callable[[Path], Any], expected: str | None) -> str:
+def try_to_read(
+    tally: Tally, what: str, path: Path, read: Callable[[Path], Any], expected: str | None
+) -> str:
     """Read a damaged file; `expected` is the hash of what was in it, or None if it carries no checksum. Give the hash."""
     try:
         with time_limit(SECONDS), warnings.catch_warnings():
@@ -123,7 +153,10 @@ def shop(*, graphs: bool = False) -> Iterator[Path]:
 def files_with_a_checksum(tally: Tally, effort: Effort) -> None:
     """Records, calibrators, results, classifiers as a folder and as a file: no damage goes unnoticed."""
     with shop() as folder:
-        inside = {f"classifier/{path.name}": read_classifier for path in sorted((folder / "classifier").iterdir())}
+        inside = {
+            f"classifier/{path.name}": read_classifier
+            for path in sorted((folder / "classifier").iterdir())
+        }
         for name, read in {**SEALED, **inside}.items():
             path = folder / name
             whole, expected = path.read_bytes(), known_by(read(path))
@@ -138,7 +171,9 @@ def the_check_command(tally: Tally, effort: Effort) -> None:
     with shop() as folder:
         for name in (*SEALED, "classifier"):
             trouble, code = _checked(folder / name)
-            tally.count(not trouble and code == 0, f"atta check {name}: {trouble or f'exit code {code}'}")
+            tally.count(
+                not trouble and code == 0, f"atta check {name}: {trouble or f'exit code {code}'}"
+            )
         for name in SEALED:
             path = folder / name
             whole = path.read_bytes()
@@ -148,7 +183,10 @@ def the_check_command(tally: Tally, effort: Effort) -> None:
                 alike = code == 0 and try_to_read(Tally(), "", path, SEALED[name], None)
                 path.write_bytes(whole)
                 alike = bool(alike) and alike == known_by(SEALED[name](path))
-                tally.count(not trouble and (code != 0 or alike), f"atta check {name}, {what}: {trouble or 'said to be whole'}")
+                tally.count(
+                    not trouble and (code != 0 or alike),
+                    f"atta check {name}, {what}: {trouble or 'said to be whole'}",
+                )
 
 
 def _checked(path: Path) -> tuple[str, int]:
@@ -186,7 +224,9 @@ def files_without_one(tally: Tally, effort: Effort) -> None:
         whole, before = path.read_bytes(), known_by(read_experiment(path))
         for what, content in damaged(whole, effort, path.name, 20, 150):
             path.write_bytes(content)
-            unnoticed += try_to_read(tally, f"experiment.toml: {what}", path, read_experiment, None) not in ("", before)
+            unnoticed += try_to_read(
+                tally, f"experiment.toml: {what}", path, read_experiment, None
+            ) not in ("", before)
         picture = folder / "one"
         picture.mkdir()
         for ending in ("png", "jpg", "bmp", "gif", "tif", "webp"):
@@ -195,7 +235,9 @@ def files_without_one(tally: Tally, effort: Effort) -> None:
             for what, content in damaged(path.read_bytes(), effort, ending, 4, 12):
                 path.write_bytes(content)
                 output = folder / "out.csv"
-                trouble = typed(["predict", str(folder / "classifier"), str(picture), "-o", str(output)])
+                trouble = typed(
+                    ["predict", str(folder / "classifier"), str(picture), "-o", str(output)]
+                )
                 tally.count(not trouble, f"atta predict, image.{ending} {what}: {trouble}")
                 output.unlink(missing_ok=True)
             path.unlink()
@@ -210,7 +252,15 @@ def graphs(tally: Tally, effort: Effort) -> None:
             path, output = folder / name, folder / "out.csv"
             for what, content in damaged(path.read_bytes(), effort, name, cuts, flips):
                 path.write_bytes(content)
-                trouble = typed(["predict", str(path), str(folder / "photos" / "dark" / "000.png"), "-o", str(output)])
+                trouble = typed(
+                    [
+                        "predict",
+                        str(path),
+                        str(folder / "photos" / "dark" / "000.png"),
+                        "-o",
+                        str(output),
+                    ]
+                )
                 tally.count(not trouble, f"atta predict {name}, {what}: {trouble}")
                 answered += output.exists()
                 output.unlink(missing_ok=True)
@@ -236,14 +286,24 @@ def bombs(sentinel: Path) -> dict[str, bytes]:
     new, old = io.BytesIO(), io.BytesIO()
     torch.save(Bomb(sentinel), new)
     torch.save(Bomb(sentinel), old, _use_new_zipfile_serialization=False)
-    return {"a pickle": pickle.dumps(Bomb(sentinel)), "a torch.save": new.getvalue(), "an old torch.save": old.getvalue()}
+    return {
+        "a pickle": pickle.dumps(Bomb(sentinel)),
+        "a torch.save": new.getvalue(),
+        "an old torch.save": old.getvalue(),
+    }
 
 
 def rewritten(
-    source: Path, target: Path, change: Callable[[str, bytes], bytes | None], extra: dict[str, bytes] | None = None
+    source: Path,
+    target: Path,
+    change: Callable[[str, bytes], bytes | None],
+    extra: dict[str, bytes] | None = None,
 ) -> None:
     """Copy a zip with some of its entries changed (None leaves one out), and some more in the folder of the first."""
-    with zipfile.ZipFile(source) as before, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as after:
+    with (
+        zipfile.ZipFile(source) as before,
+        zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as after,
+    ):
         names = before.namelist()
         for name in names:
             content = change(name, before.read(name))
@@ -270,14 +330,33 @@ def forged_pt2(source: Path, folder: Path, sentinel: Path) -> Iterator[tuple[str
             rewritten(source, path, _pickled(part, bomb))
             yield f"{kind} in the place of {part}", path
         for name in ("opaque_obj_0", "custom_obj_0", "tensor_0"):
-            config = {"config": {"x": {"path_name": name, "is_param": False, "use_pickle": True, "tensor_meta": None}}}
+            config = {
+                "config": {
+                    "x": {
+                        "path_name": name,
+                        "is_param": False,
+                        "use_pickle": True,
+                        "tensor_meta": None,
+                    }
+                }
+            }
             (path := place())
             text = json.dumps(config).encode()
             inside = {f"data/constants/{name}": bomb}
-            rewritten(source, path, lambda n, c, t=text: t if n.endswith("model_constants_config.json") else c, inside)
+            rewritten(
+                source,
+                path,
+                lambda n, c, t=text: t if n.endswith("model_constants_config.json") else c,
+                inside,
+            )
             yield f"{kind} as the constant {name}", path
         (path := place())
-        rewritten(source, path, lambda n, c, b=bomb: b if "sample_inputs" in n else c, {"data/sample_inputs/other.pt": bomb})
+        rewritten(
+            source,
+            path,
+            lambda n, c, b=bomb: b if "sample_inputs" in n else c,
+            {"data/sample_inputs/other.pt": bomb},
+        )
         yield f"{kind} as sample inputs", path
         (path := place())
         with zipfile.ZipFile(path, "w") as file:
@@ -285,18 +364,25 @@ def forged_pt2(source: Path, folder: Path, sentinel: Path) -> Iterator[tuple[str
 
             file.writestr("version", ".".join(map(str, SCHEMA_VERSION)))
             with zipfile.ZipFile(source) as whole:
-                model = next(name for name in whole.namelist() if name.endswith("models/model.json"))
+                model = next(
+                    name for name in whole.namelist() if name.endswith("models/model.json")
+                )
                 file.writestr("serialized_exported_program.json", whole.read(model))
             for name in ("state_dict", "constants", "example_inputs"):
                 file.writestr(f"serialized_{name}.pt", bomb)
         yield f"{kind} in the layout of torch 2.7", path
     (path := place())
     rewritten(
-        source, path, lambda n, c: c, {"data/aotinductor/model/model.so": b"\x7fELF", "data/aotinductor/model/x.cpp": b""}
+        source,
+        path,
+        lambda n, c: c,
+        {"data/aotinductor/model/model.so": b"\x7fELF", "data/aotinductor/model/x.cpp": b""},
     )
     yield "a compiled library inside", path
     (path := place())
-    rewritten(source, path, lambda n, c: c, {"../../outside.txt": b"x", "extra/../../../outside": b"y"})
+    rewritten(
+        source, path, lambda n, c: c, {"../../outside.txt": b"x", "extra/../../../outside": b"y"}
+    )
     yield "paths that lead outside", path
 
 
@@ -316,15 +402,27 @@ def _pickled(part: str, bomb: bytes) -> Callable[[str, bytes], bytes]:
 
 def forged_classifiers(folder: Path) -> Iterator[tuple[str, Path, bool]]:
     """Classifiers whose digest is right and whose content is not; the last says whether it must be refused."""
-    from atta.deploy import archive
+    from atta.classifier import archive
 
     plain = toys.classifier()
     plain.save(folder / "plain.safetensors")
     about, parts = archive.read(folder / "plain.safetensors")
-    about = {key: value for key, value in about.items() if key not in ("parts", "digest", "format", "format_version")}
+    about = {
+        key: value
+        for key, value in about.items()
+        if key not in ("parts", "digest", "format", "format_version")
+    }
     yield "rewritten as it was", archive.write(folder / "same.safetensors", about, parts), False
-    yield "no model part", archive.write(folder / "less.safetensors", about, {"calibrator": parts["calibrator"]}), True
-    yield "no calibrator", archive.write(folder / "other.safetensors", about, {"model": parts["model"]}), True
+    yield (
+        "no model part",
+        archive.write(folder / "less.safetensors", about, {"calibrator": parts["calibrator"]}),
+        True,
+    )
+    yield (
+        "no calibrator",
+        archive.write(folder / "other.safetensors", about, {"model": parts["model"]}),
+        True,
+    )
     deep: Any = 1
     for _ in range(400):
         deep = {"kind": "TorchModel", "model": deep}
@@ -343,10 +441,18 @@ def forged_classifiers(folder: Path) -> Iterator[tuple[str, Path, bool]]:
         "model None": {"model": None},
         "model of no kind": {"model": {"kind": "os.system"}},
         "model with settings": {"model": {"kind": "atta", "name": "small_cnn", "classes": "x"}},
-        "model of many classes": {"model": {"kind": "atta", "name": "small_cnn", "classes": 10**12}},
+        "model of many classes": {
+            "model": {"kind": "atta", "name": "small_cnn", "classes": 10**12}
+        },
         "model of another name": {"model": {"kind": "atta", "name": "__import__"}},
         "deep": {"model": deep},
-        "class of another module": {"model": {"kind": "transformers", "class": "pipelineForImageClassification", "config": {}}},
+        "class of another module": {
+            "model": {
+                "kind": "transformers",
+                "class": "pipelineForImageClassification",
+                "config": {},
+            }
+        },
     }
     for what, change in changes.items():
         yield what, archive.write(folder / f"{what}.safetensors", {**about, **change}, parts), True
@@ -357,15 +463,26 @@ def forged_transformers(folder: Path) -> Iterator[tuple[str, Path]]:
     import transformers
 
     from atta.calibrators import Vanilla
-    from atta.deploy import archive
+    from atta.classifier import archive
 
-    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    small = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
     config = transformers.ViTConfig(image_size=8, patch_size=4, num_labels=toys.CLASSES, **small)
     network = transformers.ViTForImageClassification(config).eval()
     calibrator = Vanilla().fit(*toys.predictions())
-    atta.CalibratedClassifier(network, calibrator, image_shape=toys.SHAPE).save(folder / "vit.safetensors")
+    atta.CalibratedClassifier(network, calibrator, image_shape=toys.SHAPE).save(
+        folder / "vit.safetensors"
+    )
     about, parts = archive.read(folder / "vit.safetensors")
-    about = {key: value for key, value in about.items() if key not in ("parts", "digest", "format", "format_version")}
+    about = {
+        key: value
+        for key, value in about.items()
+        if key not in ("parts", "digest", "format", "format_version")
+    }
     text = json.dumps(about)
     changes: dict[str, dict[str, Any]] = {
         "attn_implementation of a hub": {"attn_implementation": "org/kernel"},
@@ -374,7 +491,10 @@ def forged_transformers(folder: Path) -> Iterator[tuple[str, Path]]:
         "_attn_implementation_internal": {"_attn_implementation_internal": "org/kernel"},
         "attn_implementation in a table": {"attn_implementation": {"": "org/kernel"}},
         "experts_implementation": {"experts_implementation": "org/kernel"},
-        "auto_map": {"auto_map": {"AutoModel": "org/repo--modeling.Model"}, "trust_remote_code": True},
+        "auto_map": {
+            "auto_map": {"AutoModel": "org/repo--modeling.Model"},
+            "trust_remote_code": True,
+        },
         "a path as the type": {"model_type": "../../x"},
         "an activation by path": {"hidden_act": "os.system"},
         "a backbone of a hub": {"backbone": "org/repo", "use_pretrained_backbone": True},
@@ -391,13 +511,20 @@ def forged_transformers(folder: Path) -> Iterator[tuple[str, Path]]:
 def forged_texts(folder: Path) -> Iterator[tuple[str, Path, Callable[[Path], Any]]]:
     """Files of JSON and TOML that are right as such and wrong as ours."""
     deep = 100_000
-    for name, read in (("results.json", read_results), ("classifier/classifier.json", read_classifier)):
+    for name, read in (
+        ("results.json", read_results),
+        ("classifier/classifier.json", read_classifier),
+    ):
         for what, text in {
             "deep lists": "[" * deep + "]" * deep,
             "deep objects": '{"a":' * deep + "1" + "}" * deep,
             "a huge number": '{"format": "atta.results", "version": ' + "9" * 5000 + "}",
-            "parts of numbers": json.dumps({"format": "atta.classifier", "format_version": 1, "parts": [5]}),
-            "parts named by paths": json.dumps({"format": "atta.classifier", "format_version": 1, "parts": {"../../x": {}}}),
+            "parts of numbers": json.dumps(
+                {"format": "atta.classifier", "format_version": 1, "parts": [5]}
+            ),
+            "parts named by paths": json.dumps(
+                {"format": "atta.classifier", "format_version": 1, "parts": {"../../x": {}}}
+            ),
             "null": "null",
             "text": '"x"',
             "NaN": "NaN",
@@ -437,13 +564,25 @@ def forged_headers(folder: Path) -> Iterator[tuple[str, Path, Callable[[Path], A
     )
     for i, about in enumerate(abouts):
         path = folder / f"calibrator{i}.safetensors"
-        save_file({"limit": torch.ones(())}, path, {"format": "atta.calibrator", "format_version": "1", "about": about})
+        save_file(
+            {"limit": torch.ones(())},
+            path,
+            {"format": "atta.calibrator", "format_version": "1", "about": about},
+        )
         yield f"a calibrator about {about[:40]!r}", path, read_calibrator
     for i, version in enumerate(("-1", "99", "x", "", "9" * 5000)):
         path = folder / f"version{i}.safetensors"
-        save_file({"limit": torch.ones(())}, path, {"format": "atta.calibrator", "format_version": version, "about": "{}"})
+        save_file(
+            {"limit": torch.ones(())},
+            path,
+            {"format": "atta.calibrator", "format_version": version, "about": "{}"},
+        )
         yield f"a calibrator of version {version[:20]!r}", path, read_calibrator
-    others = {"labels": torch.zeros(4, 3), "labels of floats": torch.zeros(4), "nan": torch.full((4, 3), float("nan"))}
+    others = {
+        "labels": torch.zeros(4, 3),
+        "labels of floats": torch.zeros(4),
+        "nan": torch.full((4, 3), float("nan")),
+    }
     for what, tensor in others.items():
         path = folder / f"record {what}.safetensors"
         save_file({**tensors, "logits" if what == "nan" else "labels": tensor}, path, {})
@@ -462,25 +601,43 @@ def forged_files(tally: Tally, effort: Effort) -> None:
         def quiet(what: str, trouble: str) -> None:
             ran = sentinel.exists()
             sentinel.unlink(missing_ok=True)
-            tally.count(not ran and not trouble, f"{what}: {'CODE IN THE FILE WAS RUN; ' if ran else ''}{trouble}")
+            tally.count(
+                not ran and not trouble,
+                f"{what}: {'CODE IN THE FILE WAS RUN; ' if ran else ''}{trouble}",
+            )
 
         for what, path in forged_pt2(folder / "graph.pt2", forged, sentinel):
-            quiet(f".pt2, {what}", typed(["predict", str(path), str(folder / "photos"), "-o", str(folder / "out.csv")]))
+            quiet(
+                f".pt2, {what}",
+                typed(
+                    ["predict", str(path), str(folder / "photos"), "-o", str(folder / "out.csv")]
+                ),
+            )
             (folder / "out.csv").unlink(missing_ok=True)
         for kind, bomb in bombs(sentinel).items():
-            for name, read in (*SEALED.items(), ("network.safetensors", read_record), ("network.onnx", read_graph)):
+            for name, read in (
+                *SEALED.items(),
+                ("network.safetensors", read_record),
+                ("network.onnx", read_graph),
+            ):
                 path = forged / f"{kind} {name}"
-                path = path if name != "classifier.safetensors" else toys.fresh(forged / kind) / name
+                path = (
+                    path if name != "classifier.safetensors" else toys.fresh(forged / kind) / name
+                )
                 path.write_bytes(bomb)
                 quiet(f"{kind} named {name}", must_refuse(path, read))
         for what, path, wrong in forged_classifiers(forged):
-            quiet(f"a classifier, {what}", must_refuse(path, read_one) if wrong else must_read(path))
+            quiet(
+                f"a classifier, {what}", must_refuse(path, read_one) if wrong else must_read(path)
+            )
         for what, path, read in (*forged_texts(forged), *forged_headers(forged)):
             quiet(what, must_refuse(path, read))
         called = _watch_kernels()
         for what, path in forged_transformers(forged):
             trouble = must_refuse(path, read_one)
-            quiet(f"a vit, {what}", trouble or ("the loader of kernels was called" if called else ""))
+            quiet(
+                f"a vit, {what}", trouble or ("the loader of kernels was called" if called else "")
+            )
             called.clear()
 
 
@@ -491,7 +648,7 @@ def read_one(path: Path) -> Any:
 
 def read_graph(path: Path) -> Any:
     """An exported graph."""
-    from atta.deploy.graphs import open_graph
+    from atta.classifier.export import open_graph
 
     return open_graph(path)
 
@@ -540,7 +697,12 @@ ATTACKS = (
     ),
     Attack("files: check", "`atta check` on the same", the_check_command),
     Attack("files: other", "experiments and images: cut short, one bit flipped", files_without_one),
-    Attack("files: graphs", ".onnx and .pt2 through `atta predict`: cut short, one bit flipped", graphs, 400),
+    Attack(
+        "files: graphs",
+        ".onnx and .pt2 through `atta predict`: cut short, one bit flipped",
+        graphs,
+        400,
+    ),
     Attack(
         "files: forged",
         "pickles, names of code, missing parts, odd values, deep JSON and TOML: refused, and nothing is run",

@@ -35,8 +35,22 @@ class Given(NamedTuple):
 def not_numbers() -> list[Given]:
     """What is no array, whatever array is expected."""
     return [
-        *(Given(repr(value), value) for value in ("text", b"bytes", True, 5, 0.5, 1j, {}, {"a": 1}, object, print, Ellipsis)),
-        *(Given(repr(value), value) for value in ([], (), [None], ["a", "b"], [[1.0], [1.0, 2.0]], [[None] * 3] * 40, {1, 2})),
+        *(
+            Given(repr(value), value)
+            for value in ("text", b"bytes", True, 5, 0.5, 1j, {}, {"a": 1}, object, print, Ellipsis)
+        ),
+        *(
+            Given(repr(value), value)
+            for value in (
+                [],
+                (),
+                [None],
+                ["a", "b"],
+                [[1.0], [1.0, 2.0]],
+                [[None] * 3] * 40,
+                {1, 2},
+            )
+        ),
         Given("an iterator", iter([1.0])),
         Given("an array of text", np.full((40, 3), "x")),
         Given("an array of objects", np.full((40, 3), None)),
@@ -52,11 +66,23 @@ def matrices(plain: np.ndarray) -> list[Given]:
     holes = {name: plain.copy() for name in ("nan", "inf", "-inf")}
     for name, array in holes.items():
         array.flat[-1] = float(name)
-    shapes = [np.zeros(0), plain[:0], plain[..., :0], plain[0], plain[None], plain[None, None], np.float32(0.5)]
+    shapes = [
+        np.zeros(0),
+        plain[:0],
+        plain[..., :0],
+        plain[0],
+        plain[None],
+        plain[None, None],
+        np.float32(0.5),
+    ]
     return [
         *not_numbers(),
         *(Given(name, array) for name, array in holes.items()),
-        *(Given(f"shape {np.shape(array)}", array) for array in shapes if np.shape(array) != plain.shape),
+        *(
+            Given(f"shape {np.shape(array)}", array)
+            for array in shapes
+            if np.shape(array) != plain.shape
+        ),
         Given("complex", plain + 1j),
         Given("bool", plain > 0),
         Given("bytes as numbers", plain.astype(np.uint8)),
@@ -74,7 +100,11 @@ def matrices(plain: np.ndarray) -> list[Given]:
         Given("a masked array", np.ma.masked_array(plain, plain > 1e9), "same"),
         Given("a tensor with a gradient", torch.tensor(plain, requires_grad=True), "same"),
         Given("a parameter", nn.Parameter(torch.tensor(plain)), "same"),
-        Given("a transposed tensor", torch.tensor(plain).transpose(0, -1).contiguous().transpose(0, -1), "same"),
+        Given(
+            "a transposed tensor",
+            torch.tensor(plain).transpose(0, -1).contiguous().transpose(0, -1),
+            "same",
+        ),
         Given("a sparse tensor", torch.tensor(plain).to_sparse(), "same"),
         Given("half precision", plain.astype(np.float16), "any"),
         Given("bfloat16", torch.tensor(plain).bfloat16(), "any"),
@@ -92,7 +122,10 @@ def columns(plain: np.ndarray, classes: int) -> list[Given]:
     wide[0] = 2**62
     return [
         *not_numbers(),
-        *(Given(name, value) for name, value in {"too large": far, "negative": below, "2**62": wide}.items()),
+        *(
+            Given(name, value)
+            for name, value in {"too large": far, "negative": below, "2**62": wide}.items()
+        ),
         *(Given(f"{n} labels", plain[:n]) for n in (0, 1, len(plain) - 1)),
         *(
             Given(name, plain.astype(kind))
@@ -101,7 +134,10 @@ def columns(plain: np.ndarray, classes: int) -> list[Given]:
         *(Given(f"shape {one.shape}", one) for one in (plain[:, None], plain[None], np.int64(1))),
         Given("NaN", np.full(len(plain), np.nan)),
         Given("2**64 - 1", np.full(len(plain), 2**64 - 1, np.uint64)),
-        *(Given(kind, plain.astype(kind), "same") for kind in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", ">i8", ">u2")),
+        *(
+            Given(kind, plain.astype(kind), "same")
+            for kind in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", ">i8", ">u2")
+        ),
         Given("backwards twice", plain[::-1].copy()[::-1], "same"),
         Given("read-only", _read_only(plain), "same"),
         Given("a list", plain.tolist(), "same"),
@@ -114,7 +150,22 @@ def columns(plain: np.ndarray, classes: int) -> list[Given]:
 
 def scalars() -> list[Given]:
     """Values for a setting; some of them may be right for it."""
-    values = [None, "a", "", -1, 0, 1.5, -0.5, float("nan"), float("inf"), 1e308, [], {}, object(), torch.ones(2)]
+    values = [
+        None,
+        "a",
+        "",
+        -1,
+        0,
+        1.5,
+        -0.5,
+        float("nan"),
+        float("inf"),
+        1e308,
+        [],
+        {},
+        object(),
+        torch.ones(2),
+    ]
     return [Given(repr(value)[:30], value, "any") for value in values]
 
 
@@ -127,11 +178,17 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 # ---- trying --------------------------------------------------------------------------------------------------------
 
 
-def attempt(tally: Tally, what: str, given: Given, call: Callable[[Any], Any], plain: Any = None) -> None:
+def attempt(
+    tally: Tally, what: str, given: Given, call: Callable[[Any], Any], plain: Any = None
+) -> None:
     """Call it; count whether it was refused in one sentence, or answered as it should be."""
     what = f"{what}, given {given.name}"
     try:
-        with time_limit(SECONDS), warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        with (
+            time_limit(SECONDS),
+            warnings.catch_warnings(),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             got = _numbers(call(given.value))
     except Exception as error:
@@ -139,7 +196,9 @@ def attempt(tally: Tally, what: str, given: Given, call: Callable[[Any], Any], p
     if given.right == "refuse":
         return tally.count(False, f"{what}: expected a refusal, got an answer")
     if given.right == "same" and plain is not None:
-        same = got.shape == plain.shape and np.allclose(got, plain, rtol=1e-3, atol=1e-5, equal_nan=True)
+        same = got.shape == plain.shape and np.allclose(
+            got, plain, rtol=1e-3, atol=1e-5, equal_nan=True
+        )
         return tally.count(bool(same), f"{what}: expected the answer to plain numbers, got another")
     return tally.count(not np.isnan(got).any(), f"{what}: the answer is not a number")
 
@@ -152,7 +211,9 @@ def _numbers(found: Any) -> np.ndarray:
         case np.ndarray() if found.dtype.kind in "fiub":
             return found.astype(float)
         case Mapping():
-            return np.concatenate([np.ravel(_numbers(value)) for value in found.values()] or [np.zeros(0)])
+            return np.concatenate(
+                [np.ravel(_numbers(value)) for value in found.values()] or [np.zeros(0)]
+            )
         case tuple() | list():
             return np.concatenate([np.ravel(_numbers(value)) for value in found] or [np.zeros(0)])
         case bool() | int() | float():
@@ -172,7 +233,10 @@ def arrays_to_functions(tally: Tally, effort: Effort) -> None:
     few: dict[str, Any] = {"metrics": ["brier", "ece"], "resamples": 20}
     takes: dict[str, tuple[np.ndarray, Callable[[Any], Any]]] = {
         "Predictions(logits)": (logits, lambda x: atta.Predictions(x)),
-        "Predictions(views)": (rows.views["brightness"].numpy(), lambda x: atta.Predictions(logits, {"brightness": x})),
+        "Predictions(views)": (
+            rows.views["brightness"].numpy(),
+            lambda x: atta.Predictions(logits, {"brightness": x}),
+        ),
         "evaluate(probs)": (probs, lambda x: atta.evaluate(x, labels)),
         "evaluate(probs) without labels": (probs, lambda x: atta.evaluate(x)),
         "bootstrap(probs)": (probs, lambda x: atta.bootstrap(x, labels, **few)),
@@ -180,10 +244,16 @@ def arrays_to_functions(tally: Tally, effort: Effort) -> None:
         "paired(probs_b)": (probs, lambda x: atta.paired(probs, x, labels, **few)),
         "reliability(probs)": (probs, lambda x: atta.reliability(x, labels)),
         "compare_plot(probs)": (probs, lambda x: atta.compare_plot({"one": x}, labels)),
-        "Conformal.fit(probs)": (probs, lambda x: atta.Conformal(coverage=0.8).fit(x, labels).threshold),
+        "Conformal.fit(probs)": (
+            probs,
+            lambda x: atta.Conformal(coverage=0.8).fit(x, labels).threshold,
+        ),
         "ConformalSets(probs)": (probs, lambda x: sets(x)),
         "bins(confidence)": (probs.max(1), lambda x: vars(atta.bins(x, np.ones(40)))["counts"]),
-        "bins(correct)": (np.ones(40, np.float32), lambda x: vars(atta.bins(probs.max(1), x))["counts"]),
+        "bins(correct)": (
+            np.ones(40, np.float32),
+            lambda x: vars(atta.bins(probs.max(1), x))["counts"],
+        ),
     }
     for what, (plain, call) in takes.items():
         expected = _numbers(call(plain))
@@ -191,9 +261,16 @@ def arrays_to_functions(tally: Tally, effort: Effort) -> None:
             right = given
             if given.name in ("huge", "larger than float32") and "Predictions" not in what:
                 right = given._replace(right="refuse")
-            if what == "bins(correct)" and given.name in ("bool", "bytes as numbers", "half precision", "bfloat16"):
+            if what == "bins(correct)" and given.name in (
+                "bool",
+                "bytes as numbers",
+                "half precision",
+                "bfloat16",
+            ):
                 right = given._replace(right="same")
-            if "bins" in what and given.name.startswith(("tiny", "huge", "larger", "bool", "bytes as")):
+            if "bins" in what and given.name.startswith(
+                ("tiny", "huge", "larger", "bool", "bytes as")
+            ):
                 right = given._replace(right="any")
             attempt(tally, what, right, call, expected)
 
@@ -210,15 +287,21 @@ def labels_to_functions(tally: Tally, effort: Effort) -> None:
         "paired(labels)": lambda y: atta.paired(probs, probs[:, ::-1].copy(), y, **few),
         "reliability(labels)": lambda y: atta.reliability(probs, y),
         "Conformal.fit(labels)": lambda y: atta.Conformal(coverage=0.8).fit(probs, y).threshold,
-        "collect(labels)": lambda y: atta.collect(toys.network(), toys.images(40), y, policy="flip", progress=False),
+        "collect(labels)": lambda y: atta.collect(
+            toys.network(), toys.images(40), y, policy="flip", progress=False
+        ),
     }
     for name in atta.METHODS:
-        takes[f"{name}.fit(labels)"] = lambda y, name=name: atta.find_method(name).fit(rows, y)(rows)
+        takes[f"{name}.fit(labels)"] = lambda y, name=name: atta.find_method(name).fit(rows, y)(
+            rows
+        )
     for what, call in takes.items():
         expected = _numbers(call(plain))
         for given in columns(plain, toys.CLASSES):
             given = (
-                given._replace(right="any") if what == "collect(labels)" and given.name == "text" else given
+                given._replace(right="any")
+                if what == "collect(labels)" and given.name == "text"
+                else given
             )  # names of classes
             attempt(tally, what, given, call, expected)
 
@@ -229,7 +312,9 @@ def objects_to_methods(tally: Tally, effort: Effort) -> None:
     bare, other = atta.Predictions(rows.logits), toys.predictions(40, 4)[0]
     flips = atta.Predictions(rows.logits, {"flip": rows.views["flip"]})
     strange = [Given(repr(v)[:30], v) for v in (None, "record", 5, [rows], {}, labels, object())]
-    plain = [Given(type(v).__name__, v) for v in (rows.logits, rows.logits.numpy())]  # which will do where no views are needed
+    plain = [
+        Given(type(v).__name__, v) for v in (rows.logits, rows.logits.numpy())
+    ]  # which will do where no views are needed
     strange += [Given("a record", atta.Record(rows, labels)), Given("the class", atta.Predictions)]
     for name in atta.METHODS:
         method = atta.find_method(name)
@@ -240,8 +325,18 @@ def objects_to_methods(tally: Tally, effort: Effort) -> None:
             attempt(tally, f"calibrator of {name}", given, fitted)
         attempt(tally, f"calibrator of {name}", Given("other classes", other), fitted)
         for what, few in {"no views": bare, "other views": flips}.items():
-            attempt(tally, f"calibrator of {name}", Given(what, few, "refuse" if fitted.kinds else "any"), fitted)
-        attempt(tally, f"{name}.fit", Given("one image", rows[:1], "any"), lambda p, m=method: m.fit(p, labels[:1])(p))
+            attempt(
+                tally,
+                f"calibrator of {name}",
+                Given(what, few, "refuse" if fitted.kinds else "any"),
+                fitted,
+            )
+        attempt(
+            tally,
+            f"{name}.fit",
+            Given("one image", rows[:1], "any"),
+            lambda p, m=method: m.fit(p, labels[:1])(p),
+        )
 
 
 def views_and_records(tally: Tally, effort: Effort) -> None:
@@ -263,9 +358,21 @@ def views_and_records(tally: Tally, effort: Effort) -> None:
         view,
     ):
         right = "any" if value is None else "refuse"
-        cases.append(("Predictions(views)", Given(repr(value)[:30], value, right), lambda v: atta.Predictions(logits, v)))
+        cases.append(
+            (
+                "Predictions(views)",
+                Given(repr(value)[:30], value, right),
+                lambda v: atta.Predictions(logits, v),
+            )
+        )
     for value in (None, "text", 5, logits, [rows], {"logits": logits}, atta.Record(rows)):
-        cases.append(("Record(predictions)", Given(repr(value)[:30], value), lambda v: atta.Record(v, labels)))
+        cases.append(
+            (
+                "Record(predictions)",
+                Given(repr(value)[:30], value),
+                lambda v: atta.Record(v, labels),
+            )
+        )
     for value in (
         None,
         "text",
@@ -279,7 +386,11 @@ def views_and_records(tally: Tally, effort: Effort) -> None:
         {"a": "x" * 10**6},
     ):
         cases.append(
-            ("Record(origin)", Given(repr(value)[:30], value, "any"), lambda v: _round_trip(atta.Record(rows, labels, v)))
+            (
+                "Record(origin)",
+                Given(repr(value)[:30], value, "any"),
+                lambda v: _round_trip(atta.Record(rows, labels, v)),
+            )
         )
     for value in (
         "a",
@@ -296,7 +407,13 @@ def views_and_records(tally: Tally, effort: Effort) -> None:
         torch.zeros(39) > 0,
         {},
     ):
-        cases.append(("Record[rows]", Given(repr(value)[:30], value, "any"), lambda v: atta.Record(rows, labels)[v]))
+        cases.append(
+            (
+                "Record[rows]",
+                Given(repr(value)[:30], value, "any"),
+                lambda v: atta.Record(rows, labels)[v],
+            )
+        )
     for value in (
         "a,b",
         "kinds",
@@ -317,7 +434,9 @@ def views_and_records(tally: Tally, effort: Effort) -> None:
             (
                 "a view's name",
                 given,
-                lambda v: _round_trip(atta.Record(atta.Predictions(logits, {v: view, "b": view.clone()}), labels)),
+                lambda v: _round_trip(
+                    atta.Record(atta.Predictions(logits, {v: view, "b": view.clone()}), labels)
+                ),
             )
         )
     shared = {"flip": logits[:, None], "crop": logits[:, None].expand(40, 3, 3)}
@@ -330,7 +449,12 @@ def views_and_records(tally: Tally, effort: Effort) -> None:
     )
     for what, given, call in cases:
         attempt(tally, what, given, call)
-    loaders = {"Record": atta.Record, "atta": atta, "CalibratedClassifier": atta.CalibratedClassifier, "Results": atta.Results}
+    loaders = {
+        "Record": atta.Record,
+        "atta": atta,
+        "CalibratedClassifier": atta.CalibratedClassifier,
+        "Results": atta.Results,
+    }
     for (what, home), path in itertools.product(
         loaders.items(), ("", "nope", ".", "/", "x" * 300, "a/" * 3000, "\0", "\ud800", __file__)
     ):
@@ -341,8 +465,14 @@ def _round_trip(record: atta.Record) -> atta.Record:
     """Save and load; an answer that is not the same is an error of another kind."""
     with tempfile.TemporaryDirectory() as folder:
         back = atta.Record.load(record.save(Path(folder) / "r.safetensors"))
-    if back.predictions.kinds != record.predictions.kinds or dict(back.origin) != dict(record.origin):
-        raise RuntimeError(f"went out as {record.predictions.kinds} {dict(record.origin)}, came back otherwise"[:300])
+    if back.predictions.kinds != record.predictions.kinds or dict(back.origin) != dict(
+        record.origin
+    ):
+        raise RuntimeError(
+            f"went out as {record.predictions.kinds} {dict(record.origin)}, came back otherwise"[
+                :300
+            ]
+        )
     if not np.array_equal(_numbers(back), _numbers(record)):
         raise RuntimeError("the numbers came back otherwise")
     return back
@@ -355,12 +485,20 @@ def settings_of_every_kind(tally: Tally, effort: Effort) -> None:
         for field, given in itertools.product(dataclasses.fields(method), scalars()):
             setting = {field.name: given.value}
             what = f"{name}({field.name}=...)"
-            attempt(tally, what, given, lambda _, m=method, s=setting: m(**s).fit(rows, labels)(rows))
+            attempt(
+                tally, what, given, lambda _, m=method, s=setting: m(**s).fit(rows, labels)(rows)
+            )
     probs = rows.logits.softmax(-1)
     few: dict[str, Any] = {"metrics": ["brier"], "resamples": 20}
     takes: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
-        "Conformal": (lambda **s: atta.Conformal(**s).fit(probs, labels)(probs), ("coverage", "score", "penalty", "allowed")),
-        "bins": (lambda **s: atta.bins(probs.amax(1), torch.ones(40), **s).counts, ("count", "equal_mass")),
+        "Conformal": (
+            lambda **s: atta.Conformal(**s).fit(probs, labels)(probs),
+            ("coverage", "score", "penalty", "allowed"),
+        ),
+        "bins": (
+            lambda **s: atta.bins(probs.amax(1), torch.ones(40), **s).counts,
+            ("count", "equal_mass"),
+        ),
         "evaluate": (lambda **s: atta.evaluate(probs, labels, **s), ("metrics", "simplex")),
         "bootstrap": (
             lambda **s: atta.bootstrap(probs, labels, **{**few, **s}),
@@ -370,13 +508,21 @@ def settings_of_every_kind(tally: Tally, effort: Effort) -> None:
             lambda **s: atta.paired(probs, probs, labels, **{**few, **s}),
             ("metrics", "resamples", "confidence", "seed"),
         ),
-        "reliability": (lambda **s: atta.reliability(probs, labels, **s), ("bins", "title", "width")),
+        "reliability": (
+            lambda **s: atta.reliability(probs, labels, **s),
+            ("bins", "title", "width"),
+        ),
         "find_method": (lambda name: atta.find_method(name), ("name",)),
         "Policy.parse": (lambda text: atta.Policy.parse(text), ("text",)),
     }
     for what, (call, names) in takes.items():
         for name, given in itertools.product(names, scalars()):
-            attempt(tally, f"{what}({name}=...)", given, lambda value, call=call, name=name: call(**{name: value}))
+            attempt(
+                tally,
+                f"{what}({name}=...)",
+                given,
+                lambda value, call=call, name=name: call(**{name: value}),
+            )
 
 
 POLICIES = (
@@ -437,9 +583,20 @@ POLICIES = (
 def policies(tally: Tally, effort: Effort) -> None:
     """Policies as text, and mixtures of their letters."""
     draw = effort.random("policies")
-    texts = [*POLICIES, *("".join(draw.choices("0159 +*x.-flipcrop", k=draw.randint(1, 14))) for _ in range(effort.times(300)))]
+    texts = [
+        *POLICIES,
+        *(
+            "".join(draw.choices("0159 +*x.-flipcrop", k=draw.randint(1, 14)))
+            for _ in range(effort.times(300))
+        ),
+    ]
     for text in texts:
-        attempt(tally, "Policy.parse", Given(repr(text)[:40], text, "any"), lambda t: atta.Policy.parse(t).passes)
+        attempt(
+            tally,
+            "Policy.parse",
+            Given(repr(text)[:40], text, "any"),
+            lambda t: atta.Policy.parse(t).passes,
+        )
 
 
 class Answers(nn.Module):
@@ -481,7 +638,11 @@ def models() -> Iterator[Given]:
         "StopIteration": lambda x: _raise(StopIteration()),
     }
     for name, of in answers.items():  # one class is one logit, of two classes
-        yield Given(f"a network that answers with {name}", Answers(of), "any" if name == "one class" else "refuse")
+        yield Given(
+            f"a network that answers with {name}",
+            Answers(of),
+            "any" if name == "one class" else "refuse",
+        )
 
 
 def images_and_models(tally: Tally, effort: Effort) -> None:
@@ -521,7 +682,9 @@ def images_and_models(tally: Tally, effort: Effort) -> None:
             tally,
             "CalibratedClassifier(model)",
             given,
-            lambda m: atta.CalibratedClassifier(m, classifier.calibrator, toys.POLICY, image_shape=toys.SHAPE),
+            lambda m: atta.CalibratedClassifier(
+                m, classifier.calibrator, toys.POLICY, image_shape=toys.SHAPE
+            ),
         )
     _settings_of_deployment(tally, network, pixels, classifier, calibrate, easy)
 
@@ -530,15 +693,50 @@ def _settings_of_deployment(
     tally: Tally, network: Any, pixels: Any, classifier: Any, calibrate: Any, easy: dict[str, Any]
 ) -> None:
     """Settings of collect, calibrate and a classifier."""
-    settings = ("policy", "seed", "draws", "channels", "device", "batch_size", "workers", "shards", "autocast", "origin")
-    values = [*scalars(), *(Given(text, text, "any") for text in ("cuda", "meta", "nope", "cpu:7", "stratified", "last"))]
+    settings = (
+        "policy",
+        "seed",
+        "draws",
+        "channels",
+        "device",
+        "batch_size",
+        "workers",
+        "shards",
+        "autocast",
+        "origin",
+    )
+    values = [
+        *scalars(),
+        *(
+            Given(text, text, "any")
+            for text in ("cuda", "meta", "nope", "cpu:7", "stratified", "last")
+        ),
+    ]
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for name, given in itertools.product(settings, values):
-            attempt(tally, f"collect({name}=...)", given, lambda v, n=name: atta.collect(network, pixels, **{**easy, n: v}))
-        for name, given in itertools.product(("policy", "budget", "method", "class_names", "device", "seed"), values):
-            attempt(tally, f"calibrate({name}=...)", given, lambda v, n=name: calibrate(network, pixels, **{n: v}))
-        for name, given in itertools.product(("policy", "image_shape", "class_names", "calibrator"), values):
-            plain = {"calibrator": classifier.calibrator, "policy": toys.POLICY, "image_shape": toys.SHAPE}
+            attempt(
+                tally,
+                f"collect({name}=...)",
+                given,
+                lambda v, n=name: atta.collect(network, pixels, **{**easy, n: v}),
+            )
+        for name, given in itertools.product(
+            ("policy", "budget", "method", "class_names", "device", "seed"), values
+        ):
+            attempt(
+                tally,
+                f"calibrate({name}=...)",
+                given,
+                lambda v, n=name: calibrate(network, pixels, **{n: v}),
+            )
+        for name, given in itertools.product(
+            ("policy", "image_shape", "class_names", "calibrator"), values
+        ):
+            plain = {
+                "calibrator": classifier.calibrator,
+                "policy": toys.POLICY,
+                "image_shape": toys.SHAPE,
+            }
             attempt(
                 tally,
                 f"CalibratedClassifier({name}=...)",
@@ -578,13 +776,40 @@ MODELS = (
     "own_network",
     ".a:b",
 )
-OUTPUTS = ("", ".", "/", "/dev", "photos", "nope/../..", f"{LONG_NAME}.csv", "x.txt", "x.onnx", "x.pt2", "record.safetensors/x")
+OUTPUTS = (
+    "",
+    ".",
+    "/",
+    "/dev",
+    "photos",
+    "nope/../..",
+    f"{LONG_NAME}.csv",
+    "x.txt",
+    "x.onnx",
+    "x.pt2",
+    "record.safetensors/x",
+)
 USUAL: dict[str, list[str]] = {
-    "compare": ["compare", "record.safetensors", "--validation", "100", "--methods", "vanilla,temperature"],
+    "compare": [
+        "compare",
+        "record.safetensors",
+        "--validation",
+        "100",
+        "--methods",
+        "vanilla,temperature",
+    ],
     "fit": ["fit", "record.safetensors", "-o", "made.safetensors"],
     "evaluate": ["evaluate", "record.safetensors", "--calibrator", "calibrator.safetensors"],
     "search": ["search", "record.safetensors", "--budget", "4"],
-    "collect": ["collect", "own_network:network", "photos", "-o", "made.safetensors", "--policy", "flip"],
+    "collect": [
+        "collect",
+        "own_network:network",
+        "photos",
+        "-o",
+        "made.safetensors",
+        "--policy",
+        "flip",
+    ],
     "calibrate": ["calibrate", "own_network:network", "photos", "-o", "made", "--policy", "flip"],
     "export": ["export", "classifier", "-o", "made.pt2"],
     "predict": ["predict", "classifier", "photos", "-o", "made.csv"],
@@ -608,7 +833,20 @@ BAD: dict[str, dict[str, tuple[str, ...]]] = {
     "train": {"--model": ("", "nope"), "--steps": ("-1", "0", "a"), "--set": ("a", "batch_size=0", "batch_size=a", "epochs=-1"), "--seed": ("-1", str(2**70)), "--device": DEVICES, "--image-size": ("0", "-5")},
 }  # fmt: skip
 FIRST: dict[str, dict[int, tuple[str, ...]]] = {
-    **{name: {1: NAMES} for name in ("compare", "fit", "evaluate", "search", "report", "export", "predict", "run", "train")},
+    **{
+        name: {1: NAMES}
+        for name in (
+            "compare",
+            "fit",
+            "evaluate",
+            "search",
+            "report",
+            "export",
+            "predict",
+            "run",
+            "train",
+        )
+    },
     "collect": {1: (*MODELS, *NAMES), 2: NAMES},
     "calibrate": {1: (*MODELS, *NAMES), 2: NAMES},
     "figure": {1: ("", "nope", "Reliability"), 2: NAMES},
@@ -620,7 +858,11 @@ def command_lines() -> Iterator[list[str]]:
     yield from ([], ["nope"], ["--nope"], ["fit"], ["fit", "a", "b", "c"], ["\ud800"])
     for name, usual in USUAL.items():
         for option, values in BAD.get(name, {}).items():
-            base = [word for i, word in enumerate(usual) if word != option and (i == 0 or usual[i - 1] != option)]
+            base = [
+                word
+                for i, word in enumerate(usual)
+                if word != option and (i == 0 or usual[i - 1] != option)
+            ]
             yield from ([*base, option, value] for value in values)
         for place, values in FIRST.get(name, {}).items():
             yield from ([*usual[:place], value, *usual[place + 1 :]] for value in values)
@@ -630,12 +872,16 @@ def wrong_commands(tally: Tally, effort: Effort) -> None:
     """Run each in this process: exit code 0, 1 or 2, and words rather than a traceback."""
     words = effort.random("commands")
     lines = list(command_lines())
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(toys.workshop(Path(folder) / "shop")):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(toys.workshop(Path(folder) / "shop")),
+    ):
         sys.path.insert(0, str(Path.cwd()))
         for line in lines if effort.scale >= 1 else words.sample(lines, effort.times(len(lines))):
             trouble = typed(line)
             tally.count(
-                not trouble, f"atta {' '.join(word if len(word) < 50 else word[:50] + '…' for word in line)!r}: {trouble}"
+                not trouble,
+                f"atta {' '.join(word if len(word) < 50 else word[:50] + '…' for word in line)!r}: {trouble}",
             )
 
 
@@ -662,17 +908,29 @@ def typed(line: list[str]) -> str:
         return f"exit code {code}: {said.getvalue()[-200:]}"
     if "Traceback (most recent" in said.getvalue():
         return f"a traceback: {said.getvalue()[-200:]}"
-    return f"exit code {code} without a word" if code and not (said.getvalue() + answered.getvalue()).strip() else ""
+    return (
+        f"exit code {code} without a word"
+        if code and not (said.getvalue() + answered.getvalue()).strip()
+        else ""
+    )
 
 
 os.environ.setdefault("COLUMNS", "200")
 ATTACKS = (
-    Attack("inputs: arrays", "arrays of the wrong type, shape, order or content, for 13 functions", arrays_to_functions),
     Attack(
-        "inputs: labels", "labels of the wrong type, range or number, for 7 functions and every method", labels_to_functions
+        "inputs: arrays",
+        "arrays of the wrong type, shape, order or content, for 13 functions",
+        arrays_to_functions,
     ),
     Attack(
-        "inputs: methods", "objects that are no predictions, for the fit and the calibrator of every method", objects_to_methods
+        "inputs: labels",
+        "labels of the wrong type, range or number, for 7 functions and every method",
+        labels_to_functions,
+    ),
+    Attack(
+        "inputs: methods",
+        "objects that are no predictions, for the fit and the calibrator of every method",
+        objects_to_methods,
     ),
     Attack("inputs: records", "names of views, origins, rows and paths", views_and_records),
     Attack(
@@ -683,7 +941,10 @@ ATTACKS = (
     ),
     Attack("inputs: policies", "policies as text", policies),
     Attack(
-        "inputs: images", "images, models and settings, for `collect`, `calibrate` and a classifier", images_and_models, 400
+        "inputs: images",
+        "images, models and settings, for `collect`, `calibrate` and a classifier",
+        images_and_models,
+        400,
     ),
     Attack("inputs: commands", "every command with one word of it wrong", wrong_commands, 600),
 )

@@ -13,14 +13,22 @@ from benchmarks.attack import toys
 from benchmarks.attack.tally import Attack, Effort, Tally, refusal
 
 FAMILIES = ("random", "close calls", "tied", "nearly tied", "one-hot", "extreme", "flat")
-TYPES = ((2, torch.float64), (5, torch.float16), (10, torch.float32), (10, torch.bfloat16), (100, torch.float32))
+TYPES = (
+    (2, torch.float64),
+    (5, torch.float16),
+    (10, torch.float32),
+    (10, torch.bfloat16),
+    (100, torch.float32),
+)
 KINDS, PIECE = 4, 100_000
 AGREE = 1e-5  # answers of one dtype
 AGREE_WIDER = 5e-5  # float32 with float64: near a tie the share moves 1/NEAR = 50 times as fast as what float32 has rounded
 SCALES = (1e-30, 1e-3, 1.0, 30.0, 5000.0, 1e10, 1e30, 1e38)
 
 
-def hard_rows(family: str, n: int, k: int, kinds: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+def hard_rows(
+    family: str, n: int, k: int, kinds: int, draw: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Logits (n k) and view logits (n kinds k) of one family, in float32, all of them hard in their own way."""
     logits, views = torch.randn(n, k, generator=draw), torch.randn(n, kinds, k, generator=draw)
     match family:
@@ -28,7 +36,9 @@ def hard_rows(family: str, n: int, k: int, kinds: int, draw: torch.Generator) ->
             order = logits.topk(2, dim=1)
             hair = 10 ** (-1 - 6 * torch.rand(n, 1, generator=draw))
             logits = logits.scatter(1, order.indices[:, 1:], order.values[:, :1] - hair)
-            views.scatter_add_(2, order.indices[:, None, 1:].expand(n, kinds, 1), views.new_full((n, kinds, 1), 3))
+            views.scatter_add_(
+                2, order.indices[:, None, 1:].expand(n, kinds, 1), views.new_full((n, kinds, 1), 3)
+            )
         case "tied":  # small whole numbers: two classes in front of many a row
             logits, views = logits.round(), views.round()
         case "nearly tied":
@@ -74,7 +84,9 @@ def through_the_formula(tally: Tally, effort: Effort) -> None:
             probs = answer(logits, views, weights, limit, step=step, space=space)
             bad = changes(probs, logits)
             moved += int((probs != logits.to(probs.dtype).softmax(-1)).any(-1).sum())
-            tally.count_many(n, bad, f"{family}, {k} classes, {dtype}, step {step}, {space}: the class changed")
+            tally.count_many(
+                n, bad, f"{family}, {k} classes, {dtype}, step {step}, {space}: the class changed"
+            )
     tally.note = f"{moved / tally.tried:.0%} of the answers were moved by their views"
 
 
@@ -84,14 +96,25 @@ def through_every_method(tally: Tally, effort: Effort) -> None:
     promising = [name for name in atta.METHODS if atta.find_method(name).keeps_class]
     for name, k in itertools.product(promising, (CLASSES := (2, 10))):
         fitted = [
-            atta.find_method(name).fit(*toys.predictions(300, k, seed=seed, scale=s)) for seed, s in ((0, 2.5), (1, 40.0))
+            atta.find_method(name).fit(*toys.predictions(300, k, seed=seed, scale=s))
+            for seed, s in ((0, 2.5), (1, 40.0))
         ]
-        for family, calibrator, dtype in itertools.product(FAMILIES, fitted, (torch.float32, torch.float64)):
+        for family, calibrator, dtype in itertools.product(
+            FAMILIES, fitted, (torch.float32, torch.float64)
+        ):
             n = effort.times(8_000 // len(CLASSES))
             logits, views = hard_rows(family, n, k, sum(toys.repeats().values()), draw)
-            parts = dict(zip(toys.repeats(), views.split(list(toys.repeats().values()), dim=1), strict=True))
-            rows = atta.Predictions(logits.to(dtype), {kind: view.to(dtype) for kind, view in parts.items()})
-            tally.count_many(n, changes(calibrator(rows), rows.logits), f"{name}, {k} classes, {family}: the class changed")
+            parts = dict(
+                zip(toys.repeats(), views.split(list(toys.repeats().values()), dim=1), strict=True)
+            )
+            rows = atta.Predictions(
+                logits.to(dtype), {kind: view.to(dtype) for kind, view in parts.items()}
+            )
+            tally.count_many(
+                n,
+                changes(calibrator(rows), rows.logits),
+                f"{name}, {k} classes, {family}: the class changed",
+            )
     tally.note = f"{len(promising)} methods"
 
 
@@ -99,13 +122,15 @@ def through_a_classifier(tally: Tally, effort: Effort) -> None:
     """`CalibratedClassifier` on images, whole and as a graph, against what the network itself says."""
     import tempfile
 
-    from atta.deploy.graphs import open_graph
+    from atta.classifier.export import open_graph
 
     seed = 0
     for method in ("v-atta", "c-atta", "selective-v-atta"):
         classifier = toys.classifier(method)
         with torch.no_grad():  # two classes alike: ties and near-ties of the network itself
-            last = [layer for layer in classifier.model.modules() if isinstance(layer, nn.Linear)][-1]
+            last = [layer for layer in classifier.model.modules() if isinstance(layer, nn.Linear)][
+                -1
+            ]
             last.weight[1] = last.weight[0] + 1e-7 * last.weight[1]
             last.bias[1] = last.bias[0]
         with tempfile.TemporaryDirectory() as folder:
@@ -118,10 +143,18 @@ def through_a_classifier(tally: Tally, effort: Effort) -> None:
                 seed += 1
                 pixels = toys.images(n, seed=seed).float() / 255
                 found = classifier.details(pixels)
-                tally.count_many(n, changes(found.probs, found.base.log()), f"a classifier by {method}: the class changed")
+                tally.count_many(
+                    n,
+                    changes(found.probs, found.base.log()),
+                    f"a classifier by {method}: the class changed",
+                )
                 for ending, graph in graphs.items():
                     probs, base = graph(pixels)
-                    tally.count_many(n, changes(probs, base.log()), f"{ending} of a classifier: the class changed")
+                    tally.count_many(
+                        n,
+                        changes(probs, base.log()),
+                        f"{ending} of a classifier: the class changed",
+                    )
 
 
 class Formula(nn.Module):
@@ -137,7 +170,9 @@ class Formula(nn.Module):
         return answer(logits, views, self.weights, self.limit)
 
 
-def exported(module: nn.Module, k: int, folder: Path) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+def exported(
+    module: nn.Module, k: int, folder: Path
+) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
     """The module by torch.export and by ONNX Runtime."""
     import onnxruntime
 
@@ -145,8 +180,12 @@ def exported(module: nn.Module, k: int, folder: Path) -> dict[str, Callable[[Ten
     example = (torch.randn(2, k), torch.randn(2, KINDS, k))
     program = torch.export.export(module, example, dynamic_shapes=({0: n}, {0: n}))
     found = {"torch.export": program.module()}
-    torch.onnx.export(program, dynamo=True, input_names=["logits", "views"], verbose=False).save(folder / "formula.onnx")
-    session = onnxruntime.InferenceSession(str(folder / "formula.onnx"), providers=["CPUExecutionProvider"])
+    torch.onnx.export(program, dynamo=True, input_names=["logits", "views"], verbose=False).save(
+        folder / "formula.onnx"
+    )
+    session = onnxruntime.InferenceSession(
+        str(folder / "formula.onnx"), providers=["CPUExecutionProvider"]
+    )
 
     def run(logits: Tensor, views: Tensor) -> Tensor:
         names = [given.name for given in session.get_inputs()]
@@ -177,11 +216,17 @@ def through_graphs(tally: Tally, effort: Effort) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for wide in (1, k):
             module = Formula(torch.randn(KINDS, wide, generator=draw), 1.0)
-            for name, run in quietly(lambda module=module: exported(module, k, Path(folder))).items():
+            for name, run in quietly(
+                lambda module=module: exported(module, k, Path(folder))
+            ).items():
                 for family in FAMILIES:
                     for n in pieces(effort.times(60_000), k):
                         logits, views = hard_rows(family, n, k, KINDS, draw)
-                        tally.count_many(n, changes(run(logits, views), logits), f"{name}, {family}: the class changed")
+                        tally.count_many(
+                            n,
+                            changes(run(logits, views), logits),
+                            f"{name}, {family}: the class changed",
+                        )
 
 
 def the_same_everywhere(tally: Tally, effort: Effort) -> None:
@@ -194,11 +239,16 @@ def the_same_everywhere(tally: Tally, effort: Effort) -> None:
         module = Formula(weights, 0.9)
         others = quietly(lambda: exported(module, k, Path(folder)))
     others["float64"] = lambda z, v: answer(z.double(), v.double(), weights.double(), 0.9)
-    others["batches of 7"] = lambda z, v: torch.cat([module(a, b) for a, b in zip(z.split(7), v.split(7), strict=True)])
+    others["batches of 7"] = lambda z, v: torch.cat(
+        [module(a, b) for a, b in zip(z.split(7), v.split(7), strict=True)]
+    )
     for family in ("close calls", "tied", "nearly tied", "flat", "random"):
         for n in pieces(effort.times(30_000), k):
             logits, views = hard_rows(family, n, k, KINDS, draw)
-            logits[: n // 3, 1], views[: n // 3, :, 1] = logits[: n // 3, 0], views[: n // 3, :, 0]  # level in both
+            logits[: n // 3, 1], views[: n // 3, :, 1] = (
+                logits[: n // 3, 0],
+                views[: n // 3, :, 0],
+            )  # level in both
             views[n // 6 : n // 3, :, 1] += 3e-7
             eager = module(logits, views).double()
             for name, run in others.items():
@@ -206,13 +256,19 @@ def the_same_everywhere(tally: Tally, effort: Effort) -> None:
                 dtype = name if name in worst else "float32"
                 worst[dtype] = max(worst[dtype], float(gap.max()))
                 near = AGREE_WIDER if name == "float64" else AGREE
-                tally.count_many(n, int((gap > near).sum()), f"{name}, {family}: up to {float(gap.max()):.2g} from eager")
+                tally.count_many(
+                    n,
+                    int((gap > near).sum()),
+                    f"{name}, {family}: up to {float(gap.max()):.2g} from eager",
+                )
     tally.note = f"largest difference {worst['float32']:.1e}, {worst['float64']:.1e} to float64"
 
 
 def fits_at_any_scale(tally: Tally, effort: Effort) -> None:
     """Every method on logits of any finite size: an answer on the simplex; C-ATTA never worse than temperature."""
-    for name, scale, dtype in itertools.product(atta.METHODS, SCALES, (torch.float32, torch.float64)):
+    for name, scale, dtype in itertools.product(
+        atta.METHODS, SCALES, (torch.float32, torch.float64)
+    ):
         if dtype == torch.float64 and 1e-3 <= scale <= 30:
             continue
         rows, labels = toys.predictions(120)
@@ -227,7 +283,10 @@ def fits_at_any_scale(tally: Tally, effort: Effort) -> None:
         tally.count(bool(torch.isfinite(probs).all()), f"{what}: the answers are not finite")
     for what, rows, labels in saturated():
         nll = {name: _nll(name, rows, labels) for name in ("temperature", "c-atta", "v-atta")}
-        tally.count(nll["c-atta"] <= nll["temperature"] + 1e-3, f"{what}: the NLL of its own images is {nll}")
+        tally.count(
+            nll["c-atta"] <= nll["temperature"] + 1e-3,
+            f"{what}: the NLL of its own images is {nll}",
+        )
 
 
 def saturated() -> Iterator[tuple[str, atta.Predictions, Tensor]]:
@@ -241,17 +300,35 @@ def saturated() -> Iterator[tuple[str, atta.Predictions, Tensor]]:
 
     for what, of in (
         ("one-hot logits times 30", lambda: 30 * nn.functional.one_hot(said(0.8), k).float()),
-        ("a decision tree", lambda: nn.functional.one_hot(said(0.8), k).double().clamp(1e-38).log().float()),
-        ("logits times 1000", lambda: 1000 * (2 * nn.functional.one_hot(said(0.9), k) + torch.randn(n, k, generator=draw))),
+        (
+            "a decision tree",
+            lambda: nn.functional.one_hot(said(0.8), k).double().clamp(1e-38).log().float(),
+        ),
+        (
+            "logits times 1000",
+            lambda: (
+                1000 * (2 * nn.functional.one_hot(said(0.9), k) + torch.randn(n, k, generator=draw))
+            ),
+        ),
     ):
-        yield what, atta.Predictions(of(), {kind: of()[:, None].repeat(1, r, 1) for kind, r in toys.repeats().items()}), labels
+        yield (
+            what,
+            atta.Predictions(
+                of(), {kind: of()[:, None].repeat(1, r, 1) for kind, r in toys.repeats().items()}
+            ),
+            labels,
+        )
 
 
 def _nll(method: str, rows: atta.Predictions, labels: Tensor) -> float:
-    return atta.evaluate(atta.find_method(method).fit(rows, labels)(rows), labels, metrics=["nll"])["nll"]
+    return atta.evaluate(atta.find_method(method).fit(rows, labels)(rows), labels, metrics=["nll"])[
+        "nll"
+    ]
 
 
-def _times(rows: atta.Predictions, factor: float, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
+def _times(
+    rows: atta.Predictions, factor: float, dtype: torch.dtype
+) -> tuple[Tensor, dict[str, Tensor]]:
     most = torch.finfo(torch.float32).max
 
     def times(z: Tensor) -> Tensor:
@@ -261,10 +338,27 @@ def _times(rows: atta.Predictions, factor: float, dtype: torch.dtype) -> tuple[T
 
 
 ATTACKS = (
-    Attack("class: formula", "rows through `atta.functional`, in five dtypes and sizes", through_the_formula),
-    Attack("class: methods", "rows through every method that promises to keep the class", through_every_method),
-    Attack("class: classifier", "images through classifiers and their .pt2 and .onnx", through_a_classifier, 400),
-    Attack("class: graphs", "rows through the formula as torch.export and ONNX Runtime run it", through_graphs),
+    Attack(
+        "class: formula",
+        "rows through `atta.functional`, in five dtypes and sizes",
+        through_the_formula,
+    ),
+    Attack(
+        "class: methods",
+        "rows through every method that promises to keep the class",
+        through_every_method,
+    ),
+    Attack(
+        "class: classifier",
+        "images through classifiers and their .pt2 and .onnx",
+        through_a_classifier,
+        400,
+    ),
+    Attack(
+        "class: graphs",
+        "rows through the formula as torch.export and ONNX Runtime run it",
+        through_graphs,
+    ),
     Attack(
         "continuity",
         "rows, near-ties among them: graphs and other batches answer within 1e-5, float64 within 5e-5",

@@ -76,45 +76,97 @@ def _write(log: Path, line: dict[str, object]) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def run(sections: Sequence[str], only: str, effort: Effort, *, say: Callable[[str], None], at_once: int = 2) -> list[Outcome]:
+def run(
+    sections: Sequence[str],
+    only: str,
+    effort: Effort,
+    *,
+    say: Callable[[str], None],
+    at_once: int = 2,
+) -> list[Outcome]:
     """Run the sections, some at a time, and give what came out in their order."""
     with ThreadPoolExecutor(at_once) as pool:
         return [
-            one for found in pool.map(lambda section: list(_section(section, only, effort, say)), sections) for one in found
+            one
+            for found in pool.map(
+                lambda section: list(_section(section, only, effort, say)), sections
+            )
+            for one in found
         ]
 
 
-def _section(section: str, only: str, effort: Effort, say: Callable[[str], None]) -> Iterator[Outcome]:
+def _section(
+    section: str, only: str, effort: Effort, say: Callable[[str], None]
+) -> Iterator[Outcome]:
     """Run a section to its end, with another process whenever one dies."""
     planned, done = attacks(section, only), 0
     while done < len(planned):
         with tempfile.TemporaryDirectory(prefix="atta-attack-") as folder:
             log = Path(folder) / "log.jsonl"
             died = _process(section, only, effort, done, log, say)
-            lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()] if log.exists() else []
+            lines = (
+                [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+                if log.exists()
+                else []
+            )
         ended = [line for line in lines if "tried" in line]
         if died or len(ended) < len(planned) - done:
-            ended.append({"tried": 1, "passed": 0, "failures": [died or "the process ended early"], "note": "", "seconds": 0.0})
+            ended.append(
+                {
+                    "tried": 1,
+                    "passed": 0,
+                    "failures": [died or "the process ended early"],
+                    "note": "",
+                    "seconds": 0.0,
+                }
+            )
         for line in ended[: len(planned) - done]:
             attack = planned[done]
             line["failures"] = tuple(line["failures"])
             outcome = Outcome(section=section, name=attack.name, what=attack.what, **line)
             done += 1
-            say(f"{outcome.name}: {outcome.passed:,} of {outcome.tried:,} in {outcome.seconds:.0f} s")
+            say(
+                f"{outcome.name}: {outcome.passed:,} of {outcome.tried:,} in {outcome.seconds:.0f} s"
+            )
             yield outcome
 
 
-def _process(section: str, only: str, effort: Effort, skip: int, log: Path, say: Callable[[str], None]) -> str:
+def _process(
+    section: str, only: str, effort: Effort, skip: int, log: Path, say: Callable[[str], None]
+) -> str:
     """Run a section in a process; say how that ended, if it did not end well."""
     beside = str(ROOT / "tests" / "beside")  # where torchvision and torch are of different builds
     paths = [str(ROOT), str(ROOT / "src"), beside, *filter(None, [os.environ.get("PYTHONPATH")])]
-    words = ["--worker", section, "--only", only, "--scale", str(effort.scale), "--seed", str(effort.seed)]
+    words = [
+        "--worker",
+        section,
+        "--only",
+        only,
+        "--scale",
+        str(effort.scale),
+        "--seed",
+        str(effort.seed),
+    ]
     scratch = log.parent / "scratch"
     scratch.mkdir()
     with (log.parent / "output.txt").open("w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.attack", *words, "--skip", str(skip), "--log", str(log)],
-            env={**os.environ, **ALONE, "PYTHONPATH": os.pathsep.join(paths), "TMPDIR": str(scratch)},
+            [
+                sys.executable,
+                "-m",
+                "benchmarks.attack",
+                *words,
+                "--skip",
+                str(skip),
+                "--log",
+                str(log),
+            ],
+            env={
+                **os.environ,
+                **ALONE,
+                "PYTHONPATH": os.pathsep.join(paths),
+                "TMPDIR": str(scratch),
+            },
             cwd=scratch,
             stdin=subprocess.DEVNULL,
             stdout=output,

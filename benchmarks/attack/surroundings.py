@@ -15,17 +15,39 @@ from benchmarks.attack.writers import _here, _remove, leftovers, warm
 
 PRINTING: dict[str, tuple[tuple[str, ...], str]] = {
     "compare": (
-        ("compare", "record.safetensors", "--validation", "100", "--methods", "vanilla,v-atta", "--json", "out.json"),
+        (
+            "compare",
+            "record.safetensors",
+            "--validation",
+            "100",
+            "--methods",
+            "vanilla,v-atta",
+            "--json",
+            "out.json",
+        ),
         "out.json",
     ),
     "fit": (("fit", "record.safetensors", "-o", "out.safetensors"), "out.safetensors"),
     "evaluate": (
-        ("evaluate", "record.safetensors", "--calibrator", "calibrator.safetensors", "--json", "out.json"),
+        (
+            "evaluate",
+            "record.safetensors",
+            "--calibrator",
+            "calibrator.safetensors",
+            "--json",
+            "out.json",
+        ),
         "out.json",
     ),
     "search": (("search", "record.safetensors", "--json", "out.json"), "out.json"),
-    "collect": (("collect", "own_network:network", "photos", "--policy", "flip", "-o", "out.safetensors"), "out.safetensors"),
-    "calibrate": (("calibrate", "own_network:network", "photos", "--policy", "flip", "-o", "made"), "made"),
+    "collect": (
+        ("collect", "own_network:network", "photos", "--policy", "flip", "-o", "out.safetensors"),
+        "out.safetensors",
+    ),
+    "calibrate": (
+        ("calibrate", "own_network:network", "photos", "--policy", "flip", "-o", "made"),
+        "made",
+    ),
     "predict": (("predict", "classifier", "photos", "-o", "out.csv"), "out.csv"),
     "run": (("run", "experiment.toml", "--records", ".", "-o", "out.json"), "out.json"),
     "report": (("report", "results.json", "-o", "out.html"), "out.html"),
@@ -40,8 +62,12 @@ def printers() -> dict[str, Callable[[], None]]:
 
     def encoded(encoding: str) -> Callable[[], None]:
         def act() -> None:
-            sys.stdout = io.TextIOWrapper(os.fdopen(os.dup(1), "wb"), encoding=encoding, errors="strict")
-            sys.stderr = io.TextIOWrapper(os.fdopen(os.dup(2), "wb"), encoding=encoding, errors="backslashreplace")
+            sys.stdout = io.TextIOWrapper(
+                os.fdopen(os.dup(1), "wb"), encoding=encoding, errors="strict"
+            )
+            sys.stderr = io.TextIOWrapper(
+                os.fdopen(os.dup(2), "wb"), encoding=encoding, errors="backslashreplace"
+            )
 
         return act
 
@@ -56,7 +82,12 @@ def printers() -> dict[str, Callable[[], None]]:
         os.dup2(writer, 1)
         sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
 
-    return {"cp1252": encoded("cp1252"), "ascii": encoded("ascii"), "a full device": full, "a closed pipe": closed_pipe}
+    return {
+        "cp1252": encoded("cp1252"),
+        "ascii": encoded("ascii"),
+        "a full device": full,
+        "a closed pipe": closed_pipe,
+    }
 
 
 def printing(tally: Tally, effort: Effort) -> None:
@@ -72,7 +103,8 @@ def printing(tally: Tally, effort: Effort) -> None:
                 there = not output or (folder / output).exists()
                 trouble = (
                     ""
-                    if ended.code in (0, 1, 141) and "Traceback (most recent" not in ended.text  # 141: a closed pipe, as usual
+                    if ended.code in (0, 1, 141)
+                    and "Traceback (most recent" not in ended.text  # 141: a closed pipe, as usual
                     else f"exit code {ended.code}: {ended.text[-200:]}"
                 )
                 tally.count(there, f"atta {name} into {where}: nothing was saved; {trouble}")
@@ -91,14 +123,24 @@ def printing(tally: Tally, effort: Effort) -> None:
                 capture_output=True,
                 check=False,
             )
-            right = not done.returncode and (folder / output).exists() and b"Traceback" not in done.stderr
-            tally.count(right, f"atta {name} with {environment}: exit code {done.returncode}, {done.stderr[-200:]!r}")
+            right = (
+                not done.returncode
+                and (folder / output).exists()
+                and b"Traceback" not in done.stderr
+            )
+            tally.count(
+                right,
+                f"atta {name} with {environment}: exit code {done.returncode}, {done.stderr[-200:]!r}",
+            )
 
 
 def odd_outputs(tally: Tally, effort: Effort) -> None:
     """Devices stay devices, links stay links, folders that cannot be written to are named in a sentence."""
     warm()
-    writing = {name: PRINTING[name][0] for name in ("compare", "fit", "collect", "calibrate", "predict", "report", "figure")}
+    writing = {
+        name: PRINTING[name][0]
+        for name in ("compare", "fit", "collect", "calibrate", "predict", "report", "figure")
+    }
     with tempfile.TemporaryDirectory() as home:
         folder, log = Path(home) / "shop", Path(home) / "log.txt"
         answer(lambda: toys.workshop(folder).name, log=log)
@@ -113,7 +155,8 @@ def odd_outputs(tally: Tally, effort: Effort) -> None:
                 ending = Path(words[-1]).suffix
                 ended = run(_here(folder, (*words[:-1], output + ending)), log=log)
                 tally.count(
-                    not ended.trouble and ended.code != 0, f"atta {name} -o {what}: {ended.trouble or 'expected a refusal'}"
+                    not ended.trouble and ended.code != 0,
+                    f"atta {name} -o {what}: {ended.trouble or 'expected a refusal'}",
                 )
 
 
@@ -127,7 +170,10 @@ def _device(tally: Tally, name: str, words: tuple[str, ...], folder: Path, log: 
     ended = run(_here(folder, (*words[:-1], device.name)), log=log)
     still = device.is_char_device()
     _remove(device)
-    tally.count(still and not ended.trouble, f"atta {name} -o a device: {'' if still else 'it was replaced; '}{ended.trouble}")
+    tally.count(
+        still and not ended.trouble,
+        f"atta {name} -o a device: {'' if still else 'it was replaced; '}{ended.trouble}",
+    )
 
 
 def _link(tally: Tally, name: str, words: tuple[str, ...], folder: Path, log: Path) -> None:
@@ -135,7 +181,10 @@ def _link(tally: Tally, name: str, words: tuple[str, ...], folder: Path, log: Pa
     for old in (True, False):
         if name == "calibrate" and not old:
             continue  # a link to a folder that is not there is no folder
-        aim, link = folder / f"aim{Path(words[-1]).suffix}", folder / f"link{Path(words[-1]).suffix}"
+        aim, link = (
+            folder / f"aim{Path(words[-1]).suffix}",
+            folder / f"link{Path(words[-1]).suffix}",
+        )
         if old and name == "calibrate":
             aim.mkdir()
         elif old:
@@ -144,7 +193,10 @@ def _link(tally: Tally, name: str, words: tuple[str, ...], folder: Path, log: Pa
         ended = run(_here(folder, (*words[:-1], link.name)), log=log)
         new = any(aim.iterdir()) if aim.is_dir() else aim.exists() and aim.read_bytes() != b"old"
         right = link.is_symlink() and new and not ended.trouble
-        tally.count(right, f"atta {name} -o a link: {'' if link.is_symlink() else 'it was replaced; '}{ended.trouble}")
+        tally.count(
+            right,
+            f"atta {name} -o a link: {'' if link.is_symlink() else 'it was replaced; '}{ended.trouble}",
+        )
         _remove(link)
         _remove(aim)
 
@@ -184,9 +236,18 @@ def odd_names(tally: Tally, effort: Effort) -> None:
         if (folder / "out.csv").exists():
             with (folder / "out.csv").open(encoding="utf-8", errors="replace", newline="") as file:
                 rows = list(csv.reader(file))[1:]
-            tally.count(len(rows) == len(names), f"odd names: expected {len(names)} rows, got {len(rows)}")
+            tally.count(
+                len(rows) == len(names), f"odd names: expected {len(names)} rows, got {len(rows)}"
+            )
         in_place = _in(
-            odd, ("predict", str(folder / "classifier"), *(os.fsdecode(name) for name in names[3:7]), "-o", "../own.csv")
+            odd,
+            (
+                "predict",
+                str(folder / "classifier"),
+                *(os.fsdecode(name) for name in names[3:7]),
+                "-o",
+                "../own.csv",
+            ),
         )
         ended = run(in_place, log=log)
         cells = []
@@ -198,13 +259,20 @@ def odd_names(tally: Tally, effort: Effort) -> None:
             f"cells that begin with = + - @: {cells} {ended.trouble}",
         )
         (odd / "[bold]broken.png").write_bytes(b"x")
-        ended = run(_here(folder, ("predict", "classifier", "odd/[bold]broken.png", "-o", "[red]out.csv")), log=log)
+        ended = run(
+            _here(folder, ("predict", "classifier", "odd/[bold]broken.png", "-o", "[red]out.csv")),
+            log=log,
+        )
         tally.count(
-            "[bold]broken.png" in ended.text.replace("\n", "") and not ended.trouble, f"markup in a path: {ended.text[-200:]}"
+            "[bold]broken.png" in ended.text.replace("\n", "") and not ended.trouble,
+            f"markup in a path: {ended.text[-200:]}",
         )
         for word in ("[/x]", "[bold]nope", "[link=x]"):
             ended = run(_here(folder, ("report", f"{word}.json")), log=log)
-            tally.count(word in ended.text.replace("\n", "") and not ended.trouble, f"markup in a path: {ended.text[-200:]}")
+            tally.count(
+                word in ended.text.replace("\n", "") and not ended.trouble,
+                f"markup in a path: {ended.text[-200:]}",
+            )
 
 
 def _in(folder: Path, words: tuple[str, ...]) -> Callable[[], None]:
@@ -215,8 +283,16 @@ def _in(folder: Path, words: tuple[str, ...]) -> Callable[[], None]:
 
 ATTACKS = (
     Attack(
-        "printing", "cp1252, ascii, /dev/full and a closed pipe as output: the result is saved, no traceback", printing, 300
+        "printing",
+        "cp1252, ascii, /dev/full and a closed pipe as output: the result is saved, no traceback",
+        printing,
+        300,
     ),
-    Attack("odd outputs", "devices, links, and places that cannot be written to, as output", odd_outputs, 300),
+    Attack(
+        "odd outputs",
+        "devices, links, and places that cannot be written to, as output",
+        odd_outputs,
+        300,
+    ),
     Attack("odd names", "files whose names are no text, markup or formulas", odd_names),
 )

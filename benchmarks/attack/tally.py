@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from atta.errors import InputError
+from atta._base.errors import InputError
 
-LONGEST, LINES = 1500, 12  # of a sentence and the names it may list; paths and what a library said are part of it
+LONGEST, LINES = (
+    1500,
+    12,
+)  # of a sentence and the names it may list; paths and what a library said are part of it
 SHOWN = 400  # characters of a reason that are kept
 
 
@@ -30,7 +33,9 @@ class Tally:
         self.tried += tried
         self.passed += tried - bad
         if bad:
-            self.failures.append(" ".join(reason.split())[:SHOWN] + (f" ({bad} of {tried})" if tried > 1 else ""))
+            self.failures.append(
+                " ".join(reason.split())[:SHOWN] + (f" ({bad} of {tried})" if tried > 1 else "")
+            )
 
 
 @dataclass(frozen=True)

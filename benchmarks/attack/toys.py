@@ -57,13 +57,20 @@ splits = 2
 """
 
 
-def predictions(n: int = 200, k: int = CLASSES, *, seed: int = 0, scale: float = 2.5) -> tuple[atta.Predictions, torch.Tensor]:
+def predictions(
+    n: int = 200, k: int = CLASSES, *, seed: int = 0, scale: float = 2.5
+) -> tuple[atta.Predictions, torch.Tensor]:
     """Over-confident logits of an image and three views, right four times in five, and the labels."""
     draw = torch.Generator().manual_seed(seed)
     labels = torch.arange(n) % k
     truth = 2 * nn.functional.one_hot(labels, k) + torch.randn(n, k, generator=draw)
-    views = {name: scale * (truth[:, None] + 0.7 * torch.randn(n, r, k, generator=draw)) for name, r in repeats().items()}
-    return atta.Predictions(scale * (truth + 0.7 * torch.randn(n, k, generator=draw)), views), labels
+    views = {
+        name: scale * (truth[:, None] + 0.7 * torch.randn(n, r, k, generator=draw))
+        for name, r in repeats().items()
+    }
+    return atta.Predictions(
+        scale * (truth + 0.7 * torch.randn(n, k, generator=draw)), views
+    ), labels
 
 
 def repeats() -> dict[str, int]:
@@ -92,14 +99,18 @@ def classifier(method: str = "v-atta", seed: int = 0) -> atta.CalibratedClassifi
 
 def images(n: int, seed: int = 0) -> torch.Tensor:
     """Noise."""
-    return torch.randint(0, 256, (n, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        0, 256, (n, *SHAPE), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 def results(seed: int = 0) -> atta.Results:
     """Two methods compared."""
-    from atta.experiments.compare import compare
+    from atta.lab.compare import compare
 
-    return compare({"toy": record(seed=seed)}, [atta.Vanilla(), atta.VATTA()], validation=100, splits=2)
+    return compare(
+        {"toy": record(seed=seed)}, [atta.Vanilla(), atta.VATTA()], validation=100, splits=2
+    )
 
 
 def photos(folder: Path, count: int = 12, size: int = 8) -> Path:
@@ -109,7 +120,9 @@ def photos(folder: Path, count: int = 12, size: int = 8) -> Path:
     for name in ("dark", "light"):
         (folder / name).mkdir(parents=True, exist_ok=True)
         for i, pixels in enumerate(images(count, seed=len(name))):
-            Image.fromarray(pixels.permute(1, 2, 0).numpy()).resize((size, size)).save(folder / name / f"{i:03}.png")
+            Image.fromarray(pixels.permute(1, 2, 0).numpy()).resize((size, size)).save(
+                folder / name / f"{i:03}.png"
+            )
     return folder
 
 

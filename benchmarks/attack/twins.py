@@ -21,7 +21,9 @@ def twins(tally: Tally, effort: Effort) -> None:
             path, act = folder / one.output, _here(folder, (*one.words, one.output))
             alone = run(act, log=log)
             if alone.code:
-                tally.count(False, f"{one.name} does not work: {alone.trouble or alone.text[-200:]}")
+                tally.count(
+                    False, f"{one.name} does not work: {alone.trouble or alone.text[-200:]}"
+                )
                 continue
             expected = answer(lambda o=one, p=path: o.read(p), log=log)
             draw = effort.random(one.name)
@@ -32,7 +34,15 @@ def twins(tally: Tally, effort: Effort) -> None:
             _remove(path)
 
 
-def _pair(tally: Tally, one: Resumed, folder: Path, act: object, pause: float, expected: str, keep: set[str]) -> None:
+def _pair(
+    tally: Tally,
+    one: Resumed,
+    folder: Path,
+    act: object,
+    pause: float,
+    expected: str,
+    keep: set[str],
+) -> None:
     """Run two of them, and look at what both say and at what is there."""
     logs, path = [folder.parent / f"twin{i}.txt" for i in range(2)], folder / one.output
     first = Child(act, log=logs[0])  # type: ignore[arg-type]
@@ -43,18 +53,26 @@ def _pair(tally: Tally, one: Resumed, folder: Path, act: object, pause: float, e
     for end in ended:
         tally.count(not end.trouble, f"{what}: {end.trouble}")
     tally.count(
-        any(not end.code for end in ended), f"{what}: neither ended well: {ended[0].text[-150:]} {ended[1].text[-150:]}"
+        any(not end.code for end in ended),
+        f"{what}: neither ended well: {ended[0].text[-150:]} {ended[1].text[-150:]}",
     )
     try:
         found = answer(lambda: one.read(path), log=folder.parent / "log.txt")
     except RuntimeError as error:
         found = str(error)
     same = found == expected
-    tally.count(same, f"{what}: exit codes {[end.code for end in ended]}, and another result than alone: {found[:100]}")
+    tally.count(
+        same,
+        f"{what}: exit codes {[end.code for end in ended]}, and another result than alone: {found[:100]}",
+    )
     left = leftovers(folder, keep | {one.output}) + inside(folder)
     tally.count(not left, f"{what}: there is {', '.join(left[:3])}")
     for name in leftovers(folder, keep | {one.output}):
         _remove(folder / name)
 
 
-ATTACKS = (Attack("twins", "the same command twice with one output: a right result, or a sentence", twins, 400),)
+ATTACKS = (
+    Attack(
+        "twins", "the same command twice with one output: a right result, or a sentence", twins, 400
+    ),
+)

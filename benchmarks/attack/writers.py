@@ -54,7 +54,7 @@ def _results(version: int) -> Any:
 
 def _figure(version: int) -> Callable[[Path], object]:
     import atta
-    from atta.figures.write import picture
+    from atta.report.figures.write import picture
 
     rows, labels = toys.predictions(seed=version)
     chart = atta.reliability(rows.logits.softmax(-1), labels, title=f"version {version}")
@@ -75,7 +75,10 @@ def _hash(read: Callable[[Path], Any]) -> Callable[[Path], str]:
 def _read_graph(path: Path) -> Any:
     from benchmarks.attack.files import read_graph
 
-    return [part.double().mul(1e4).round() for part in read_graph(path).run(toys.images(4).float() / 255)]
+    return [
+        part.double().mul(1e4).round()
+        for part in read_graph(path).run(toys.images(4).float() / 255)
+    ]
 
 
 def _read_page(path: Path) -> Any:
@@ -92,12 +95,30 @@ def writers() -> tuple[Writer, ...]:
 
     warm()
     return (
-        Writer("Record.save", "out.safetensors", _of(lambda v: toys.record(3000, seed=v)), _hash(files.read_record), 25),
-        Writer("calibrator.save", "out.safetensors", _of(_calibrator), _hash(files.read_calibrator), 25),
-        Writer("Results.save", "out.json", _of(toys.results), _hash(files.read_results), 25),
-        Writer("classifier.save, a file", "classifier.safetensors", _of(_classifier), _hash(files.read_classifier), 25),
         Writer(
-            "classifier.save, a folder", "folder", _of(_classifier), _hash(lambda path: files.read_classifier(path / "x")), 40
+            "Record.save",
+            "out.safetensors",
+            _of(lambda v: toys.record(3000, seed=v)),
+            _hash(files.read_record),
+            25,
+        ),
+        Writer(
+            "calibrator.save", "out.safetensors", _of(_calibrator), _hash(files.read_calibrator), 25
+        ),
+        Writer("Results.save", "out.json", _of(toys.results), _hash(files.read_results), 25),
+        Writer(
+            "classifier.save, a file",
+            "classifier.safetensors",
+            _of(_classifier),
+            _hash(files.read_classifier),
+            25,
+        ),
+        Writer(
+            "classifier.save, a folder",
+            "folder",
+            _of(_classifier),
+            _hash(lambda path: files.read_classifier(path / "x")),
+            40,
         ),
         Writer("report", "out.html", _report, _hash(_read_page), 4),
         Writer("figure", "out.svg", _figure, _hash(_read_page), 4),
@@ -138,7 +159,9 @@ def warm() -> None:
 def _calibrator(version: int) -> Any:
     import atta
 
-    return atta.MATTA(optimizer="adam", epochs=2, seed=version).fit(*toys.predictions(60, 100, seed=version))
+    return atta.MATTA(optimizer="adam", epochs=2, seed=version).fit(
+        *toys.predictions(60, 100, seed=version)
+    )
 
 
 def _classifier(version: int) -> Any:
@@ -202,7 +225,10 @@ def killed_writers(tally: Tally, effort: Effort) -> None:
                     run(lambda w=writer, p=path: w.make(0)(p), log=log)
             trouble = run(lambda w=writer, p=path: w.make(0)(p), log=log).trouble
             left = leftovers(folder, {writer.output}) + inside(folder)
-            tally.count(not trouble and not left, f"{writer.name}: {trouble} after the next run there is {', '.join(left[:3])}")
+            tally.count(
+                not trouble and not left,
+                f"{writer.name}: {trouble} after the next run there is {', '.join(left[:3])}",
+            )
 
 
 def _forever(writer: Writer, path: Path, once: bool = False) -> Callable[[], None]:
@@ -218,14 +244,20 @@ def _forever(writer: Writer, path: Path, once: bool = False) -> Callable[[], Non
 
 def _written(log: Path) -> float:
     """How long it wrote, by what it said."""
-    times = [float(line.split()[1]) for line in log.read_text().splitlines() if line.startswith((READY, "done "))]
+    times = [
+        float(line.split()[1])
+        for line in log.read_text().splitlines()
+        if line.startswith((READY, "done "))
+    ]
     return times[1] - times[0] if len(times) == 2 else 0.2
 
 
 def _wait_for(log: Path) -> None:
     """Wait until it is about to write."""
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (log.exists() and READY in log.read_text(errors="replace")):
+    while time.monotonic() < deadline and not (
+        log.exists() and READY in log.read_text(errors="replace")
+    ):
         time.sleep(0.002)
 
 
@@ -240,7 +272,7 @@ def _whole(writer: Writer, path: Path, log: Path, versions: set[str]) -> tuple[b
 
 def writers_on_a_full_disk(tally: Tally, effort: Effort) -> None:
     """Files may not grow over a part of what is needed: one sentence, the old file whole, no part of the new one."""
-    from atta.errors import InputError
+    from atta._base.errors import InputError
 
     def said(write: Callable[[Path], object], path: Path) -> Callable[[], None]:
         def act() -> None:
@@ -260,8 +292,14 @@ def writers_on_a_full_disk(tally: Tally, effort: Effort) -> None:
             except RuntimeError as error:
                 tally.count(False, f"{writer.name} does not work: {error}")
                 continue
-            size = max(p.stat().st_size for p in ([path] if path.is_file() else path.rglob("*")) if p.is_file())
-            for part in (0, 10, size // 3, size - size // 10) if writer.kills > 10 else (0, size // 2):
+            size = max(
+                p.stat().st_size
+                for p in ([path] if path.is_file() else path.rglob("*"))
+                if p.is_file()
+            )
+            for part in (
+                (0, 10, size // 3, size - size // 10) if writer.kills > 10 else (0, size // 2)
+            ):
 
                 def act(part: int = part, writer: Writer = writer, path: Path = path) -> None:
                     write = writer.make(1)
@@ -327,7 +365,7 @@ def _read_text(path: Path) -> str:
 
 
 def _read_weights(path: Path) -> str:
-    from atta.predictions import read_tensors
+    from atta._base.tensors import read_tensors
     from benchmarks.attack.files import known_by
 
     return known_by(read_tensors(path / "model.safetensors")[0])
@@ -347,9 +385,23 @@ def resumed() -> tuple[Resumed, ...]:
             _hash(files.read_record),
             10,
         ),
-        Resumed("predict", ("predict", "classifier", "photos", *own, "-o"), "out.csv", _read_text, 8),
-        Resumed("predict, .jsonl", ("predict", "classifier", "photos", *own, "-o"), "out.jsonl", _read_text, 4),
-        Resumed("calibrate", ("calibrate", *slow, "--policy", "flip", *own, "-o"), "made", _calibrated, 5),
+        Resumed(
+            "predict", ("predict", "classifier", "photos", *own, "-o"), "out.csv", _read_text, 8
+        ),
+        Resumed(
+            "predict, .jsonl",
+            ("predict", "classifier", "photos", *own, "-o"),
+            "out.jsonl",
+            _read_text,
+            4,
+        ),
+        Resumed(
+            "calibrate",
+            ("calibrate", *slow, "--policy", "flip", *own, "-o"),
+            "made",
+            _calibrated,
+            5,
+        ),
         Resumed(
             "train",
             ("train", "digits", "--model", "small_cnn", "--steps", "40", "--device", "cpu", "-o"),
@@ -357,10 +409,24 @@ def resumed() -> tuple[Resumed, ...]:
             _read_weights,
             5,
         ),
-        Resumed("fit", ("fit", "record.safetensors", "-o"), "out.safetensors", _hash(files.read_calibrator), 3),
+        Resumed(
+            "fit",
+            ("fit", "record.safetensors", "-o"),
+            "out.safetensors",
+            _hash(files.read_calibrator),
+            3,
+        ),
         Resumed(
             "compare",
-            ("compare", "record.safetensors", "--validation", "100", "--methods", "vanilla,v-atta", "--json"),
+            (
+                "compare",
+                "record.safetensors",
+                "--validation",
+                "100",
+                "--methods",
+                "vanilla,v-atta",
+                "--json",
+            ),
             "out.json",
             _scores,
             3,
@@ -386,7 +452,11 @@ def _scores(path: Path) -> str:
     import atta
 
     return json.dumps(
-        [(row.method, row.metric, row.split, row.value) for row in atta.Results.load(path) if row.metric in ("brier", "nll")]
+        [
+            (row.method, row.metric, row.split, row.value)
+            for row in atta.Results.load(path)
+            if row.metric in ("brier", "nll")
+        ]
     )
 
 
@@ -401,7 +471,9 @@ def killed_commands(tally: Tally, effort: Effort) -> None:
             act = _here(folder, (*one.words, one.output))
             first = run(act, log=log)
             if first.code:
-                tally.count(False, f"{one.name} does not work: {first.trouble or first.text[-200:]}")
+                tally.count(
+                    False, f"{one.name} does not work: {first.trouble or first.text[-200:]}"
+                )
                 continue
             expected = answer(lambda o=one, p=path: o.read(p), log=log)
             for _ in range(effort.times(one.kills / 3)):
@@ -416,7 +488,12 @@ def killed_commands(tally: Tally, effort: Effort) -> None:
                 try:
                     same = answer(lambda o=one, p=path: o.read(p), log=log) == expected
                 except RuntimeError as error:
-                    same, ended = False, ended if ended.trouble else type(ended)(ended.code, f"{ended.text} {error}", 0)
+                    same, ended = (
+                        False,
+                        ended
+                        if ended.trouble
+                        else type(ended)(ended.code, f"{ended.text} {error}", 0),
+                    )
                 what = f"{one.name}, killed and run again"
                 tally.count(
                     not ended.code and same,
@@ -435,7 +512,9 @@ def commands_on_a_full_disk(tally: Tally, effort: Effort) -> None:
         for one in resumed():
             path, act = folder / one.output, _here(folder, (*one.words, one.output))
             if (first := run(act, log=log)).code:
-                tally.count(False, f"{one.name} does not work: {first.trouble or first.text[-200:]}")
+                tally.count(
+                    False, f"{one.name} does not work: {first.trouble or first.text[-200:]}"
+                )
                 continue
             expected = answer(lambda o=one, p=path: o.read(p), log=log)
             for room in (0, 300, 2000):
@@ -451,7 +530,9 @@ def commands_on_a_full_disk(tally: Tally, effort: Effort) -> None:
                         same = False
                     tally.count(same, f"{what}: the old output is not whole")
                 again = run(act, log=log)
-                same = not again.code and answer(lambda o=one, p=path: o.read(p), log=log) == expected
+                same = (
+                    not again.code and answer(lambda o=one, p=path: o.read(p), log=log) == expected
+                )
                 tally.count(same, f"{what}, and then enough: {again.trouble or 'another result'}")
             _remove(path)
 
@@ -463,8 +544,8 @@ def _here(folder: Path, words: tuple[str, ...]) -> Callable[[], None]:
         import os
         import sys
 
-        from atta.collection import shards
-        from atta.networks import training
+        from atta.lab.training import train as training
+        from atta.record import shards
 
         os.chdir(folder)
         sys.path.insert(0, str(folder))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from atta._base.errors import Advice, InputError
     from atta.calibrators import (
         CATTA,
         MATTA,
@@ -37,33 +38,32 @@ if TYPE_CHECKING:
         load,
     )
     from atta.calibrators.conformal import Conformal, ConformalSets
-    from atta.collection.collect import collect
-    from atta.deploy.calibrate import calibrate
-    from atta.deploy.classifier import CalibratedClassifier
-    from atta.errors import Advice, InputError
-    from atta.figures.reliability import compare_plot, reliability
-    from atta.images.preprocessing import Preprocess
-    from atta.images.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
+    from atta.classifier.calibrate import calibrate
+    from atta.classifier.classifier import CalibratedClassifier
+    from atta.data.preprocess import Preprocess
+    from atta.data.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
     from atta.metrics.binning import bins
     from atta.metrics.resampling import bootstrap, paired
     from atta.metrics.scores import METRICS, evaluate
     from atta.metrics.sums import Sums
     from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel
-    from atta.predictions import Predictions, Record, find_record
+    from atta.record.predictions import Predictions, Record, find_record
+    from atta.report.figures.reliability import compare_plot, reliability
     from atta.results.rows import Results
+    from atta.run.collect import collect
 
 _HOMES = {
     "CATTA": "calibrators",
     "MATTA": "calibrators",
     "METHODS": "calibrators",
     "METRICS": "metrics.scores",
-    "PAPER_POLICIES": "images.views",
-    "POLICIES": "images.views",
+    "PAPER_POLICIES": "data.views",
+    "POLICIES": "data.views",
     "VATTA": "calibrators",
-    "VIEWS": "images.views",
+    "VIEWS": "data.views",
     "AdaptiveTTA": "calibrators",
-    "Advice": "errors",
-    "CalibratedClassifier": "deploy.classifier",
+    "Advice": "_base.errors",
+    "CalibratedClassifier": "classifier.classifier",
     "Calibrator": "calibrators",
     "Conformal": "calibrators.conformal",
     "ConformalSets": "calibrators.conformal",
@@ -72,7 +72,7 @@ _HOMES = {
     "HedgedCATTA": "calibrators",
     "HedgedTemperature": "calibrators",
     "Histogram": "calibrators",
-    "InputError": "errors",
+    "InputError": "_base.errors",
     "Isotonic": "calibrators",
     "MeanTTA": "calibrators",
     "MeanTTATemperature": "calibrators",
@@ -81,10 +81,10 @@ _HOMES = {
     "NumpyModel": "networks.adapters",
     "OnnxModel": "networks.adapters",
     "Peer": "calibrators",
-    "Policy": "images.views",
-    "Predictions": "predictions",
-    "Preprocess": "images.preprocessing",
-    "Record": "predictions",
+    "Policy": "data.views",
+    "Predictions": "record.predictions",
+    "Preprocess": "data.preprocess",
+    "Record": "record.predictions",
     "Results": "results.rows",
     "SelectiveVATTA": "calibrators",
     "SequentialVATTA": "calibrators",
@@ -92,18 +92,18 @@ _HOMES = {
     "Sums": "metrics.sums",
     "TemperatureScaling": "calibrators",
     "Vanilla": "calibrators",
-    "View": "images.views",
+    "View": "data.views",
     "bins": "metrics.binning",
     "bootstrap": "metrics.resampling",
-    "calibrate": "deploy.calibrate",
-    "collect": "collection.collect",
-    "compare_plot": "figures.reliability",
+    "calibrate": "classifier.calibrate",
+    "collect": "run.collect",
+    "compare_plot": "report.figures.reliability",
     "evaluate": "metrics.scores",
     "find_method": "calibrators",
-    "find_record": "predictions",
+    "find_record": "record.predictions",
     "load": "calibrators",
     "paired": "metrics.resampling",
-    "reliability": "figures.reliability",
+    "reliability": "report.figures.reliability",
 }
 
 __all__ = list(_HOMES)

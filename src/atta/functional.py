@@ -40,14 +40,18 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from atta.types import Logits, Probs, Scalar, Shares, ViewLogits, ViewWeights
+from atta._base.types import Logits, Probs, Scalar, Shares, ViewLogits, ViewWeights
 
 Space: TypeAlias = Literal["logits", "probabilities"]
 First: TypeAlias = Int[Tensor, "n 1"]
 
-MARGIN = 1e-4  # ONNX exporters fold a factor closer to 1 than about 1e-5 away, and the ties come back
+MARGIN = (
+    1e-4  # ONNX exporters fold a factor closer to 1 than about 1e-5 away, and the ties come back
+)
 TINY = 1e-30  # a lead that counts as none; well inside float32's range, its reciprocal too
-NEAR = 0.02  # of the leader's probability: rivals that are closer in both answers hold the share back
+NEAR = (
+    0.02  # of the leader's probability: rivals that are closer in both answers hold the share back
+)
 
 
 def fuse(view_logits: ViewLogits, weights: ViewWeights, *, space: Space = "logits") -> Probs:
@@ -62,7 +66,9 @@ def fuse(view_logits: ViewLogits, weights: ViewWeights, *, space: Space = "logit
     """
     if space == "probabilities":
         return (weights * view_logits).softmax(dim=-1).mean(dim=-2)
-    if weights.shape[-1] == 1:  # V-ATTA: a matrix-vector product an image, with no (n, m, k) in between
+    if (
+        weights.shape[-1] == 1
+    ):  # V-ATTA: a matrix-vector product an image, with no (n, m, k) in between
         return (weights.mT @ view_logits).squeeze(-2).softmax(dim=-1)
     return (weights * view_logits).sum(dim=-2).softmax(dim=-1)
 
@@ -70,13 +76,20 @@ def fuse(view_logits: ViewLogits, weights: ViewWeights, *, space: Space = "logit
 def weighted_sum(rows: Sequence[Logits], weights: ViewWeights) -> Logits:
     """Return Σ_i weights_i ⊙ rows_i, a row a kind, without laying the rows side by side first: the copy costs more."""
     total = weights[0] * rows[0]
-    for weight, row in zip(weights.unbind()[1:], rows[1:], strict=True):  # torch.export fails to read an empty unbind
+    for weight, row in zip(
+        weights.unbind()[1:], rows[1:], strict=True
+    ):  # torch.export fails to read an empty unbind
         total = torch.addcmul(total, row, weight)
     return total
 
 
 def largest_share(
-    base: Probs, fused: Probs, limit: Scalar | float, *, step: float | None = None, first: First | None = None
+    base: Probs,
+    fused: Probs,
+    limit: Scalar | float,
+    *,
+    step: float | None = None,
+    first: First | None = None,
 ) -> Shares:
     """Return how much of each answer the views may be given: at most `limit`, and less where a rival would overtake.
 
@@ -107,14 +120,22 @@ def largest_share(
     return torch.where(catch_up < 1, torch.minimum(limit, (1 - MARGIN) * catch_up), limit)
 
 
-def _share_on_grid(base: Probs, fused: Probs, limit: Scalar, lead: Probs, gain: Probs, step: float, first: First) -> Shares:
+def _share_on_grid(
+    base: Probs, fused: Probs, limit: Scalar, lead: Probs, gain: Probs, step: float, first: First
+) -> Shares:
     """Walk down from the limit as Algorithms 1 and 2 do, starting next to where a rival draws level."""
     # Floors instead of masks: the class itself and rivals that do not gain come out at 1, and there is no 0/0.
     lead = lead.clamp(min=TINY)
     catch_up = (lead / (lead + gain.clamp(min=0))).amin(dim=-1)
-    steps = ((limit - catch_up) / step).detach().ceil().clamp(min=0)  # detached: the share then moves as the limit does
+    steps = (
+        ((limit - catch_up) / step).detach().ceil().clamp(min=0)
+    )  # detached: the share then moves as the limit does
     share = torch.zeros_like(catch_up)
-    for nearby in (1, 0, -1):  # rounding can put the end of the walk one step to either side; the fewest steps win
+    for nearby in (
+        1,
+        0,
+        -1,
+    ):  # rounding can put the end of the walk one step to either side; the fewest steps win
         candidate = limit - (steps + nearby).clamp(min=0) * step
         keeps = (candidate > 0) & _leads(mix(base, fused, candidate), first)
         share = torch.where(keeps, candidate, share)
@@ -124,7 +145,9 @@ def _share_on_grid(base: Probs, fused: Probs, limit: Scalar, lead: Probs, gain: 
 def blend(base: Probs, fused: Probs, share: Shares, *, first: First | None = None) -> Probs:
     """Mix the views in: (1 - share) · base + share · fused, and `base` itself for a row whose class would change."""
     mixed = mix(base, fused, share)
-    return torch.where(_leads(mixed, leader(base) if first is None else first).unsqueeze(-1), mixed, base)
+    return torch.where(
+        _leads(mixed, leader(base) if first is None else first).unsqueeze(-1), mixed, base
+    )
 
 
 def mix(base: Probs, fused: Probs, share: Shares) -> Probs:
@@ -154,10 +177,14 @@ def atta(
     return guarded_blend(base, fused, limit, step=step)
 
 
-def guarded_blend(base: Probs, fused: Probs, limit: Scalar | float, *, step: float | None = None) -> Probs:
+def guarded_blend(
+    base: Probs, fused: Probs, limit: Scalar | float, *, step: float | None = None
+) -> Probs:
     """Blend in as much of `fused` as the limit and the class allow."""
     first = leader(base)
-    return blend(base, fused, largest_share(base, fused, limit, step=step, first=first), first=first)
+    return blend(
+        base, fused, largest_share(base, fused, limit, step=step, first=first), first=first
+    )
 
 
 def guard_class(probs: Probs, base: Probs) -> Probs:

@@ -16,7 +16,9 @@ from atta.functional import blend, largest_share
 from scenarios import toy
 
 
-@pytest.mark.parametrize("method", [AdaptiveTTA(), AdaptiveTTA(objective="nll", views=["crop", "flip"])], ids=str)
+@pytest.mark.parametrize(
+    "method", [AdaptiveTTA(), AdaptiveTTA(objective="nll", views=["crop", "flip"])], ids=str
+)
 def test_adaptive_tta_averages_probabilities_image_by_image(method):
     test, _ = toy(40, seed=1, dtype=torch.float64)
     found = method.fit(*toy(dtype=torch.float64))
@@ -42,7 +44,9 @@ def test_adaptive_tta_uses_its_own_kinds_where_they_are_and_all_others_else():
 @pytest.mark.parametrize("objective", ["brier", "nll"])
 @pytest.mark.parametrize("seed", range(3))
 def test_adaptive_tta_is_at_the_optimum_that_a_global_search_finds(seed, objective):
-    predictions, labels = toy(120, seed=seed, signal=1.0, dtype=torch.float64, kinds={"flip": 1, "crop": 3})
+    predictions, labels = toy(
+        120, seed=seed, signal=1.0, dtype=torch.float64, kinds={"flip": 1, "crop": 3}
+    )
     base_probs = predictions.logits.softmax(-1)
     flip, crop = (view.softmax(-1).mean(dim=1) for view in predictions.views.values())
     right = (base_probs.argmax(-1) == labels).double()
@@ -50,11 +54,17 @@ def test_adaptive_tta_is_at_the_optimum_that_a_global_search_finds(seed, objecti
     def loss(flat: np.ndarray) -> float:
         fused = flat[0] * flip + (1 - flat[0]) * crop
         probs = blend(base_probs, fused, largest_share(base_probs, fused, float(flat[1])))
-        return nll(probs, labels).item() if objective == "nll" else (probs.amax(-1) - right).square().mean().item()
+        return (
+            nll(probs, labels).item()
+            if objective == "nll"
+            else (probs.amax(-1) - right).square().mean().item()
+        )
 
     found = AdaptiveTTA(objective=objective).fit(predictions, labels)
     weights = found.weights.abs() / found.weights.abs().sum()
-    searched = optimize.differential_evolution(loss, [(0, 1), (0, 1)], seed=0, maxiter=25, popsize=8, polish=False)
+    searched = optimize.differential_evolution(
+        loss, [(0, 1), (0, 1)], seed=0, maxiter=25, popsize=8, polish=False
+    )
     assert loss(np.array([weights[0].item(), found.limit.item()])) <= searched.fun + 1e-6
 
 
@@ -65,7 +75,9 @@ def test_mean_tta_is_the_mean_over_every_pass():
         for i, answer in enumerate(found(test).numpy()):
             passes = [test.logits[i].numpy()] if original else []
             passes += [z for view in test.views.values() for z in view[i].numpy()]
-            np.testing.assert_allclose(answer, np.mean([reference.softmax(z) for z in passes], axis=0), atol=1e-12)
+            np.testing.assert_allclose(
+                answer, np.mean([reference.softmax(z) for z in passes], axis=0), atol=1e-12
+            )
 
 
 @pytest.mark.parametrize("original", [True, False])

@@ -40,14 +40,26 @@ def test_labels_come_as_lists_arrays_and_tensors():
 
 @pytest.mark.parametrize(
     "method",
-    [VATTA, MATTA, ShrunkMATTA, CATTA, AdaptiveTTA, MeanTTA, MeanTTATemperature, SelectiveVATTA, SequentialVATTA],
+    [
+        VATTA,
+        MATTA,
+        ShrunkMATTA,
+        CATTA,
+        AdaptiveTTA,
+        MeanTTA,
+        MeanTTATemperature,
+        SelectiveVATTA,
+        SequentialVATTA,
+    ],
 )
 def test_an_empty_list_of_views_is_no_choice(method):
     with pytest.raises(InputError, match="needs at least one kind of view, got an empty list"):
         method(views=()).fit(*toy(5))
 
 
-@pytest.mark.parametrize("make", [lambda t: t, lambda t: t.numpy(), lambda t: t.double().numpy(), lambda t: t.tolist()])
+@pytest.mark.parametrize(
+    "make", [lambda t: t, lambda t: t.numpy(), lambda t: t.double().numpy(), lambda t: t.tolist()]
+)
 def test_plain_logits_are_taken_where_no_views_are_needed(record, make):
     logits, labels = record.predictions.logits, record.labels
     plain = TemperatureScaling().fit(make(logits), labels.numpy())
@@ -59,7 +71,9 @@ def test_plain_logits_are_taken_where_no_views_are_needed(record, make):
 
 def test_plain_logits_are_refused_where_views_are_needed_and_probabilities_are_said(record):
     logits, labels = record.predictions.logits, record.labels
-    with pytest.raises(InputError, match=r"v-atta takes atta.Predictions \(of logits and views.*\), got Tensor"):
+    with pytest.raises(
+        InputError, match=r"v-atta takes atta.Predictions \(of logits and views.*\), got Tensor"
+    ):
         VATTA().fit(logits, labels)
     with pytest.raises(InputError, match=r"this calibrator takes atta.Predictions .*, got ndarray"):
         VATTA().fit(record.predictions, labels)(logits.numpy())
@@ -67,6 +81,8 @@ def test_plain_logits_are_refused_where_views_are_needed_and_probabilities_are_s
         TemperatureScaling().fit(record, labels)
     with pytest.warns(Advice, match="expected logits, got rows that are not negative and sum to 1"):
         TemperatureScaling().fit(logits.softmax(1), labels)
-    with pytest.warns(Advice, match="expected logits, got rows that are not negative and sum to 1") as caught:
+    with pytest.warns(
+        Advice, match="expected logits, got rows that are not negative and sum to 1"
+    ) as caught:
         VATTA().fit(Predictions(logits.softmax(1), record.predictions.views), labels)
     assert len(caught) == 1

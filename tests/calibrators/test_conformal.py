@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import atta
-from atta.calibrators.conformal import SCORES, Conformal, Strangeness, covered, cross_checked, mean_size
+from atta.calibrators.conformal import (
+    SCORES,
+    Conformal,
+    Strangeness,
+    covered,
+    cross_checked,
+    mean_size,
+)
 
 
 def made(n: int, k: int = 5, seed: int = 0, sharp: float = 2.0) -> tuple[Tensor, Tensor]:
@@ -59,7 +66,11 @@ def test_the_promise_does_not_depend_on_the_probabilities_being_right() -> None:
     for seed in range(40):
         probs, labels = made(600, seed=seed)
         wrong = probs.pow(4) / probs.pow(4).sum(dim=1, keepdim=True)  # far too sure
-        found.append(covered(Conformal(coverage=0.9).fit(wrong[:200], labels[:200])(wrong[200:]), labels[200:]))
+        found.append(
+            covered(
+                Conformal(coverage=0.9).fit(wrong[:200], labels[:200])(wrong[200:]), labels[200:]
+            )
+        )
     assert np.mean(found) > 0.9 - 3 * np.std(found) / math.sqrt(len(found))
 
 
@@ -72,7 +83,9 @@ def test_the_threshold_is_the_order_statistic_of_the_definition() -> None:
 @given(st.sampled_from(SCORES), st.integers(0, 1000))
 def test_a_set_holds_the_predicted_class_and_grows_with_the_coverage(score: str, seed: int) -> None:
     probs, labels = made(60, seed=seed)
-    small, large = (Conformal(coverage=c, score=score).fit(probs, labels)(probs) for c in (0.6, 0.9))
+    small, large = (
+        Conformal(coverage=c, score=score).fit(probs, labels)(probs) for c in (0.6, 0.9)
+    )
     assert small.gather(1, probs.argmax(dim=1, keepdim=True)).all()
     assert (small <= large).all()
 
@@ -85,14 +98,18 @@ def test_several_coverages_are_found_at_once():
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("coverage", [0.95, 0.97, 0.99])
-def test_on_a_real_network_coverage_is_what_was_promised_and_sets_are_smaller_than_randomised_ones(score, coverage):
+def test_on_a_real_network_coverage_is_what_was_promised_and_sets_are_smaller_than_randomised_ones(
+    score, coverage
+):
     record = atta.find_record("cifar10-resnet50")
     fit, find, test = record[:1000], record[1000:3000], record[3000:]
     calibrator = atta.CATTA(views=["flip"]).fit(fit.predictions, fit.require_labels())
     known, new = calibrator(find.predictions).double(), calibrator(test.predictions).double()
     sets = Conformal(coverage=coverage, score=score).fit(known, find.labels)(new)
     assert covered(sets, test.require_labels()) == pytest.approx(coverage, abs=0.01)
-    assert mean_size(sets) <= mean_size(randomised(known, find.require_labels(), new, coverage)) + 1e-9
+    assert (
+        mean_size(sets) <= mean_size(randomised(known, find.require_labels(), new, coverage)) + 1e-9
+    )
 
 
 def randomised(known, labels, new, coverage):
@@ -124,8 +141,12 @@ def test_coverage_is_checked_on_images_the_threshold_was_not_found_on() -> None:
 
 def test_sets_work_on_top_of_any_calibrator() -> None:
     record = atta.find_record("cifar10-resnet50")[:3000]
-    probs = atta.VATTA(views=["flip"]).fit(record[:1000].predictions, record[:1000].labels)(record.predictions)
-    sets = atta.Conformal(coverage=0.98).fit(probs[1000:2000], record[1000:2000].labels)(probs[2000:])
+    probs = atta.VATTA(views=["flip"]).fit(record[:1000].predictions, record[:1000].labels)(
+        record.predictions
+    )
+    sets = atta.Conformal(coverage=0.98).fit(probs[1000:2000], record[1000:2000].labels)(
+        probs[2000:]
+    )
     assert covered(sets, record[2000:].require_labels()) > 0.96
     assert 1 < mean_size(sets) < 2
 
@@ -145,7 +166,9 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], me
 
 def test_too_few_images_for_the_promise_are_refused() -> None:
     probs, labels = made(18)
-    with pytest.raises(atta.InputError, match=r"a coverage of 0.95 needs at least 19 labelled images, got 18"):
+    with pytest.raises(
+        atta.InputError, match=r"a coverage of 0.95 needs at least 19 labelled images, got 18"
+    ):
         Conformal().fit(probs, labels)
     Conformal().fit(*made(19))
 
@@ -205,10 +228,14 @@ def test_what_was_strange_gives_the_sets_of_every_coverage(n: int, coverage: flo
 
 @pytest.mark.parametrize("scores", [[], [0.2, 0.1], [-0.1], [0.5, 1.5], ["x"], [float("nan")]])
 def test_forged_strangeness_is_refused(scores: list[Any]) -> None:
-    with pytest.raises(ValueError, match=r"strangeness: expected scores between 0 and 1|could not convert"):
+    with pytest.raises(
+        ValueError, match=r"strangeness: expected scores between 0 and 1|could not convert"
+    ):
         Strangeness.read({"images": 10, "scores": scores})
 
 
 def test_more_coverage_than_images_can_promise_is_refused() -> None:
-    with pytest.raises(atta.InputError, match=r"a coverage of 0\.99 needs at least 99 labelled images, got 50"):
+    with pytest.raises(
+        atta.InputError, match=r"a coverage of 0\.99 needs at least 99 labelled images, got 50"
+    ):
         Strangeness.of(*made(50)).sets(0.99)

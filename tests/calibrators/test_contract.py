@@ -37,7 +37,9 @@ from atta.calibrators import (
 )
 from scenarios import KINDS, check_same, toy
 
-pytestmark = pytest.mark.filterwarnings("ignore:nothing that was recorded")  # hedged methods, of toy data that nothing hurts
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:nothing that was recorded"
+)  # hedged methods, of toy data that nothing hurts
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -79,7 +81,9 @@ SETTINGS: dict[str, Method] = {
 EVERY = pytest.mark.parametrize("name", SETTINGS)
 
 
-KEEPING = pytest.mark.parametrize("name", [name for name, method in SETTINGS.items() if method.keeps_class])
+KEEPING = pytest.mark.parametrize(
+    "name", [name for name, method in SETTINGS.items() if method.keeps_class]
+)
 
 
 @functools.cache
@@ -95,7 +99,9 @@ def check_answer(probs: Tensor, predictions: Predictions, method: Method) -> Non
     assert (probs >= 0).all()
     assert (probs <= 1).all()
     if method.on_simplex:
-        torch.testing.assert_close(probs.sum(-1), torch.ones(len(probs), dtype=probs.dtype), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            probs.sum(-1), torch.ones(len(probs), dtype=probs.dtype), rtol=0, atol=1e-5
+        )
     if method.keeps_class:
         assert torch.equal(probs.argmax(-1), predictions.logits.softmax(-1).argmax(-1))
 
@@ -146,7 +152,10 @@ def test_never_changes_the_predicted_class(name, seed, image, view):
     for dtype in (torch.float32, torch.float64):
         test = Predictions(
             HARD[image](torch.randn(80, 4, generator=g, dtype=torch.float64)).to(dtype),
-            {kind: HARD[view](torch.randn(80, r, 4, generator=g, dtype=torch.float64)).to(dtype) for kind, r in KINDS.items()},
+            {
+                kind: HARD[view](torch.randn(80, r, 4, generator=g, dtype=torch.float64)).to(dtype)
+                for kind, r in KINDS.items()
+            },
         )
         check_answer(fitted(name, dtype)(test), test, SETTINGS[name])
 
@@ -166,7 +175,11 @@ def test_comes_back_from_its_file_bit_for_bit(name, tmp_path):
     after = load(before.save(tmp_path / "new folder" / "calibrator.safetensors"))
     assert torch.equal(before(test), after(test))
     assert after.method == before.method
-    assert (after.classes, after.kinds, after.options) == (before.classes, before.kinds, before.options)
+    assert (after.classes, after.kinds, after.options) == (
+        before.classes,
+        before.kinds,
+        before.options,
+    )
     assert type(after) is type(before)
     assert all(torch.equal(x, after.state_dict()[key]) for key, x in before.state_dict().items())
     assert repr(after) == repr(before)
@@ -177,7 +190,9 @@ def test_all_that_was_learned_is_in_the_buffers(name):
     test, _ = toy(50, seed=1)
     calibrator = fitted(name)
     assert not list(calibrator.parameters())
-    assert not [key for key, value in vars(calibrator).items() if isinstance(value, Tensor | np.ndarray)]
+    assert not [
+        key for key, value in vars(calibrator).items() if isinstance(value, Tensor | np.ndarray)
+    ]
     assert set(calibrator.state_dict()) == {key for key, _ in calibrator.named_buffers()}
     other = copy.deepcopy(calibrator)
     for buffer in other.buffers():
@@ -200,7 +215,9 @@ def test_moves_and_copies_as_modules_do(name):
 
 
 @EVERY
-def test_a_fit_is_the_same_alone_again_and_among_others_and_leaves_what_it_was_given_untouched(name):
+def test_a_fit_is_the_same_alone_again_and_among_others_and_leaves_what_it_was_given_untouched(
+    name,
+):
     (predictions, labels), others = toy(), toy(20, k=3)
     many = SETTINGS[name].fit_many([(predictions, labels.numpy().astype(np.int32)), others])
     check_same(many, [fitted(name), SETTINGS[name].fit(*others)])
@@ -227,7 +244,9 @@ def test_the_order_in_which_views_are_listed_does_not_matter(name):
     assert torch.equal(fitted(name)(shuffled), fitted(name)(test))
 
 
-@pytest.mark.parametrize("name", [name for name, m in SETTINGS.items() if getattr(m, "optimizer", "lbfgs") == "lbfgs"])
+@pytest.mark.parametrize(
+    "name", [name for name, m in SETTINGS.items() if getattr(m, "optimizer", "lbfgs") == "lbfgs"]
+)
 def test_the_order_of_the_images_does_not_matter_to_the_fit(name):
     if name in ("dirichlet, cross-validated", "adaptive-tta, ece"):
         pytest.skip("folds are dealt by row, and ECE jumps")
@@ -237,7 +256,9 @@ def test_the_order_of_the_images_does_not_matter_to_the_fit(name):
     test, _ = toy(50, seed=1, dtype=torch.float64)
     # Flat minima: what is one to the optimiser is one to the eye.
     tolerance = 5e-2 if name == "m-atta, lbfgs" else 2e-3
-    torch.testing.assert_close(shuffled(test), fitted(name, torch.float64)(test), rtol=0, atol=tolerance)
+    torch.testing.assert_close(
+        shuffled(test), fitted(name, torch.float64)(test), rtol=0, atol=tolerance
+    )
 
 
 @EVERY
@@ -270,7 +291,9 @@ def test_a_thousand_classes_are_not_too_many(name):
     method = SETTINGS[name]
     if getattr(method, "optimizer", None) == "adam":
         method = dataclasses.replace(method, epochs=2)
-    k = 300 if name == "dirichlet" else 1000  # of k² numbers, and from 201 on fitted as a thousand are
+    k = (
+        300 if name == "dirichlet" else 1000
+    )  # of k² numbers, and from 201 on fitted as a thousand are
     calibrator = method.fit(*toy(12, k=k, signal=20.0))
     test, _ = toy(12, k=k, seed=1, signal=6.0)
     check_answer(calibrator(test), test, method)
@@ -311,7 +334,10 @@ def test_fitting_none_gives_none():
 @EVERY
 def test_extreme_logits_at_fit_time_leave_finite_numbers(name):
     predictions, labels = toy(9)
-    wild = Predictions(1e4 * predictions.logits.sign(), {kind: 1e4 * view.sign() for kind, view in predictions.views.items()})
+    wild = Predictions(
+        1e4 * predictions.logits.sign(),
+        {kind: 1e4 * view.sign() for kind, view in predictions.views.items()},
+    )
     calibrator = SETTINGS[name].fit(wild, labels)
     assert all(torch.isfinite(buffer).all() for buffer in calibrator.buffers())
     for test in (wild, toy(30, seed=1)[0]):
@@ -331,7 +357,9 @@ def test_predictions_of_other_classes_or_without_the_views_are_refused(name):
     if fitted(name).kinds:
         with pytest.raises(InputError, match=r"expected predictions with the views .*, got: none"):
             fitted(name)(Predictions(torch.zeros(3, 4)))
-        with pytest.raises(InputError, match=r"needs the logits of views|expected predictions with the views"):
+        with pytest.raises(
+            InputError, match=r"needs the logits of views|expected predictions with the views"
+        ):
             SETTINGS[name].fit(Predictions(torch.zeros(3, 4)), [0, 1, 2])
 
 
@@ -377,7 +405,9 @@ def test_torch_export_gives_the_same_answer(name):
     example, _ = toy(3)
     batch = torch.export.Dim("batch", min=1)
     shapes = ({0: batch}, {kind: {0: batch} for kind in KINDS})
-    program = torch.export.export(Deployed(fitted(name)), (example.logits, dict(example.views)), dynamic_shapes=shapes)
+    program = torch.export.export(
+        Deployed(fitted(name)), (example.logits, dict(example.views)), dynamic_shapes=shapes
+    )
     test, _ = toy(50, seed=1)
     probs = program.module()(test.logits, dict(test.views))
     torch.testing.assert_close(probs, fitted(name)(test), rtol=0, atol=1e-6)

@@ -14,7 +14,9 @@ from scenarios import KINDS, toy
 def test_c_atta_is_the_logistic_regression_on_the_image_and_its_views():
     """Against a plain Newton iteration: the problem is convex, so whoever gets to the minimum gets to this one."""
     predictions, labels = toy(200)
-    rows = torch.cat([predictions.logits[:, None], predictions.view_logits(list(KINDS))], dim=1).double()
+    rows = torch.cat(
+        [predictions.logits[:, None], predictions.view_logits(list(KINDS))], dim=1
+    ).double()
     weights = torch.zeros(rows.shape[1], dtype=torch.float64)
 
     def loss(w):
@@ -22,17 +24,23 @@ def test_c_atta_is_the_logistic_regression_on_the_image_and_its_views():
 
     for _ in range(30):
         slope = torch.autograd.functional.jacobian(loss, weights)
-        weights = weights - torch.linalg.solve(torch.autograd.functional.hessian(loss, weights), slope)
+        weights = weights - torch.linalg.solve(
+            torch.autograd.functional.hessian(loss, weights), slope
+        )
     calibrator = CATTA(shrink=False).fit(predictions, labels)
     torch.testing.assert_close(calibrator.weights[:, 0].double(), weights, rtol=1e-4, atol=1e-5)
     assert calibrator.limit == 1
-    assert torch.equal(CATTA(views=list(KINDS), shrink=False).fit(predictions, labels).weights, calibrator.weights)
+    assert torch.equal(
+        CATTA(views=list(KINDS), shrink=False).fit(predictions, labels).weights, calibrator.weights
+    )
 
 
 def test_c_atta_with_views_that_say_nothing_is_temperature_scaling():
     predictions, labels = toy(200)
     silent = Predictions(predictions.logits, {"dark": torch.zeros(200, 1, 4)})
-    probs, scaled = (method.fit(silent, labels)(silent) for method in (CATTA(), TemperatureScaling()))
+    probs, scaled = (
+        method.fit(silent, labels)(silent) for method in (CATTA(), TemperatureScaling())
+    )
     torch.testing.assert_close(probs, scaled, rtol=1e-5, atol=1e-6)
 
 
@@ -58,7 +66,9 @@ def test_weights_of_passes_that_say_the_same_become_equal():
 
 def test_views_that_say_nothing_are_not_drawn_towards_equal_weights():
     predictions, labels = copies()
-    noise = Predictions(predictions.logits, {"noise": 5 * torch.randn_like(predictions.views["flip"])})
+    noise = Predictions(
+        predictions.logits, {"noise": 5 * torch.randn_like(predictions.views["flip"])}
+    )
     free, shrunk = (CATTA(shrink=shrink).fit(noise, labels) for shrink in (False, True))
     assert torch.equal(free.weights, shrunk.weights)
 
@@ -69,5 +79,7 @@ def test_without_the_guard_the_answer_is_what_the_passes_say_together():
     fused = calibrator.fused(predictions.logits, predictions.views)
     assert not calibrator.keeps_class
     assert torch.equal(calibrator(predictions), fused)
-    accuracy, before = ((p.argmax(dim=1) == labels).double().mean() for p in (fused, predictions.logits))
+    accuracy, before = (
+        (p.argmax(dim=1) == labels).double().mean() for p in (fused, predictions.logits)
+    )
     assert accuracy > before

@@ -36,13 +36,17 @@ def answer(losses_of):
 LABELS = torch.zeros(100, dtype=torch.int64)
 
 
-NOISE = torch.linspace(-0.05, 0.05, 100, dtype=torch.float64)  # mean 0, deviation 0.029, standard error 0.0029
+NOISE = torch.linspace(
+    -0.05, 0.05, 100, dtype=torch.float64
+)  # mean 0, deviation 0.029, standard error 0.0029
 
 
 def test_fewer_passes_win_only_where_they_are_as_good_as_the_best():
     best = torch.full((100,), 0.3, dtype=torch.float64)
     close, far = best + NOISE + 0.00028, best + NOISE + 0.0003
-    ranked = rank({"best": (9, answer(best)), "far": (2, answer(far)), "close": (5, answer(close))}, LABELS)
+    ranked = rank(
+        {"best": (9, answer(best)), "far": (2, answer(far)), "close": (5, answer(close))}, LABELS
+    )
     assert [one.policy for one in ranked] == ["close", "best", "far"]
     assert [one.close for one in ranked] == [True, True, False]
     assert ranked[0].above == pytest.approx(0.00028)
@@ -53,26 +57,44 @@ def test_fewer_passes_win_only_where_they_are_as_good_as_the_best():
 @pytest.mark.parametrize(("above", "choice"), [(0.0025, "none"), (0.0035, "best")])
 def test_no_views_win_within_one_standard_error_of_the_best(above, choice):
     best = torch.full((100,), 0.3, dtype=torch.float64)
-    assert rank({"best": (9, answer(best)), "none": (1, answer(best + NOISE + above))}, LABELS)[0].policy == choice
+    assert (
+        rank({"best": (9, answer(best)), "none": (1, answer(best + NOISE + above))}, LABELS)[
+            0
+        ].policy
+        == choice
+    )
 
 
 def test_of_equal_passes_the_better_wins():
     best = torch.full((100,), 0.3, dtype=torch.float64)
-    ranked = rank({"near": (5, answer(best + NOISE + 0.002)), "nearer": (5, answer(best + NOISE + 0.001))}, LABELS)
+    ranked = rank(
+        {"near": (5, answer(best + NOISE + 0.002)), "nearer": (5, answer(best + NOISE + 0.001))},
+        LABELS,
+    )
     assert ranked[0].policy == "nearer"
 
 
 @settings(max_examples=50, deadline=None)
-@given(table=st.lists(st.tuples(st.integers(1, 20), st.floats(0.1, 0.2), st.integers(0, 9999)), min_size=1, max_size=6))
+@given(
+    table=st.lists(
+        st.tuples(st.integers(1, 20), st.floats(0.1, 0.2), st.integers(0, 9999)),
+        min_size=1,
+        max_size=6,
+    )
+)
 def test_no_candidate_as_good_as_the_best_has_fewer_passes_than_the_choice(table):
     answers = {}
     for i, (passes, mean, seed) in enumerate(table):
-        noise = torch.rand(100, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) / 10
+        noise = (
+            torch.rand(100, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) / 10
+        )
         answers[str(i)] = (passes, answer(mean + noise))
     chosen, *others = rank(answers, LABELS)
     assert sorted([chosen.policy, *(one.policy for one in others)]) == sorted(answers)
     assert chosen.close
-    assert min(one.nll for one in (chosen, *others)) == min(losses(p, LABELS).mean().item() for _, p in answers.values())
+    assert min(one.nll for one in (chosen, *others)) == min(
+        losses(p, LABELS).mean().item() for _, p in answers.values()
+    )
     for one in others:
         assert not one.close or (one.passes, one.nll) >= (chosen.passes, chosen.nll)
     assert [one.nll for one in others] == sorted(one.nll for one in others)

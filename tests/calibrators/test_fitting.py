@@ -25,12 +25,18 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 def test_finds_the_minimum_of_a_quadratic(seed, size):
     a, b = randn(size, size, seed=seed), randn(size, seed=seed + 1)
     matrix = a @ a.T + torch.eye(size, dtype=torch.float64)
-    found = minimize(lambda p: p["x"] @ matrix @ p["x"] / 2 - b @ p["x"], {"x": torch.zeros(size, dtype=torch.float64)})
+    found = minimize(
+        lambda p: p["x"] @ matrix @ p["x"] / 2 - b @ p["x"],
+        {"x": torch.zeros(size, dtype=torch.float64)},
+    )
     torch.testing.assert_close(found["x"], torch.linalg.solve(matrix, b), rtol=1e-5, atol=1e-5)
 
 
 def test_finds_the_minimum_at_the_end_of_a_curved_valley():
-    start = {"x": torch.tensor(-1.2, dtype=torch.float64), "y": torch.tensor(1.0, dtype=torch.float64)}
+    start = {
+        "x": torch.tensor(-1.2, dtype=torch.float64),
+        "y": torch.tensor(1.0, dtype=torch.float64),
+    }
     found = minimize(lambda p: (1 - p["x"]) ** 2 + 100 * (p["y"] - p["x"] ** 2) ** 2, start)
     assert found["x"].item() == pytest.approx(1, abs=1e-5)
     assert found["y"].item() == pytest.approx(1, abs=1e-5)
@@ -40,7 +46,11 @@ def test_finds_the_minimum_at_the_end_of_a_curved_valley():
 @settings(max_examples=25, deadline=None)
 def test_stays_inside_its_bounds_and_reaches_them(target, low, high):
     start = {"x": torch.zeros(2, dtype=torch.float64), "free": torch.zeros((), dtype=torch.float64)}
-    found = minimize(lambda p: (p["x"] - target).square().sum() + (p["free"] - target) ** 2, start, {"x": (low, high)})
+    found = minimize(
+        lambda p: (p["x"] - target).square().sum() + (p["free"] - target) ** 2,
+        start,
+        {"x": (low, high)},
+    )
     expected = min(max(target, low), high)
     assert found["x"].tolist() == pytest.approx([expected] * 2, abs=1e-6)
     assert (found["x"] >= low).all()
@@ -63,7 +73,9 @@ def test_settles_in_the_corner_where_several_kinks_meet():
         x, y = p["x"]
         return 10 * (x - y).abs() + (x + y - 0.6).abs() + torch.maximum(x, 0.3 * y).square()
 
-    found = minimize(loss, {"x": torch.tensor([1.0, -2.0], dtype=torch.float64)}, {"x": (-2.0, 1.0)}, polish=True)
+    found = minimize(
+        loss, {"x": torch.tensor([1.0, -2.0], dtype=torch.float64)}, {"x": (-2.0, 1.0)}, polish=True
+    )
     slow = min(
         loss({"x": torch.tensor([a / 500, b / 500], dtype=torch.float64)}).item()
         for a in range(100, 200)
@@ -100,7 +112,16 @@ def test_keeps_shapes_and_computes_in_float64():
 def test_leaves_what_it_was_given_as_it_was():
     start = {"x": torch.ones(3, dtype=torch.float64)}
     minimize(lambda p: p["x"].square().sum(), start)
-    descend(lambda p, rows: {"x": 2 * p["x"]}, start, images=3, epochs=2, batch=2, lr=0.1, decay=0.0, seed=0)
+    descend(
+        lambda p, rows: {"x": 2 * p["x"]},
+        start,
+        images=3,
+        epochs=2,
+        batch=2,
+        lr=0.1,
+        decay=0.0,
+        seed=0,
+    )
     assert torch.equal(start["x"], torch.ones(3, dtype=torch.float64))
 
 
@@ -114,7 +135,10 @@ def test_newton_and_minimize_meet_in_the_one_minimum(seed, size, smoothing, prio
 
     def loss(p):
         fused = torch.einsum("m,nmk->nk", p["w"], rows)
-        return F.cross_entropy(fused, labels, label_smoothing=smoothing) + prior * p["w"].square().sum()
+        return (
+            F.cross_entropy(fused, labels, label_smoothing=smoothing)
+            + prior * p["w"].square().sum()
+        )
 
     expected = minimize(loss, {"w": torch.zeros(size, dtype=torch.float64)})
     found = newton(rows, labels, smoothing=smoothing, prior=prior)
@@ -127,7 +151,9 @@ def test_newton_gives_equal_rows_equal_weights_and_leaves_silent_ones():
     twice = newton(torch.cat([row, row], dim=1), labels)
     torch.testing.assert_close(twice, alone.expand(2) / 2, rtol=1e-6, atol=1e-9)
     silent = newton(torch.cat([row, torch.zeros_like(row)], dim=1), labels)
-    torch.testing.assert_close(silent, torch.stack([alone[0], torch.tensor(0.5, dtype=torch.float64)]))
+    torch.testing.assert_close(
+        silent, torch.stack([alone[0], torch.tensor(0.5, dtype=torch.float64)])
+    )
 
 
 def test_newton_ends_where_weights_grow_without_end():
@@ -149,7 +175,16 @@ def test_every_image_is_used_once_an_epoch_whatever_the_batch(images, batch):
         seen.append(rows.tolist())
         return {"x": 2 * p["x"]}
 
-    descend(slopes, {"x": torch.ones(())}, images=images, epochs=2, batch=batch, lr=0.1, decay=0.0, seed=1)
+    descend(
+        slopes,
+        {"x": torch.ones(())},
+        images=images,
+        epochs=2,
+        batch=batch,
+        lr=0.1,
+        decay=0.0,
+        seed=1,
+    )
     rounds = len(seen) // 2
     for epoch in (seen[:rounds], seen[rounds:]):
         assert sorted(row for rows in epoch for row in rows) == list(range(images))
@@ -200,14 +235,22 @@ def test_the_same_seed_takes_the_same_steps():
     assert not torch.equal(run(1), run(2))
 
 
-@given(st.integers(1, 100), st.integers(0, 99), seeds, st.sampled_from([torch.float32, torch.float64]))
+@given(
+    st.integers(1, 100), st.integers(0, 99), seeds, st.sampled_from([torch.float32, torch.float64])
+)
 @settings(max_examples=40, deadline=None)
 def test_a_number_takes_the_same_steps_in_whatever_company(count, which, seed, dtype):
-    slope, start, which = randn(count, seed=seed).to(dtype), randn(count, seed=seed + 1).to(dtype), which % count
+    slope, start, which = (
+        randn(count, seed=seed).to(dtype),
+        randn(count, seed=seed + 1).to(dtype),
+        which % count,
+    )
 
     def run(slope: Tensor, start: Tensor) -> Tensor:
         recipe = {"images": 5, "epochs": 6, "batch": 2, "lr": 0.03, "decay": 0.01, "seed": 0}
-        return descend(lambda p, rows: {"x": slope * (p["x"] + len(rows))}, {"x": start}, **recipe)["x"]
+        return descend(lambda p, rows: {"x": slope * (p["x"] + len(rows))}, {"x": start}, **recipe)[
+            "x"
+        ]
 
     alone = run(slope[which : which + 1].clone(), start[which : which + 1].clone())
     assert torch.equal(run(slope, start)[which : which + 1], alone)
@@ -240,7 +283,9 @@ def test_folds_hold_each_row_once_and_are_nearly_equal(images, count, seed):
     assert len(parts) == count
     assert sorted(torch.cat(parts).tolist()) == list(range(images))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    assert all(torch.equal(a, b) for a, b in zip(parts, folds(images, count, seed=seed), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(parts, folds(images, count, seed=seed), strict=True)
+    )
 
 
 def test_only_answers_that_are_all_right_leave_a_doubt():

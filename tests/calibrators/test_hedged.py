@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from atta import Advice, InputError, Predictions
-from atta.calibrators import CATTA, HedgedCATTA, HedgedTemperature, Isotonic, Temperature, TemperatureScaling, ViewBlend
+from atta.calibrators import (
+    CATTA,
+    HedgedCATTA,
+    HedgedTemperature,
+    Isotonic,
+    Temperature,
+    TemperatureScaling,
+    ViewBlend,
+)
 from atta.calibrators.hedged import hurts, rehearsing
 from scenarios import rehearsed
 
@@ -15,7 +23,10 @@ def nll(probs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def test_a_hedged_method_is_softer_and_better_under_a_shift():
     (fit, labels), (shifted, truth) = rehearsed(seed=0), rehearsed(seed=1, fade=0.5)
-    for hedged, plain in ((HedgedTemperature(), TemperatureScaling()), (HedgedCATTA(), CATTA(views=["flip"]))):
+    for hedged, plain in (
+        (HedgedTemperature(), TemperatureScaling()),
+        (HedgedCATTA(), CATTA(views=["flip"])),
+    ):
         soft, hard = hedged.fit(fit, labels), plain.fit(fit, labels)
         assert soft(shifted).amax(1).mean() < hard(shifted).amax(1).mean()
         assert nll(soft(shifted), truth).mean() < nll(hard(shifted), truth).mean()
@@ -24,7 +35,9 @@ def test_a_hedged_method_is_softer_and_better_under_a_shift():
 
 def test_what_a_hedge_costs_in_distribution_is_within_a_standard_error():
     fit, labels = rehearsed(seed=0)
-    more = nll(HedgedTemperature().fit(fit, labels)(fit), labels) - nll(TemperatureScaling().fit(fit, labels)(fit), labels)
+    more = nll(HedgedTemperature().fit(fit, labels)(fit), labels) - nll(
+        TemperatureScaling().fit(fit, labels)(fit), labels
+    )
     assert 0 < more.mean() <= 1.01 * more.std() / len(more) ** 0.5
 
 
@@ -45,13 +58,18 @@ def test_in_a_record_without_rehearsals_views_that_hurt_stand_in_for_them():
     fitted = HedgedCATTA().fit(old, labels)
     assert fitted.kinds == ("flip",)
     assert fitted.temperature > CATTA(views=["flip"]).fit(old, labels).temperature
-    named = HedgedCATTA(views=["flip"]).fit(old, labels)  # the others of the record stand in all the same
+    named = HedgedCATTA(views=["flip"]).fit(
+        old, labels
+    )  # the others of the record stand in all the same
     assert torch.equal(named.weights, fitted.weights)
 
 
 def test_where_no_view_is_as_good_as_the_image_a_temperature_is_left():
     fit, labels = rehearsed(seed=0)
-    assert isinstance(HedgedCATTA().fit(Predictions(fit.logits, {"crop": fit.views["rehearse-3"]}), labels), Temperature)
+    assert isinstance(
+        HedgedCATTA().fit(Predictions(fit.logits, {"crop": fit.views["rehearse-3"]}), labels),
+        Temperature,
+    )
 
 
 def test_without_anything_that_hurts_it_is_the_plain_method_and_says_so():

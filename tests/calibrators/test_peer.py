@@ -8,8 +8,8 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from atta import InputError, Peer, Predictions, Record, TemperatureScaling, Vanilla
-from atta.experiments.compare import compare
-from atta.experiments.fits import Fit, Fits, Rows
+from atta.lab.compare import compare
+from atta.lab.fits import Fit, Fits, Rows
 from atta.report.page import report
 from atta.results.words import CLASS_CHANGES
 from scenarios import toy
@@ -27,7 +27,9 @@ class Prior:
 
 
 def softmax(z):
-    return np.exp(z - z.max(axis=1, keepdims=True)) / np.exp(z - z.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True)
+    return np.exp(z - z.max(axis=1, keepdims=True)) / np.exp(z - z.max(axis=1, keepdims=True)).sum(
+        axis=1, keepdims=True
+    )
 
 
 def record(n=300, seed=0):
@@ -44,20 +46,28 @@ def test_an_object_with_fit_and_predict_proba_is_a_method_and_stays_as_it_was():
     assert not hasattr(given, "coef_")
 
 
-def test_peers_stand_beside_ours_in_a_comparison_and_on_its_page_and_their_class_changes_are_counted(few_resamples):
+def test_peers_stand_beside_ours_in_a_comparison_and_on_its_page_and_their_class_changes_are_counted(
+    few_resamples,
+):
     methods = [
         Vanilla(),
         Peer(called="logistic", estimator=LogisticRegression(max_iter=300)),
         Peer(called="logistic", estimator=LogisticRegression(max_iter=300, C=0.01)),
         Peer(called="prior", estimator=Prior(), takes="probabilities"),
-        Peer(called="half as sure", fitting=lambda x, y: 0.5, predicting=lambda half, x: softmax(half * x)),
+        Peer(
+            called="half as sure",
+            fitting=lambda x, y: 0.5,
+            predicting=lambda half, x: softmax(half * x),
+        ),
     ]
     results = compare({"a": record()}, methods, validation=150)
     assert results.names("method")[3:] == ["prior", "half as sure"]
     assert results.names("method")[2].startswith("logistic (estimator=LogisticRegression(C=0.01")
     changed = {row.method: row.value for row in results if row.metric == CLASS_CHANGES}
     assert changed["half as sure"] == changed["vanilla"] == 0 < changed[results.names("method")[2]]
-    assert not any(detail["keeps_class"] for detail in results.details if detail["method"] != "vanilla")
+    assert not any(
+        detail["keeps_class"] for detail in results.details if detail["method"] != "vanilla"
+    )
     page = report(results)
     assert "half as sure" in page
     assert "logistic" in page
@@ -66,15 +76,21 @@ def test_peers_stand_beside_ours_in_a_comparison_and_on_its_page_and_their_class
 def test_classes_that_were_not_among_the_labels_are_given_none():
     predictions, labels = toy(60, k=4)
     kept = labels != 2
-    fitted = Peer(called="logistic", estimator=LogisticRegression()).fit(predictions[kept], labels[kept])
+    fitted = Peer(called="logistic", estimator=LogisticRegression()).fit(
+        predictions[kept], labels[kept]
+    )
     probs = fitted(predictions)
     assert probs.shape == (60, 4)
     assert not probs[:, 2].any()
 
 
 ANSWERS = {
-    "expected a probability for each of (20, 3) images and classes, got shape (20,)": lambda x: x[:, 0],
-    "expected a probability for each of (20, 3) images and classes, got shape (3, 20)": lambda x: x.T,
+    "expected a probability for each of (20, 3) images and classes, got shape (20,)": lambda x: x[
+        :, 0
+    ],
+    "expected a probability for each of (20, 3) images and classes, got shape (3, 20)": lambda x: (
+        x.T
+    ),
     "expected finite numbers, got nan in row 0": lambda x: x * np.nan,
     "expected rows that sum to 1, got a sum of": lambda x: softmax(x) / 2,
     "expected values in [0, 1], got": lambda x: x,
@@ -85,9 +101,9 @@ ANSWERS = {
 @pytest.mark.parametrize("sentence", ANSWERS)
 def test_an_answer_that_is_no_probabilities_is_refused_in_the_name_of_whoever_gave_it(sentence):
     predictions, labels = toy(20, k=3)
-    fitted = Peer(called="odd", fitting=lambda x, y: None, predicting=lambda _, x: ANSWERS[sentence](x)).fit(
-        predictions, labels
-    )
+    fitted = Peer(
+        called="odd", fitting=lambda x, y: None, predicting=lambda _, x: ANSWERS[sentence](x)
+    ).fit(predictions, labels)
     with pytest.raises(InputError, match=re.escape(f"what odd answers: {sentence}")):
         fitted(predictions)
 
@@ -105,7 +121,10 @@ def test_what_a_peer_raises_is_said_in_its_name():
     [
         ({}, "expected an estimator, or two functions, fitting and predicting"),
         ({"fitting": len}, "expected an estimator, or two functions"),
-        ({"estimator": LogisticRegression(), "fitting": len}, "expected an estimator, or two functions"),
+        (
+            {"estimator": LogisticRegression(), "fitting": len},
+            "expected an estimator, or two functions",
+        ),
         ({"estimator": LogisticRegression}, "got the class LogisticRegression: call it first"),
         ({"estimator": object()}, "expected an estimator with fit and predict_proba"),
     ],
@@ -116,14 +135,20 @@ def test_what_is_no_peer_is_refused_in_a_sentence(given, sentence):
 
 
 def test_an_object_that_is_not_adapted_is_told_how_to_be():
-    with pytest.raises(InputError, match=r"expected methods, got LogisticRegression\(\); atta.Peer\(called="):
+    with pytest.raises(
+        InputError, match=r"expected methods, got LogisticRegression\(\); atta.Peer\(called="
+    ):
         compare({"a": record()}, [LogisticRegression()], validation=100)
 
 
 def test_a_peer_is_fitted_here_and_not_kept_in_the_folder_of_fits(tmp_path):
     peer = Peer(called="prior", estimator=Prior(), takes="probabilities")
     fits = Fits({"a": record()}, folder=tmp_path, workers=2)
-    wanted = [Fit("a", Rows(300, 100, split), method) for split in range(2) for method in (peer, TemperatureScaling())]
+    wanted = [
+        Fit("a", Rows(300, 100, split), method)
+        for split in range(2)
+        for method in (peer, TemperatureScaling())
+    ]
     done: list[str] = []
     fits.make(wanted, done.append)
     assert sorted(done) == ["prior", "prior", "temperature", "temperature"]
@@ -133,7 +158,8 @@ def test_a_peer_is_fitted_here_and_not_kept_in_the_folder_of_fits(tmp_path):
 
 def test_two_peers_that_look_alike_are_two(tmp_path):
     first, second = (
-        Peer(called="same", fitting=lambda x, y: None, predicting=lambda _, x, b=b: softmax(x * b)) for b in (1, 2)
+        Peer(called="same", fitting=lambda x, y: None, predicting=lambda _, x, b=b: softmax(x * b))
+        for b in (1, 2)
     )
     fits = Fits({"a": record()})
     answers = [fits[Fit("a", Rows(300, 100), peer)](toy(20)[0]) for peer in (first, second)]

@@ -66,14 +66,20 @@ def test_a_selective_answer_is_one_of_two_by_the_confidence_alone():
     assert calibrator.gates[0] == confidence[int(300 * 1.5 / 6)]
     unsure = test.logits.softmax(-1).amax(-1) < calibrator.gates[0]
     assert 0 < unsure.sum() < 200
-    views, scaled = (method.fit(predictions, labels)(test) for method in (VATTA(), TemperatureScaling()))
-    torch.testing.assert_close(calibrator(test), torch.where(unsure[:, None], views, scaled), rtol=1e-6, atol=1e-7)
+    views, scaled = (
+        method.fit(predictions, labels)(test) for method in (VATTA(), TemperatureScaling())
+    )
+    torch.testing.assert_close(
+        calibrator(test), torch.where(unsure[:, None], views, scaled), rtol=1e-6, atol=1e-7
+    )
     assert torch.equal(calibrator.passes(test), torch.where(unsure, 7, 1))
 
 
 def test_a_sequential_answer_is_the_one_by_the_views_it_has_asked_for():
     (predictions, labels), (test, _) = toy(300), toy(200, seed=1)
-    calibrator = SequentialVATTA(passes=3, views=["crop", "flip"], blend="v-atta").fit(predictions, labels)
+    calibrator = SequentialVATTA(passes=3, views=["crop", "flip"], blend="v-atta").fit(
+        predictions, labels
+    )
     assert calibrator.stages == (("crop",), ("flip",))
     answers = [TemperatureScaling().fit(predictions, labels)(test)]
     for kinds, weights, limit in zip((1, 2), calibrator.weights, calibrator.limits, strict=True):
@@ -88,9 +94,15 @@ def test_a_sequential_answer_is_the_one_by_the_views_it_has_asked_for():
 
 def test_each_stage_is_a_v_atta_of_all_images():
     predictions, labels = toy(300)
-    calibrator = SequentialVATTA(passes=3, views=["crop", "flip"], blend="v-atta").fit(predictions, labels)
-    for kinds, weights, limit in zip((["crop"], ["crop", "flip"]), calibrator.weights, calibrator.limits, strict=True):
-        probs = functional.atta(predictions.logits, predictions.view_logits(kinds), weights[: len(kinds), None], limit)
+    calibrator = SequentialVATTA(passes=3, views=["crop", "flip"], blend="v-atta").fit(
+        predictions, labels
+    )
+    for kinds, weights, limit in zip(
+        (["crop"], ["crop", "flip"]), calibrator.weights, calibrator.limits, strict=True
+    ):
+        probs = functional.atta(
+            predictions.logits, predictions.view_logits(kinds), weights[: len(kinds), None], limit
+        )
         best = nll(VATTA(views=kinds).fit(predictions, labels)(predictions), labels)
         assert nll(probs, labels) == pytest.approx(float(best), abs=1e-3)
 
@@ -99,7 +111,8 @@ def test_the_kind_that_says_most_a_pass_comes_first():
     g = torch.Generator().manual_seed(0)
     predictions, labels = toy(100, kinds={"bright": 1})
     shown = Predictions(
-        predictions.logits, {"dull": torch.randn(100, 1, 4, generator=g), "bright": predictions.views["bright"]}
+        predictions.logits,
+        {"dull": torch.randn(100, 1, 4, generator=g), "bright": predictions.views["bright"]},
     )
     assert SequentialVATTA().fit(shown, labels).kinds == ("bright", "dull")
     assert SequentialVATTA(views=["dull", "bright"]).fit(shown, labels).kinds == ("dull", "bright")

@@ -26,7 +26,10 @@ def test_the_reference_says_what_the_validation_images_were_like():
 @pytest.mark.parametrize("fade", [0.2, 0.4, 0.6])
 def test_accuracy_on_images_without_labels_is_estimated(fade):
     shifted, truth = rehearsed(2000, seed=3, fade=fade)
-    found, right = estimate(REFERENCE, shifted.logits), float((shifted.logits.argmax(1) == truth).double().mean())
+    found, right = (
+        estimate(REFERENCE, shifted.logits),
+        float((shifted.logits.argmax(1) == truth).double().mean()),
+    )
     assert found.accuracy == pytest.approx(right, abs=0.08)
     assert found.low < right < found.high
     assert found.drifted

@@ -20,7 +20,9 @@ from atta.functional import leader
 seeds = st.integers(0, 2**32 - 1)
 
 
-def made(n: int, k: int = 4, seed: int = 0, *, differing: bool = False, scale: float = 3.0) -> tuple[Predictions, Tensor]:
+def made(
+    n: int, k: int = 4, seed: int = 0, *, differing: bool = False, scale: float = 3.0
+) -> tuple[Predictions, Tensor]:
     """An over-confident network, two kinds of view; `differing`: each knows about one half of the classes alone."""
     g = torch.Generator().manual_seed(seed)
     labels = torch.randint(k, (n,), generator=g)
@@ -61,7 +63,10 @@ def test_where_classes_do_not_differ_it_is_v_atta_bit_for_bit(settings):
 def test_classes_that_differ_get_weights_of_their_own():
     predictions, labels = made(600, differing=True)
     test, test_labels = made(4000, seed=1, differing=True)
-    found, flat = (method.fit(predictions, labels) for method in (ShrunkMATTA(strengths=[30.0, 3.0], folds=2), VATTA()))
+    found, flat = (
+        method.fit(predictions, labels)
+        for method in (ShrunkMATTA(strengths=[30.0, 3.0], folds=2), VATTA())
+    )
     assert found.weights.shape == (2, 4)
     flip, crop = found.weights
     assert (flip[:2] > crop[:2]).all()
@@ -82,7 +87,9 @@ def penalised(predictions: Predictions, labels: Tensor, strength: float):
             fused = reference.fused(z, v[:, None] + spread)
             share = reference.largest_share(p0, fused, limit)
             total -= math.log((1 - share) * p0[y] + share * fused[y])
-        shift = sum((spread[i, c] ** 2) * np.mean(views[:, i, c] ** 2) for i in range(m) for c in range(k))
+        shift = sum(
+            (spread[i, c] ** 2) * np.mean(views[:, i, c] ** 2) for i in range(m) for c in range(k)
+        )
         return (total + strength / 2 * shift + sum(v**2) / 18) / n
 
     return loss
@@ -95,7 +102,8 @@ def test_the_fit_is_at_a_minimum_of_the_loss_as_it_is_written(strength):
     images = images_of(predictions, labels)
     found = ShrunkMATTA()._fit(strength, images, start(images), tolerance=1e-12, iterations=500)
     flat, before = (
-        torch.cat([part.flatten() for part in (p.shared, p.spread, p.limit)]).numpy() for p in (found, start(images))
+        torch.cat([part.flatten() for part in (p.shared, p.spread, p.limit)]).numpy()
+        for p in (found, start(images))
     )
     assert loss(flat) < loss(before) - 1e-3
     searched = optimize.minimize(loss, flat, method="L-BFGS-B", options={"maxiter": 8})
@@ -120,27 +128,48 @@ def test_the_scale_of_the_views_does_not_matter():
     predictions, labels = made(100, differing=True)
     images = images_of(predictions, labels)
     scaled = images._replace(views=64 * images.views)
-    one, other = (ShrunkMATTA()._fit(10.0, these, start(these), tolerance=1e-10) for these in (images, scaled))
+    one, other = (
+        ShrunkMATTA()._fit(10.0, these, start(these), tolerance=1e-10) for these in (images, scaled)
+    )
     assert one.spread.abs().max() > 0.01
-    torch.testing.assert_close(64 * other.weights, one.weights, rtol=0.03, atol=0.01)  # the weak prior on v has a scale
+    torch.testing.assert_close(
+        64 * other.weights, one.weights, rtol=0.03, atol=0.01
+    )  # the weak prior on v has a scale
 
 
-@given(seeds, st.integers(2, 12), st.integers(2, 6), st.integers(1, 6), st.sampled_from([0.0, 0.3, 2.0]))
+@given(
+    seeds,
+    st.integers(2, 12),
+    st.integers(2, 6),
+    st.integers(1, 6),
+    st.sampled_from([0.0, 0.3, 2.0]),
+)
 @settings(max_examples=60, deadline=None)
-def test_the_strength_is_the_largest_within_two_standard_errors_of_the_best(seed, n, parts, count, noise):
+def test_the_strength_is_the_largest_within_two_standard_errors_of_the_best(
+    seed, n, parts, count, noise
+):
     rng = np.random.default_rng(seed)
     tried = [math.inf, *(10.0**-i for i in range(count))]
     # A valley: what comes after the first clear rise is not looked at.
-    depth = {strength: abs(i - rng.integers(0, count + 1)) + noise * rng.random(n) for i, strength in enumerate(tried)}
+    depth = {
+        strength: abs(i - rng.integers(0, count + 1)) + noise * rng.random(n)
+        for i, strength in enumerate(tried)
+    }
     number = torch.arange(n)
-    images = Samples(torch.zeros(n, 2), number[:, None, None].expand(n, 1, 2).double(), number, number[:, None])
+    images = Samples(
+        torch.zeros(n, 2), number[:, None, None].expand(n, 1, 2).double(), number, number[:, None]
+    )
 
     class Made(ShrunkMATTA):
         def _fit(self, strength, images, start):
             return start._replace(limit=torch.tensor(strength))
 
         def _losses(self, images, point):
-            strength = math.inf if point.limit == shrunk.STIFF else min(tried, key=lambda s: abs(s - point.limit.item()))
+            strength = (
+                math.inf
+                if point.limit == shrunk.STIFF
+                else min(tried, key=lambda s: abs(s - point.limit.item()))
+            )
             return torch.from_numpy(depth[strength])[images.labels]
 
     def worse(strength: float, than: float) -> bool:
@@ -160,7 +189,10 @@ def test_the_strength_is_the_largest_within_two_standard_errors_of_the_best(seed
 
 def test_views_that_say_nothing_are_fine():
     predictions, labels = made(60)
-    silent = Predictions(predictions.logits, {"flip": 0 * predictions.views["flip"], "crop": predictions.views["crop"]})
+    silent = Predictions(
+        predictions.logits,
+        {"flip": 0 * predictions.views["flip"], "crop": predictions.views["crop"]},
+    )
     images = images_of(silent, labels)
     found = ShrunkMATTA()._fit(1.0, images, start(images))
     assert all(torch.isfinite(part).all() for part in found)

@@ -17,12 +17,22 @@ DTYPES = st.sampled_from([torch.float32, torch.float64])
 
 
 def problem(
-    seed: int, fits: int, n: int, m: int, k: int, *, wide: bool = True, scale: float = 3.0, dtype=torch.float64
+    seed: int,
+    fits: int,
+    n: int,
+    m: int,
+    k: int,
+    *,
+    wide: bool = True,
+    scale: float = 3.0,
+    dtype=torch.float64,
 ) -> tuple[tuple[Tensor, Tensor, Tensor], dict[str, Tensor]]:
     """Stacked base, view logits and labels; weights and limits."""
     g = torch.Generator().manual_seed(seed)
     logits = scale * torch.randn(fits, n, k, generator=g, dtype=torch.float64)
-    views = logits.unsqueeze(2) + scale * torch.randn(fits, n, m, k, generator=g, dtype=torch.float64)
+    views = logits.unsqueeze(2) + scale * torch.randn(
+        fits, n, m, k, generator=g, dtype=torch.float64
+    )
     weights = (1 + torch.randn(fits, m, k if wide else 1, generator=g, dtype=torch.float64)) / m
     limit = torch.rand(fits, generator=g, dtype=torch.float64).mul(1.2).clamp(max=1)
     labels = torch.randint(k, (fits, n), generator=g)
@@ -35,12 +45,17 @@ def by_autograd(data, parameters, rows, *, step, space, prior) -> dict[str, Tens
     found = []
     for i in range(len(parameters["limit"])):
         base, views, labels = (part[i][rows] for part in data)
-        weights, limit = (parameters[name][i].clone().requires_grad_() for name in ("weights", "limit"))
+        weights, limit = (
+            parameters[name][i].clone().requires_grad_() for name in ("weights", "limit")
+        )
         fused = fuse(views, weights, space=space)
         loss = nll(blend(base, fused, largest_share(base, fused, limit, step=step)), labels)
         loss = loss + prior * weights.square().sum(dim=0).mean()
         found.append(torch.autograd.grad(loss, [weights, limit]))
-    return {name: torch.stack(parts) for name, parts in zip(("weights", "limit"), zip(*found, strict=True), strict=True)}
+    return {
+        name: torch.stack(parts)
+        for name, parts in zip(("weights", "limit"), zip(*found, strict=True), strict=True)
+    }
 
 
 @given(
@@ -79,10 +94,14 @@ def test_a_limit_of_zero_leaves_zero_in_closed_form_and_stays_there_on_the_grid(
 @settings(max_examples=60, deadline=None)
 def test_ties_and_extremes_leave_finite_slopes(seed, scale, wide, space, step, dtype):
     (base, views, labels), parameters = problem(seed, 2, 20, 3, 4, wide=wide, dtype=torch.float64)
-    base = torch.cat([base[:, :10], base[:, 10:].mul(8).round().clamp(max=1)], dim=1)  # ones and zeros, and ties of them
+    base = torch.cat(
+        [base[:, :10], base[:, 10:].mul(8).round().clamp(max=1)], dim=1
+    )  # ones and zeros, and ties of them
     views = (scale * views.sign()).to(dtype)
     parameters = {name: value.to(dtype) for name, value in parameters.items()}
-    found = Slopes(base.to(dtype), views, labels, step=step, space=space)(parameters, torch.arange(20))
+    found = Slopes(base.to(dtype), views, labels, step=step, space=space)(
+        parameters, torch.arange(20)
+    )
     assert all(torch.isfinite(slope).all() for slope in found.values())
 
 
@@ -100,15 +119,22 @@ def test_ties_and_extremes_leave_finite_slopes(seed, scale, wide, space, step, d
     st.booleans(),
 )
 @settings(max_examples=200, deadline=None)
-def test_the_bits_of_a_fit_do_not_depend_on_the_fits_beside_it(seed, fits, i, n, m, k, wide, space, step, dtype, tied):
-    (base, views, labels), parameters = problem(seed, fits, n, m, k, wide=wide, scale=2.0, dtype=dtype)
+def test_the_bits_of_a_fit_do_not_depend_on_the_fits_beside_it(
+    seed, fits, i, n, m, k, wide, space, step, dtype, tied
+):
+    (base, views, labels), parameters = problem(
+        seed, fits, n, m, k, wide=wide, scale=2.0, dtype=dtype
+    )
     views = views.round() if tied else views
-    rows, i = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[: (n + 1) // 2], i % fits
+    rows, i = (
+        torch.randperm(n, generator=torch.Generator().manual_seed(seed))[: (n + 1) // 2],
+        i % fits,
+    )
     together = Slopes(base, views, labels, step=step, space=space)(parameters, rows)
     one = slice(i, i + 1)
-    alone = Slopes(base[one].clone(), views[one].clone(), labels[one].clone(), step=step, space=space)(
-        {name: value[one].clone() for name, value in parameters.items()}, rows
-    )
+    alone = Slopes(
+        base[one].clone(), views[one].clone(), labels[one].clone(), step=step, space=space
+    )({name: value[one].clone() for name, value in parameters.items()}, rows)
     assert all(torch.equal(together[name][one], alone[name]) for name in alone)
 
 
@@ -148,9 +174,9 @@ def test_the_total_is_the_sum(seed, length, dim):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_the_softmax_is_torchs_but_for_what_is_next_to_nothing(dtype):
-    logits = torch.randn(3, 1, 10, 50, generator=torch.Generator().manual_seed(0), dtype=dtype) * torch.tensor(
-        [1.0, 30.0, 1e4], dtype=dtype
-    ).reshape(3, 1, 1, 1)
+    logits = torch.randn(
+        3, 1, 10, 50, generator=torch.Generator().manual_seed(0), dtype=dtype
+    ) * torch.tensor([1.0, 30.0, 1e4], dtype=dtype).reshape(3, 1, 1, 1)
     found = softmax(logits, Room(logits, one=True), wide=True)
     torch.testing.assert_close(found, logits.softmax(dim=2), rtol=1e-5, atol=1e-30)
     assert (found > 0).all()

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from typer.main import get_command
 
 import atta
+from atta._base.errors import InputError
 from atta.cli.app import app, commands
-from atta.errors import InputError
 from scenarios import command as run
 from scenarios import made_up
 
@@ -41,7 +41,10 @@ def record_file(tmp_path_factory: pytest.TempPathFactory) -> str:
         (["compare", "{record}", "{record}"], "expected records with different names"),
         (["fit", "{record}", "-o", "x", "--set", "stepp=1"], "Did you mean 'step'?"),
         (["fit", "{record}", "-o", "x", "--rows", "1-2"], "--rows takes FROM:TO"),
-        (["fit", "{record}", "-o", "x", "--rows", "900:"], "--rows 900: leaves none of the 250 images"),
+        (
+            ["fit", "{record}", "-o", "x", "--rows", "900:"],
+            "--rows 900: leaves none of the 250 images",
+        ),
         (["evaluate", "{record}", "--calibrator", "{record}"], "is not a calibrator"),
     ],
 )
@@ -52,7 +55,9 @@ def test_a_mistake_ends_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["atta", *(a.replace("{record}", record_file) for a in arguments)])
+    monkeypatch.setattr(
+        sys, "argv", ["atta", *(a.replace("{record}", record_file) for a in arguments)]
+    )
     with pytest.raises(SystemExit) as end:
         app()
     assert end.value.code == 2
@@ -62,9 +67,17 @@ def test_a_mistake_ends_in_one_sentence(
 
 
 def test_a_mistake_ends_in_exit_code_2_and_no_traceback() -> None:
-    environment = {"PATH": "", "COLUMNS": "400", "PYTHONPATH": str(Path(atta.__file__).parent.parent)}
+    environment = {
+        "PATH": "",
+        "COLUMNS": "400",
+        "PYTHONPATH": str(Path(atta.__file__).parent.parent),
+    }
     done = subprocess.run(
-        [*ATTA, "compare", "nowhere.safetensors"], capture_output=True, text=True, check=False, env=environment
+        [*ATTA, "compare", "nowhere.safetensors"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.replace("\n", " ").startswith("error: there is no file nowhere.safetensors")
@@ -76,25 +89,47 @@ def test_the_version_is_the_packages() -> None:
 
 def test_help_does_not_wait_for_torch() -> None:
     script = "import sys; from atta.cli.app import commands; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (OSError(errno.ENOSPC, "No space left on device", "x.json"), 1, "error: x.json: No space left on device"),
-        (InputError("x.json cannot be written: no space left on device"), 1, "error: x.json cannot be written"),
-        (OSError(errno.ENAMETOOLONG, "File name too long", "xx"), 2, "error: xx: File name too long"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "x.json"),
+            1,
+            "error: x.json: No space left on device",
+        ),
+        (
+            InputError("x.json cannot be written: no space left on device"),
+            1,
+            "error: x.json cannot be written",
+        ),
+        (
+            OSError(errno.ENAMETOOLONG, "File name too long", "xx"),
+            2,
+            "error: xx: File name too long",
+        ),
         (MemoryError(), 1, "error: there is not enough memory for this"),
-        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), 1, "error: there is not enough memory"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"),
+            1,
+            "error: there is not enough memory",
+        ),
         (RecursionError(), 2, "error: expected values inside of values no deeper"),
         (KeyboardInterrupt(), 130, ""),
         (KeyError("bug"), 1, "Traceback"),
     ],
 )
 def test_what_ends_a_command_is_said_and_a_fault_of_ours_shows_where_it_is(
-    error: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: BaseException,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def raises(path: object) -> None:
         raise error
@@ -113,7 +148,24 @@ def test_what_ends_a_command_is_said_and_a_fault_of_ours_shows_where_it_is(
 
 WORDS = st.one_of(
     st.sampled_from(
-        ["", "0", "-1", "1e9", "nan", ":", "0:0", "[/]", "=", "a=[", "é" * 200, "..", "/", "x.csv", "cpu:x", "9" * 40]
+        [
+            "",
+            "0",
+            "-1",
+            "1e9",
+            "nan",
+            ":",
+            "0:0",
+            "[/]",
+            "=",
+            "a=[",
+            "é" * 200,
+            "..",
+            "/",
+            "x.csv",
+            "cpu:x",
+            "9" * 40,
+        ]
     ),
     st.integers().map(str),
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12),
@@ -143,7 +195,15 @@ NEEDED = {
 
 def options(name: str) -> list[str]:
     found = get_command(commands).commands[name].params  # type: ignore[attr-defined]
-    return sorted({text for one in found if one.param_type_name == "option" for text in one.opts if text != "--help"})
+    return sorted(
+        {
+            text
+            for one in found
+            if one.param_type_name == "option"
+            for text in one.opts
+            if text != "--help"
+        }
+    )
 
 
 @st.composite

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from atta._base.errors import InputError
 from atta.cli.arguments import read_device, read_model, read_parts, read_rows, read_settings
-from atta.errors import InputError
 
 
 def test_rows_to_test_on_are_none_that_were_searched() -> None:
@@ -24,7 +24,9 @@ def test_rows_to_test_on_are_none_that_were_searched() -> None:
 
 
 def test_settings_are_read_as_json_lists_or_text() -> None:
-    assert read_settings(["step=0.01", "views=flip", "optimizer=adam", "pooled=false", "views=a,b", "step=null"]) == {
+    assert read_settings(
+        ["step=0.01", "views=flip", "optimizer=adam", "pooled=false", "views=a,b", "step=null"]
+    ) == {
         "step": None,
         "views": ["a", "b"],
         "optimizer": "adam",
@@ -59,7 +61,9 @@ def made():
 """
 
 
-def test_a_model_that_is_none_is_refused_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_none_is_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "odd_networks", raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -13,9 +13,9 @@ from PIL import Image
 import atta
 from atta.cli.demo import EXPERIMENT, digits, thumbnails
 from atta.cli.records import comparison_table
-from atta.experiments.compare import compare
-from atta.paper.reproduce import Places, find_experiments, find_records
-from atta.predictions import BUNDLED
+from atta.lab.compare import compare
+from atta.lab.paper.reproduce import Places, find_experiments, find_records
+from atta.record.predictions import BUNDLED
 from atta.results.rows import Results
 from scenarios import command, made_up
 
@@ -40,14 +40,18 @@ def test_the_digits_are_trained_recorded_calibrated_and_written(tmp_path: Path) 
         assert list(shown) == ["image", "crop", "brightness", "contrast"]
         with Image.open(io.BytesIO(base64.b64decode(shown["image"].partition(",")[2]))) as picture:
             pixels = torch.from_numpy(np.asarray(picture).copy())
-        assert torch.equal(pixels, images.tensors()[300 + row, 0]), "the row counts from the first image that is tested"
+        assert torch.equal(pixels, images.tensors()[300 + row, 0]), (
+            "the row counts from the first image that is tested"
+        )
 
 
 @pytest.mark.parametrize(
     ("suffix", "images", "passes"),
     [("", 10_000, 17), ("-nudged", 10_000, 20), ("-shift", 10_000, 17), ("-ood", 2_000, 17)],
 )
-def test_records_of_a_resnet_on_cifar_come_with_the_package(suffix: str, images: int, passes: int) -> None:
+def test_records_of_a_resnet_on_cifar_come_with_the_package(
+    suffix: str, images: int, passes: int
+) -> None:
     record = atta.find_record("cifar10-resnet50" + suffix)
     assert len(record) == images
     assert record.predictions.passes == atta.Policy.parse(record.origin["policy"]).passes == passes
@@ -70,16 +74,30 @@ def test_bundled_records_stay_small() -> None:
     assert sum(path.stat().st_size for path in BUNDLED.glob("*.safetensors")) < 12e6
 
 
-def test_the_demo_leaves_out_what_was_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_leaves_out_what_was_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def experiment(chosen: object) -> Results:
-        return compare({"cifar10": made_up(60)}, [atta.Vanilla(), atta.TemperatureScaling()], validation=20)
+        return compare(
+            {"cifar10": made_up(60)}, [atta.Vanilla(), atta.TemperatureScaling()], validation=20
+        )
 
     monkeypatch.setattr("atta.cli.experiments.run_experiment", experiment)
-    monkeypatch.setattr("atta.experiments.tables.own_table", lambda results, chosen: comparison_table(results, "cifar10"))
+    monkeypatch.setattr(
+        "atta.lab.tables.own_table", lambda results, chosen: comparison_table(results, "cifar10")
+    )
     for library in ("sklearn.datasets", "vl_convert"):
         monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.delitem(sys.modules, "atta.report.page", raising=False)  # imported again, it looks for them again
+    monkeypatch.delitem(
+        sys.modules, "atta.report.page", raising=False
+    )  # imported again, it looks for them again
     result = command("demo", "-o", str(tmp_path))
-    assert "left out: the dataset digits needs more than was installed: pip install 'atta[sklearn]'" in result.output
-    assert "left out: a report needs more than was installed: pip install 'atta[report]'" in result.output
+    assert (
+        "left out: the dataset digits needs more than was installed: pip install 'atta[sklearn]'"
+        in result.output
+    )
+    assert (
+        "left out: a report needs more than was installed: pip install 'atta[report]'"
+        in result.output
+    )
     assert (tmp_path / f"{EXPERIMENT}.json").is_file()

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from atta import Calibrator, Method, Predictions, Record
-from atta.errors import InputError
-from atta.experiments import workers
-from atta.files import locked
-from atta.paper.reproduce import experiments_folder
+from atta._base.errors import InputError
+from atta._base.files import locked
+from atta.lab import workers
+from atta.lab.paper.reproduce import experiments_folder
 from atta.results.rows import Results
 from scenarios import command, made_up
 
@@ -20,13 +20,15 @@ pytestmark = pytest.mark.usefixtures("few_resamples")
 def one_process() -> Iterator[None]:
     """Commands fit in this process; that others give the same bits is tested with the workers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("atta.experiments.workers.cores", lambda: 1)
+        patch.setattr("atta.lab.workers.cores", lambda: 1)
         yield
 
 
 def atta(*arguments: str, code: int = 0) -> str:
     result = command(*arguments, ok=not code)
-    assert result.exit_code == code or (code == 2 and isinstance(result.exception, InputError)), result.output
+    assert result.exit_code == code or (code == 2 and isinstance(result.exception, InputError)), (
+        result.output
+    )
     return result.output + (str(result.exception) if code else "")
 
 
@@ -47,7 +49,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("style", "text"), [("table", "mine"), ("markdown", "| method |"), ("csv", "method,"), ("latex", "toprule")]
+    ("style", "text"),
+    [("table", "mine"), ("markdown", "| method |"), ("csv", "method,"), ("latex", "toprule")],
 )
 def test_run_prints_the_table_of_a_file(folder: Path, style: str, text: str) -> None:
     arguments = [
@@ -66,23 +69,48 @@ def test_run_prints_the_table_of_a_file(folder: Path, style: str, text: str) -> 
 
 def test_run_says_what_is_wrong_in_one_sentence(folder: Path) -> None:
     file, records = str(folder / "mine.toml"), str(folder)
-    assert "there is no record cifar10" in atta("run", file, "--records", str(folder / "none"), code=2)
-    assert "--format takes table, markdown" in atta("run", file, "--records", records, "--format", "word", code=2)
-    (folder / "cifar10.safetensors").write_bytes((folder / "cifar10.safetensors").read_bytes()[:500])
+    assert "there is no record cifar10" in atta(
+        "run", file, "--records", str(folder / "none"), code=2
+    )
+    assert "--format takes table, markdown" in atta(
+        "run", file, "--records", records, "--format", "word", code=2
+    )
+    (folder / "cifar10.safetensors").write_bytes(
+        (folder / "cifar10.safetensors").read_bytes()[:500]
+    )
     assert "is not a whole safetensors file" in atta("run", file, "--records", records, code=2)
 
 
-def test_reproduce_prints_ours_beside_the_published_and_the_claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reproduce_prints_ours_beside_the_published_and_the_claims(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = ("policies-validation-cifar10", "policies-test-cifar10")
     for name in names:  # with two epochs instead of five hundred
         text = (experiments_folder() / f"{name}.toml").read_text(encoding="utf-8")
-        (tmp_path / f"{name}.toml").write_text(text.replace("step = 0.01", "epochs = 2\nstep = 0.01"))
-    monkeypatch.setattr("atta.paper.reproduce.experiments_folder", lambda: tmp_path)
+        (tmp_path / f"{name}.toml").write_text(
+            text.replace("step = 0.01", "epochs = 2\nstep = 0.01")
+        )
+    monkeypatch.setattr("atta.lab.paper.reproduce.experiments_folder", lambda: tmp_path)
     record, records = made_up(60, 10), tmp_path / "records"
-    views = {kind: view[:, :1].repeat(1, 5, 1) if kind != "flip" else view for kind, view in record.predictions.views.items()}
-    Record(Predictions(record.predictions.logits, views), record.labels).save(records / "cifar10.safetensors")
+    views = {
+        kind: view[:, :1].repeat(1, 5, 1) if kind != "flip" else view
+        for kind, view in record.predictions.views.items()
+    }
+    Record(Predictions(record.predictions.logits, views), record.labels).save(
+        records / "cifar10.safetensors"
+    )
     output = atta(
-        *("reproduce", "--only", names[0], "--only", names[1], "--records", str(records), "-o", str(tmp_path / "out")),
+        *(
+            "reproduce",
+            "--only",
+            names[0],
+            "--only",
+            names[1],
+            "--records",
+            str(records),
+            "-o",
+            str(tmp_path / "out"),
+        ),
         *("--splits", "1", "--validation", "20", "--page", str(tmp_path / "page.md")),
     )
     assert "0.0399" in output
@@ -93,19 +121,31 @@ def test_reproduce_prints_ours_beside_the_published_and_the_claims(tmp_path: Pat
 
 def test_reproduce_without_anything_to_run_is_an_error(tmp_path: Path) -> None:
     message = "nothing could be run"
-    arguments = ["reproduce", "--only", "shift-aid", "--records", str(tmp_path), "-o", str(tmp_path / "out")]
+    arguments = [
+        "reproduce",
+        "--only",
+        "shift-aid",
+        "--records",
+        str(tmp_path),
+        "-o",
+        str(tmp_path / "out"),
+    ]
     assert message in atta(*arguments, code=2)
 
 
 def test_a_label_may_hold_what_tables_put_between_names(folder: Path) -> None:
     file = folder / "odd.toml"
-    file.write_text((folder / "mine.toml").read_text() + '[methods."a · b | c"]\nmethod = "vanilla"\n')
+    file.write_text(
+        (folder / "mine.toml").read_text() + '[methods."a · b | c"]\nmethod = "vanilla"\n'
+    )
     assert "a · b" in atta("run", str(file), "--records", str(folder))
 
 
 def test_what_cannot_be_written_is_one_sentence(folder: Path) -> None:
     arguments = ("run", str(folder / "mine.toml"), "--records", str(folder))
-    assert "cannot be written" in atta(*arguments, "-o", str(folder / "mine.toml" / "x.json"), code=2)
+    assert "cannot be written" in atta(
+        *arguments, "-o", str(folder / "mine.toml" / "x.json"), code=2
+    )
 
 
 def test_a_methods_own_policies_stand_beside_the_others(folder: Path) -> None:
@@ -124,13 +164,22 @@ def test_a_run_that_lost_a_process_goes_on_from_the_fits_it_had(
 
     def fit(method: Method, sets: workers.Sets) -> list[Calibrator]:
         if len(fitted) == 1:
-            raise InputError("a process that fitted was ended, perhaps for want of memory; the same call goes on")
+            raise InputError(
+                "a process that fitted was ended, perhaps for want of memory; the same call goes on"
+            )
         fitted.append(method.name)
         return method.fit_many(sets)
 
-    arguments = ["run", str(folder / "mine.toml"), "--records", str(folder), "-o", str(folder / "r.json")]
+    arguments = [
+        "run",
+        str(folder / "mine.toml"),
+        "--records",
+        str(folder),
+        "-o",
+        str(folder / "r.json"),
+    ]
     with monkeypatch.context() as patch:
-        patch.setattr("atta.experiments.workers.fit", fit)
+        patch.setattr("atta.lab.workers.fit", fit)
         assert "the same call goes on" in atta(*arguments, code=2)
         assert fitted == ["vanilla"]
         assert len(list(cache.rglob("*.safetensors"))) == 1, "one of its two splits"
@@ -146,7 +195,15 @@ def test_two_runs_do_not_write_one_output(folder: Path) -> None:
     with locked(folder / "r.json"):
         assert "another run is writing" in atta(*run, code=2)
     with locked(folder / "all" / "results.json"):
-        reproduce = ["reproduce", "--only", "shift-cifar10", "--records", str(folder), "-o", str(folder / "all")]
+        reproduce = [
+            "reproduce",
+            "--only",
+            "shift-cifar10",
+            "--records",
+            str(folder),
+            "-o",
+            str(folder / "all"),
+        ]
         assert "another run is writing" in atta(*reproduce, code=2)
     atta(*run)
 

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from atta import VATTA, Record, collect
-from atta.collection.shards import Shard, Shards
-from atta.networks.trained import RunFolder
+from atta.lab.training.trained import RunFolder
+from atta.record.shards import Shard, Shards
 from atta.results.rows import Results
 from scenarios import blend, command, linear, made_up, many, pixels, small_network
 
@@ -22,7 +22,9 @@ def files(folder):
     blend(linear()).save(folder / "classifier")
     Results(tuple(many(2))).save(folder / "results.json")
     blend(small_network(), "flip").export(folder / "graph.pt2")
-    RunFolder(folder / "training", {}).finish(small_network(), {"architecture": {"name": "small_cnn"}})
+    RunFolder(folder / "training", {}).finish(
+        small_network(), {"architecture": {"name": "small_cnn"}}
+    )
     shards = Shards(folder / "shards", {})
     shards.begin(4)
     shards.write(Shard(0, 4, torch.ones(4, 3), None, "mark"))
@@ -55,7 +57,11 @@ def test_each_kind_of_file_is_known_and_a_damaged_one_found(tmp_path):
         assert line.startswith(f"{tmp_path / name}: {expected}")
     for name in said:
         path = tmp_path / name
-        inside = max(path.glob("*.safetensors"), key=lambda file: file.stat().st_size) if path.is_dir() else path
+        inside = (
+            max(path.glob("*.safetensors"), key=lambda file: file.stat().st_size)
+            if path.is_dir()
+            else path
+        )
         whole = inside.read_bytes()
         for damaged in (changed(whole), whole[: len(whole) * 2 // 3], b""):
             inside.write_bytes(damaged)
@@ -69,7 +75,9 @@ def test_each_kind_of_file_is_known_and_a_damaged_one_found(tmp_path):
 
 def test_a_record_that_says_which_atta_made_it_is_a_record(tmp_path):
     record = made_up(30)
-    record = Record(record.predictions, record.labels, origin={"atta": "0.1.0", "model": "small_cnn"})
+    record = Record(
+        record.predictions, record.labels, origin={"atta": "0.1.0", "model": "small_cnn"}
+    )
     path = record.save(tmp_path / "record.safetensors")
     assert command("check", str(path)).output.startswith(f"{path}: record (30 images")
 
@@ -101,7 +109,14 @@ def test_records_are_listed_with_what_they_are_of_and_where_they_came_from(tmp_p
     made_up(30).save(tmp_path / "mine.safetensors")
     listed = command("records").output
     assert all(
-        word in listed for word in ("cifar10-resnet50-shift", "CIFAR-10*", "resnet50, cifar100", "cifar100", "UC-Merced")
+        word in listed
+        for word in (
+            "cifar10-resnet50-shift",
+            "CIFAR-10*",
+            "resnet50, cifar100",
+            "cifar100",
+            "UC-Merced",
+        )
     )
     assert all(len(line) <= 80 for line in listed.splitlines() if not line.startswith("in "))
     mine = command("records", "--folder", str(tmp_path)).output
@@ -111,12 +126,24 @@ def test_records_are_listed_with_what_they_are_of_and_where_they_came_from(tmp_p
     mine = command("records", "--folder", str(tmp_path)).output
     assert "torn.safetensors is not a whole safetensors file" in " ".join(mine.split())
     assert "mine  made up" in mine
-    large = {"policy": "flip", "progress": False, "checks": False, "origin": {"dataset": "made up, too"}}
+    large = {
+        "policy": "flip",
+        "progress": False,
+        "checks": False,
+        "origin": {"dataset": "made up, too"},
+    }
     collect(linear(), pixels(8), output=tmp_path / "large", **large)
-    assert "large  made up, too       8        3       2" in command("records", "--folder", str(tmp_path)).output
+    assert (
+        "large  made up, too       8        3       2"
+        in command("records", "--folder", str(tmp_path)).output
+    )
     known = command("records", "cifar10-resnet50-ood").output
     assert all(word in known for word in ("training_seed", "aid32", "recipe"))
     assert "cifar10-resnet50-shift" not in known
     refused = str(command("records", "cifar10-resnet50-odd", ok=False).exception)
-    assert "there is no record 'cifar10-resnet50-odd'. Did you mean 'cifar10-resnet50-ood'?" in refused
-    assert "--folder: there is no folder" in str(command("records", "--folder", str(tmp_path / "no"), ok=False).exception)
+    assert (
+        "there is no record 'cifar10-resnet50-odd'. Did you mean 'cifar10-resnet50-ood'?" in refused
+    )
+    assert "--folder: there is no folder" in str(
+        command("records", "--folder", str(tmp_path / "no"), ok=False).exception
+    )

@@ -19,7 +19,18 @@ def test_groups_of_options_are_options(tmp_path: Path) -> None:
 
     one = typer.Typer()
     one.command()(look)
-    options = ["--split", "train", "--data", str(tmp_path), "--image-size", "8", "--columns", "a,b", "--shuffle", "3"]
+    options = [
+        "--split",
+        "train",
+        "--data",
+        str(tmp_path),
+        "--image-size",
+        "8",
+        "--columns",
+        "a,b",
+        "--shuffle",
+        "3",
+    ]
     for given, expected in ((options, Source("train", tmp_path, 8, "a,b", "3")), ([], Source())):
         result = CliRunner().invoke(one, ["digits", *given, "--rows", "1:2"])
         assert result.exit_code == 0, result.output

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from atta import find_method
-from atta.experiments.compare import compare
+from atta.lab.compare import compare
 from scenarios import command, made_up
 
 Image = pytest.importorskip("PIL.Image")
@@ -42,7 +42,9 @@ def test_a_report_shows_the_images_of_a_folder(file: Path, folder: Path, tmp_pat
         (["mine=."], "expected images, or folders of images"),
     ],
 )
-def test_images_that_are_not_there_are_named(file: Path, tmp_path: Path, images: list[str], said: str) -> None:
+def test_images_that_are_not_there_are_named(
+    file: Path, tmp_path: Path, images: list[str], said: str
+) -> None:
     typed = [part for text in images for part in ("--images", text.replace("=.", f"={tmp_path}"))]
     done = command("report", str(file), "-o", str(tmp_path / "report.html"), *typed, ok=False)
     assert said in str(done.exception)
@@ -53,5 +55,14 @@ def test_images_without_a_page_are_refused_before_anything_is_fitted(tmp_path: P
     record = made_up(60).save(tmp_path / "mine.safetensors")
     done = command("compare", str(record), "--images", str(tmp_path), ok=False)
     assert "expected --report FILE as well" in str(done.exception)
-    done = command("compare", str(record), str(record), "--report", "r.html", "--images", str(tmp_path), ok=False)
+    done = command(
+        "compare",
+        str(record),
+        str(record),
+        "--report",
+        "r.html",
+        "--images",
+        str(tmp_path),
+        ok=False,
+    )
     assert "expected NAME=FOLDER of mine, mine" in str(done.exception)

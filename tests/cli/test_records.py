@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import atta
-from atta.errors import InputError
+from atta._base.errors import InputError
 from atta.results.rows import Results
 from scenarios import command as run
 from scenarios import made_up
@@ -23,7 +23,9 @@ def record_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_methods_lists_every_method_and_whether_it_keeps_the_class() -> None:
     output = run("methods").output
     for name, method in atta.METHODS.items():
-        line = next(line for line in output.splitlines() if line.split() and line.split()[0] == name)
+        line = next(
+            line for line in output.splitlines() if line.split() and line.split()[0] == name
+        )
         assert line.split()[1] == ("yes" if method().keeps_class else "no")
 
 
@@ -52,21 +54,27 @@ def test_compare_prints_the_table_and_writes_its_numbers(record_file: str, tmp_p
             assert summary.text() in line
 
 
-def test_compare_takes_all_methods_by_default(monkeypatch: pytest.MonkeyPatch, record_file: str) -> None:
+def test_compare_takes_all_methods_by_default(
+    monkeypatch: pytest.MonkeyPatch, record_file: str
+) -> None:
     taken: list[atta.Method] = []
 
     def compare(records: object, methods: list[atta.Method], **how: object) -> Results:
         taken.extend(methods)
         raise InputError("seen enough")
 
-    monkeypatch.setattr("atta.experiments.compare.compare", compare)
-    assert str(run("compare", record_file, "--validation", "20", ok=False).exception) == "seen enough"
+    monkeypatch.setattr("atta.lab.compare.compare", compare)
+    assert (
+        str(run("compare", record_file, "--validation", "20", ok=False).exception) == "seen enough"
+    )
     assert taken == [method() for method in atta.METHODS.values()]
 
 
 def test_compare_leaves_out_what_needs_views_where_there_are_none(tmp_path: Path) -> None:
     record = made_up(60)
-    bare = atta.Record(atta.Predictions(record.predictions.logits), record.labels).save(tmp_path / "bare.safetensors")
+    bare = atta.Record(atta.Predictions(record.predictions.logits), record.labels).save(
+        tmp_path / "bare.safetensors"
+    )
     numbers = tmp_path / "out.json"
     result = run("compare", str(bare), "--validation", "30", "--json", str(numbers))
     names = Results.load(numbers).names("method")
@@ -74,12 +82,27 @@ def test_compare_leaves_out_what_needs_views_where_there_are_none(tmp_path: Path
     assert "left out, for want of views" in result.stderr
 
 
-def test_a_fitted_calibrator_is_evaluated_beside_the_network(record_file: str, tmp_path: Path) -> None:
+def test_a_fitted_calibrator_is_evaluated_beside_the_network(
+    record_file: str, tmp_path: Path
+) -> None:
     file, numbers = tmp_path / "v.safetensors", tmp_path / "n.json"
-    done = run("fit", record_file, "--method", "v-atta", "-o", str(file), "--rows", "0:100", "--set", "views=flip,crop")
+    done = run(
+        "fit",
+        record_file,
+        "--method",
+        "v-atta",
+        "-o",
+        str(file),
+        "--rows",
+        "0:100",
+        "--set",
+        "views=flip,crop",
+    )
     assert "5 passes an image" in done.output
     assert atta.load(file).kinds == ("flip", "crop")
-    output = run("evaluate", record_file, "--calibrator", str(file), "--rows", "100:", "--json", str(numbers)).output
+    output = run(
+        "evaluate", record_file, "--calibrator", str(file), "--rows", "100:", "--json", str(numbers)
+    ).output
     assert re.search(r"passes +. +1 +. +5", output)
     test = made_up(250)[100:]
     expected = atta.evaluate(atta.load(file)(test.predictions), test.labels)
@@ -88,11 +111,15 @@ def test_a_fitted_calibrator_is_evaluated_beside_the_network(record_file: str, t
     assert summary.mean == pytest.approx(expected["brier"], abs=1e-12)
 
 
-def test_comparing_says_how_sure_each_difference_to_vanilla_is(record_file: str, tmp_path: Path) -> None:
+def test_comparing_says_how_sure_each_difference_to_vanilla_is(
+    record_file: str, tmp_path: Path
+) -> None:
     numbers = tmp_path / "n.json"
     methods = ("--methods", "vanilla,temperature,mean-tta", "--validation", "100")
     text = run("compare", record_file, *methods, "--intervals", "--json", str(numbers)).output
-    sure = {(i.method, i.metric): i for i in Results.load(numbers).intervals if i.against == "vanilla"}
+    sure = {
+        (i.method, i.metric): i for i in Results.load(numbers).intervals if i.against == "vanilla"
+    }
     lines = [line.split() for line in text.partition("how sure")[2].splitlines()]
     said = {(line[0], line[1]): line for line in lines if len(line) > 8}
     words = {(False, False): "unclear", (True, False): "better", (False, True): "worse"}
@@ -102,21 +129,42 @@ def test_comparing_says_how_sure_each_difference_to_vanilla_is(record_file: str,
             assert said[method, metric][-4:-1] == [f"{one.low:+.4f}", "to", f"{one.high:+.4f}"]
             assert said[method, metric][-1] == words[one.high < 0, one.low > 0]
     marked = sum(
-        one.low * one.high > 0 for (_, metric), one in sure.items() if metric != "accuracy" and "entropy" not in metric
+        one.low * one.high > 0
+        for (_, metric), one in sure.items()
+        if metric != "accuracy" and "entropy" not in metric
     )
     table = text.partition("how sure")[0].partition("surely")[0]
     assert marked
     assert table.count("✓") + table.count("✗") == marked + 1, "and the one of the legend"
 
 
-def test_search_names_the_policy_and_tests_it_on_other_rows(record_file: str, tmp_path: Path) -> None:
+def test_search_names_the_policy_and_tests_it_on_other_rows(
+    record_file: str, tmp_path: Path
+) -> None:
     numbers = tmp_path / "out.json"
-    options = ("--rows", "0:120", "--test", "120:", "--budget", "3", "--folds", "3", "--greedy", "--json", str(numbers))
+    options = (
+        "--rows",
+        "0:120",
+        "--test",
+        "120:",
+        "--budget",
+        "3",
+        "--folds",
+        "3",
+        "--greedy",
+        "--json",
+        str(numbers),
+    )
     result = run("search", record_file, *options)
     results = Results.load(numbers)
     chosen, free = results.where(choice="one-standard-error"), results.where(choice="greedy")
-    assert chosen.names("policy") in (["flip-2"], ["crop-2"])  # the only ones of two or three passes that are there
-    assert {"passes", "cv_nll", "cv_nll_above", "cv_nll_error", "brier", "nll"} == {*chosen.names("metric")}
+    assert chosen.names("policy") in (
+        ["flip-2"],
+        ["crop-2"],
+    )  # the only ones of two or three passes that are there
+    assert {"passes", "cv_nll", "cv_nll_above", "cv_nll_error", "brier", "nll"} == {
+        *chosen.names("metric")
+    }
     for one, mark in ((chosen, "chosen"), (free, "greedy, selected on this NLL")):
         line = next(line for line in result.stdout.splitlines() if line.rstrip().endswith(mark))
         assert line.startswith(one.names("policy")[0])
@@ -132,14 +180,26 @@ def test_numbers_go_to_the_output_and_the_table_beside_it(tmp_path):
     results = json.loads(done.stdout)
     assert {row["method"] for row in results["rows"]} >= {"vanilla", "temperature"}
     assert "temperature" in done.stderr
-    assert "temperature" in run("compare", "cifar10-resnet50", "--methods", "vanilla,temperature").stdout
+    assert (
+        "temperature"
+        in run("compare", "cifar10-resnet50", "--methods", "vanilla,temperature").stdout
+    )
 
 
 def test_what_a_hedge_lacks_is_said_once(tmp_path: Path) -> None:
     record = made_up(120)
     views = {"flip": record.predictions.logits[:, None]}  # which hurts nothing
-    plain = atta.Record(atta.Predictions(record.predictions.logits, views), record.labels).save(tmp_path / "plain.safetensors")
-    methods = ["--methods", "hedged-temperature,hedged-c-atta", "--validation", "60", "--splits", "2"]
+    plain = atta.Record(atta.Predictions(record.predictions.logits, views), record.labels).save(
+        tmp_path / "plain.safetensors"
+    )
+    methods = [
+        "--methods",
+        "hedged-temperature,hedged-c-atta",
+        "--validation",
+        "60",
+        "--splits",
+        "2",
+    ]
     said = run("compare", str(plain), *methods).output
     assert said.count("nothing that was recorded lowers") == 1
     assert "--rehearse" in said

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
-from atta.errors import InputError
+from atta._base.errors import InputError
 from atta.metrics.binning import bin_index, bins
 from atta.metrics.scores import METRICS
 from scenarios import answers as sample
@@ -27,9 +27,16 @@ def test_an_edge_belongs_to_the_bin_below_it(count: int) -> None:
     assert bin_index(above, edges).tolist() == list(range(count))
 
 
-def test_two_tenths_are_in_the_third_of_fifteen_bins_in_float64_and_a_rounding_above_in_float32() -> None:
+def test_two_tenths_are_in_the_third_of_fifteen_bins_in_float64_and_a_rounding_above_in_float32() -> (
+    None
+):
     edges = bins(torch.tensor([0.5]), torch.tensor([True])).edges
-    assert bin_index(torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64), edges).tolist() == [2, 5, 8, 11]
+    assert bin_index(torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64), edges).tolist() == [
+        2,
+        5,
+        8,
+        11,
+    ]
     assert bin_index(torch.tensor([0.2]), edges).tolist() == [3]  # which is 0.20000000298
 
 
@@ -37,7 +44,8 @@ def test_bin_index_keeps_the_shape_and_takes_strided_values() -> None:
     edges = bins(torch.tensor([0.5]), torch.tensor([True])).edges
     values = torch.rand(4, 6, generator=torch.Generator().manual_seed(0)).T
     assert torch.equal(
-        bin_index(values, edges), torch.tensor([[reference.slow_bin(v) for v in row] for row in values.tolist()])
+        bin_index(values, edges),
+        torch.tensor([[reference.slow_bin(v) for v in row] for row in values.tolist()]),
     )
 
 
@@ -56,9 +64,14 @@ def test_ece_can_be_read_off_the_bins() -> None:
         assert METRICS[name](probs, labels) == pytest.approx(read_off.item(), abs=1e-12)
 
 
-@given(st.lists(st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.7, 0.99, 1.0]), min_size=1, max_size=40), st.integers(1, 8))
+@given(
+    st.lists(st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.7, 0.99, 1.0]), min_size=1, max_size=40),
+    st.integers(1, 8),
+)
 @settings(deadline=None, max_examples=100)
-def test_equal_mass_never_parts_ties_and_equals_the_slow_cut(values: list[float], count: int) -> None:
+def test_equal_mass_never_parts_ties_and_equals_the_slow_cut(
+    values: list[float], count: int
+) -> None:
     confidence = torch.tensor(values, dtype=torch.float64)
     b = bins(confidence, torch.ones_like(confidence), count=count, equal_mass=True)
     index = bin_index(confidence, b.edges)
@@ -84,14 +97,18 @@ def test_bins_say_what_they_expected_and_what_came() -> None:
     half, one = torch.tensor([0.5]), torch.tensor([1.0])
     with pytest.raises(InputError, match="count must be a whole number ≥ 1 and ≤ 1000000, got 0"):
         bins(half, one, count=0)
-    with pytest.raises(InputError, match="count must be a whole number ≥ 1 and ≤ 1000000, got None"):
+    with pytest.raises(
+        InputError, match="count must be a whole number ≥ 1 and ≤ 1000000, got None"
+    ):
         bins(half, one, count=None)
     assert bins(half, one, count=np.int64(2)).counts.tolist() == [1, 0]
     with pytest.raises(InputError, match=r"got shapes \(1,\) and \(2,\)"):
         bins(half, torch.ones(2))
     with pytest.raises(InputError, match=r"got shapes \(0,\) and \(0,\)"):
         bins(torch.ones(0), torch.ones(0))
-    with pytest.raises(InputError, match=r"confidence: expected values in \[0, 1\], got 7 in row 0"):
+    with pytest.raises(
+        InputError, match=r"confidence: expected values in \[0, 1\], got 7 in row 0"
+    ):
         bins(7 * one, one)
     with pytest.raises(InputError, match=r"correct: expected finite numbers, got nan in row 0"):
         bins(half, math.nan * one)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from atta.errors import InputError
+from atta._base.errors import InputError
 from atta.metrics import per_image
 from atta.metrics.scores import brier, class_changes, evaluate, ood_auroc
 from atta.metrics.sums import Sums
@@ -38,11 +38,16 @@ def test_the_input_is_left_as_it_was() -> None:
     assert torch.equal(probs, before)
 
 
-def test_metrics_of_confidences_alone_make_no_float64_copy_and_the_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_confidences_alone_make_no_float64_copy_and_the_others_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     probs, labels = sample(30)
     parts: list[per_image.Images] = []
     looked = per_image.per_image
-    monkeypatch.setattr("atta.metrics.scores.per_image", lambda *given, **how: map(_kept(parts), looked(*given, **how)))
+    monkeypatch.setattr(
+        "atta.metrics.scores.per_image",
+        lambda *given, **how: map(_kept(parts), looked(*given, **how)),
+    )
     every = evaluate(probs, labels)
     made = [{"probs", "hits"} & vars(parts.pop()).keys()]
     for name in ("ece", "accuracy", "brier", "nll", "mce", "aurc"):
@@ -68,10 +73,18 @@ def test_a_sum_that_float32_rounds_over_the_tolerance_is_judged_in_float64() -> 
 
 def test_the_size_of_the_chunks_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     probs, labels = sample()
-    whole = evaluate(probs, labels), ood_auroc(probs, probs[:50]), class_changes(probs, probs.roll(1, 0))
+    whole = (
+        evaluate(probs, labels),
+        ood_auroc(probs, probs[:50]),
+        class_changes(probs, probs.roll(1, 0)),
+    )
     for size in (37, 1000):
         monkeypatch.setattr(per_image, "CHUNK", size)
-        chunked = evaluate(probs, labels), ood_auroc(probs, probs[:50]), class_changes(probs, probs.roll(1, 0))
+        chunked = (
+            evaluate(probs, labels),
+            ood_auroc(probs, probs[:50]),
+            class_changes(probs, probs.roll(1, 0)),
+        )
         assert chunked[0] == pytest.approx(whole[0], abs=1e-12)
         assert chunked[1:] == whole[1:]
 
@@ -85,15 +98,43 @@ def test_values_a_rounding_outside_the_unit_interval_are_clamped() -> None:
     ("probs", "labels", "sentence"),
     [
         (torch.ones(3), [0], r"probs: expected images × classes, at least 1 × 1, got shape \(3,\)"),
-        (torch.ones(0, 3), [], r"probs: expected images × classes, at least 1 × 1, got shape \(0, 3\)"),
+        (
+            torch.ones(0, 3),
+            [],
+            r"probs: expected images × classes, at least 1 × 1, got shape \(0, 3\)",
+        ),
         (torch.ones(2, 0), [0, 0], r"got shape \(2, 0\)"),
-        (torch.ones(2, 1, dtype=torch.int64), [0, 0], r"probs: expected floating point numbers, got torch.int64"),
+        (
+            torch.ones(2, 1, dtype=torch.int64),
+            [0, 0],
+            r"probs: expected floating point numbers, got torch.int64",
+        ),
         (np.array([["a", "b"]]), [0], r"probs: expected an array of numbers, got ndarray"),
-        (torch.tensor([[0.5, 0.5], [math.nan, 1]]), [0, 0], r"probs: expected finite numbers, got nan in row 1"),
-        (torch.tensor([[0.5, 0.5], [0.0, math.inf]]), [0, 0], r"probs: expected finite numbers, got inf in row 1"),
-        (torch.tensor([[0.5, 0.5], [-2.0, 3.0]]), [0, 0], r"in \[0, 1\], got -2 in row 1: " + NOT_PROBABILITIES),
-        (torch.tensor([[0.0, 1.001]]), [0], r"in \[0, 1\], got 1.001 in row 0: " + NOT_PROBABILITIES),
-        (torch.tensor([[0.5, 0.5], [0.5, 0.4]]), [0, 0], r"rows that sum to 1, got a sum of 0.9 in row 1 \(simplex=F"),
+        (
+            torch.tensor([[0.5, 0.5], [math.nan, 1]]),
+            [0, 0],
+            r"probs: expected finite numbers, got nan in row 1",
+        ),
+        (
+            torch.tensor([[0.5, 0.5], [0.0, math.inf]]),
+            [0, 0],
+            r"probs: expected finite numbers, got inf in row 1",
+        ),
+        (
+            torch.tensor([[0.5, 0.5], [-2.0, 3.0]]),
+            [0, 0],
+            r"in \[0, 1\], got -2 in row 1: " + NOT_PROBABILITIES,
+        ),
+        (
+            torch.tensor([[0.0, 1.001]]),
+            [0],
+            r"in \[0, 1\], got 1.001 in row 0: " + NOT_PROBABILITIES,
+        ),
+        (
+            torch.tensor([[0.5, 0.5], [0.5, 0.4]]),
+            [0, 0],
+            r"rows that sum to 1, got a sum of 0.9 in row 1 \(simplex=F",
+        ),
         (GOOD, [0], r"labels: expected one for each of 2 images, got shape \(1,\)"),
         (GOOD, [], r"labels: expected one for each of 2 images, got shape \(0,\)"),
         (GOOD, [[0], [1]], r"labels: expected one for each of 2 images, got shape \(2, 1\)"),
@@ -105,7 +146,9 @@ def test_values_a_rounding_outside_the_unit_interval_are_clamped() -> None:
         (GOOD, [[0], [1, 2]], r"labels: expected an array of numbers, got list"),
     ],
 )
-def test_validation_says_what_it_expected_and_what_came(probs: Tensor, labels: list[int], sentence: str) -> None:
+def test_validation_says_what_it_expected_and_what_came(
+    probs: Tensor, labels: list[int], sentence: str
+) -> None:
     with pytest.raises(InputError, match=sentence):
         evaluate(probs, labels)
     with pytest.raises(InputError, match=sentence):
@@ -116,7 +159,11 @@ def test_validation_says_what_it_expected_and_what_came(probs: Tensor, labels: l
 
 def test_the_row_in_a_sentence_is_that_of_the_whole_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(per_image, "CHUNK", 4)
-    for value, sentence in ((math.nan, "nan in row 7"), (5.0, "5 in row 7"), (0.9, "sum of 1.4 in row 7")):
+    for value, sentence in (
+        (math.nan, "nan in row 7"),
+        (5.0, "5 in row 7"),
+        (0.9, "sum of 1.4 in row 7"),
+    ):
         probs = torch.full((9, 2), 0.5)
         probs[7, 1] = value
         with pytest.raises(InputError, match=sentence):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from atta.errors import InputError
+from atta._base.errors import InputError
 from atta.metrics import resampling
 from atta.metrics.resampling import Resamples, bootstrap, intervals, paired, replicates
 from atta.metrics.scores import METRICS, evaluate
@@ -51,14 +51,19 @@ def test_a_replicate_is_the_metric_of_the_images_that_were_drawn(scale: float, t
 
 def test_images_that_are_part_of_a_larger_set_share_its_resamples() -> None:
     probs, labels = sample()
-    resamples, rows = Resamples(300, 20), torch.randperm(300, generator=torch.Generator().manual_seed(0))[:120]
+    resamples, rows = (
+        Resamples(300, 20),
+        torch.randperm(300, generator=torch.Generator().manual_seed(0))[:120],
+    )
     part = replicates(probs[rows], labels[rows], resamples, rows, metrics=LINEAR)
     counts = torch.from_numpy(drawn(resamples)).double()[rows]
     correct = (probs.argmax(1) == labels).double()[rows]
     assert torch.allclose(part["accuracy"], correct @ counts / counts.sum(0), atol=1e-6)
 
 
-def test_counts_add_up_to_the_images_and_depend_on_the_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_add_up_to_the_images_and_depend_on_the_seed_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     whole = drawn(Resamples(50, 40, seed=1))
     assert whole.shape == (50, 40)
     assert (whole.sum(0) == 50).all()
@@ -92,7 +97,9 @@ def test_every_metric_lies_in_its_own_interval_and_none_of_these_is_negative(sca
 
 def test_a_resampled_ece_is_too_large_and_its_interval_is_not() -> None:
     probs, _ = sample(scale=0.7)
-    labels = probs.multinomial(1, generator=torch.Generator().manual_seed(0))[:, 0]  # perfectly calibrated
+    labels = probs.multinomial(1, generator=torch.Generator().manual_seed(0))[
+        :, 0
+    ]  # perfectly calibrated
     point, values = evaluate(probs, labels)["ece"], replicates(probs, labels, Resamples(300))["ece"]
     low, high = bootstrap(probs, labels, metrics=["ece"])["ece"]
     assert values.mean().item() > 1.15 * point
@@ -114,7 +121,11 @@ def test_intervals_cover_what_they_promise_about_as_often_as_they_say() -> None:
         for name in names:
             target = fmean(one[name] for one in measured)
             covered = fmean(one[name][0] <= target <= one[name][1] for one in intervals)
-            assert covered > 0.86, (scale, name, covered)  # 0.95 less three standard errors of 60 sets
+            assert covered > 0.86, (
+                scale,
+                name,
+                covered,
+            )  # 0.95 less three standard errors of 60 sets
 
 
 def test_a_difference_on_the_same_images_is_surer_than_two_numbers() -> None:
@@ -127,7 +138,9 @@ def test_a_difference_on_the_same_images_is_surer_than_two_numbers() -> None:
     difference = evaluate(sharp, labels)["nll"] - evaluate(soft, labels)["nll"]
     assert 0 < low < difference < high
     assert other[1] > one[0]  # by themselves the two could be the same
-    assert paired(soft, sharp, labels, metrics=["nll"])["nll"] == pytest.approx((-high, -low), rel=1e-6)
+    assert paired(soft, sharp, labels, metrics=["nll"])["nll"] == pytest.approx(
+        (-high, -low), rel=1e-6
+    )
 
 
 def test_no_difference_is_exactly_none() -> None:
@@ -153,7 +166,9 @@ def test_without_labels_there_are_intervals_of_the_entropies() -> None:
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=30), st.floats(-1, 1))
 @settings(deadline=None)
 def test_a_number_is_never_outside_of_its_own_interval(values: list[float], point: float) -> None:
-    ((name, (low, high)),) = intervals({"a": point}, {"a": torch.tensor(values, dtype=torch.float64)})
+    ((name, (low, high)),) = intervals(
+        {"a": point}, {"a": torch.tensor(values, dtype=torch.float64)}
+    )
     assert name == "a"
     assert low <= point <= high
 

@@ -27,7 +27,10 @@ def test_batches_add_up_to_what_evaluate_says_and_a_reset_begins_anew() -> None:
         found = {name: float(value) for name, value in metric.compute().items()}
         assert found == pytest.approx(expected, abs=1e-12)
         metric.reset()
-    with pytest.raises(InputError, match="expected images"), warnings.catch_warnings(action="ignore"):
+    with (
+        pytest.raises(InputError, match="expected images"),
+        warnings.catch_warnings(action="ignore"),
+    ):
         metric.compute()
 
 
@@ -36,8 +39,12 @@ def test_forward_says_what_the_batch_is_worth_and_keeps_the_sum() -> None:
     metric = Calibration(probs.shape[1], metrics=["brier"])
     for part in (slice(0, 40), slice(40, 60)):
         batch = metric(probs[part], labels[part])
-        assert float(batch["brier"]) == pytest.approx(evaluate(probs[part], labels[part], metrics=["brier"])["brier"])
-    assert float(metric.compute()["brier"]) == pytest.approx(evaluate(probs, labels, metrics=["brier"])["brier"])
+        assert float(batch["brier"]) == pytest.approx(
+            evaluate(probs[part], labels[part], metrics=["brier"])["brier"]
+        )
+    assert float(metric.compute()["brier"]) == pytest.approx(
+        evaluate(probs, labels, metrics=["brier"])["brier"]
+    )
 
 
 def test_a_batch_that_is_refused_leaves_the_sums_as_they_were() -> None:
@@ -51,7 +58,9 @@ def test_a_batch_that_is_refused_leaves_the_sums_as_they_were() -> None:
 
 
 def process(folder: str, rank: int, probs: torch.Tensor, labels: torch.Tensor) -> None:
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2
+    )
     metric = Calibration(probs.shape[1])
     mine = slice(0, 70) if rank == 0 else slice(70, None)  # of different sizes
     metric.update(probs[mine], labels[mine])
@@ -60,13 +69,19 @@ def process(folder: str, rank: int, probs: torch.Tensor, labels: torch.Tensor) -
     distributed.destroy_process_group()
 
 
-@pytest.mark.skipif(not distributed.is_available() or not hasattr(os, "fork"), reason="needs gloo, and processes that fork")
+@pytest.mark.skipif(
+    not distributed.is_available() or not hasattr(os, "fork"),
+    reason="needs gloo, and processes that fork",
+)
 def test_two_processes_know_the_metrics_of_all_images(tmp_path: Path) -> None:
     probs, labels = answers(200)
     fork = get_context("fork")  # what is imported stays so: torchmetrics takes its time
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        both = [fork.Process(target=process, args=(str(tmp_path), rank, probs, labels)) for rank in range(2)]
+        both = [
+            fork.Process(target=process, args=(str(tmp_path), rank, probs, labels))
+            for rank in range(2)
+        ]
         for one in both:
             one.start()
     for one in both:
@@ -75,4 +90,8 @@ def test_two_processes_know_the_metrics_of_all_images(tmp_path: Path) -> None:
     found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     alone = Calibration(probs.shape[1])
     alone.update(probs, labels)
-    assert found[0] == found[1] == pytest.approx({name: float(value) for name, value in alone.compute().items()}, abs=1e-12)
+    assert (
+        found[0]
+        == found[1]
+        == pytest.approx({name: float(value) for name, value in alone.compute().items()}, abs=1e-12)
+    )

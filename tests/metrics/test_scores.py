@@ -13,7 +13,7 @@ from torch import Tensor
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
 
 import reference
-from atta.errors import InputError
+from atta._base.errors import InputError
 from atta.metrics import scores as metrics
 from atta.metrics.binning import Bins, bins
 from atta.metrics.scores import METRICS, class_changes, evaluate, ood_auroc
@@ -37,7 +37,10 @@ def cases(draw: st.DrawFn) -> tuple[Tensor, list[int]]:
     labels = draw(st.lists(st.integers(0, k - 1), min_size=n, max_size=n))
     dtype = draw(st.sampled_from([torch.float16, torch.float32, torch.float64]))
     if draw(st.booleans()):
-        cuts = [sorted(draw(st.lists(st.integers(0, 15), min_size=k - 1, max_size=k - 1))) for _ in range(n)]
+        cuts = [
+            sorted(draw(st.lists(st.integers(0, 15), min_size=k - 1, max_size=k - 1)))
+            for _ in range(n)
+        ]
         probs = [[(b - a) / 15 for a, b in zip([0, *cut], [*cut, 15], strict=True)] for cut in cuts]
         return torch.tensor(probs, dtype=torch.float64).to(dtype), labels
     logits = draw(st.lists(st.floats(-20, 20), min_size=n * k, max_size=n * k))
@@ -60,7 +63,9 @@ def test_every_metric_equals_its_formula_written_as_a_loop(case: tuple[Tensor, l
 def test_every_metric_equals_its_formula_on_an_ordinary_sample(dtype: torch.dtype) -> None:
     probs, labels = sample(200)
     probs = probs.to(dtype)
-    assert evaluate(probs, labels, metrics=SUMMED) == pytest.approx(reference.metrics(probs, labels.tolist()), abs=1e-12)
+    assert evaluate(probs, labels, metrics=SUMMED) == pytest.approx(
+        reference.metrics(probs, labels.tolist()), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize(("n", "gap"), [(1, 0.1), (3, 0.0), (20, 0.1), (40, 0.0)])
@@ -70,11 +75,15 @@ def test_smooth_ece_equals_gaussians_that_are_added_one_by_one(n: int, gap: floa
     correct = torch.rand(n, generator=draw, dtype=torch.float64) < confidence - gap
     probs = torch.stack([confidence, 1 - confidence], 1)
     found = metrics.smooth_ece(probs, (~correct).long())
-    assert found == pytest.approx(reference.smooth_ece(confidence.tolist(), correct.tolist(), 1000), rel=1e-4)
+    assert found == pytest.approx(
+        reference.smooth_ece(confidence.tolist(), correct.tolist(), 1000), rel=1e-4
+    )
 
 
 def test_smooth_ece_equals_that_of_its_authors() -> None:
-    relplot = pytest.importorskip("relplot", reason="relplot, the library of the authors of smooth ECE, is not installed")
+    relplot = pytest.importorskip(
+        "relplot", reason="relplot, the library of the authors of smooth ECE, is not installed"
+    )
     probs, labels = sample(2000)
     confidence, winner = probs.max(1)
     theirs = relplot.smECE(confidence.numpy(), (winner == labels).double().numpy())
@@ -83,7 +92,9 @@ def test_smooth_ece_equals_that_of_its_authors() -> None:
 
 @given(cases())
 @settings(deadline=None, max_examples=50)
-def test_smooth_ece_lies_between_the_gap_of_all_images_and_that_of_each(case: tuple[Tensor, list[int]]) -> None:
+def test_smooth_ece_lies_between_the_gap_of_all_images_and_that_of_each(
+    case: tuple[Tensor, list[int]],
+) -> None:
     probs, labels = case
     confidence, winner = probs.double().max(1)
     gaps = (winner == torch.tensor(labels)).double() - confidence
@@ -93,7 +104,9 @@ def test_smooth_ece_lies_between_the_gap_of_all_images_and_that_of_each(case: tu
 
 def test_smooth_ece_does_not_jump_where_a_confidence_crosses_the_edge_of_a_bin() -> None:
     def measured(name: str, step: float) -> float:
-        probs = torch.tensor([[0.8 + step, 0.2 - step]] * 4 + [[0.79, 0.21]] * 4, dtype=torch.float64)
+        probs = torch.tensor(
+            [[0.8 + step, 0.2 - step]] * 4 + [[0.79, 0.21]] * 4, dtype=torch.float64
+        )
         return METRICS[name](probs, [0] * 4 + [1] * 4)
 
     assert abs(measured("ece", 1e-6) - measured("ece", -1e-6)) > 0.1
@@ -111,19 +124,30 @@ def test_a_metric_alone_says_what_evaluate_says(name: str) -> None:
 def test_the_papers_metrics_come_first_and_each_has_a_direction() -> None:
     assert list(METRICS)[:6] == ["accuracy", "brier", "ece", "mc_brier", "nll", "entropy"]
     assert list(DIRECTION) == list(METRICS)
-    assert {name for name, better in DIRECTION.items() if better == "higher"} == {"accuracy", "brier_resolution"}
-    assert {name for name, better in DIRECTION.items() if better is None} == UNLABELLED | {"brier_uncertainty"}
+    assert {name for name, better in DIRECTION.items() if better == "higher"} == {
+        "accuracy",
+        "brier_resolution",
+    }
+    assert {name for name, better in DIRECTION.items() if better is None} == UNLABELLED | {
+        "brier_uncertainty"
+    }
 
 
 def test_numbers_worked_out_by_hand() -> None:
-    probs = torch.tensor([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125], [1.0, 0.0, 0.0], [0.25, 0.25, 0.5]])
+    probs = torch.tensor(
+        [[0.5, 0.25, 0.25], [0.125, 0.75, 0.125], [1.0, 0.0, 0.0], [0.25, 0.25, 0.5]]
+    )
     found = evaluate(probs, [0, 1, 0, 0])
     assert found["accuracy"] == 0.75
     assert found["brier"] == (0.25 + 0.0625 + 0 + 0.25) / 4
     assert found["mc_brier"] == (0.375 + 0.09375 + 0 + 0.875) / 4
-    assert found["ece"] == (abs(1 - 2 * 0.5) + 0.25 + 0) / 4  # the two of 0.5 share a bin and are half right
+    assert (
+        found["ece"] == (abs(1 - 2 * 0.5) + 0.25 + 0) / 4
+    )  # the two of 0.5 share a bin and are half right
     assert found["nll"] == pytest.approx((math.log(2) + math.log(4 / 3) + 0 + math.log(4)) / 4)
-    sure = 0.75 * math.log2(4 / 3) + 2 * 0.125 * 3  # bits in the second row; 1.5 in the first and the last
+    sure = (
+        0.75 * math.log2(4 / 3) + 2 * 0.125 * 3
+    )  # bits in the second row; 1.5 in the first and the last
     assert found["shannon_entropy"] == pytest.approx((1.5 + sure + 0 + 1.5) / 4 * math.log(2))
 
 
@@ -149,7 +173,9 @@ def test_the_debiased_ece_takes_off_a_good_part_of_the_bias_of_a_calibrated_clas
         found = evaluate(torch.stack([top, 1 - top], 1), labels, metrics=["ece", "debiased_ece"])
         plain.append(found["ece"])
         debiased.append(found["debiased_ece"])
-    assert 0 < np.mean(debiased) < 0.65 * np.mean(plain)  # the truth is 0; the gap observed already holds the noise
+    assert (
+        0 < np.mean(debiased) < 0.65 * np.mean(plain)
+    )  # the truth is 0; the gap observed already holds the noise
 
 
 def test_the_folded_normal_mean_is_the_average_of_draws() -> None:
@@ -166,7 +192,9 @@ def test_the_folded_normal_mean_is_the_average_of_draws() -> None:
 
 def test_brier_splits_exactly_where_confidence_is_constant_in_each_bin() -> None:
     draw = torch.Generator().manual_seed(0)
-    top = torch.tensor([0.55, 0.7, 0.75, 0.95], dtype=torch.float64)[torch.randint(4, (300,), generator=draw)]
+    top = torch.tensor([0.55, 0.7, 0.75, 0.95], dtype=torch.float64)[
+        torch.randint(4, (300,), generator=draw)
+    ]
     probs, labels = torch.stack([top, 1 - top], 1), torch.randint(2, (300,), generator=draw)
     found = evaluate(probs, labels)
     parts = found["brier_reliability"] - found["brier_resolution"] + found["brier_uncertainty"]
@@ -207,11 +235,16 @@ def test_torchmetrics_puts_exact_ones_into_a_sixteenth_bin_and_we_do_not() -> No
     probs = torch.tensor([[1.0, 0.0], [0.95, 0.05]], dtype=torch.float64)
     labels = torch.tensor([1, 0])  # sure and wrong, nearly sure and right: together in (14/15, 1]
     theirs = {
-        norm: MulticlassCalibrationError(num_classes=2, n_bins=15, norm=norm)(probs, labels).item() for norm in ("l1", "max")
+        norm: MulticlassCalibrationError(num_classes=2, n_bins=15, norm=norm)(probs, labels).item()
+        for norm in ("l1", "max")
     }
     assert theirs["l1"] == pytest.approx((1 + 0.05) / 2)  # two bins of one image
     assert theirs["max"] == pytest.approx(1)
-    assert metrics.ece(probs, labels) == metrics.mce(probs, labels) == pytest.approx(abs(1 / 2 - 1.95 / 2))
+    assert (
+        metrics.ece(probs, labels)
+        == metrics.mce(probs, labels)
+        == pytest.approx(abs(1 / 2 - 1.95 / 2))
+    )
 
 
 def test_torchmetrics_puts_an_edge_into_the_bin_above() -> None:
@@ -219,14 +252,20 @@ def test_torchmetrics_puts_an_edge_into_the_bin_above() -> None:
     labels = torch.tensor([0, 1])
     theirs = MulticlassCalibrationError(num_classes=2, n_bins=4, norm="l1")(probs, labels).item()
     assert theirs == pytest.approx((0.25 + 0.7) / 2)  # [0.5, 0.75) and [0.75, 1)
-    assert evaluate(probs, labels, metrics=["ece"], count=4)["ece"] == pytest.approx(abs(0.5 - 0.725))  # (0.5, 0.75]
+    assert evaluate(probs, labels, metrics=["ece"], count=4)["ece"] == pytest.approx(
+        abs(0.5 - 0.725)
+    )  # (0.5, 0.75]
 
 
 def test_scikit_learn_agrees_on_the_log_loss_and_clips_impossible_labels_higher() -> None:
     probs, labels = sample()
-    assert metrics.nll(probs, labels) == pytest.approx(log_loss(labels, probs.numpy(), labels=range(5)))
+    assert metrics.nll(probs, labels) == pytest.approx(
+        log_loss(labels, probs.numpy(), labels=range(5))
+    )
     impossible = np.array([[1.0, 0.0]])
-    assert log_loss([1], impossible, labels=[0, 1]) == pytest.approx(-math.log(np.finfo(np.float64).eps))
+    assert log_loss([1], impossible, labels=[0, 1]) == pytest.approx(
+        -math.log(np.finfo(np.float64).eps)
+    )
     assert metrics.nll(impossible, [1]) == pytest.approx(-math.log(np.finfo(np.float64).tiny))
 
 
@@ -247,13 +286,18 @@ def test_scikit_learn_agrees_on_the_calibration_curve_but_for_edges_it_rounds() 
     assert b.confidence[b.counts > 0].numpy() == pytest.approx(mean)
     pair = np.array([5 / 7, 5.5 / 7])  # the upper edge of a bin, and the middle of the next
     assert bins(pair, np.array([0, 1]), count=7).counts.tolist() == [0, 0, 0, 0, 1, 1, 0]
-    assert np.linspace(0, 1, 8)[5] < 5 / 7  # a multiple of a rounded 1/7: the edge slips into the bin above
+    assert (
+        np.linspace(0, 1, 8)[5] < 5 / 7
+    )  # a multiple of a rounded 1/7: the edge slips into the bin above
     assert calibration_curve([0, 1], pair, n_bins=7)[0].tolist() == [0.5]
 
 
 def test_scikit_learn_agrees_on_the_auroc_with_ties() -> None:
     inside, outside = sample(80, 4, scale=3)[0], sample(60, 4, scale=1, seed=1)[0]
-    inside[:20], outside[:10] = torch.eye(4, dtype=torch.float64)[0], torch.eye(4, dtype=torch.float64)[2]
+    inside[:20], outside[:10] = (
+        torch.eye(4, dtype=torch.float64)[0],
+        torch.eye(4, dtype=torch.float64)[2],
+    )
     outside[10:20] = 0.25
     entropies = [torch.special.entr(p).sum(1) for p in (inside, outside)]
     expected = roc_auc_score([0] * 80 + [1] * 60, torch.cat(entropies))
@@ -276,20 +320,26 @@ def test_class_changes_counts_rows_and_the_first_of_equals_is_the_class() -> Non
 def test_the_order_of_images_does_not_matter(seed: int) -> None:
     probs, labels = sample(seed=seed)
     order = torch.randperm(500, generator=torch.Generator().manual_seed(seed))
-    assert evaluate(probs[order], labels[order]) == pytest.approx(evaluate(probs, labels), abs=1e-12)
+    assert evaluate(probs[order], labels[order]) == pytest.approx(
+        evaluate(probs, labels), abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_order_of_classes_does_not_matter(seed: int) -> None:
     probs, labels = sample(seed=seed)
     order = torch.randperm(5, generator=torch.Generator().manual_seed(seed))
-    assert evaluate(probs[:, order], order.argsort()[labels]) == pytest.approx(evaluate(probs, labels), abs=1e-12)
+    assert evaluate(probs[:, order], order.argsort()[labels]) == pytest.approx(
+        evaluate(probs, labels), abs=1e-12
+    )
 
 
 def test_classes_absent_from_the_labels_count() -> None:
     probs, _ = sample(60, 30)
     labels = [y % 10 for y in range(60)]
-    assert evaluate(probs, labels, metrics=SUMMED) == pytest.approx(reference.metrics(probs, labels), abs=1e-12)
+    assert evaluate(probs, labels, metrics=SUMMED) == pytest.approx(
+        reference.metrics(probs, labels), abs=1e-12
+    )
 
 
 def test_unnormalised_rows_pass_when_they_are_announced() -> None:
@@ -315,7 +365,10 @@ def test_named_metrics_come_in_the_order_named() -> None:
 
 
 def test_an_unknown_metric_is_told_its_nearest_neighbour() -> None:
-    for call in (lambda: evaluate(GOOD, [0, 1], metrics=["brie"]), lambda: Sums(2, metrics=["brie"])):
+    for call in (
+        lambda: evaluate(GOOD, [0, 1], metrics=["brie"]),
+        lambda: Sums(2, metrics=["brie"]),
+    ):
         with pytest.raises(InputError, match=r"got 'brie'. Did you mean 'brier'\?"):
             call()
 

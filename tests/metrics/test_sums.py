@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.errors import InputError
+from atta._base.errors import InputError
 from atta.metrics import per_image
 from atta.metrics.scores import METRICS, evaluate
 from atta.metrics.sums import Sums
@@ -20,7 +20,9 @@ GOOD = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
 
 @given(st.lists(st.integers(0, 60), max_size=4), st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=15)
-def test_the_sums_of_any_partition_merge_into_those_of_the_whole(cuts: list[int], random: object) -> None:
+def test_the_sums_of_any_partition_merge_into_those_of_the_whole(
+    cuts: list[int], random: object
+) -> None:
     probs, labels = sample(60)
     probs[::7] = torch.eye(5, dtype=torch.float64)[0]
     bounds = sorted({0, 60, *cuts})
@@ -55,21 +57,29 @@ def test_the_memory_of_sums_does_not_grow_with_the_images() -> None:
 def test_sums_of_named_metrics_and_other_bins_agree_with_evaluate() -> None:
     probs, labels = sample(100)
     names = ["classwise_ece", "ece"]
-    assert Sums(5, count=7, metrics=names).update(probs, labels).compute() == evaluate(probs, labels, metrics=names, count=7)
+    assert Sums(5, count=7, metrics=names).update(probs, labels).compute() == evaluate(
+        probs, labels, metrics=names, count=7
+    )
 
 
 @pytest.mark.parametrize("honest", [False, True])
 @pytest.mark.parametrize("scale", [0.5, 2.0, 8.0, 30.0])
-def test_sums_keep_the_ranked_metrics_within_the_bound_they_state(scale: float, honest: bool) -> None:
+def test_sums_keep_the_ranked_metrics_within_the_bound_they_state(
+    scale: float, honest: bool
+) -> None:
     probs, labels = sample(10_000, scale=scale)
-    if honest:  # labels as likely as said: the bins' gaps then have either sign, and do not merely add up
+    if (
+        honest
+    ):  # labels as likely as said: the bins' gaps then have either sign, and do not merely add up
         labels = probs.multinomial(1, generator=torch.Generator().manual_seed(0))[:, 0]
     sums = Sums(5).update(probs, labels)
     exact, close = evaluate(probs, labels), sums.compute()
 
     mass = [int(m) for m in sums.state["cells"][0].tolist() if m]
     n, start, cut = sum(mass), 0, 0
-    for m in mass:  # a cell is cut by a quantile when its first and last image belong to different bins
+    for (
+        m
+    ) in mass:  # a cell is cut by a quantile when its first and last image belong to different bins
         cut += m if start * 15 // n != (start + m - 1) * 15 // n else 0
         start += m
     assert abs(close["adaptive_ece"] - exact["adaptive_ece"]) <= 2 * cut / n + 1e-12
@@ -86,7 +96,9 @@ def test_sums_keep_the_ranked_metrics_within_the_bound_they_state(scale: float, 
     assert abs(close["smooth_ece"] - exact["smooth_ece"]) < 1e-4
 
 
-def test_input_that_is_refused_leaves_the_sums_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_that_is_refused_leaves_the_sums_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(per_image, "CHUNK", 5)
     probs, labels = sample(10)
     sums = Sums(5).update(probs, labels)
@@ -100,7 +112,9 @@ def test_input_that_is_refused_leaves_the_sums_as_they_were(monkeypatch: pytest.
 def test_sums_say_what_does_not_belong_together() -> None:
     with pytest.raises(InputError, match="probs: expected 3 classes, got 2"):
         Sums(3).update(GOOD, [0, 1])
-    with pytest.raises(InputError, match=r"merge: expected sums of the same \(classes, count, metrics\)"):
+    with pytest.raises(
+        InputError, match=r"merge: expected sums of the same \(classes, count, metrics\)"
+    ):
         Sums(3).merge(Sums(3, count=10))
     with pytest.raises(InputError, match="got 0 labels for 0 images"):
         Sums(3).compute()

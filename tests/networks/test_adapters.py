@@ -11,8 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from atta.errors import InputError
-from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel, as_logits, check_external_data
+from atta._base.errors import InputError
+from atta.networks.adapters import (
+    FromProbabilities,
+    Normalized,
+    NumpyModel,
+    OnnxModel,
+    as_logits,
+    check_external_data,
+)
 from atta.networks.resnet import small_cnn
 from scenarios import ChannelMeans
 
@@ -40,7 +47,10 @@ def test_adapting_twice_changes_nothing():
 @pytest.mark.parametrize(
     ("wrap", "message"),
     [
-        (lambda logits: (logits, logits), r"shape \(5, k\), got a tuple of 2; return the logits alone"),
+        (
+            lambda logits: (logits, logits),
+            r"shape \(5, k\), got a tuple of 2; return the logits alone",
+        ),
         (lambda logits: [logits], "got a list of 1"),
         (lambda logits: {"scores": logits}, "got a dict"),
         (lambda logits: logits[0], r"got shape \(3,\)"),
@@ -55,9 +65,13 @@ def test_anything_but_one_row_of_logits_an_image_is_refused(wrap, message):
 
 
 def test_a_plain_function_must_say_that_it_takes_numpy():
-    with pytest.raises(InputError, match="got function; wrap a function on NumPy arrays in NumpyModel"):
+    with pytest.raises(
+        InputError, match="got function; wrap a function on NumPy arrays in NumpyModel"
+    ):
         as_logits(lambda images: images)
-    with pytest.raises(InputError, match=r"expected a module or the path of an .onnx file, got the path weights.pt"):
+    with pytest.raises(
+        InputError, match=r"expected a module or the path of an .onnx file, got the path weights.pt"
+    ):
         as_logits("weights.pt")
 
 
@@ -75,7 +89,8 @@ def test_a_numpy_function_sees_the_layout_it_asked_for(channels_last):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "expected"), [(np.float64, torch.float64), (np.float32, torch.float32), (np.float16, torch.float32)]
+    ("dtype", "expected"),
+    [(np.float64, torch.float64), (np.float32, torch.float32), (np.float16, torch.float32)],
 )
 def test_a_numpy_answer_keeps_its_precision(dtype, expected):
     answer = np.ones((5, 2), dtype)
@@ -92,7 +107,9 @@ def test_a_numpy_function_that_returns_classes_or_a_tuple_is_refused():
 
 def test_probabilities_become_logits_whose_softmax_gives_them_back():
     model = FromProbabilities(ChannelMeans(lambda logits: (20 * logits).softmax(dim=1)))
-    torch.testing.assert_close(model(IMAGES).softmax(dim=1), (20 * ChannelMeans()(IMAGES)).softmax(dim=1))
+    torch.testing.assert_close(
+        model(IMAGES).softmax(dim=1), (20 * ChannelMeans()(IMAGES)).softmax(dim=1)
+    )
 
 
 def test_a_probability_of_zero_stays_finite():
@@ -105,7 +122,9 @@ def test_logits_declared_as_probabilities_are_refused():
     with pytest.raises(InputError, match="expected probabilities that sum to 1"):
         FromProbabilities(ChannelMeans(lambda logits: logits * 5))(IMAGES)
     with pytest.raises(InputError, match="expected probabilities that sum to 1"):
-        FromProbabilities(ChannelMeans(lambda logits: torch.tensor([2.0, -1.0]).expand(5, 2)))(IMAGES)
+        FromProbabilities(ChannelMeans(lambda logits: torch.tensor([2.0, -1.0]).expand(5, 2)))(
+            IMAGES
+        )
 
 
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(0.01, 2)), min_size=3, max_size=3))
@@ -122,7 +141,10 @@ def test_normalising_undoes_itself(statistics):
     [
         (torch.rand(2, 1, 8, 8), r"expected images of shape \(n, 3, h, w\).* got \(2, 1, 8, 8\)"),
         (torch.rand(3, 8, 8), r"got \(3, 8, 8\)"),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), r"floats in \[0, 1\], got torch.uint8; divide by 255"),
+        (
+            torch.zeros(2, 3, 8, 8, dtype=torch.uint8),
+            r"floats in \[0, 1\], got torch.uint8; divide by 255",
+        ),
     ],
 )
 def test_normalising_says_what_it_expected(images, message):
@@ -160,7 +182,10 @@ def onnx_file(tmp_path_factory):
     def write(shape, outputs=("logits",), inputs=("pixels",), dtype=onnx.TensorProto.FLOAT):
         helper = onnx.helper
         axes = helper.make_tensor("axes", onnx.TensorProto.INT64, [2], [2, 3])
-        nodes = [helper.make_node("ReduceMean", [inputs[0], "axes"], [name], keepdims=0) for name in outputs]
+        nodes = [
+            helper.make_node("ReduceMean", [inputs[0], "axes"], [name], keepdims=0)
+            for name in outputs
+        ]
         graph = helper.make_graph(
             nodes,
             "mean",
@@ -206,7 +231,10 @@ def test_an_onnx_file_in_half_precision_gives_float32(onnx_file):
 
 @pytest.mark.parametrize(
     ("shape", "message"),
-    [(["n", 1, 8, 8], r"\('n', 1, 8, 8\) .* got \(5, 3, 8, 8\)"), (["n", 3, 32, 32], r"\('n', 3, 32, 32\)")],
+    [
+        (["n", 1, 8, 8], r"\('n', 1, 8, 8\) .* got \(5, 3, 8, 8\)"),
+        (["n", 3, 32, 32], r"\('n', 3, 32, 32\)"),
+    ],
 )
 def test_an_onnx_file_checks_channels_and_size(onnx_file, shape, message):
     with pytest.raises(InputError, match=message):
@@ -220,7 +248,9 @@ def test_a_file_that_is_no_usable_onnx_model_is_refused(onnx_file, tmp_path):
         as_logits(broken)
     with pytest.raises(InputError, match="expected an ONNX file, found none at"):
         as_logits(tmp_path / "none.onnx")
-    with pytest.raises(InputError, match=r"one input \(n, c, h, w\), found pixels \['n', 3, 8, 8\], mask"):
+    with pytest.raises(
+        InputError, match=r"one input \(n, c, h, w\), found pixels \['n', 3, 8, 8\], mask"
+    ):
         as_logits(onnx_file(["n", 3, 8, 8], inputs=("pixels", "mask")))
     with pytest.raises(InputError, match=r"floating point pixels, found tensor\(int32\)"):
         as_logits(onnx_file(["n", 3, 8, 8], dtype=6))
@@ -242,8 +272,12 @@ def outside(path, place):
     return copy
 
 
-@pytest.mark.parametrize("place", ["../weights.bin", "/etc/passwd", "sub/../../weights.bin", "link.bin"])
-def test_an_onnx_file_whose_numbers_lie_outside_of_its_folder_is_refused(onnx_file, tmp_path, place):
+@pytest.mark.parametrize(
+    "place", ["../weights.bin", "/etc/passwd", "sub/../../weights.bin", "link.bin"]
+)
+def test_an_onnx_file_whose_numbers_lie_outside_of_its_folder_is_refused(
+    onnx_file, tmp_path, place
+):
     path = onnx_file(["n", 3, 8, 8])
     (tmp_path / "weights.bin").write_bytes(bytes(4))
     link = path.with_name("link.bin")
@@ -280,7 +314,9 @@ def test_one_logit_is_that_of_class_one_and_its_sign_is_kept(wrap):
     z = OneNumber()(images)[:, 0]
     logits = as_logits(OneNumber(wrap))(images)
     assert torch.equal(logits.argmax(dim=1), (z > 0).long())
-    by_numpy = as_logits(NumpyModel(lambda pixels: OneNumber(wrap)(torch.from_numpy(pixels)).numpy()))(images)
+    by_numpy = as_logits(
+        NumpyModel(lambda pixels: OneNumber(wrap)(torch.from_numpy(pixels)).numpy())
+    )(images)
     assert torch.allclose(logits, by_numpy, atol=1e-5)
     assert torch.allclose(logits.softmax(dim=1)[:, 1], z.sigmoid())
 

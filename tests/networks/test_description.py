@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 import atta
-from atta.errors import InputError
+from atta._base.errors import InputError
 from atta.networks.adapters import NumpyModel, TorchModel, as_logits
 from atta.networks.description import build, describe, has_weights
 from scenarios import REBUILT, Own
@@ -44,7 +44,13 @@ def test_a_function_keeps_its_weights_elsewhere():
 
 
 def small(**settings):
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8, "image_size": 8}
+    sizes = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+        "image_size": 8,
+    }
     config = {"model_type": "vit", "patch_size": 4, "num_labels": 3, **sizes, **settings}
     return {"kind": "transformers", "class": "ViTForImageClassification", "config": config}
 
@@ -52,16 +58,37 @@ def small(**settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"attn_implementation": "org/kernel"}, "expected attn_implementation to be eager or sdpa, got 'org/kernel'"),
-        ({"attn_implementation": "flash_attention_2"}, "expected attn_implementation to be eager or sdpa"),
-        ({"_attn_implementation": "org/kernel"}, "expected _attn_implementation to be eager or sdpa"),
-        ({"attn_implementation": {"": "eager", "vision_config": "org/kernel:f"}}, "expected attn_implementation to be"),
-        ({"vision_config": {"attn_implementation": "org/kernel"}}, "expected attn_implementation to be eager or sdpa"),
-        ({"parts": [{"experts_implementation": "org/kernel"}]}, "expected experts_implementation|names a place"),
+        (
+            {"attn_implementation": "org/kernel"},
+            "expected attn_implementation to be eager or sdpa, got 'org/kernel'",
+        ),
+        (
+            {"attn_implementation": "flash_attention_2"},
+            "expected attn_implementation to be eager or sdpa",
+        ),
+        (
+            {"_attn_implementation": "org/kernel"},
+            "expected _attn_implementation to be eager or sdpa",
+        ),
+        (
+            {"attn_implementation": {"": "eager", "vision_config": "org/kernel:f"}},
+            "expected attn_implementation to be",
+        ),
+        (
+            {"vision_config": {"attn_implementation": "org/kernel"}},
+            "expected attn_implementation to be eager or sdpa",
+        ),
+        (
+            {"parts": [{"experts_implementation": "org/kernel"}]},
+            "expected experts_implementation|names a place",
+        ),
         ({"auto_map": {"AutoConfig": "x--y.Z"}}, "its auto_map names code"),
         ({"vision_config": {"auto_map": {"AutoConfig": "x"}}}, "its auto_map names code"),
         ({"trust_remote_code": True}, "its trust_remote_code names code"),
-        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "its quantization_config names code"),
+        (
+            {"quantization_config": {"quant_method": "bitsandbytes"}},
+            "its quantization_config names code",
+        ),
         ({"use_kernels": True}, "its use_kernels names code"),
         ({"backbone": "resnet50"}, "its backbone names code"),
         ({"use_pretrained_backbone": True}, "its use_pretrained_backbone names code"),
@@ -79,8 +106,18 @@ def test_a_configuration_that_names_code_or_a_place_is_refused(settings, message
 
 
 def test_what_says_only_where_a_configuration_came_from_is_not_used():
-    labels = {"id2label": {"0": "a/b", "1": "c:d", "2": "e"}, "label2id": {"a/b": 0, "c:d": 1, "e": 2}}
-    network = build(small(_name_or_path="org/model", transformers_version="4.0", attn_implementation="eager", **labels))
+    labels = {
+        "id2label": {"0": "a/b", "1": "c:d", "2": "e"},
+        "label2id": {"a/b": 0, "c:d": 1, "e": 2},
+    }
+    network = build(
+        small(
+            _name_or_path="org/model",
+            transformers_version="4.0",
+            attn_implementation="eager",
+            **labels,
+        )
+    )
     assert network.config._name_or_path != "org/model"
     assert network.config.id2label[0] == "a/b"
     network.config._name_or_path = "/home/somebody/model"

@@ -6,13 +6,20 @@ import torch
 from atta.networks.resnet import MODELS, resnet18, resnet50, small_cnn
 
 
-def torchvision_shapes(depths: tuple[int, ...], convolutions: int, expansion: int) -> dict[str, tuple[int, ...]]:
+def torchvision_shapes(
+    depths: tuple[int, ...], convolutions: int, expansion: int
+) -> dict[str, tuple[int, ...]]:
     """Names and shapes of torchvision's ResNet with 1000 classes, written down from its published checkpoints."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     def conv(conv_name: str, norm_name: str, out: int, into: int, kernel: int) -> None:
         shapes[f"{conv_name}.weight"] = (out, into, kernel, kernel)
-        shapes.update({f"{norm_name}.{part}": (out,) for part in ("weight", "bias", "running_mean", "running_var")})
+        shapes.update(
+            {
+                f"{norm_name}.{part}": (out,)
+                for part in ("weight", "bias", "running_mean", "running_var")
+            }
+        )
         shapes[f"{norm_name}.num_batches_tracked"] = ()
 
     conv("conv1", "bn1", 64, 3, 7)

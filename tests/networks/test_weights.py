@@ -6,14 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from atta.errors import InputError
+from atta._base.errors import InputError
 from atta.networks.adapters import Normalized
 from atta.networks.resnet import resnet18, small_cnn
 from atta.networks.weights import load_weights, save_weights
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+    return all(
+        torch.equal(x, y)
+        for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    )
 
 
 def test_weights_come_back_exactly(tmp_path):
@@ -40,7 +43,9 @@ def test_tied_weights_can_be_saved(tmp_path):
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod."])
 def test_a_torch_file_loads_whatever_wrapped_the_model(tmp_path, prefix):
     model, other = small_cnn(4), small_cnn(4)
-    torch.save({prefix + name: value for name, value in model.state_dict().items()}, tmp_path / "model.pt")
+    torch.save(
+        {prefix + name: value for name, value in model.state_dict().items()}, tmp_path / "model.pt"
+    )
     load_weights(other, tmp_path / "model.pt")
     assert same(model, other)
 
@@ -54,7 +59,9 @@ def test_a_module_truly_called_module_keeps_its_name(tmp_path):
 def test_weights_inside_a_checkpoint_need_their_key(tmp_path):
     model, other = small_cnn(4), small_cnn(4)
     torch.save({"epoch": 3, "state_dict": model.state_dict()}, tmp_path / "checkpoint.pt")
-    with pytest.raises(InputError, match="found the keys epoch, state_dict; name the one with `key`"):
+    with pytest.raises(
+        InputError, match="found the keys epoch, state_dict; name the one with `key`"
+    ):
         load_weights(other, tmp_path / "checkpoint.pt")
     with pytest.raises(InputError, match="under 'model'"):
         load_weights(other, tmp_path / "checkpoint.pt", key="model")
@@ -67,7 +74,11 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
     save_weights(nn.ModuleDict({"a": nn.Linear(2, 3), "b": nn.Linear(2, 2)}), path)
     with pytest.raises(InputError) as error:
         load_weights(nn.ModuleDict({"a": nn.Linear(2, 2), "c": nn.Linear(2, 2)}), path)
-    for part in ("it lacks c.bias, c.weight", "has no b.bias, b.weight", "a.weight is (3, 2) there and (2, 2) in the"):
+    for part in (
+        "it lacks c.bias, c.weight",
+        "has no b.bias, b.weight",
+        "a.weight is (3, 2) there and (2, 2) in the",
+    ):
         assert part in str(error.value)
 
 
@@ -104,7 +115,9 @@ def test_files_that_are_missing_or_broken_are_named(tmp_path):
 
 
 def test_normalisation_travels_with_the_weights(tmp_path):
-    save_weights(Normalized(small_cnn(2), (0.1, 0.2, 0.3), (1.0, 2.0, 3.0)), tmp_path / "model.safetensors")
+    save_weights(
+        Normalized(small_cnn(2), (0.1, 0.2, 0.3), (1.0, 2.0, 3.0)), tmp_path / "model.safetensors"
+    )
     other = Normalized(small_cnn(2), (0.0,) * 3, (1.0,) * 3)
     load_weights(other, tmp_path / "model.safetensors")
     assert other.mean.tolist() == pytest.approx([0.1, 0.2, 0.3])

@@ -3,7 +3,7 @@
 import pytest
 
 from atta import find_method
-from atta.experiments.compare import compare
+from atta.lab.compare import compare
 from atta.results.rows import Results
 from scenarios import made_up
 
@@ -12,7 +12,9 @@ METHODS = ("vanilla", "temperature", "isotonic", "mean-tta", "adaptive-tta")
 
 @pytest.fixture(scope="session")
 def results() -> Results:
-    return compare({"made up": made_up(400)}, [find_method(name) for name in METHODS], validation=100, splits=3)
+    return compare(
+        {"made up": made_up(400)}, [find_method(name) for name in METHODS], validation=100, splits=3
+    )
 
 
 @pytest.fixture(scope="session")

@@ -56,7 +56,11 @@ class Visit:
             self.errors.append(message.text)
 
     def methods(self) -> list[str]:
-        return list(self.page.eval_on_selector_all(".comparison tbody th", "heads => heads.map(h => h.dataset.value)"))
+        return list(
+            self.page.eval_on_selector_all(
+                ".comparison tbody th", "heads => heads.map(h => h.dataset.value)"
+            )
+        )
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +76,10 @@ def test_it_opens_from_a_file_asks_for_nothing_and_draws_every_chart(visit: Visi
     assert visit.errors == []
     shown = visit.page.locator("figure.chart:visible")
     assert shown.count() == visit.page.locator("figure.chart:visible .plot svg").count() > 5
-    assert all(plot.get_attribute("aria-label") for plot in visit.page.locator("figure.chart:visible .plot").all())
+    assert all(
+        plot.get_attribute("aria-label")
+        for plot in visit.page.locator("figure.chart:visible .plot").all()
+    )
 
 
 def test_a_click_on_a_head_sorts_and_another_turns_it_round(visit: Visit, results: Results) -> None:
@@ -99,7 +106,9 @@ def test_the_keyboard_sorts_too(visit: Visit, key: str) -> None:
 
 def test_accuracy_has_its_highest_first(visit: Visit) -> None:
     visit.page.get_by_role("button", name="accuracy").click()
-    assert visit.methods()[0] == max(visit.methods(), key=lambda name: float(cell(visit, name, "accuracy")))
+    assert visit.methods()[0] == max(
+        visit.methods(), key=lambda name: float(cell(visit, name, "accuracy"))
+    )
 
 
 def cell(visit: Visit, method: str, metric: str) -> str:
@@ -109,7 +118,9 @@ def cell(visit: Visit, method: str, metric: str) -> str:
 
 def test_another_baseline_changes_the_differences(visit: Visit, results: Results) -> None:
     visit.page.select_option("select[data-baseline]", label="temperature")
-    line = visit.page.locator('.comparison tr:has(th[data-value="vanilla"]) td[data-metric="nll"] .difference')
+    line = visit.page.locator(
+        '.comparison tr:has(th[data-value="vanilla"]) td[data-metric="nll"] .difference'
+    )
     vanilla, temperature = (
         results.summary(method=name, metric="nll").mean  # type: ignore[union-attr]
         for name in ("vanilla", "temperature")
@@ -123,7 +134,9 @@ def test_another_baseline_changes_the_differences(visit: Visit, results: Results
     visit.page.select_option("select[data-baseline]", label="vanilla")
 
 
-def test_the_differences_of_the_first_baseline_come_back_as_they_were(visit: Visit, file: Path, browser: Any) -> None:
+def test_the_differences_of_the_first_baseline_come_back_as_they_were(
+    visit: Visit, file: Path, browser: Any
+) -> None:
     fresh = Visit(browser, file)
     before = fresh.page.locator(".difference").all_text_contents()
     for label in ("temperature", "vanilla"):
@@ -137,7 +150,9 @@ def test_the_switch_changes_the_diagrams(visit: Visit) -> None:
     plot = visit.page.locator('figure[data-chart="s1/reliability"][data-pane="s1-right"] .plot')
     before = plot.inner_html()
     visit.page.select_option('select[data-select="s1-right"]', label="isotonic")
-    visit.page.wait_for_selector('figure[data-pane="s1-right"] .plot[data-drawn="s1/reliability/2"]')
+    visit.page.wait_for_selector(
+        'figure[data-pane="s1-right"] .plot[data-drawn="s1/reliability/2"]'
+    )
     assert plot.inner_html() != before
     assert "isotonic" in (plot.get_attribute("aria-label") or "")
     assert visit.page.locator("#status").text_content() == "Showing isotonic"
@@ -158,15 +173,21 @@ def test_pointing_at_a_bar_shows_its_numbers(visit: Visit) -> None:
     visit.page.mouse.move(0, 0)
 
 
-def test_the_numbers_of_a_chart_can_be_read_without_pointing(visit: Visit, results: Results) -> None:
+def test_the_numbers_of_a_chart_can_be_read_without_pointing(
+    visit: Visit, results: Results
+) -> None:
     figure = visit.page.locator('figure[data-chart="s1/reliability"][data-pane="s1-left"]')
     before = figure.bounding_box()
     figure.locator("summary").focus()
     visit.page.keyboard.press("Enter")
     assert before
-    assert (figure.bounding_box() or {})["width"] == before["width"], "the chart beside it stays there"
+    assert (figure.bounding_box() or {})["width"] == before["width"], (
+        "the chart beside it stays there"
+    )
     counts = figure.locator("tbody tr td:nth-child(2)").all_text_contents()
-    assert [int(text.replace(",", "")) for text in counts] == [n for n in results.details[0]["bins"]["counts"] if n]
+    assert [int(text.replace(",", "")) for text in counts] == [
+        n for n in results.details[0]["bins"]["counts"] if n
+    ]
 
 
 def test_inside_one_method_follows_its_switch(visit: Visit) -> None:
@@ -218,19 +239,26 @@ def test_all_text_is_legible_in_light_and_dark(browser: Any, file: Path, scheme:
     assert visit.page.evaluate(CONTRAST, TEXT) >= 4.5
     assert visit.page.evaluate(CONTRAST, LABELS) >= 4.5
     visit.page.get_by_role("button", name="Dark").click()
-    visit.page.wait_for_function("before => getComputedStyle(document.body).backgroundColor !== before", arg=ground)
+    visit.page.wait_for_function(
+        "before => getComputedStyle(document.body).backgroundColor !== before", arg=ground
+    )
     assert visit.page.evaluate(CONTRAST, TEXT) >= 4.5
     visit.context.close()
 
 
 def boxes(visit: Visit) -> tuple[dict[str, float], dict[str, float]]:
     """Where the verdict is, and the diagram that goes with it."""
-    found = (visit.page.locator(query).bounding_box() for query in (".verdict", 'figure[data-chart="s1/beside"]'))
+    found = (
+        visit.page.locator(query).bounding_box()
+        for query in (".verdict", 'figure[data-chart="s1/beside"]')
+    )
     verdict, diagram = (box or {} for box in found)
     return verdict, diagram
 
 
-def test_the_first_screen_has_the_verdict_and_its_diagram_beside_it(browser: Any, file: Path) -> None:
+def test_the_first_screen_has_the_verdict_and_its_diagram_beside_it(
+    browser: Any, file: Path
+) -> None:
     visit = Visit(browser, file, viewport={"width": 1200, "height": 900})
     verdict, diagram = boxes(visit)
     assert diagram["x"] >= verdict["x"] + verdict["width"]
@@ -244,7 +272,9 @@ def test_a_phone_scrolls_tables_and_not_the_page(browser: Any, file: Path) -> No
     verdict, diagram = boxes(visit)
     assert diagram["y"] >= verdict["y"] + verdict["height"], "one below the other"
     box = visit.page.locator(".wide").first
-    assert box.evaluate("element => element.scrollWidth > element.clientWidth"), "the table scrolls in its box"
+    assert box.evaluate("element => element.scrollWidth > element.clientWidth"), (
+        "the table scrolls in its box"
+    )
     for summary in visit.page.locator("summary:visible").all():
         summary.click()
     assert visit.page.evaluate("document.scrollingElement.scrollWidth") <= 360
@@ -256,9 +286,14 @@ def test_paper_has_no_switches_and_light_charts(browser: Any, file: Path) -> Non
     visit.page.emulate_media(media="print")
     for control in ("#theme", "select", ".numbers", ".skip"):
         assert visit.page.locator(f"{control}:visible").count() == 0, control
-    assert visit.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert (
+        visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        == "rgb(255, 255, 255)"
+    )
     figures = visit.page.locator("figure.chart:visible")
     assert figures.count() == figures.locator("svg:visible").count(), "each chart once"
-    assert figures.locator("svg:visible").count() == visit.page.locator(".paper svg:visible").count()
+    assert (
+        figures.locator("svg:visible").count() == visit.page.locator(".paper svg:visible").count()
+    )
     assert len(visit.page.pdf(prefer_css_page_size=True)) > 10_000
     visit.context.close()

@@ -18,10 +18,10 @@ import torch
 from scipy import stats
 
 from atta import Predictions, Record, find_method
-from atta.errors import InputError
-from atta.experiments.compare import compare
-from atta.experiments.experiment import Experiment
-from atta.experiments.run import run
+from atta._base.errors import InputError
+from atta.lab.compare import compare
+from atta.lab.experiment import Experiment
+from atta.lab.run import run
 from atta.report.page import Tables, _points, inlined, report, write_report
 from atta.report.sections import sections_of
 from atta.results.rows import Results, Row
@@ -82,10 +82,16 @@ class Page(HTMLParser):
 
 
 def compared(
-    names: Sequence[str] = QUICK, *, splits: int = 3, records: dict[str, Record] | None = None, **more: Any
+    names: Sequence[str] = QUICK,
+    *,
+    splits: int = 3,
+    records: dict[str, Record] | None = None,
+    **more: Any,
 ) -> Results:
     records = records or {"made up": made_up(400)}
-    return compare(records, [find_method(name) for name in names], validation=100, splits=splits, **more)
+    return compare(
+        records, [find_method(name) for name in names], validation=100, splits=splits, **more
+    )
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +115,13 @@ def invented(values: dict[str, Sequence[float]], metric: str = "nll", **more: An
 
 def test_it_is_one_well_formed_page_with_landmarks_and_headings_in_order(page: Page) -> None:
     assert page.html.startswith('<!doctype html>\n<html lang="en">')
-    assert [len(page.all(tag)) for tag in ("h1", "main", "header", "footer", "title")] == [1, 1, 1, 1, 1]
+    assert [len(page.all(tag)) for tag in ("h1", "main", "header", "footer", "title")] == [
+        1,
+        1,
+        1,
+        1,
+        1,
+    ]
     assert page.all("h1")[0]["text"] == page.all("title")[0]["text"] == "A title"
     levels = [int(e["tag"][1]) for e in page.elements if re.fullmatch(r"h[1-6]", e["tag"])]
     assert all(after - before <= 1 for before, after in pairwise(levels))
@@ -137,9 +149,13 @@ def test_every_control_has_a_name_and_every_table_its_heads(page: Page) -> None:
     assert all(e["aria-label"] for e in page.elements if e.get("role") == "region")
 
 
-def test_results_that_were_saved_make_the_same_page_and_a_file_holds_it(two: Results, tmp_path: Path) -> None:
+def test_results_that_were_saved_make_the_same_page_and_a_file_holds_it(
+    two: Results, tmp_path: Path
+) -> None:
     path = write_report(two, tmp_path / "new" / "report.html", title="A title")
-    assert path.read_text(encoding="utf-8") == report(Results.load(two.save(tmp_path / "results.json")), title="A title")
+    assert path.read_text(encoding="utf-8") == report(
+        Results.load(two.save(tmp_path / "results.json")), title="A title"
+    )
     assert path.stat().st_size < 1_200_000
 
 
@@ -170,35 +186,59 @@ def test_every_number_of_the_table_is_that_of_the_results(results: Results, page
         found = results.summary(method=method, metric=metric)
         assert found is not None
         assert float(cell["data-value"]) == found.mean
-        assert cell["text"].split()[0].rstrip("★") == f"{found.mean:.{0 if metric == 'class_changes' else 4}f}"
+        assert (
+            cell["text"].split()[0].rstrip("★")
+            == f"{found.mean:.{0 if metric == 'class_changes' else 4}f}"
+        )
         seen += 1
     assert seen == len(QUICK) * 7
 
 
-def test_differences_are_judged_by_the_paired_bootstrap_where_it_is_there(results: Results, page: Page) -> None:
-    table = {(method, metric): " ".join(cell["text"].split()) for method, metric, cell in cells(page)}
+def test_differences_are_judged_by_the_paired_bootstrap_where_it_is_there(
+    results: Results, page: Page
+) -> None:
+    table = {
+        (method, metric): " ".join(cell["text"].split()) for method, metric, cell in cells(page)
+    }
     found = {(i.method, i.metric): i for i in results.intervals if i.against == "vanilla"}
     said = set()
     for method in QUICK[1:]:
         for metric in ("brier", "ece", "smooth_ece", "mc_brier", "nll"):
             one = found[method, metric]
-            word = "no clear difference" if one.low <= 0 <= one.high else "better" if one.high < 0 else "worse"
+            word = (
+                "no clear difference"
+                if one.low <= 0 <= one.high
+                else "better"
+                if one.high < 0
+                else "worse"
+            )
             assert f"± {(one.high - one.low) / 2:.4f} {word}" in table[method, metric]
             said.add(word)
     assert len(said) > 1
 
 
-def test_without_intervals_differences_are_paired_over_splits_with_students(results: Results) -> None:
+def test_without_intervals_differences_are_paired_over_splits_with_students(
+    results: Results,
+) -> None:
     page = Page(report(Results(results.rows)))
     table = {(method, metric): cell["text"] for method, metric, cell in cells(page)}
     for method in QUICK[1:]:
         for metric in ("brier", "ece", "mc_brier", "nll"):
-            here, base = ([row.value for row in results.where(method=name, metric=metric)] for name in (method, "vanilla"))
+            here, base = (
+                [row.value for row in results.where(method=name, metric=metric)]
+                for name in (method, "vanilla")
+            )
             steps = [a - b for a, b in zip(here, base, strict=True)]
             half = stats.t.ppf(0.975, 2) * stdev(steps) / math.sqrt(3)
             text = f"{fmean(steps):+.4f} ± {half:.4f}".replace("-", "−")
             assert text in " ".join(table[method, metric].split())
-            word = "no clear difference" if abs(fmean(steps)) <= half else "better" if fmean(steps) < 0 else "worse"
+            word = (
+                "no clear difference"
+                if abs(fmean(steps)) <= half
+                else "better"
+                if fmean(steps) < 0
+                else "worse"
+            )
             assert word in table[method, metric]
 
 
@@ -208,7 +248,10 @@ def test_the_difference_of_any_two_is_there_for_the_switch(results: Results, pag
     for i, one in enumerate(QUICK):
         for j, other in enumerate(QUICK[:i]):
             mean, _, _ = section["differences"][f"{i} {j}"][nll]
-            here, base = (fmean(row.value for row in results.where(method=m, metric="nll")) for m in (one, other))
+            here, base = (
+                fmean(row.value for row in results.where(method=m, metric="nll"))
+                for m in (one, other)
+            )
             assert mean == pytest.approx(here - base, abs=1e-12)
 
 
@@ -219,7 +262,9 @@ def test_the_charts_hold_the_numbers_of_the_details(results: Results, page: Page
         accuracy = [row[columns.index("accuracy")] for row in rows]
         assert accuracy == [value for value in detail["bins"]["accuracy"] if value is not None]
     changed = page.data["sections"]["s1"]["changed"]["1"]
-    assert [dict(zip(changed["columns"], row, strict=True)) for row in changed["rows"]] == results.details[1]["changed"]
+    assert [
+        dict(zip(changed["columns"], row, strict=True)) for row in changed["rows"]
+    ] == results.details[1]["changed"]
 
 
 def test_only_a_method_that_keeps_the_class_is_best(page: Page) -> None:
@@ -239,7 +284,9 @@ def test_the_verdict_is_made_of_the_numbers(results: Results, page: Page) -> Non
     )
     keeping = [name for name in QUICK if name != "mean-tta"]
     best = min(keeping, key=lambda name: results.summary(method=name, metric="nll").mean)  # type: ignore[union-attr]
-    assert f"With {best} it says" in page.verdict, "of the fewest passes, if what takes fewer is surely worse"
+    assert f"With {best} it says" in page.verdict, (
+        "of the fewest passes, if what takes fewer is surely worse"
+    )
     assert f"{best} has the lowest NLL" in page.verdict
     assert "The predicted class is unchanged on all 300 images of every split." in page.verdict
     exact = {e["value"] for e in page.all("data")}
@@ -249,24 +296,47 @@ def test_the_verdict_is_made_of_the_numbers(results: Results, page: Page) -> Non
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"vanilla": [0.20, 0.21, 0.22], "a": [0.10, 0.11, 0.12]}, "the NLL falls from 0.2100 to 0.1100 (−48 %)"),
-        ({"vanilla": [0.20, 0.21, 0.22], "a": [0.30, 0.31, 0.33]}, "has no lower NLL: the model is best left as it is"),
-        ({"vanilla": [0.2, 0.3, 0.2], "a": [0.3, 0.1, 0.2]}, "within its 95 % interval (−0.0333 ± 0.3795)"),
+        (
+            {"vanilla": [0.20, 0.21, 0.22], "a": [0.10, 0.11, 0.12]},
+            "the NLL falls from 0.2100 to 0.1100 (−48 %)",
+        ),
+        (
+            {"vanilla": [0.20, 0.21, 0.22], "a": [0.30, 0.31, 0.33]},
+            "has no lower NLL: the model is best left as it is",
+        ),
+        (
+            {"vanilla": [0.2, 0.3, 0.2], "a": [0.3, 0.1, 0.2]},
+            "within its 95 % interval (−0.0333 ± 0.3795)",
+        ),
         ({"vanilla": [0.2], "a": [0.1]}, "One split: differences this small may be noise."),
         ({"vanilla": [0.2, 0.2]}, "Only vanilla was run; its NLL is 0.2000."),
         ({"b": [0.2, 0.3], "a": [0.1, 0.2]}, "The model as it is (vanilla) was not run"),
-        ({"vanilla": [0.3, 0.3], "b": [0.2, 0.2], "a": [0.1, 0.1]}, "next is b, clearly behind (+0.1000 ± 0.0000)"),
-        ({"vanilla": [0.3, 0.3], "b": [0.1, 0.3], "a": [0.2, 0.1]}, "next is b, not clearly behind"),
+        (
+            {"vanilla": [0.3, 0.3], "b": [0.2, 0.2], "a": [0.1, 0.1]},
+            "next is b, clearly behind (+0.1000 ± 0.0000)",
+        ),
+        (
+            {"vanilla": [0.3, 0.3], "b": [0.1, 0.3], "a": [0.2, 0.1]},
+            "next is b, not clearly behind",
+        ),
     ],
 )
-def test_the_verdict_claims_no_more_than_the_numbers_do(values: dict[str, list[float]], said: str) -> None:
+def test_the_verdict_claims_no_more_than_the_numbers_do(
+    values: dict[str, list[float]], said: str
+) -> None:
     assert said in Page(report(invented(values))).verdict
 
 
 def priced(values: dict[str, list[float]], passes: dict[str, float]) -> Results:
     """Invented numbers of methods that run the network so often."""
     seen = [
-        {"dataset": "d", "method": method, "keeps_class": True, "passes": float(count), "images": 100}
+        {
+            "dataset": "d",
+            "method": method,
+            "keeps_class": True,
+            "passes": float(count),
+            "images": 100,
+        }
         for method, count in passes.items()
     ]
     return invented(values, details=tuple(seen))
@@ -278,16 +348,36 @@ FAR, NEAR, BEST = [0.50, 0.51, 0.52], [0.21, 0.19, 0.21], [0.20, 0.20, 0.20]
 @pytest.mark.parametrize(
     ("values", "passes", "advised", "said"),
     [
-        ({"vanilla": FAR, "t": NEAR, "v": BEST}, {"vanilla": 1, "t": 1, "v": 9}, "t", "v takes 9 passes an image and t 1:"),
+        (
+            {"vanilla": FAR, "t": NEAR, "v": BEST},
+            {"vanilla": 1, "t": 1, "v": 9},
+            "t",
+            "v takes 9 passes an image and t 1:",
+        ),
         (
             {"vanilla": FAR, "t": FAR, "v": BEST},
             {"vanilla": 1, "t": 1, "v": 9},
             "v",
             "what it takes more buys −0.3100 ± 0.0248",
         ),
-        ({"vanilla": FAR, "s": NEAR, "v": BEST}, {"vanilla": 1, "s": 2.5, "v": 9}, "s", "9 passes an image and s 2.5:"),
-        ({"vanilla": NEAR, "v": BEST}, {"vanilla": 1, "v": 9}, None, "has a surely lower NLL: the model is best left as it is"),
-        ({"vanilla": FAR, "t": NEAR, "u": BEST}, {"vanilla": 1, "t": 1, "u": 1}, "u", "u has the lowest NLL"),
+        (
+            {"vanilla": FAR, "s": NEAR, "v": BEST},
+            {"vanilla": 1, "s": 2.5, "v": 9},
+            "s",
+            "9 passes an image and s 2.5:",
+        ),
+        (
+            {"vanilla": NEAR, "v": BEST},
+            {"vanilla": 1, "v": 9},
+            None,
+            "has a surely lower NLL: the model is best left as it is",
+        ),
+        (
+            {"vanilla": FAR, "t": NEAR, "u": BEST},
+            {"vanilla": 1, "t": 1, "u": 1},
+            "u",
+            "u has the lowest NLL",
+        ),
     ],
 )
 def test_the_fewest_passes_that_are_not_surely_worse_are_recommended(
@@ -302,11 +392,16 @@ def test_the_fewest_passes_that_are_not_surely_worse_are_recommended(
 
 
 def test_without_intervals_the_best_is_recommended_whatever_it_takes() -> None:
-    values, passes = {"vanilla": [0.3], "t": [0.21], "v": [0.2]}, {"vanilla": 1.0, "t": 1.0, "v": 9.0}
+    values, passes = (
+        {"vanilla": [0.3], "t": [0.21], "v": [0.2]},
+        {"vanilla": 1.0, "t": 1.0, "v": 9.0},
+    )
     assert "With v " in Page(report(priced(values, passes))).verdict
 
 
-def test_a_small_reliability_diagram_stands_beside_the_verdict(results: Results, page: Page) -> None:
+def test_a_small_reliability_diagram_stands_beside_the_verdict(
+    results: Results, page: Page
+) -> None:
     assert page.all("figure")[0]["data-chart"] == "s1/beside"
     _, sets = page.data["charts"]["s1/beside"]
     found = next(s for s in sets.values() if "method" in s["columns"])
@@ -320,8 +415,12 @@ def test_one_split_is_judged_by_its_images_and_never_without_intervals() -> None
     results = compared(("vanilla", "mean-tta"), splits=1)
     page = Page(report(results))
     assert "noise" not in page.verdict
-    text = {metric: " ".join(cell["text"].split()) for m, metric, cell in cells(page) if m == "mean-tta"}
-    bounds = {(i.metric, i.against): (i.low, i.high) for i in results.intervals if i.method == "mean-tta"}
+    text = {
+        metric: " ".join(cell["text"].split()) for m, metric, cell in cells(page) if m == "mean-tta"
+    }
+    bounds = {
+        (i.metric, i.against): (i.low, i.high) for i in results.intervals if i.method == "mean-tta"
+    }
     for metric in ("brier", "ece", "smooth_ece", "mc_brier", "nll"):
         (low, high), (least, most) = bounds[metric, ""], bounds[metric, "vanilla"]
         word = "no clear difference" if least <= 0 <= most else "better" if most < 0 else "worse"
@@ -330,11 +429,17 @@ def test_one_split_is_judged_by_its_images_and_never_without_intervals() -> None
     assert any("better" in cell or "worse" in cell for cell in text.values())
     page = Page(report(Results(results.rows, {}, results.details)))
     assert "One split of 300 images: differences this small may be noise." in page.verdict
-    assert not any(word in cell["text"] for _, _, cell in cells(page) for word in ("better", "worse", "clear", "±"))
+    assert not any(
+        word in cell["text"]
+        for _, _, cell in cells(page)
+        for word in ("better", "worse", "clear", "±")
+    )
 
 
 def test_images_that_were_fitted_on_recommend_nothing() -> None:
-    results = invented({"vanilla": [0.3, 0.3], "a": [0.1, 0.1]}, about={"experiments": {"": {"test": "fitted"}}})
+    results = invented(
+        {"vanilla": [0.3, 0.3], "a": [0.1, 0.1]}, about={"experiments": {"": {"test": "fitted"}}}
+    )
     page = Page(report(results))
     assert "fitted on: of others this says nothing" in page.verdict
     assert "recommended" not in page.words
@@ -342,7 +447,10 @@ def test_images_that_were_fitted_on_recommend_nothing() -> None:
 
 def test_a_method_that_changes_classes_is_not_recommended() -> None:
     results = invented({"vanilla": [0.3, 0.3], "a": [0.1, 0.1]})
-    changing = [replace(row, value=7.0) if (row.method, row.metric) == ("a", "class_changes") else row for row in results]
+    changing = [
+        replace(row, value=7.0) if (row.method, row.metric) == ("a", "class_changes") else row
+        for row in results
+    ]
     page = Page(report(Results(tuple(changing))))
     assert "only vanilla is known to keep the predicted class" in page.verdict
     assert "recommended" not in page.words
@@ -403,17 +511,23 @@ def test_a_thousand_classes_fit_on_a_page() -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(1200, 1000, generator=generator) * 4
     views = {"flip": logits[:, None] + torch.randn(1200, 1, 1000, generator=generator)}
-    labels = torch.where(torch.rand(1200, generator=generator) < 0.7, logits.argmax(1), torch.zeros(1200).long())
+    labels = torch.where(
+        torch.rand(1200, generator=generator) < 0.7, logits.argmax(1), torch.zeros(1200).long()
+    )
     names = [f"n{i:08d} great white shark, man-eater, Carcharodon carcharias" for i in range(1000)]
     record = Record(Predictions(logits, views), labels, {"classes": json.dumps(names)})
     methods = {"vanilla": {}, "m-atta": {"epochs": 2}}
-    experiment = Experiment(name="e", dataset="d", fit="r", methods=methods, validation=(200,), splits=1)
+    experiment = Experiment(
+        name="e", dataset="d", fit="r", methods=methods, validation=(200,), splits=1
+    )
     html = report(run(experiment, {"r": record}))
     assert len(html.encode()) < 1_600_000
     page = Page(html)
     assert page.data["sections"]["s1"]["classes"] == names
     folded = [e for e in page.all("details") if e.get("class") == "many"]
-    assert [e["text"].count("Carcharodon") for e in folded] == [1001], "the first in the line, all of them behind it"
+    assert [e["text"].count("Carcharodon") for e in folded] == [1001], (
+        "the first in the line, all of them behind it"
+    )
     (line,) = (e["text"] for e in page.all("summary") if "in all" in e["text"])
     assert line == f"{names[0]} · … (1000 in all)"
 
@@ -429,7 +543,15 @@ def test_a_number_that_is_none_is_shown_as_such() -> None:
 
 
 def test_each_dataset_has_its_section_and_the_contents_name_it() -> None:
-    page = Page(report(compared(("vanilla", "temperature"), splits=2, records={"one": made_up(300), "two": made_up(350)})))
+    page = Page(
+        report(
+            compared(
+                ("vanilla", "temperature"),
+                splits=2,
+                records={"one": made_up(300), "two": made_up(350)},
+            )
+        )
+    )
     assert [e["text"].strip() for e in page.all("h2")] == ["one", "two", "What was run"]
     assert {e["href"] for e in page.all("a")} >= {"#s1", "#s2", "#about"}
     assert {key.split("/")[0] for key in page.data["charts"]} == {"s1", "s2"}
@@ -451,7 +573,9 @@ def test_policies_rules_and_sizes_are_told_apart_by_name() -> None:
         for size in (100, 150)
     }
     assert page.all("figure", data_chart="s1/sizes")
-    assert "adaptive-tta · flip + crop · 150 images" in page.verdict, "the verdict is about the most images"
+    assert "adaptive-tta · flip + crop · 150 images" in page.verdict, (
+        "the verdict is about the most images"
+    )
     differences = page.data["sections"]["s1"]["differences"]
     assert differences["4 0"] == [None] * 5, "those of other sizes were tested on other images"
     assert differences["4 3"][0] is not None
@@ -460,11 +584,17 @@ def test_policies_rules_and_sizes_are_told_apart_by_name() -> None:
 def test_seeds_are_averaged_before_splits_are_paired() -> None:
     rows = [
         Row(dataset="d", method=method, split=split, seed=seed, metric=metric, value=value)
-        for method, seed, values in (("vanilla", 0, (0.5, 0.6)), ("a", 0, (0.1, 0.2)), ("a", 1, (0.3, 0.4)))
+        for method, seed, values in (
+            ("vanilla", 0, (0.5, 0.6)),
+            ("a", 0, (0.1, 0.2)),
+            ("a", 1, (0.3, 0.4)),
+        )
         for split, number in enumerate(values)
         for metric, value in (("nll", number), ("class_changes", 0.0))
     ]
-    mean, interval, better = Page(report(Results(tuple(rows)))).data["sections"]["s1"]["differences"]["1 0"][0]
+    mean, interval, better = Page(report(Results(tuple(rows)))).data["sections"]["s1"][
+        "differences"
+    ]["1 0"][0]
     assert (mean, better) == (pytest.approx(-0.3), 1)
     assert interval == pytest.approx(0, abs=1e-12)
 
@@ -473,13 +603,21 @@ def test_tables_that_are_handed_in_stand_below_the_sections(two: Results) -> Non
     claims = Table("claims", ("claim", "holds"), (("never worse", "yes"),))
     ours = Table("Ours <beside> theirs", ("method", "brier published"), (("v-atta", "0.0358"),))
     page = Page(report(two, tables=Tables(claims, [ours])))
-    assert [e["text"].strip() for e in page.all("h2")][-3:-1] == ["The paper’s conclusions", "Published and ours"]
-    assert {"never worse", "v-atta", "0.0358"} <= {e["text"].strip() for e in page.all("td") + page.all("th")}
+    assert [e["text"].strip() for e in page.all("h2")][-3:-1] == [
+        "The paper’s conclusions",
+        "Published and ours",
+    ]
+    assert {"never worse", "v-atta", "0.0358"} <= {
+        e["text"].strip() for e in page.all("td") + page.all("th")
+    }
     assert "Ours <beside> theirs" in {e["text"].strip() for e in page.all("h3")}
 
 
 def test_runs_that_were_added_keep_their_settings() -> None:
-    one, two = (compared(("vanilla", "temperature"), splits=n, records={f"d{n}": made_up(300)}) for n in (1, 2))
+    one, two = (
+        compared(("vanilla", "temperature"), splits=n, records={f"d{n}": made_up(300)})
+        for n in (1, 2)
+    )
     page = Page(report(replace(one + two, details=())))
     assert "experiments" in page.words
     assert [e["text"].strip() for e in page.all("h2")][:2] == ["d1", "d2"]
@@ -490,7 +628,9 @@ def test_runs_that_were_added_keep_their_settings() -> None:
 
 def test_nothing_that_a_file_says_becomes_markup() -> None:
     record = made_up(300)
-    record = Record(record.predictions, record.labels, {"classes": json.dumps([ATTACK] * 5), "model": ATTACK})
+    record = Record(
+        record.predictions, record.labels, {"classes": json.dumps([ATTACK] * 5), "model": ATTACK}
+    )
     experiment = Experiment(
         name=ATTACK,
         title=ATTACK,
@@ -520,20 +660,31 @@ def test_inlined_json_is_json_that_cannot_end_its_script() -> None:
 
 def test_pictures_are_data_uris_of_images_that_are_shown(two: Results) -> None:
     row = next(d for d in two.details if d["method"] == "adaptive-tta")["changed"][0]["row"]
-    page = Page(report(two, pictures={("made up", row): {"image": URI}, ("made up", 10**6): {"image": URI}}))
+    page = Page(
+        report(two, pictures={("made up", row): {"image": URI}, ("made up", 10**6): {"image": URI}})
+    )
     assert page.data["pictures"] == {f"made up/{row}": {"image": URI}}
     with pytest.raises(InputError, match="expected a data URI of an image"):
         report(two, pictures={("made up", row): {"image": "https://example.org/a.png"}})
 
 
 @pytest.mark.parametrize(
-    "about", [{}, {"experiments": "none"}, {"experiments": {"": 3}}, {"runs": 7}, {"deep": {"er": [1, {"a": None}]}}]
+    "about",
+    [
+        {},
+        {"experiments": "none"},
+        {"experiments": {"": 3}},
+        {"runs": 7},
+        {"deep": {"er": [1, {"a": None}]}},
+    ],
 )
 def test_whatever_is_known_of_the_run_the_page_is_written(about: dict[str, Any]) -> None:
     assert Page(report(invented({"vanilla": [0.2], "a": [0.1]}, about=about))).verdict
 
 
-def test_what_each_pass_buys_goes_into_the_chart_of_the_cost_and_not_into_a_section_of_its_own() -> None:
+def test_what_each_pass_buys_goes_into_the_chart_of_the_cost_and_not_into_a_section_of_its_own() -> (
+    None
+):
     methods = [find_method("vanilla"), find_method("v-atta", optimizer="adam", epochs=3)]
     results = compare({"shop": made_up(200)}, methods, validation=100, cost=True)
     (section,) = sections_of(results)
@@ -553,5 +704,16 @@ def test_a_page_from_a_file_needs_nothing_that_makes_results(two: Results, tmp_p
     file = two.where(method="vanilla").save(tmp_path / "results.json")
     command = [sys.executable, "-c", program, str(file), str(tmp_path / "report.html")]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    makers = ("experiments", "paper", "deploy", "calibrators", "collection", "networks", "images.datasets", "cli")
-    assert not [name for name in loaded if name.startswith(tuple(f"atta.{maker}" for maker in makers))]
+    makers = (
+        "experiments",
+        "paper",
+        "deploy",
+        "calibrators",
+        "collection",
+        "networks",
+        "images.datasets",
+        "cli",
+    )
+    assert not [
+        name for name in loaded if name.startswith(tuple(f"atta.{maker}" for maker in makers))
+    ]

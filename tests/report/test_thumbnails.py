@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from atta import Results, find_method
-from atta.errors import InputError
-from atta.experiments.compare import compare
-from atta.images.again import digest_of
-from atta.images.layouts import by_file_name, folder_of_images
-from atta.images.sets import ImageSet, arrange
+from atta._base.errors import InputError
+from atta.data.again import digest_of
+from atta.data.image_set import ImageSet, arrange
+from atta.data.layouts import by_file_name, folder_of_images
+from atta.lab.compare import compare
 from atta.report.page import report
 from atta.report.sections import sections_of
 from atta.report.thumbnails import BUDGET, MOST, thumbnails
@@ -34,7 +34,11 @@ def of_origin(results: Results, origin: dict[str, str]) -> Results:
 
 
 def coloured(row: int, side: int = 8) -> torch.Tensor:
-    return torch.tensor([row, 255 - row, 100], dtype=torch.uint8)[:, None, None].expand(3, side, side).contiguous()
+    return (
+        torch.tensor([row, 255 - row, 100], dtype=torch.uint8)[:, None, None]
+        .expand(3, side, side)
+        .contiguous()
+    )
 
 
 def row_of(uri: str) -> int:
@@ -46,7 +50,11 @@ def row_of(uri: str) -> int:
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    return compare({"made up": made_up(IMAGES)}, [find_method("vanilla"), find_method("temperature")], validation=100)
+    return compare(
+        {"made up": made_up(IMAGES)},
+        [find_method("vanilla"), find_method("temperature")],
+        validation=100,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +77,9 @@ def pictures(results: Results, images: Any = None) -> dict[str, str]:
 
 def test_each_changed_image_knows_its_row_of_the_record(results: Results) -> None:
     for detail in results.details:
-        assert all(one["image"] == one["row"] + 100 for one in detail["changed"]), "the first 100 were fitted on"
+        assert all(one["image"] == one["row"] + 100 for one in detail["changed"]), (
+            "the first 100 were fitted on"
+        )
 
 
 @pytest.mark.parametrize("kind", ["set", "tensor", "list"])
@@ -83,20 +93,28 @@ def test_images_that_are_given_are_shown_by_their_rows(results: Results, kind: s
     assert pictures(results, {"made up": images}) == found
 
 
-def test_a_folder_that_a_record_remembers_is_found_without_a_word(folder: Path, results: Results) -> None:
+def test_a_folder_that_a_record_remembers_is_found_without_a_word(
+    folder: Path, results: Results
+) -> None:
     results = of_origin(results, remembered(folder))
     found = pictures(results)
     order = torch.randperm(IMAGES, generator=torch.Generator().manual_seed(0)).tolist()
     assert found
-    assert all(abs(row_of(uri) - order[int(key.partition("/")[2])]) <= 3 for key, uri in found.items())
+    assert all(
+        abs(row_of(uri) - order[int(key.partition("/")[2])]) <= 3 for key, uri in found.items()
+    )
     assert pictures(results, False) == {}
     html = report(results)
     assert json.dumps(found, separators=(",", ":")).strip("{}") in html
-    with Image.open(io.BytesIO(base64.b64decode(next(iter(found.values())).partition(",")[2]))) as image:
+    with Image.open(
+        io.BytesIO(base64.b64decode(next(iter(found.values())).partition(",")[2]))
+    ) as image:
         assert image.size == (96, 96)
 
 
-def test_a_folder_that_is_gone_or_changed_costs_a_sentence_and_no_page(folder: Path, tmp_path: Path, results: Results) -> None:
+def test_a_folder_that_is_gone_or_changed_costs_a_sentence_and_no_page(
+    folder: Path, tmp_path: Path, results: Results
+) -> None:
     origin = remembered(folder)
     html = report(of_origin(results, {**origin, "folder": str(tmp_path / "gone")}))
     assert "No thumbnails: expected a folder of images, found none at" in html
@@ -105,7 +123,9 @@ def test_a_folder_that_is_gone_or_changed_costs_a_sentence_and_no_page(folder: P
     assert "their names are not those of then" in notes["s1"]
     with pytest.raises(InputError, match=r"images of made up: .*their names are not those of then"):
         report(changed, images=folder)
-    assert pictures(of_origin(results, {"folder": str(folder)})) == {}, "no folder is shown on a word alone"
+    assert pictures(of_origin(results, {"folder": str(folder)})) == {}, (
+        "no folder is shown on a word alone"
+    )
 
 
 def test_images_of_another_number_or_dataset_are_refused(results: Results) -> None:
@@ -114,16 +134,27 @@ def test_images_of_another_number_or_dataset_are_refused(results: Results) -> No
     with pytest.raises(InputError, match="expected those of made up, got those of other"):
         report(results, images={"other": torch.zeros(3, 3, 8, 8)})
     two = results + replace(results, rows=tuple(replace(row, dataset="b") for row in results))
-    with pytest.raises(InputError, match=r"several datasets, expected {name: images} of made up, b"):
+    with pytest.raises(
+        InputError, match=r"several datasets, expected {name: images} of made up, b"
+    ):
         report(two, images=torch.zeros(3, 3, 8, 8))
 
 
 def test_pictures_are_few_and_small_however_many_methods_there_are(results: Results) -> None:
     first, _ = results.details
-    moved = [[{**one, "image": (one["image"] + 12 * i) % IMAGES} for one in first["changed"]] for i in range(15)]
+    moved = [
+        [{**one, "image": (one["image"] + 12 * i) % IMAGES} for one in first["changed"]]
+        for i in range(15)
+    ]
     seen = [{**first, "method": f"m{i}", "changed": changed} for i, changed in enumerate(moved)]
-    rows = [replace(row, method=f"m{i}") for i in range(15) for row in results.where(method="vanilla")]
-    noise = torch.randint(0, 256, (IMAGES, 3, 300, 200), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    found = pictures(Results((*results.rows, *rows), results.about, (*results.details, *seen)), noise)
+    rows = [
+        replace(row, method=f"m{i}") for i in range(15) for row in results.where(method="vanilla")
+    ]
+    noise = torch.randint(
+        0, 256, (IMAGES, 3, 300, 200), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    found = pictures(
+        Results((*results.rows, *rows), results.about, (*results.details, *seen)), noise
+    )
     assert 12 <= len(found) <= MOST
     assert sum(map(len, found.values())) <= BUDGET

@@ -38,7 +38,9 @@ def test_a_difference_can_be_looked_up_in_both_directions() -> None:
         (math.nan, 0.2, "lower", None),
     ],
 )
-def test_only_an_interval_that_excludes_0_is_sure(low: float, high: float, better: str | None, found: int | None) -> None:
+def test_only_an_interval_that_excludes_0_is_sure(
+    low: float, high: float, better: str | None, found: int | None
+) -> None:
     assert judged(low, high, better) == found
 
 
@@ -46,7 +48,9 @@ def test_a_policy_that_a_rule_chose_is_none_of_its_own() -> None:
     one = Row(dataset="d", method="v-atta", policy="aug4", choice="paper", metric="nll", value=0.1)
     assert contender(one) == contender(replace(one, policy="flip", split=3, value=0.2))
     assert contender(one) != contender(replace(one, choice="nll"))
-    assert contender(one) == contender({"dataset": "d", "method": "v-atta", "policy": "aug8", "choice": "paper"})
+    assert contender(one) == contender(
+        {"dataset": "d", "method": "v-atta", "policy": "aug8", "choice": "paper"}
+    )
 
 
 def test_labels_tell_contenders_apart_with_no_more_words_than_that_takes() -> None:
@@ -58,7 +62,10 @@ def test_labels_tell_contenders_apart_with_no_more_words_than_that_takes() -> No
         "b · flip",
         "b · crop",
     ]
-    assert list(labels([key("a", choice="paper"), key("a", choice="nll")]).values()) == ["a", "a · nll"]
+    assert list(labels([key("a", choice="paper"), key("a", choice="nll")]).values()) == [
+        "a",
+        "a · nll",
+    ]
     assert list(labels([key("a", choice="paper"), key("a", "flip")]).values()) == ["a", "a · flip"]
     sized = [key("a", size=10), key("a", size=20)]
     assert list(labels(sized, sizes=True).values()) == ["a · 10 images", "a · 20 images"]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.errors import InputError
+from atta._base.errors import InputError
 from atta.results.rows import Interval, Results, Row
 from scenarios import ROWS, rows
 
@@ -35,7 +35,12 @@ def grid(value: Callable[[int], float] = float, **columns: list[Any]) -> Results
     """Every combination of the columns, the last one fastest, each with the value of its number."""
     names = {"dataset": ["set"], "method": ["a"], "metric": ["brier"]} | columns
     combinations = itertools.product(*names.values())
-    return Results(tuple(Row(**dict(zip(names, values, strict=True)), value=value(i)) for i, values in enumerate(combinations)))
+    return Results(
+        tuple(
+            Row(**dict(zip(names, values, strict=True)), value=value(i))
+            for i, values in enumerate(combinations)
+        )
+    )
 
 
 ABOUTS = st.dictionaries(st.sampled_from(["atta", "seed"]), st.integers(0, 1))
@@ -52,13 +57,19 @@ ODD = st.floats() | st.sampled_from([math.nan, math.inf, -math.inf, -0.0, 5e-324
 def test_json_gives_back_every_bit_of_every_row(rows: list[Row]) -> None:
     text = Results(tuple(rows), {"limit": math.inf}).to_json()
     json.loads(text, parse_constant=refuse_constant)
-    assert repr(written(text).rows) == repr(tuple(rows)), "by repr, which tells -0.0 from 0.0 and finds nan equal"
+    assert repr(written(text).rows) == repr(tuple(rows)), (
+        "by repr, which tells -0.0 from 0.0 and finds nan equal"
+    )
 
 
 def test_equal_results_are_equal_bytes(tmp_path: Path) -> None:
     one = Results(rows(a=[0.1]).rows, {"splits": 3, "atta": "1"}).save(tmp_path / "one.json")
     two = Results(rows(a=[0.1]).rows, {"atta": "1", "splits": 3}).save(tmp_path / "two.json")
-    assert one.read_bytes() == two.read_bytes() == Results.load(one).save(tmp_path / "three.json").read_bytes()
+    assert (
+        one.read_bytes()
+        == two.read_bytes()
+        == Results.load(one).save(tmp_path / "three.json").read_bytes()
+    )
 
 
 def test_rows_of_an_older_file_get_the_defaults() -> None:
@@ -90,20 +101,28 @@ def test_a_file_holds_rows_and_what_is_known_of_the_run(tmp_path: Path) -> None:
     results = Results(rows(a=[0.1]).rows, {"splits": 3})
     loaded = Results.load(results.save(tmp_path / "deep" / "results.json"))
     assert loaded == results
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["results.json"], "no half-written file is left behind"
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["results.json"], (
+        "no half-written file is left behind"
+    )
 
 
 @given(st.lists(ROWS, max_size=4))
 def test_csv_gives_back_every_bit_of_every_row(rows: list[Row]) -> None:
     lines = list(csv.DictReader(io.StringIO(Results(tuple(rows)).csv(), newline="")))
     kinds = {"validation": int, "split": int, "seed": int, "value": float}
-    again = [Row(**{name: kinds.get(name, str)(text) for name, text in line.items()}) for line in lines]
+    again = [
+        Row(**{name: kinds.get(name, str)(text) for name, text in line.items()}) for line in lines
+    ]
     assert repr(again) == repr(rows)
 
 
 @given(ABOUTS, ABOUTS, ABOUTS)
-def test_adding_results_loses_nothing_in_any_order_of_brackets(a: dict[str, int], b: dict[str, int], c: dict[str, int]) -> None:
-    x, y, z = (Results(grid(method=[name]).rows, about) for name, about in [("x", a), ("y", b), ("z", c)])
+def test_adding_results_loses_nothing_in_any_order_of_brackets(
+    a: dict[str, int], b: dict[str, int], c: dict[str, int]
+) -> None:
+    x, y, z = (
+        Results(grid(method=[name]).rows, about) for name, about in [("x", a), ("y", b), ("z", c)]
+    )
     assert (x + y) + z == x + (y + z)
     assert (x + y + z).names("method") == ["x", "y", "z"]
     about = (x + y + z).about
@@ -129,11 +148,16 @@ def test_what_is_known_of_two_runs_is_kept_apart() -> None:
             '{"format": "atta.results", "version": 1, "about": {}, "rows": [{"method": "a"}]}',
             "row 1: without dataset, metric, value",
         ),
-        ('{"format": "atta.results", "version": 1, "about": {}, "rows": [3]}', "row 1: expected columns"),
+        (
+            '{"format": "atta.results", "version": 1, "about": {}, "rows": [3]}',
+            "row 1: expected columns",
+        ),
         ('{"format": "atta.results", "version": 1, "about": {}}', "is damaged"),
     ],
 )
-def test_other_files_are_refused_with_a_sentence(tmp_path: Path, content: str, sentence: str) -> None:
+def test_other_files_are_refused_with_a_sentence(
+    tmp_path: Path, content: str, sentence: str
+) -> None:
     path = tmp_path / "results.json"
     path.write_text(content)
     with pytest.raises(InputError, match=sentence):
@@ -141,7 +165,12 @@ def test_other_files_are_refused_with_a_sentence(tmp_path: Path, content: str, s
 
 
 def test_no_flipped_bit_changes_results_unnoticed() -> None:
-    results = Results(rows(a=[0.1, 1 / 3]).rows, {"atta": "1", 3: [1.0]}, ({"bins": [1, 2]},), (sure("a", 0.0, 0.2),))
+    results = Results(
+        rows(a=[0.1, 1 / 3]).rows,
+        {"atta": "1", 3: [1.0]},
+        ({"bins": [1, 2]},),
+        (sure("a", 0.0, 0.2),),
+    )
     whole = results.to_json().encode()
     assert written(whole.decode()).rows == results.rows
     for place in range(0, 8 * len(whole), 5):
@@ -170,7 +199,12 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         Results.load(tmp_path / "none.json")
 
 
-@given(st.lists(st.builds(sure, st.text(), ODD, ODD, against=st.text(), validation=st.integers(0, 9)), max_size=3))
+@given(
+    st.lists(
+        st.builds(sure, st.text(), ODD, ODD, against=st.text(), validation=st.integers(0, 9)),
+        max_size=3,
+    )
+)
 def test_json_gives_back_every_bit_of_every_interval(intervals: list[Interval]) -> None:
     again = written(Results((), {}, (), tuple(intervals)).to_json()).intervals
     assert [repr(vars(one)) for one in again] == [repr(vars(one)) for one in intervals]
@@ -195,7 +229,12 @@ def test_intervals_go_with_their_rows_and_those_of_all_splits_are_none_of_some()
 
 
 def test_new_names_are_those_of_rows_and_of_both_sides_of_an_interval() -> None:
-    results = Results(rows(a=[0.1], b=[0.2]).rows, {}, (), (sure("b", 0.05, 0.1, against="a", against_policy="flip"),))
+    results = Results(
+        rows(a=[0.1], b=[0.2]).rows,
+        {},
+        (),
+        (sure("b", 0.05, 0.1, against="a", against_policy="flip"),),
+    )
     renamed = results.renamed(lambda one: (f"{one.method} {one.policy}".strip(), "", ""))
     (one,) = renamed.intervals
     assert (one.method, one.against, one.against_policy) == ("b", "a flip", "")

@@ -13,7 +13,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atta.errors import InputError
+from atta._base.errors import InputError
 from atta.results.rows import Interval, Results, Row
 from atta.results.table import Summary, Table, pivot
 from scenarios import ROWS, rows
@@ -23,7 +23,12 @@ def grid(value: Callable[[int], float] = float, **columns: list[Any]) -> Results
     """Every combination of the columns, the last one fastest, each with the value of its number."""
     names = {"dataset": ["set"], "method": ["a"], "metric": ["brier"]} | columns
     combinations = itertools.product(*names.values())
-    return Results(tuple(Row(**dict(zip(names, values, strict=True)), value=value(i)) for i, values in enumerate(combinations)))
+    return Results(
+        tuple(
+            Row(**dict(zip(names, values, strict=True)), value=value(i))
+            for i, values in enumerate(combinations)
+        )
+    )
 
 
 TABLE = Results(
@@ -52,7 +57,9 @@ def test_the_interval_is_that_of_student(values: list[float]) -> None:
     summary = Summary.of(values)
     assert summary.mean == pytest.approx(sum(values) / len(values), abs=1e-9)
     error = scipy.stats.sem(values)
-    low, high = scipy.stats.t.interval(0.95, len(values) - 1, loc=0, scale=error) if error else (0, 0)
+    low, high = (
+        scipy.stats.t.interval(0.95, len(values) - 1, loc=0, scale=error) if error else (0, 0)
+    )
     assert summary.interval == pytest.approx((high - low) / 2, rel=1e-9, abs=1e-9)
 
 
@@ -81,13 +88,20 @@ def test_no_rows_have_no_summary() -> None:
 
 def test_the_best_of_a_column_is_marked_among_eligible_methods() -> None:
     results = rows(a=[0.3], b=[0.2], c=[0.1])
-    table = pivot(results, where={"metric": ("brier",)}, better={"brier": "lower"}, eligible=lambda method: method != "c")
+    table = pivot(
+        results,
+        where={"metric": ("brier",)},
+        better={"brier": "lower"},
+        eligible=lambda method: method != "c",
+    )
     assert table.best == {(1, 1)}
     assert "| b | **0.2000** |" in table.markdown()
 
 
 def test_methods_that_look_equal_are_best_together() -> None:
-    table = pivot(rows(a=[0.20001], b=[0.20002]), where={"metric": ("brier",)}, better={"brier": "lower"})
+    table = pivot(
+        rows(a=[0.20001], b=[0.20002]), where={"metric": ("brier",)}, better={"brier": "lower"}
+    )
     assert table.best == {(0, 1), (1, 1)}
 
 
@@ -124,7 +138,11 @@ def test_a_cell_is_the_mean_by_hand(data: st.DataObject) -> None:
         head = " · ".join(names[name] for name in axes[cut:])
         mine = [row.value for row in kept if (row.dataset, row.method, row.metric) == values]
         if not mine:
-            assert i is None or head not in table.header or table.cells[i][table.header.index(head)] == "–"
+            assert (
+                i is None
+                or head not in table.header
+                or table.cells[i][table.header.index(head)] == "–"
+            )
             continue
         assert i is not None
         summary = table.numbers[i, table.header.index(head)]
@@ -135,10 +153,18 @@ def test_a_cell_is_the_mean_by_hand(data: st.DataObject) -> None:
 
 
 def test_names_come_in_the_order_they_appear_and_joined() -> None:
-    results = grid(dataset=["c100", "c10"], method=["b", "a"], metric=["nll", "brier"], policy=["", "aug3"])
+    results = grid(
+        dataset=["c100", "c10"], method=["b", "a"], metric=["nll", "brier"], policy=["", "aug3"]
+    )
     table = results.pivot(["method", "policy"], ["dataset", "metric"], title="all")
     assert table.title == "all"
-    assert table.header == ("method · policy", "c100 · nll", "c100 · brier", "c10 · nll", "c10 · brier")
+    assert table.header == (
+        "method · policy",
+        "c100 · nll",
+        "c100 · brier",
+        "c10 · nll",
+        "c10 · brier",
+    )
     assert [row[0] for row in table.cells] == ["b", "b · aug3", "a", "a · aug3"]
 
 
@@ -152,7 +178,10 @@ def test_a_list_in_where_orders_what_it_allows() -> None:
 def test_numbers_over_a_column_say_what_they_count() -> None:
     table = grid(validation=[500, 1000]).pivot(columns=["validation", "metric"])
     assert table.header == ("method", "validation 500 · brier", "validation 1000 · brier")
-    assert grid(validation=[500, 1000]).pivot(["validation"]).cells == (("500", "0.0000"), ("1000", "1.0000"))
+    assert grid(validation=[500, 1000]).pivot(["validation"]).cells == (
+        ("500", "0.0000"),
+        ("1000", "1.0000"),
+    )
 
 
 def test_digits_go_by_metric() -> None:
@@ -161,12 +190,17 @@ def test_digits_go_by_metric() -> None:
     assert grid().pivot(digits=1).cells == (("a", "0.0"),)
 
 
-@pytest.mark.parametrize("column", ["experiment", "dataset", "validation", "policy", "choice", "metric"])
+@pytest.mark.parametrize(
+    "column", ["experiment", "dataset", "validation", "policy", "choice", "metric"]
+)
 def test_a_cell_averages_over_splits_and_seeds_alone(column: str) -> None:
     mixed: list[Any] = [1, 2] if column == "validation" else ["x", "y"]
     results = grid(**{column: mixed}, split=[0, 1], seed=[0, 1])
     others = {"columns": ["dataset"]} if column == "metric" else {}
-    with pytest.raises(InputError, match=rf"would average over {column} \(.*put {column} into rows, columns or where"):
+    with pytest.raises(
+        InputError,
+        match=rf"would average over {column} \(.*put {column} into rows, columns or where",
+    ):
         results.pivot(**others)
     assert results.pivot(["method", column], **others).numbers[0, 1].count == 4
     assert results.pivot(where={column: mixed[0]}, **others).numbers[0, 1].count == 4
@@ -180,30 +214,42 @@ def test_no_number_counts_twice() -> None:
 @pytest.mark.parametrize(
     ("results", "settings", "sentence"),
     [
-        (grid(), {"rows": ["colour"]}, "there is no column 'colour'.*expected some of experiment, "),
+        (
+            grid(),
+            {"rows": ["colour"]},
+            "there is no column 'colour'.*expected some of experiment, ",
+        ),
         (grid(), {"columns": ["value"]}, "there is no column 'value'"),
         (grid(), {"where": {"metric": "bier"}}, "no row has metric 'bier'; there are 'brier'"),
         (grid(), {"better": {"brier": "smaller"}}, '"lower", "higher" or None, got \'smaller\''),
         (Results(()), {}, "no rows"),
     ],
 )
-def test_a_pivot_of_nothing_is_refused(results: Results, settings: dict[str, Any], sentence: str) -> None:
+def test_a_pivot_of_nothing_is_refused(
+    results: Results, settings: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(InputError, match=sentence):
         results.pivot(**settings)
 
 
 def test_the_best_is_sought_among_methods_and_policies_and_not_across_datasets_or_metrics() -> None:
-    results = grid(dataset=["x", "y"], metric=["brier", "accuracy"], method=["a", "b"])  # the later, the larger
+    results = grid(
+        dataset=["x", "y"], metric=["brier", "accuracy"], method=["a", "b"]
+    )  # the later, the larger
     better = {"brier": "lower", "accuracy": "higher"}
     marked = (
         {"rows": ["dataset", "method"], "columns": ["metric"]},
         {"rows": ["metric"], "columns": ["dataset", "method"]},
     )
     down = results.pivot(**marked[0], better=better)
-    assert down.best == {(0, 1), (2, 1), (1, 2), (3, 2)}, "x · a, y · a by brier; x · b, y · b by accuracy"
+    assert down.best == {(0, 1), (2, 1), (1, 2), (3, 2)}, (
+        "x · a, y · a by brier; x · b, y · b by accuracy"
+    )
     across = results.pivot(**marked[1], better=better)
     assert across.best == {(0, 1), (0, 3), (1, 2), (1, 4)}
-    policies = grid(policy=["aug1", "aug2"], validation=[10, 20]).pivot(["validation"], ["policy"], better=better)
+    policies = grid(policy=["aug1", "aug2"], validation=[10, 20]).pivot(
+        ["validation"], ["policy"], better=better
+    )
     assert policies.best == {(0, 1), (1, 1)}
 
 
@@ -255,16 +301,25 @@ def test_latex_is_a_tabular_with_booktabs() -> None:
     ]
 
 
-@given(st.lists(ROWS, min_size=1, max_size=4, unique_by=lambda row: (row.method, row.metric)), st.text())
+@given(
+    st.lists(ROWS, min_size=1, max_size=4, unique_by=lambda row: (row.method, row.metric)),
+    st.text(),
+)
 def test_no_name_breaks_a_table(rows: list[Row], title: str) -> None:
     table = Results(tuple(rows)).pivot(better={row.metric: "lower" for row in rows}, title=title)
     latex = table.latex().split("\n")
-    assert len(latex) == len(table.cells) + 6 + bool(title), "a row a line, whatever is in the names"
+    assert len(latex) == len(table.cells) + 6 + bool(title), (
+        "a row a line, whatever is in the names"
+    )
     body = "\n".join(latex[bool(title) :])
-    bare = re.sub(r"\\\\$|\\[_%&#${}]|\\[a-zA-Z]+", "", body, flags=re.MULTILINE)  # neither escapes nor commands
+    bare = re.sub(
+        r"\\\\$|\\[_%&#${}]|\\[a-zA-Z]+", "", body, flags=re.MULTILINE
+    )  # neither escapes nor commands
     assert not set(bare) & set("\\%#_^~±·–"), "nothing special is left"
     assert bare.count("{") == bare.count("}")
-    assert not any(line.lstrip().startswith(("[", "*")) for line in body.split("\n")), "options of the \\\\ before"
+    assert not any(line.lstrip().startswith(("[", "*")) for line in body.split("\n")), (
+        "options of the \\\\ before"
+    )
     assert all(line.count("$") % 2 == 0 for line in bare.split("\n"))
     for line in bare.split("\n")[2:-2]:
         assert not line or line.count("&") == len(table.header) - 1
@@ -299,7 +354,11 @@ def test_sure_differences_to_the_baseline_are_marked_and_the_others_not() -> Non
 
 def test_results_show_themselves_in_a_notebook():
     results = Results(
-        tuple(Row(dataset=d, method=m, metric="brier", value=0.1) for d in ("<a>", "b") for m in ("vanilla", "v-atta"))
+        tuple(
+            Row(dataset=d, method=m, metric="brier", value=0.1)
+            for d in ("<a>", "b")
+            for m in ("vanilla", "v-atta")
+        )
     )
     html = results._repr_html_()
     assert html.count("<tr>") == 5

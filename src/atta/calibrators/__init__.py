@@ -30,19 +30,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from atta._base.errors import InputError, first_line, suggest
+from atta._base.settings import shown
+from atta._base.tensors import read_tensors
 from atta.calibrators.atta import MATTA, VATTA, ViewBlend
-from atta.calibrators.averages import AdaptiveTTA, AverageBlend, MeanTTA, MeanTTATemperature, ViewMean
+from atta.calibrators.averages import (
+    AdaptiveTTA,
+    AverageBlend,
+    MeanTTA,
+    MeanTTATemperature,
+    ViewMean,
+)
 from atta.calibrators.base import Calibrator, Method, check_format
 from atta.calibrators.convex import CATTA
 from atta.calibrators.hedged import HedgedCATTA, HedgedTemperature
+from atta.calibrators.maps import Histogram, Isotonic, Polyline, Steps
 from atta.calibrators.peer import Peer
-from atta.calibrators.probability_maps import Histogram, Isotonic, Polyline, Steps
 from atta.calibrators.scaling import Affine, Dirichlet, Temperature, TemperatureScaling, Vanilla
 from atta.calibrators.selective import SelectiveVATTA, SequentialVATTA, StagedBlend
 from atta.calibrators.shrunk import ShrunkMATTA
-from atta.errors import InputError, first_line, suggest
-from atta.predictions import Predictions, read_tensors
-from atta.settings import shown
+from atta.record.predictions import Predictions
 
 __all__ = [
     "CALIBRATORS",
@@ -103,7 +110,16 @@ METHODS: dict[str, type[Method]] = {
 }
 CALIBRATORS: dict[str, type[Calibrator]] = {
     calibrator.__name__: calibrator
-    for calibrator in (Temperature, Affine, Steps, Polyline, ViewBlend, AverageBlend, ViewMean, StagedBlend)
+    for calibrator in (
+        Temperature,
+        Affine,
+        Steps,
+        Polyline,
+        ViewBlend,
+        AverageBlend,
+        ViewMean,
+        StagedBlend,
+    )
 }
 """By the names that files know them by."""
 BEFORE: dict[str, dict[str, Any]] = {"dirichlet": {"diagonal": 0.0}}
@@ -117,12 +133,16 @@ def find_method(name: str, /, **settings: Any) -> Method:
     MeanTTA(views=('flip', 'crop'), original=True)
     """
     if not isinstance(name, str) or name not in METHODS:
-        raise InputError(f"unknown method {shown(name)}.{suggest(name, METHODS)} Known: {', '.join(METHODS)}")
+        raise InputError(
+            f"unknown method {shown(name)}.{suggest(name, METHODS)} Known: {', '.join(METHODS)}"
+        )
     known = {field.name: field.default for field in dataclasses.fields(METHODS[name])}
     for setting in settings:
         if setting not in known:
             hint = suggest(setting, known)
-            raise InputError(f"{name} has no setting {setting!r}.{hint} It has: {', '.join(known) or 'none'}")
+            raise InputError(
+                f"{name} has no setting {setting!r}.{hint} It has: {', '.join(known) or 'none'}"
+            )
     try:
         method = METHODS[name](**settings)
         hash(method)  # the settings are kept, and looked things up by
@@ -143,11 +163,17 @@ def as_method(method: object) -> Method:
     if isinstance(method, str):
         return find_method(method)
     if isinstance(method, type) and issubclass(method, Method):
-        return find_method(method.name) if METHODS.get(getattr(method, "name", "")) is method else method()
+        return (
+            find_method(method.name)
+            if METHODS.get(getattr(method, "name", "")) is method
+            else method()
+        )
     if isinstance(method, Method):
         return method
     got = "a fitted calibrator" if isinstance(method, Calibrator) else repr(method)
-    raise InputError(f"method: expected a name, such as 'c-atta', or a method, such as atta.CATTA(), got {got}")
+    raise InputError(
+        f"method: expected a name, such as 'c-atta', or a method, such as atta.CATTA(), got {got}"
+    )
 
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
@@ -155,14 +181,18 @@ def load(path: str | os.PathLike[str]) -> Calibrator:
     return restore(*read_tensors(path), path=path)
 
 
-def restore(tensors: Mapping[str, Tensor], header: Mapping[str, str], *, path: str | os.PathLike[str]) -> Calibrator:
+def restore(
+    tensors: Mapping[str, Tensor], header: Mapping[str, str], *, path: str | os.PathLike[str]
+) -> Calibrator:
     """Make a calibrator of its buffers and its header, which come from `path`."""
     check_format(header, path)
     try:
         about = json.loads(header["about"])
         calibrator = CALIBRATORS[about["calibrator"]](**tensors, **about["options"])
         calibrator.classes = int(about["classes"])
-        calibrator.method = find_method(about["method"], **{**BEFORE.get(about["method"], {}), **about["settings"]})
+        calibrator.method = find_method(
+            about["method"], **{**BEFORE.get(about["method"], {}), **about["settings"]}
+        )
         _calibrate_one(calibrator)
     except Exception as error:  # forged tensors and options reach every layer of every calibrator
         raise InputError(f"{path} is damaged: {type(error).__name__} {first_line(error)}") from None

@@ -14,14 +14,24 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from atta._base.settings import Count, Seed, Step
+from atta._base.types import Labels, Logits, Probs, RepeatLogits, ViewLogits, ViewWeights
 from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, base_probs
 from atta.calibrators.fitting import descend, few, minimize, prepared, some
 from atta.calibrators.scaling import scaled
 from atta.calibrators.slopes import Slopes
-from atta.functional import NEAR, Space, blend, fuse, guarded_blend, largest_share, leader, mix, weighted_sum
-from atta.predictions import Predictions, mean_views, repeat_mean
-from atta.settings import Count, Seed, Step
-from atta.types import Labels, Logits, Probs, RepeatLogits, ViewLogits, ViewWeights
+from atta.functional import (
+    NEAR,
+    Space,
+    blend,
+    fuse,
+    guarded_blend,
+    largest_share,
+    leader,
+    mix,
+    weighted_sum,
+)
+from atta.record.predictions import Predictions, mean_views, repeat_mean
 
 Start: TypeAlias = Literal["1/m", "1/k"] | Annotated[float, "≥ -1e9", "≤ 1e9"]
 LIMIT = {"limit": (0.0, 1.0)}
@@ -29,8 +39,12 @@ LIMIT = {"limit": (0.0, 1.0)}
 # Weights add up to one over the temperature: beyond RUNAWAY they are fitted again, as if drawn with deviation PRIOR.
 RUNAWAY, PRIOR = 10.0, 3.0
 CLEAR = 1e-9  # relative: what no rounding of float64 makes up for
-TOGETHER = 3 << 18  # logits of views in the batches of the fits that Adam takes together: few enough for the caches
-Fit: TypeAlias = tuple[Predictions, Int[Tensor, "_"], tuple[str, ...]]  # with the kinds of view to use
+TOGETHER = (
+    3 << 18
+)  # logits of views in the batches of the fits that Adam takes together: few enough for the caches
+Fit: TypeAlias = tuple[
+    Predictions, Int[Tensor, "_"], tuple[str, ...]
+]  # with the kinds of view to use
 
 
 class ViewBlend(Calibrator):
@@ -54,7 +68,13 @@ class ViewBlend(Calibrator):
         guarded: bool = True,
     ) -> None:
         super().__init__(weights=weights, limit=limit, temperature=temperature)
-        self.kinds, self.step, self.space, self.itself, self.guarded = tuple(kinds), step, space, itself, guarded
+        self.kinds, self.step, self.space, self.itself, self.guarded = (
+            tuple(kinds),
+            step,
+            space,
+            itself,
+            guarded,
+        )
 
     weights: Tensor
     limit: Tensor
@@ -63,7 +83,12 @@ class ViewBlend(Calibrator):
     @property
     def options(self) -> dict[str, Any]:
         """What the constructor needs besides the buffers."""
-        plain = {"kinds": list(self.kinds), "step": self.step, "space": self.space, "itself": self.itself}
+        plain = {
+            "kinds": list(self.kinds),
+            "step": self.step,
+            "space": self.space,
+            "itself": self.itself,
+        }
         return plain | {"guarded": self.guarded}
 
     def fused(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
@@ -77,16 +102,26 @@ class ViewBlend(Calibrator):
     def softened(self, softness: float) -> Calibrator:
         """Scale the weights down and the temperature up, so that both sides of the blend are softer."""
         before = torch.ones_like(self.limit) if self.temperature is None else self.temperature
-        return self._like(ViewBlend(self.weights * softness, self.limit, before / softness, **self.options))
+        return self._like(
+            ViewBlend(self.weights * softness, self.limit, before / softness, **self.options)
+        )
 
     def base(self, logits: Logits) -> Probs:
         """What the views are blended into: the softmax, at its temperature if there is one."""
-        return base_probs(logits) if self.temperature is None else scaled(logits, self.temperature.to(logits))
+        return (
+            base_probs(logits)
+            if self.temperature is None
+            else scaled(logits, self.temperature.to(logits))
+        )
 
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Blend what the views say into what the network says, or leave it at that."""
         fused = self.fused(logits, views)
-        return guarded_blend(self.base(logits), fused, self.limit.to(logits), step=self.step) if self.guarded else fused
+        return (
+            guarded_blend(self.base(logits), fused, self.limit.to(logits), step=self.step)
+            if self.guarded
+            else fused
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +144,9 @@ class _Atta(ViewMethod):
     space: Space = "logits"
     seed: Seed = 0
 
-    polish: ClassVar[bool] = True  # whether a fit to convergence goes to the bottom of the kinks of the share, too
+    polish: ClassVar[bool] = (
+        True  # whether a fit to convergence goes to the bottom of the kinks of the share, too
+    )
 
     @abstractmethod
     def width(self, classes: int) -> int:
@@ -123,8 +160,12 @@ class _Atta(ViewMethod):
         """Learn weights and limit by NLL, again with the prior where the weights run away. Adam takes like sets together."""
         fits = [(*one, self.kinds_of(one[0])) for one in sets]
         learned = self._optimize(fits)
-        again = [i for i, found in enumerate(learned) if found.weights.abs().sum(dim=0).mean() > RUNAWAY]
-        for i, found in zip(again, self._optimize([fits[i] for i in again], prior=True), strict=True):
+        again = [
+            i for i, found in enumerate(learned) if found.weights.abs().sum(dim=0).mean() > RUNAWAY
+        ]
+        for i, found in zip(
+            again, self._optimize([fits[i] for i in again], prior=True), strict=True
+        ):
             learned[i] = found
         return learned
 
@@ -134,29 +175,47 @@ class _Atta(ViewMethod):
         alike: dict[Any, list[int]] = {}
         for i, (predictions, _, kinds) in enumerate(fits):
             shape = (len(predictions), predictions.classes)
-            alike.setdefault((shape, len(kinds), predictions.dtype, predictions.device), []).append(i)
+            alike.setdefault((shape, len(kinds), predictions.dtype, predictions.device), []).append(
+                i
+            )
         learned: dict[int, ViewBlend] = {}
         for (shape, count, *_), members in alike.items():
             together = max(1, TOGETHER // (min(self.batch, shape[0]) * count * shape[1]))
             even = -(-len(members) // -(-len(members) // together))
             for start in range(0, len(members), even):
                 chunk = members[start : start + even]
-                learned.update(zip(chunk, self._by_adam([fits[i] for i in chunk], prior), strict=True))
+                learned.update(
+                    zip(chunk, self._by_adam([fits[i] for i in chunk], prior), strict=True)
+                )
         return [learned[i] for i in range(len(fits))]
 
     def _by_adam(self, fits: Sequence[Fit], prior: bool) -> list[ViewBlend]:
         """Take Adam's steps for fits of one shape."""
         images = len(fits[0][0])
         dtype = torch.promote_types(fits[0][0].dtype, torch.float32)
-        base, views = map(torch.stack, zip(*(_base_and_views(fit, dtype) for fit in fits), strict=True))
+        base, views = map(
+            torch.stack, zip(*(_base_and_views(fit, dtype) for fit in fits), strict=True)
+        )
         labels = torch.stack([labels for _, labels, _ in fits])
-        start = {name: value.expand(len(fits), *value.shape) for name, value in self._start(views[0]).items()}
+        start = {
+            name: value.expand(len(fits), *value.shape)
+            for name, value in self._start(views[0]).items()
+        }
         weak = penalty(images) if prior else 0.0
         slopes = Slopes(base, views, labels, step=self.step, space=self.space, prior=weak)
-        adam = {"epochs": self.epochs, "batch": self.batch, "lr": self.lr, "decay": self.decay, "seed": self.seed}
+        adam = {
+            "epochs": self.epochs,
+            "batch": self.batch,
+            "lr": self.lr,
+            "decay": self.decay,
+            "seed": self.seed,
+        }
         found = descend(slopes, start, LIMIT, images=images, **adam)  # type: ignore[arg-type]
         pairs = zip(fits, found["weights"], found["limit"], strict=True)
-        return [self._blend(weights.clone(), limit.clone(), kinds) for (_, _, kinds), weights, limit in pairs]
+        return [
+            self._blend(weights.clone(), limit.clone(), kinds)
+            for (_, _, kinds), weights, limit in pairs
+        ]
 
     def _by_lbfgs(self, fit: Fit, prior: bool) -> ViewBlend:
         """Go to the minimum with L-BFGS, in float64."""
@@ -165,7 +224,9 @@ class _Atta(ViewMethod):
         images, alone = len(predictions), few(predictions)
         weak = penalty(images) if prior else 0.0
 
-        def ready(part: Predictions, labels: Labels) -> tuple[Tensor, Callable[[Probs, Tensor], Tensor]]:
+        def ready(
+            part: Predictions, labels: Labels
+        ) -> tuple[Tensor, Callable[[Probs, Tensor], Tensor]]:
             base, views = _base_and_views((part, labels, kinds), torch.float64)
             return views.transpose(0, 1).contiguous(), blended_nll(base, labels, step=self.step)
 
@@ -181,15 +242,22 @@ class _Atta(ViewMethod):
 
         start = self._start(next(iter(parts()))[0].transpose(0, 1))
         if not alone:  # The kinks of many images are small: what some of them are polished to is near the bottom.
-            near = self._by_lbfgs((predictions[some(predictions)], labels[some(predictions)], kinds), prior)
+            near = self._by_lbfgs(
+                (predictions[some(predictions)], labels[some(predictions)], kinds), prior
+            )
             start = {"weights": near.weights, "limit": near.limit}
-        found = minimize(losses, start, LIMIT, tolerance=1e-11 if alone else 1e-9, polish=self.polish and alone)
+        found = minimize(
+            losses, start, LIMIT, tolerance=1e-11 if alone else 1e-9, polish=self.polish and alone
+        )
         return self._blend(found["weights"], found["limit"], kinds)
 
     def _start(self, views: ViewLogits) -> dict[str, Tensor]:
         _, kinds, classes = views.shape
         value = {"1/m": 1 / kinds, "1/k": 1 / classes}.get(self.start, self.start)  # type: ignore[arg-type]
-        return {"weights": views.new_full((kinds, self.width(classes)), float(value)), "limit": views.new_ones(())}
+        return {
+            "weights": views.new_full((kinds, self.width(classes)), float(value)),
+            "limit": views.new_ones(()),
+        }
 
     def _blend(self, weights: Tensor, limit: Tensor, kinds: tuple[str, ...]) -> ViewBlend:
         return ViewBlend(weights, limit, kinds=kinds, step=self.step, space=self.space)
@@ -205,11 +273,17 @@ def _fused(views: Float[Tensor, "m n k"], weights: ViewWeights, space: Space) ->
     if space == "probabilities":
         return fuse(views.transpose(0, 1), weights, space=space)
     one = weights.shape[-1] == 1
-    logits = (weights.mT @ views.flatten(1)).view(views.shape[1:]) if one else weighted_sum(views.unbind(), weights)
+    logits = (
+        (weights.mT @ views.flatten(1)).view(views.shape[1:])
+        if one
+        else weighted_sum(views.unbind(), weights)
+    )
     return logits.softmax(dim=-1)
 
 
-def blended_nll(base: Probs, labels: Labels, *, step: float | None) -> Callable[[Probs, Tensor], Tensor]:
+def blended_nll(
+    base: Probs, labels: Labels, *, step: float | None
+) -> Callable[[Probs, Tensor], Tensor]:
     """Return the function from what the views say, and the limit, to the mean NLL of both blended.
 
     Only the label's probability counts, and in most rows nobody comes near the class in front, in `base` or in what the views
@@ -230,7 +304,9 @@ def blended_nll(base: Probs, labels: Labels, *, step: float | None) -> Callable[
         picked = mix(label_base, fused.gather(-1, label), limit.expand(len(labels)))
         whole, held, front = base[hard], fused.index_select(0, hard), first[hard]
         share = largest_share(whole, held, limit, step=step, first=front)
-        picked = picked.index_copy(0, hard, blend(whole, held, share, first=front).gather(-1, label[hard]))
+        picked = picked.index_copy(
+            0, hard, blend(whole, held, share, first=front).gather(-1, label[hard])
+        )
         return -picked.clamp(min=tiny).log().mean()
 
     return value

@@ -14,21 +14,23 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from atta._base.settings import Step
+from atta._base.types import Labels, Logits, Probs, RepeatLogits, ViewLogits
 from atta.calibrators.atta import LIMIT
 from atta.calibrators.base import Calibrator, ViewMethod, base_probs
 from atta.calibrators.fitting import minimize, nll
 from atta.calibrators.scaling import fit_temperature
 from atta.functional import Space, blend, guarded_blend, largest_share
 from atta.metrics.binning import COUNT, bin_index, even_edges
-from atta.predictions import Predictions, repeat_mean
-from atta.settings import Step
-from atta.types import Labels, Logits, Probs, RepeatLogits, ViewLogits
+from atta.record.predictions import Predictions, repeat_mean
 
 
 class AverageBlend(Calibrator):
     """A weighted mean of the views' probabilities, blended into the softmax as far as the class admits."""
 
-    def __init__(self, weights: Tensor, limit: Tensor, *, kinds: Sequence[str], step: float | None = None) -> None:
+    def __init__(
+        self, weights: Tensor, limit: Tensor, *, kinds: Sequence[str], step: float | None = None
+    ) -> None:
         super().__init__(weights=weights, limit=limit)
         self.kinds, self.step = tuple(kinds), step
 
@@ -50,13 +52,22 @@ class AverageBlend(Calibrator):
 
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Blend what the views say into what the network says."""
-        return guarded_blend(self.base(logits), self.fused(logits, views), self.limit.to(logits), step=self.step)
+        return guarded_blend(
+            self.base(logits), self.fused(logits, views), self.limit.to(logits), step=self.step
+        )
 
 
 class ViewMean(Calibrator):
     """The mean of the logits, or of the probabilities, of the image and all its views, with a temperature on top."""
 
-    def __init__(self, temperature: Tensor, *, kinds: Sequence[str], original: bool, space: Space = "probabilities") -> None:
+    def __init__(
+        self,
+        temperature: Tensor,
+        *,
+        kinds: Sequence[str],
+        original: bool,
+        space: Space = "probabilities",
+    ) -> None:
         super().__init__(temperature=temperature)
         self.kinds, self.original, self.space = tuple(kinds), original, space
 
@@ -85,14 +96,24 @@ def average(view_probs: ViewLogits, weights: Tensor) -> Probs:
 
 
 def mean_passes(
-    logits: Logits, views: Mapping[str, RepeatLogits], kinds: tuple[str, ...], *, original: bool, space: Space
+    logits: Logits,
+    views: Mapping[str, RepeatLogits],
+    kinds: tuple[str, ...],
+    *,
+    original: bool,
+    space: Space,
 ) -> Logits:
     """Return the mean logit over every pass, each counting the same, or the logarithm of the mean probability."""
     passes = ([logits.unsqueeze(1)] if original else []) + [views[kind] for kind in kinds]
     every = torch.cat(passes, dim=1)
     if space == "logits":
-        return (every / every.shape[1]).sum(dim=1)  # divided first: sums of large ones are not numbers
-    return every.log_softmax(dim=-1).logsumexp(dim=1) - torch.tensor(float(every.shape[1]), dtype=logits.dtype).log()
+        return (every / every.shape[1]).sum(
+            dim=1
+        )  # divided first: sums of large ones are not numbers
+    return (
+        every.log_softmax(dim=-1).logsumexp(dim=1)
+        - torch.tensor(float(every.shape[1]), dtype=logits.dtype).log()
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +129,9 @@ class AdaptiveTTA(ViewMethod):
     step: Step = None
 
     name: ClassVar[str] = "adaptive-tta"
-    summary: ClassVar[str] = "weighted mean of the views' probabilities (Conde & Premebida 2022, reconstructed)"
+    summary: ClassVar[str] = (
+        "weighted mean of the views' probabilities (Conde & Premebida 2022, reconstructed)"
+    )
 
     def kinds_of(self, predictions: Predictions) -> tuple[str, ...]:
         """Return the kinds of view to use, by default its authors' where they are."""
@@ -121,7 +144,10 @@ class AdaptiveTTA(ViewMethod):
         base = base_probs(predictions.logits.double())
         view_probs = mean_probs(predictions.views, kinds).double()
         objective = OBJECTIVES[self.objective]
-        start = {"weights": base.new_full((len(kinds),), 1 / len(kinds)), "limit": base.new_ones(())}
+        start = {
+            "weights": base.new_full((len(kinds),), 1 / len(kinds)),
+            "limit": base.new_ones(()),
+        }
 
         def loss(parameters: Mapping[str, Tensor]) -> Tensor:
             fused = average(view_probs, parameters["weights"])
@@ -129,7 +155,9 @@ class AdaptiveTTA(ViewMethod):
             return objective(blend(base, fused, share), labels)
 
         # |w| / Σ|w| does not know the scale of w: the box only keeps it from drifting.
-        found = minimize(loss, start, {"weights": (0.0, 1.0), **LIMIT}, polish=self.objective != "ece")
+        found = minimize(
+            loss, start, {"weights": (0.0, 1.0), **LIMIT}, polish=self.objective != "ece"
+        )
         return AverageBlend(found["weights"], found["limit"], kinds=kinds, step=self.step)
 
 
@@ -147,7 +175,11 @@ def _ece(probs: Probs, labels: Labels) -> Tensor:
     return gaps.abs().sum() / probs.shape[0]
 
 
-OBJECTIVES: dict[str, Callable[[Probs, Labels], Tensor]] = {"brier": _brier, "nll": nll, "ece": _ece}
+OBJECTIVES: dict[str, Callable[[Probs, Labels], Tensor]] = {
+    "brier": _brier,
+    "nll": nll,
+    "ece": _ece,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,4 +227,6 @@ class MeanTTATemperature(_Mean):
         kinds = self.kinds_of(predictions)
         wide = predictions.to(torch.float64)
         mean = mean_passes(wide.logits, wide.views, kinds, original=self.original, space=self.space)
-        return ViewMean(fit_temperature(mean, labels), kinds=kinds, original=self.original, space=self.space)
+        return ViewMean(
+            fit_temperature(mean, labels), kinds=kinds, original=self.original, space=self.space
+        )

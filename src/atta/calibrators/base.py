@@ -27,10 +27,11 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
-from atta.errors import InputError, advise
-from atta.predictions import Predictions, as_labels, look_like_probabilities, write_tensors
-from atta.settings import check, hints, shown
-from atta.types import Labels, Logits, Probs, RepeatLogits
+from atta._base.errors import InputError, advise
+from atta._base.settings import check, hints, shown
+from atta._base.tensors import write_tensors
+from atta._base.types import Labels, Logits, Probs, RepeatLogits
+from atta.record.predictions import Predictions, as_labels, look_like_probabilities
 
 FORMAT = "atta.calibrator"
 FORMAT_VERSION = 1
@@ -99,7 +100,10 @@ class Method(ABC):
 
     def fit_many(self, sets: Sequence[tuple[Any, Any]]) -> list[Calibrator]:
         """Return what `fit` returns for each set of predictions and labels, bit for bit; some methods are quicker so."""
-        given = [(as_predictions(predictions, self.name, self.needs_views), labels) for predictions, labels in sets]
+        given = [
+            (as_predictions(predictions, self.name, self.needs_views), labels)
+            for predictions, labels in sets
+        ]
         checked = [(predictions, self._check(predictions, labels)) for predictions, labels in given]
         calibrators = []
         for (predictions, _), learned in zip(checked, self.learn_many(checked), strict=True):
@@ -109,7 +113,9 @@ class Method(ABC):
         return calibrators
 
     def _check(self, predictions: Predictions, labels: Any) -> Labels:
-        return as_labels(labels, images=len(predictions), classes=predictions.classes).to(predictions.device)
+        return as_labels(labels, images=len(predictions), classes=predictions.classes).to(
+            predictions.device
+        )
 
     @abstractmethod
     def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
@@ -128,12 +134,18 @@ class ViewMethod(Method):
 
     def __post_init__(self) -> None:
         if isinstance(self.views, str):  # which is a sequence, of letters
-            raise InputError(f"views must be a list of kinds, such as [{self.views!r}], got the text {self.views!r}")
+            raise InputError(
+                f"views must be a list of kinds, such as [{self.views!r}], got the text {self.views!r}"
+            )
         if not isinstance(self.views, Iterable | None):
-            raise InputError(f"views must be a list of kinds, such as ['flip'], got {shown(self.views)}")
+            raise InputError(
+                f"views must be a list of kinds, such as ['flip'], got {shown(self.views)}"
+            )
         object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
         if odd := [kind for kind in self.views or () if not isinstance(kind, str)]:
-            raise InputError(f"views must be a list of kinds, such as ['flip'], got {shown(odd[0])} in it")
+            raise InputError(
+                f"views must be a list of kinds, such as ['flip'], got {shown(odd[0])} in it"
+            )
         super().__post_init__()
 
     @property
@@ -245,13 +257,18 @@ class Calibrator(nn.Module, ABC):
     def _pieces(self, predictions: Predictions) -> Iterator[Predictions]:
         """Check at the door; then the views that are used, in pieces that fit the cache, where the calibrator lies."""
         if predictions.classes != self.classes:
-            raise InputError(f"this calibrator was fitted on {self.classes} classes, got predictions of {predictions.classes}")
+            raise InputError(
+                f"this calibrator was fitted on {self.classes} classes, got predictions of {predictions.classes}"
+            )
         used = predictions.select(self.kinds).unrehearsed()
         state = next(self.buffers(), None)
         device = used.device if state is None else state.device
         dtype = _computing_dtype(used)
         most = CHUNK if device.type == "cpu" else ON_GPU
-        return (part.to(device=device, dtype=dtype) for part in used.chunks(max(1, most // self.classes)))
+        return (
+            part.to(device=device, dtype=dtype)
+            for part in used.chunks(max(1, most // self.classes))
+        )
 
     @property
     def gated(self) -> bool:
@@ -299,17 +316,23 @@ def as_predictions(given: Any, who: str, needs_views: bool) -> Predictions:
 def _say_probabilities(predictions: Predictions) -> None:
     some = next(predictions.select(()).unrehearsed().chunks(SEEN), None)
     if some is not None and look_like_probabilities(some.logits):
-        advise("expected logits, got rows that are not negative and sum to 1: take the logarithm where these are probabilities")
+        advise(
+            "expected logits, got rows that are not negative and sum to 1: take the logarithm where these are probabilities"
+        )
 
 
 def check_format(header: Mapping[str, str], path: str | os.PathLike[str]) -> None:
     """Refuse a file that is no calibrator's, or that of a later atta."""
     if header.get("format") != FORMAT:
-        raise InputError(f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}")
+        raise InputError(
+            f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}"
+        )
     version = header.get("format_version", "")
     if not version.isdecimal() or len(version) > 9 or int(version) > FORMAT_VERSION:
         version = version[:9]
-        raise InputError(f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one")
+        raise InputError(
+            f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one"
+        )
 
 
 def _computing_dtype(predictions: Predictions) -> torch.dtype:

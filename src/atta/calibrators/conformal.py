@@ -31,11 +31,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from atta.errors import InputError
+from atta._base.errors import InputError
+from atta._base.settings import Count, check_one, hints, shown
+from atta._base.types import Labels, Probs
 from atta.metrics.per_image import as_tensor, per_image, validate
-from atta.predictions import as_labels
-from atta.settings import Count, check_one, hints, shown
-from atta.types import Labels, Probs
+from atta.record.predictions import as_labels
 
 Score: TypeAlias = Literal["threshold", "aps", "raps"]
 SCORES = get_args(Score)
@@ -66,7 +66,9 @@ class Conformal:
 
     def __post_init__(self) -> None:
         for name in ("score", "penalty", "allowed"):
-            object.__setattr__(self, name, check_one(name, getattr(self, name), hints(Conformal)[name]))
+            object.__setattr__(
+                self, name, check_one(name, getattr(self, name), hints(Conformal)[name])
+            )
         if isinstance(self.coverage, Iterable) and not isinstance(self.coverage, str):
             object.__setattr__(self, "coverage", tuple(self.coverage))
         promised = self.coverage if isinstance(self.coverage, tuple) else (self.coverage,)
@@ -75,7 +77,9 @@ class Conformal:
                 f"coverage must lie between 0 and 1, such as 0.95, or be a list of such, got {shown(self.coverage)}"
             )
 
-    def fit(self, probs: Any, labels: Any, *, simplex: bool = True) -> "ConformalSets | dict[float, ConformalSets]":
+    def fit(
+        self, probs: Any, labels: Any, *, simplex: bool = True
+    ) -> "ConformalSets | dict[float, ConformalSets]":
         """Find the threshold from the probabilities of labelled images that the calibrator was not fitted on.
 
         `simplex=False` takes rows that do not sum to 1, here and in the sets.
@@ -92,8 +96,12 @@ class Conformal:
         """The sets of one coverage, from the scores of the true classes in order."""
         n = own.shape[0]
         if n < fewest(coverage):
-            raise InputError(f"a coverage of {coverage} needs at least {fewest(coverage)} labelled images, got {n}")
-        return ConformalSets(replace(self, coverage=coverage), own[math.ceil((n + 1) * coverage) - 1].item(), simplex)
+            raise InputError(
+                f"a coverage of {coverage} needs at least {fewest(coverage)} labelled images, got {n}"
+            )
+        return ConformalSets(
+            replace(self, coverage=coverage), own[math.ceil((n + 1) * coverage) - 1].item(), simplex
+        )
 
     def scores(self, probs: Probs) -> Float[Tensor, "n k"]:
         """How strange each class would be."""
@@ -138,16 +146,24 @@ class Strangeness:
     def of(cls, probs: Any, labels: Labels, *, simplex: bool = True) -> "Strangeness":
         """Look at the answers to labelled images, each by a calibrator that was not fitted on it."""
         probs = _as_probs(probs, simplex).double()
-        own = 1 - probs.gather(1, labels[:, None].to(probs.device))[:, 0].sort(descending=True).values
+        own = (
+            1 - probs.gather(1, labels[:, None].to(probs.device))[:, 0].sort(descending=True).values
+        )
         kept = min(len(own), KEPT)
-        places = (torch.arange(1, kept + 1, dtype=torch.float64) * len(own) / kept).ceil().long() - 1
+        places = (
+            torch.arange(1, kept + 1, dtype=torch.float64) * len(own) / kept
+        ).ceil().long() - 1
         return cls(len(own), tuple(own.cpu()[places].tolist()))
 
     @classmethod
     def read(cls, about: Mapping[str, Any]) -> "Strangeness":
         """Make one of what a file says, if that can be one."""
         scores = tuple(float(score) for score in about["scores"])
-        if not scores or any(not 0 <= a <= b <= 1 for a, b in pairwise((*scores, 1.0))) or int(about["images"]) < len(scores):
+        if (
+            not scores
+            or any(not 0 <= a <= b <= 1 for a, b in pairwise((*scores, 1.0)))
+            or int(about["images"]) < len(scores)
+        ):
             raise InputError("strangeness: expected scores between 0 and 1, in order, got others")
         return cls(int(about["images"]), scores)
 
@@ -159,7 +175,9 @@ class Strangeness:
                 f"a coverage of {coverage} needs at least {fewest(coverage)} labelled images, got {self.images} to calibrate on"
             )
         rank = math.ceil((self.images + 1) * coverage)
-        return ConformalSets(how, self.scores[math.ceil(rank * len(self.scores) / self.images) - 1], simplex=False)
+        return ConformalSets(
+            how, self.scores[math.ceil(rank * len(self.scores) / self.images) - 1], simplex=False
+        )
 
 
 def covered(sets: Bool[Tensor, "n k"], labels: Labels) -> float:
@@ -172,9 +190,13 @@ def mean_size(sets: Bool[Tensor, "n k"]) -> float:
     return sets.sum(dim=1).double().mean().item()
 
 
-def cross_checked(how: Conformal, probs: Probs, labels: Labels, *, seed: int = 0, simplex: bool = True) -> tuple[float, float]:
+def cross_checked(
+    how: Conformal, probs: Probs, labels: Labels, *, seed: int = 0, simplex: bool = True
+) -> tuple[float, float]:
     """Coverage and mean size on images that the threshold was not found on: each half of them by the other half's."""
-    order = torch.randperm(probs.shape[0], generator=torch.Generator().manual_seed(seed)).to(probs.device)
+    order = torch.randperm(probs.shape[0], generator=torch.Generator().manual_seed(seed)).to(
+        probs.device
+    )
     found = []
     for here, there in zip(order.chunk(2), reversed(order.chunk(2)), strict=True):
         fitted = how.fit(probs[here], labels[here], simplex=simplex)

@@ -33,12 +33,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from atta._base.types import Labels, Probs, ViewLogits
 from atta.calibrators.atta import RUNAWAY, ViewBlend, penalty
 from atta.calibrators.base import ViewMethod
 from atta.calibrators.fitting import folds, laplace_smoothing, newton, newton_over, nll, prepared
 from atta.calibrators.scaling import temperature_of
-from atta.predictions import Predictions, mean_views
-from atta.types import Labels, Probs, ViewLogits
+from atta.record.predictions import Predictions, mean_views
 
 SHARES = (0.0, 0.5, 1.0)
 FOLDS = 5
@@ -82,7 +82,9 @@ class CATTA(GuardedMethod):
     shrink: bool = False
 
     name: ClassVar[str] = "c-atta"
-    summary: ClassVar[str] = "v-atta with the image itself among its views, fitted as a convex problem (ours)"
+    summary: ClassVar[str] = (
+        "v-atta with the image itself among its views, fitted as a convex problem (ours)"
+    )
 
     def learn(self, predictions: Predictions, labels: Labels) -> ViewBlend:
         """Go down from temperature scaling; again with V-ATTA's weak prior where no mistake keeps the weights from growing.
@@ -96,7 +98,10 @@ class CATTA(GuardedMethod):
 
         def ready(part: Predictions, labels: Labels) -> tuple[ViewLogits, Labels, Predictions]:
             wide = part.to(torch.float64)
-            rows = torch.cat([wide.logits.unsqueeze(1), mean_views(wide.views, kinds)], dim=1) / temperature
+            rows = (
+                torch.cat([wide.logits.unsqueeze(1), mean_views(wide.views, kinds)], dim=1)
+                / temperature
+            )
             return rows, labels, wide
 
         parts = prepared(used, labels, ready)
@@ -107,16 +112,26 @@ class CATTA(GuardedMethod):
         def blend(weights: Tensor) -> ViewBlend:
             limit = temperature.new_ones(())
             return ViewBlend(
-                weights[:, None] / temperature, limit, temperature, kinds=kinds, itself=True, guarded=self.keep_class
+                weights[:, None] / temperature,
+                limit,
+                temperature,
+                kinds=kinds,
+                itself=True,
+                guarded=self.keep_class,
             )
 
         if self.shrink and len(predictions) >= FEWEST:
             rows, _, wide = ready(used, labels)  # all at once: images are held out by what they are
             found = fitted(rows, labels, passes, alone)
-            share = held_share(found, lambda weights, part: blend(weights).calibrate(wide[part].logits, wide[part].views))
+            share = held_share(
+                found,
+                lambda weights, part: blend(weights).calibrate(wide[part].logits, wide[part].views),
+            )
             weights = found.weights(share)
         else:
-            weights = free_weights(lambda: ((rows, own) for rows, own, _ in parts()), alone, len(labels))
+            weights = free_weights(
+                lambda: ((rows, own) for rows, own, _ in parts()), alone, len(labels)
+            )
         blends, losses = [blend(weights), blend(alone)], [0.0, 0.0]
         for _, own, wide in parts():
             for i, one in enumerate(blends):
@@ -124,30 +139,49 @@ class CATTA(GuardedMethod):
         return blends[0] if losses[0] <= losses[1] else blends[1]
 
 
-def fitted(rows: ViewLogits, labels: Labels, passes: Float[Tensor, " m"], start: Float[Tensor, " m"], most: int = 100) -> Fit:
+def fitted(
+    rows: ViewLogits,
+    labels: Labels,
+    passes: Float[Tensor, " m"],
+    start: Float[Tensor, " m"],
+    most: int = 100,
+) -> Fit:
     """Find the weights of least NLL, and those of them by which every pass counts the same."""
     smoothing = laplace_smoothing(rows[:, 0], labels)
     free = free_weights(lambda: [(rows, labels)], start, len(labels), most)
     same = passes / passes.sum()
     mean = torch.einsum("m,nmk->nk", same, rows).unsqueeze(1)
-    return Fit(rows, labels, passes, free, same * newton(mean, labels, start=rows.new_ones(1), smoothing=smoothing))
+    return Fit(
+        rows,
+        labels,
+        passes,
+        free,
+        same * newton(mean, labels, start=rows.new_ones(1), smoothing=smoothing),
+    )
 
 
 def free_weights(
-    parts: Callable[[], Iterable[tuple[ViewLogits, Labels]]], start: Float[Tensor, " m"], images: int, most: int = 100
+    parts: Callable[[], Iterable[tuple[ViewLogits, Labels]]],
+    start: Float[Tensor, " m"],
+    images: int,
+    most: int = 100,
 ) -> Float[Tensor, " m"]:
     """Find the weights of least NLL of so many images, with V-ATTA's weak prior where they would run away."""
     right = all(laplace_smoothing(rows[:, 0], labels) for rows, labels in parts())
     smoothing = 1 / (images + 2) if right else 0.0
     free = newton_over(parts, start, smoothing=smoothing, iterations=most)
     if free.abs().sum() > RUNAWAY:
-        free = newton_over(parts, start, smoothing=smoothing, prior=penalty(images), iterations=most)
+        free = newton_over(
+            parts, start, smoothing=smoothing, prior=penalty(images), iterations=most
+        )
     return free
 
 
 def held_share(fit: Fit, answers: Callable[[Tensor, Tensor], Probs]) -> float:
     """How far towards equal: the share by which images that were held out are answered best; 0 where equal is surely worse."""
-    order = fit.rows[:, 0, 0].argsort()  # by what the images are, so that their order does not matter
+    order = fit.rows[
+        :, 0, 0
+    ].argsort()  # by what the images are, so that their order does not matter
     parts = [order[part.to(order.device)] for part in folds(len(fit.labels), FOLDS)]
     losses = fit.rows.new_zeros(len(SHARES), len(fit.labels))
     for part in parts:

@@ -18,11 +18,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from atta._base.errors import InputError
+from atta._base.types import Labels, Probs
 from atta.calibrators.base import Method
 from atta.calibrators.fitting import folds
-from atta.errors import InputError
-from atta.predictions import Predictions
-from atta.types import Labels, Probs
+from atta.record.predictions import Predictions
 
 FOLDS = 5
 CLOSE = 0.1  # standard errors
@@ -47,7 +47,9 @@ class Candidate:
         return self.above <= max(self.error if self.passes <= 1 else CLOSE * self.error, GAIN)
 
 
-def held_out(method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0) -> Probs:
+def held_out(
+    method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0
+) -> Probs:
     """Answer each image with a calibrator that was fitted without it, and without the rest of its fold."""
     images = len(predictions)
     check_folds(images, count)
@@ -55,14 +57,18 @@ def held_out(method: Method, predictions: Predictions, labels: Labels, *, count:
     rest = [torch.cat([other for other in parts if other is not part]) for part in parts]
     fitted = method.fit_many([(predictions[rows], labels[rows]) for rows in rest])
     order = torch.cat(parts)
-    probs = torch.cat([calibrator(predictions[part]) for calibrator, part in zip(fitted, parts, strict=True)])
+    probs = torch.cat(
+        [calibrator(predictions[part]) for calibrator, part in zip(fitted, parts, strict=True)]
+    )
     return probs[order.argsort().to(probs.device)]
 
 
 def check_folds(images: int, count: int = FOLDS) -> None:
     """Refuse to deal too few images into folds."""
     if images < 2 * count:
-        raise InputError(f"expected at least {2 * count} labelled images for {count} folds, got {images}")
+        raise InputError(
+            f"expected at least {2 * count} labelled images for {count} folds, got {images}"
+        )
 
 
 def losses(probs: Probs, labels: Labels) -> Float[Tensor, " n"]:
@@ -82,8 +88,12 @@ def rank(answers: Mapping[str, tuple[int, Probs]], labels: Labels) -> list[Candi
     return [chosen, *sorted((one for one in judged if one is not chosen), key=lambda one: one.nll)]
 
 
-def judge(name: str, passes: int, loss: Float[Tensor, " n"], best: Float[Tensor, " n"]) -> Candidate:
+def judge(
+    name: str, passes: int, loss: Float[Tensor, " n"], best: Float[Tensor, " n"]
+) -> Candidate:
     """Compare the losses of a policy with those of the best one, image by image."""
     above = loss - best
     error = above.std().item() / len(above) ** 0.5
-    return Candidate(policy=name, passes=passes, nll=loss.mean().item(), above=above.mean().item(), error=error)
+    return Candidate(
+        policy=name, passes=passes, nll=loss.mean().item(), above=above.mean().item(), error=error
+    )

@@ -23,8 +23,8 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn import functional as F
 
-from atta.predictions import Predictions
-from atta.types import Labels, Logits, Probs, ViewLogits
+from atta._base.types import Labels, Logits, Probs, ViewLogits
+from atta.record.predictions import Predictions
 
 Parameters: TypeAlias = Mapping[str, Tensor]
 Loss: TypeAlias = Callable[[Parameters], Tensor | Iterator[Tensor]]
@@ -32,7 +32,9 @@ Loss: TypeAlias = Callable[[Parameters], Tensor | Iterator[Tensor]]
 Bounds: TypeAlias = Mapping[str, tuple[float, float]]
 FEW = 8  # parameters up to which a simplex is quick
 WHOLE = 1 << 20  # logits of a pass up to which all images are one piece
-PIECE = 1 << 17  # logits of a pass in a piece where there are more: few enough for the caches, and for memory that is at hand
+PIECE = (
+    1 << 17
+)  # logits of a pass in a piece where there are more: few enough for the caches, and for memory that is at hand
 HELD = 1 << 24  # logits of all passes that are made ready once and kept, in float64: 128 MB
 SOME = 1 << 21  # logits of all passes that a fit to more than WHOLE begins with
 Ready = TypeVar("Ready")
@@ -45,7 +47,9 @@ def nll(probs: Probs, labels: Labels) -> Tensor:
     return -picked.clamp(min=torch.finfo(probs.dtype).tiny).log().mean()
 
 
-def pieces(predictions: Predictions, labels: Labels, rows: int) -> Iterator[tuple[Predictions, Labels]]:
+def pieces(
+    predictions: Predictions, labels: Labels, rows: int
+) -> Iterator[tuple[Predictions, Labels]]:
     """The images with their labels, at most so many at a time."""
     start = 0
     for part in predictions.chunks(rows):
@@ -109,12 +113,18 @@ def minimize(
     shapes = [start[name].shape for name in names]
     sizes = [start[name].numel() for name in names]
     device = next(iter(start.values())).device
-    walls = [[(bounds or {}).get(name, (None, None))] * size for name, size in zip(names, sizes, strict=True)]
+    walls = [
+        [(bounds or {}).get(name, (None, None))] * size
+        for name, size in zip(names, sizes, strict=True)
+    ]
     box = list(chain.from_iterable(walls))
 
     def unpack(flat: np.ndarray) -> dict[str, Tensor]:
         parts = torch.split(torch.from_numpy(flat).to(device), sizes)
-        return {name: part.reshape(shape) for name, part, shape in zip(names, parts, shapes, strict=True)}
+        return {
+            name: part.reshape(shape)
+            for name, part, shape in zip(names, parts, shapes, strict=True)
+        }
 
     def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
         parameters = {name: part.clone().requires_grad_() for name, part in unpack(flat).items()}
@@ -122,7 +132,9 @@ def minimize(
         for term in _terms(loss(parameters)):
             gradients = torch.autograd.grad(term, list(parameters.values()))
             value += term.item()
-            slopes += torch.cat([gradient.flatten() for gradient in gradients]).double().cpu().numpy()
+            slopes += (
+                torch.cat([gradient.flatten() for gradient in gradients]).double().cpu().numpy()
+            )
         return value, slopes
 
     flat = torch.cat([start[name].detach().double().flatten() for name in names]).cpu().numpy()
@@ -134,7 +146,12 @@ def minimize(
             jac=True,
             method="L-BFGS-B",
             bounds=box if bounds else None,  # a box without walls costs time
-            options={"maxiter": iterations, "maxfun": 2 * iterations, "ftol": tolerance, "gtol": 1e-9},
+            options={
+                "maxiter": iterations,
+                "maxfun": 2 * iterations,
+                "ftol": tolerance,
+                "gtol": 1e-9,
+            },
         )
         improvement = best - float(answer.fun)
         flat, best = answer.x, float(answer.fun)
@@ -165,7 +182,9 @@ def newton(
 ) -> Float[Tensor, " m"]:
     """Return what `newton_over` does for images that are all there, from `start` on or from equal weights."""
     weights = rows.new_full((rows.shape[1],), 1 / rows.shape[1]) if start is None else start
-    return newton_over(lambda: [(rows, labels)], weights, smoothing=smoothing, prior=prior, iterations=iterations)
+    return newton_over(
+        lambda: [(rows, labels)], weights, smoothing=smoothing, prior=prior, iterations=iterations
+    )
 
 
 @torch.no_grad()
@@ -187,16 +206,31 @@ def newton_over(
 
     def look(weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The loss there, its slope and its curvature."""
-        n, loss, slope, curvature = 0, weights.new_zeros(()), torch.zeros_like(weights), torch.zeros_like(eye)
+        n, loss, slope, curvature = (
+            0,
+            weights.new_zeros(()),
+            torch.zeros_like(weights),
+            torch.zeros_like(eye),
+        )
         for rows, labels in parts():
-            target = F.one_hot(labels, rows.shape[2]).to(rows) * (1 - smoothing) + smoothing / rows.shape[2]
+            target = (
+                F.one_hot(labels, rows.shape[2]).to(rows) * (1 - smoothing)
+                + smoothing / rows.shape[2]
+            )
             log_probs = torch.einsum("m,nmk->nk", weights, rows).log_softmax(dim=-1)
             probs = log_probs.exp()
             around = rows - torch.einsum("nk,nmk->nm", probs, rows).unsqueeze(-1)
             spread = (around * probs.sqrt().unsqueeze(1)).transpose(0, 1).flatten(1)
             n, loss = n + len(labels), loss - (target * log_probs).sum()
-            slope, curvature = slope + torch.einsum("nk,nmk->m", probs - target, rows), curvature + spread @ spread.T
-        return loss / n + prior * weights.square().sum(), slope / n + 2 * prior * weights, curvature / n + 2 * prior * eye
+            slope, curvature = (
+                slope + torch.einsum("nk,nmk->m", probs - target, rows),
+                curvature + spread @ spread.T,
+            )
+        return (
+            loss / n + prior * weights.square().sum(),
+            slope / n + 2 * prior * weights,
+            curvature / n + 2 * prior * eye,
+        )
 
     loss, slope, curvature = look(weights)
     for _ in range(iterations):
@@ -217,7 +251,9 @@ def newton_over(
 
 
 def _polish(
-    value: Callable[[np.ndarray], float], flat: np.ndarray, box: Sequence[tuple[float | None, float | None]]
+    value: Callable[[np.ndarray], float],
+    flat: np.ndarray,
+    box: Sequence[tuple[float | None, float | None]],
 ) -> np.ndarray:
     """Finish at a kink: Nelder-Mead from a simplex of about 1 % around the point, inside the box."""
     size = 0.01 * np.maximum(np.abs(flat), 0.1)
@@ -274,7 +310,9 @@ def descend(
 
 def cholesky(curvature: Float[Tensor, "b m m"]) -> Float[Tensor, "b m m"]:
     """Return L with L Lᵀ = curvature, eased as far as rounding asks for: the coordinates of a search need not be exact."""
-    size = curvature.diagonal(dim1=1, dim2=2).mean(dim=1).clamp(min=torch.finfo(curvature.dtype).tiny)
+    size = (
+        curvature.diagonal(dim1=1, dim2=2).mean(dim=1).clamp(min=torch.finfo(curvature.dtype).tiny)
+    )
     eye = torch.eye(curvature.shape[-1]).to(curvature)
     for ease in (0.0, *(10.0**power for power in range(-14, 1))):
         factor, failed = torch.linalg.cholesky_ex(curvature + (ease * size)[:, None, None] * eye)

@@ -24,12 +24,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from atta._base.errors import advise
+from atta._base.types import Labels, RepeatLogits
 from atta.calibrators.base import Calibrator, Method
 from atta.calibrators.convex import CATTA, GuardedMethod
 from atta.calibrators.scaling import Temperature, fit_temperature
-from atta.errors import advise
-from atta.predictions import Predictions
-from atta.types import Labels, RepeatLogits
+from atta.record.predictions import Predictions
 
 SURE = 2.0  # standard errors by which accuracy has to be lower until it is clearly so
 FALL = 0.02  # and by how much at least: with many images a hair is sure, too, and no reason to leave a view out
@@ -41,7 +41,9 @@ class HedgedTemperature(Method):
     """One temperature for all, raised by what rehearsals ask for; one pass an image."""
 
     name: ClassVar[str] = "hedged-temperature"
-    summary: ClassVar[str] = "a temperature that is softer, as far as it costs nothing sure, by rehearsals of a shift (ours)"
+    summary: ClassVar[str] = (
+        "a temperature that is softer, as far as it costs nothing sure, by rehearsals of a shift (ours)"
+    )
 
     def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
         """Fit the temperature, and then the softness."""
@@ -56,14 +58,26 @@ class HedgedCATTA(GuardedMethod):
     """
 
     name: ClassVar[str] = "hedged-c-atta"
-    summary: ClassVar[str] = "c-atta that is softer, as far as it costs nothing sure, by rehearsals of a shift (ours)"
+    summary: ClassVar[str] = (
+        "c-atta that is softer, as far as it costs nothing sure, by rehearsals of a shift (ours)"
+    )
 
     def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
         """Fit the weights of the kinds that do not hurt, or a temperature where none is left, and then the softness."""
-        kinds = tuple(kind for kind in self.kinds_of(predictions) if not hurts(predictions, labels, predictions.views[kind]))
+        kinds = tuple(
+            kind
+            for kind in self.kinds_of(predictions)
+            if not hurts(predictions, labels, predictions.views[kind])
+        )
         if not kinds:
-            return hedged(Temperature(fit_temperature(predictions.logits, labels)), predictions, labels)
-        return hedged(CATTA(views=kinds, keep_class=self.keep_class).learn(predictions, labels), predictions, labels)
+            return hedged(
+                Temperature(fit_temperature(predictions.logits, labels)), predictions, labels
+            )
+        return hedged(
+            CATTA(views=kinds, keep_class=self.keep_class).learn(predictions, labels),
+            predictions,
+            labels,
+        )
 
 
 def hedged(calibrator: Calibrator, predictions: Predictions, labels: Labels) -> Calibrator:
@@ -86,7 +100,9 @@ def rehearsing(predictions: Predictions, labels: Labels) -> tuple[str, ...]:
 
 def hurts(predictions: Predictions, labels: Labels, view: RepeatLogits) -> bool:
     """Whether the network is clearly less often right on such a view than on the image itself."""
-    fall = right(predictions.logits.unsqueeze(1), labels).squeeze(1) - right(view, labels).mean(dim=1)
+    fall = right(predictions.logits.unsqueeze(1), labels).squeeze(1) - right(view, labels).mean(
+        dim=1
+    )
     images = fall.shape[0]
     return images > 1 and bool(fall.mean() > max(FALL, SURE * float(fall.std()) / images**0.5))
 
@@ -97,7 +113,9 @@ def right(view: RepeatLogits, labels: Labels) -> Float[Tensor, "n r"]:
     return found.double()
 
 
-def softness(calibrator: Calibrator, predictions: Predictions, labels: Labels, passes: Sequence[Tensor]) -> float:
+def softness(
+    calibrator: Calibrator, predictions: Predictions, labels: Labels, passes: Sequence[Tensor]
+) -> float:
     """How far to soften: from 1 towards T0 / T1, until the validation images say that it costs them something."""
     logits = predictions.logits.double()
     together = torch.cat([logits, *(one.double() for view in passes for one in view.unbind(dim=1))])
@@ -109,7 +127,9 @@ def softness(calibrator: Calibrator, predictions: Predictions, labels: Labels, p
 
     def losses(kappa: float) -> Float[Tensor, " n"]:
         probs = calibrator.softened(kappa).calibrate(logits, wide.views)
-        return -probs.gather(1, labels[:, None])[:, 0].clamp(min=torch.finfo(torch.float32).tiny).log()
+        return (
+            -probs.gather(1, labels[:, None])[:, 0].clamp(min=torch.finfo(torch.float32).tiny).log()
+        )
 
     before, found = losses(1.0), 1.0
     for step in range(1, STEPS + 1):

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from atta._base.errors import InputError, first_line
+from atta._base.settings import shown
+from atta._base.types import Labels, Logits, Probs, RepeatLogits
 from atta.calibrators.base import Calibrator, Method
-from atta.errors import InputError, first_line
 from atta.metrics.per_image import as_tensor, per_image, validate
-from atta.predictions import Predictions
-from atta.settings import shown
-from atta.types import Labels, Logits, Probs, RepeatLogits
+from atta.record.predictions import Predictions
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,13 +54,21 @@ class Peer(Method):
         if not self.called:
             raise InputError("called must be a name for the tables, got ''")
         functions = [one for one in (self.fitting, self.predicting) if one is not None]
-        if len(functions) != (2 if self.estimator is None else 0) or not all(map(callable, functions)):
-            raise InputError(f"{self.called}: expected an estimator, or two functions, fitting and predicting")
+        if len(functions) != (2 if self.estimator is None else 0) or not all(
+            map(callable, functions)
+        ):
+            raise InputError(
+                f"{self.called}: expected an estimator, or two functions, fitting and predicting"
+            )
         if isinstance(self.estimator, type):
-            raise InputError(f"{self.called}: expected an estimator, got the class {self.estimator.__name__}: call it first")
+            raise InputError(
+                f"{self.called}: expected an estimator, got the class {self.estimator.__name__}: call it first"
+            )
         if self.estimator is not None and not (_has(self.estimator, "fit") and self._asked()):
             got = shown(self.estimator)
-            raise InputError(f"{self.called}: expected an estimator with fit and predict_proba (or transform), got {got}")
+            raise InputError(
+                f"{self.called}: expected an estimator with fit and predict_proba (or transform), got {got}"
+            )
         object.__setattr__(self, "name", self.called)  # what rows and tables are labelled by
 
     @property
@@ -75,8 +83,16 @@ class Peer(Method):
 
     def settings(self) -> dict[str, Any]:
         """What can be said of it in words."""
-        given = {"estimator": self.estimator, "fitting": self.fitting, "predicting": self.predicting}
-        named = {key: getattr(value, "__qualname__", shown(value)) for key, value in given.items() if value is not None}
+        given = {
+            "estimator": self.estimator,
+            "fitting": self.fitting,
+            "predicting": self.predicting,
+        }
+        named = {
+            key: getattr(value, "__qualname__", shown(value))
+            for key, value in given.items()
+            if value is not None
+        }
         return {"called": self.called, **named, "takes": self.takes}
 
     def learn(self, predictions: Predictions, labels: Labels) -> PeerCalibrator:
@@ -101,7 +117,9 @@ class Peer(Method):
         return getattr(fitted, self._asked())(x)
 
     def _asked(self) -> str:
-        return next((name for name in ("predict_proba", "transform") if _has(self.estimator, name)), "")
+        return next(
+            (name for name in ("predict_proba", "transform") if _has(self.estimator, name)), ""
+        )
 
 
 class PeerCalibrator(Calibrator):
@@ -114,7 +132,9 @@ class PeerCalibrator(Calibrator):
     def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
         """Ask it, and check what comes back."""
         if torch.compiler.is_compiling():
-            raise InputError(f"{self.peer.called} is an object of Python, of which no graph can be made")
+            raise InputError(
+                f"{self.peer.called} is an object of Python, of which no graph can be made"
+            )
         with _its_own_words(f"{self.peer.called} could not answer {len(logits)} images"):
             answer = self.peer.answer(self.fitted, self.peer.given(logits))
         return self._checked(answer, logits).to(logits)
@@ -125,10 +145,14 @@ class PeerCalibrator(Calibrator):
         seen = getattr(self.fitted, "classes_", None)
         if seen is not None and probs.ndim == 2 and probs.shape[1] == len(seen) < logits.shape[1]:
             # scikit-learn's habit: a column for each class that was among the labels.
-            probs = probs.new_zeros(logits.shape).index_copy_(1, torch.as_tensor(np.asarray(seen, dtype=np.int64)), probs)
+            probs = probs.new_zeros(logits.shape).index_copy_(
+                1, torch.as_tensor(np.asarray(seen, dtype=np.int64)), probs
+            )
         if probs.shape != logits.shape:
             got = f"shape {tuple(probs.shape)}"
-            raise InputError(f"{who}: expected a probability for each of {tuple(logits.shape)} images and classes, got {got}")
+            raise InputError(
+                f"{who}: expected a probability for each of {tuple(logits.shape)} images and classes, got {got}"
+            )
         try:
             for _ in per_image(validate(probs, None)[0], None, simplex=True):
                 pass  # which has looked at them
@@ -138,7 +162,9 @@ class PeerCalibrator(Calibrator):
 
     def header(self) -> dict[str, str]:
         """There is none: a file holds numbers, and this may be anything."""
-        raise InputError(f"{self.peer.called} is somebody else's object, which atta cannot save: save it as its library does")
+        raise InputError(
+            f"{self.peer.called} is somebody else's object, which atta cannot save: save it as its library does"
+        )
 
 
 @contextmanager

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from atta._base.errors import InputError
+from atta._base.settings import Folds, Seed, shown
+from atta._base.types import Labels, Logits, Probs, RepeatLogits
 from atta.calibrators.base import Calibrator, Method, base_probs
 from atta.calibrators.fitting import cholesky, folds, minimize, pieces
-from atta.errors import InputError
 from atta.functional import guard_class
-from atta.predictions import Predictions
-from atta.settings import Folds, Seed, shown
-from atta.types import Labels, Logits, Probs, RepeatLogits
+from atta.record.predictions import Predictions
 
 Pair: TypeAlias = tuple[float, float]
 """λ and μ."""
@@ -31,11 +31,17 @@ Pair: TypeAlias = tuple[float, float]
 LOG_TEMPERATURE = (-12.0, 12.0)  # in units of the logits' own size: far beyond any use
 PIECE = 1 << 16  # logits worked on together in float64, which stay in the caches
 SOME = 1 << 21  # logits that are looked at first where there are more
-MOST, NEAR, FLAT = 100, 1e-6, 1e-15  # steps of a fit, the relative step after which no other is needed, and slopes like none
+MOST, NEAR, FLAT = (
+    100,
+    1e-6,
+    1e-15,
+)  # steps of a fit, the relative step after which no other is needed, and slopes like none
 CLOSE = 1e-4  # how far behind a class is that no rounding brings to the front
 LEAST = -1e6  # log-probabilities below it count as it: their squares must not overflow
 STEPS = 60  # of a fit that only tells pairs apart: few need ten, and logits that are all saturated would take all they get
-FULL_CURVATURE = 200  # classes up to which a k × k matrix a class is worth its k³ numbers; beyond, its diagonal
+FULL_CURVATURE = (
+    200  # classes up to which a k × k matrix a class is worth its k³ numbers; beyond, its diagonal
+)
 
 
 class Temperature(Calibrator):
@@ -113,13 +119,17 @@ def scaled(logits: Logits, temperature: Tensor) -> Probs:
 def fit_temperature(logits: Logits, labels: Labels) -> Tensor:
     """Return the T > 0 at which softmax(logits / T) has the least NLL, whatever the scale of the logits."""
     rows = max(1, PIECE // logits.shape[1])
-    return least_temperature(lambda: zip(torch.split(logits, rows), torch.split(labels, rows), strict=True), len(labels))
+    return least_temperature(
+        lambda: zip(torch.split(logits, rows), torch.split(labels, rows), strict=True), len(labels)
+    )
 
 
 def temperature_of(predictions: Predictions, labels: Labels) -> Tensor:
     """Return what `fit_temperature` does, for images that may lie on a disk."""
     rows, alone = max(1, PIECE // predictions.classes), predictions.select(()).unrehearsed()
-    return least_temperature(lambda: ((part.logits, own) for part, own in pieces(alone, labels, rows)), len(labels))
+    return least_temperature(
+        lambda: ((part.logits, own) for part, own in pieces(alone, labels, rows)), len(labels)
+    )
 
 
 @torch.no_grad()
@@ -134,14 +144,18 @@ def least_temperature(parts: Callable[[], Iterable[tuple[Logits, Labels]]], imag
     for logits, labels in parts():
         stride = max(1, images * logits.shape[1] // SOME)
         behind = _behind(logits)
-        sums = sums.to(behind.device) + torch.stack([behind.gather(1, labels[:, None]).sum(), behind.sum()])
+        sums = sums.to(behind.device) + torch.stack(
+            [behind.gather(1, labels[:, None]).sum(), behind.sum()]
+        )
         right = right and bool((behind.argmax(dim=-1) == labels).all())
         rows = slice(-at % stride, None, stride)
         kept.append((behind[rows].clone() if stride > 1 else behind, labels[rows]))
         at += len(labels)
     own, total = sums.tolist()
     size = -total / (images * behind.shape[1])
-    if not 0 < size < math.inf:  # all logits equal: any temperature will do; or too far apart for float64
+    if (
+        not 0 < size < math.inf
+    ):  # all logits equal: any temperature will do; or too far apart for float64
         return behind.new_ones(())
     smoothing = 1 / (images + 2) if right else 0.0  # as `laplace_smoothing` has it
     target = (1 - smoothing) * own / images - smoothing * size
@@ -149,7 +163,10 @@ def least_temperature(parts: Callable[[], Iterable[tuple[Logits, Labels]]], imag
         start = math.exp(min(max(math.log(size), -5), 5)) / size  # T = 1, unless that is far off
         return behind.new_tensor(1 / _least(lambda: (one for one, _ in kept), target, start, size))
     first = least_temperature(lambda: kept, sum(len(labels) for _, labels in kept))
-    return behind.new_tensor(1 / _least(lambda: (_behind(logits) for logits, _ in parts()), target, 1 / float(first), size))
+    return behind.new_tensor(
+        1
+        / _least(lambda: (_behind(logits) for logits, _ in parts()), target, 1 / float(first), size)
+    )
 
 
 def _behind(logits: Logits) -> Tensor:
@@ -157,7 +174,9 @@ def _behind(logits: Logits) -> Tensor:
     return logits.double() - logits.amax(dim=-1, keepdim=True)
 
 
-def _least(behind: Callable[[], Iterable[Tensor]], target: float, start: float, size: float) -> float:
+def _least(
+    behind: Callable[[], Iterable[Tensor]], target: float, start: float, size: float
+) -> float:
     """Find the s of least mean ln Σ exp(s b_j) - s · target by Newton's steps, in the interval that the slopes so far leave.
 
     The exponentials give the slope s · ∂/∂s, from the mean of s b under softmax(s b), and the curvature from its variance.
@@ -172,7 +191,10 @@ def _least(behind: Callable[[], Iterable[Tensor]], target: float, start: float, 
             weight = powers.sum(dim=-1)
             mean = powers.mul_(logs).sum(dim=-1) / weight
             spread = powers.mul_(logs).sum(dim=-1) / weight - mean.square()
-            images, sums = images + len(part), sums.to(part.device) + torch.stack([mean.sum(), spread.sum()])
+            images, sums = (
+                images + len(part),
+                sums.to(part.device) + torch.stack([mean.sum(), spread.sum()]),
+            )
         slope, curvature = (float(total) / images for total in sums)
         slope, curvature = slope * math.log(2) - here * target, curvature * math.log(2) ** 2
         low, high = (here, high) if slope < 0 else (low, here)
@@ -206,7 +228,9 @@ class Dirichlet(Method):
     diagonal: Annotated[float, "≥ 0"] = 100.0
 
     name: ClassVar[str] = "dirichlet"
-    summary: ClassVar[str] = "affine map of the log-probabilities, λ and μ cross-validated (Kull et al. 2019)"
+    summary: ClassVar[str] = (
+        "affine map of the log-probabilities, λ and μ cross-validated (Kull et al. 2019)"
+    )
 
     @property
     def keeps_class(self) -> bool:
@@ -219,8 +243,12 @@ class Dirichlet(Method):
                 pairs = tuple((float(lam), float(mu)) for lam, mu in self.grid)
             except (TypeError, ValueError):
                 pairs = ()
-            if not pairs or not all(0 <= penalty < float("inf") for pair in pairs for penalty in pair):
-                raise InputError(f"grid must hold pairs (λ, μ), finite and neither negative, got {shown(self.grid)}")
+            if not pairs or not all(
+                0 <= penalty < float("inf") for pair in pairs for penalty in pair
+            ):
+                raise InputError(
+                    f"grid must hold pairs (λ, μ), finite and neither negative, got {shown(self.grid)}"
+                )
             object.__setattr__(self, "grid", pairs)
         super().__post_init__()
 
@@ -232,7 +260,9 @@ class Dirichlet(Method):
         """Return the pairs (λ, μ) to try; the more classes, the more numbers off the diagonal are to be held back."""
         if not isinstance(self.grid, str):
             return [(lam, mu) for lam, mu in self.grid]
-        if self.grid == "coarse" and classes > FULL_CURVATURE:  # k² parameters and more: each pair is a long wait
+        if (
+            self.grid == "coarse" and classes > FULL_CURVATURE
+        ):  # k² parameters and more: each pair is a long wait
             return [(classes / 10, 1e-2), (classes, 1e-2), (10.0 * classes, 1.0)]
         if self.grid == "coarse":
             return list(product([classes / 10 * 10.0**i for i in range(-2, 3)], [1e-3, 1e-2, 1.0]))
@@ -259,13 +289,21 @@ class Dirichlet(Method):
         problems = [_Odir.of(logits[rows], labels[rows], self.diagonal, fast=True) for rows in rest]
         held_out = [_Odir.of(logits[rows], labels[rows], 0.0) for rows in parts]
         maps = [problem.centre for problem in problems]
-        curvature = problems[0].curvature(maps[0])  # of one fold for all: coordinates need not be exact
+        curvature = problems[0].curvature(
+            maps[0]
+        )  # of one fold for all: coordinates need not be exact
         best, start, least = pairs[0], maps[0], math.inf
         # From the stiffest penalty, where W is nearly the identity, to the loosest: each fit starts at the last one.
         for pair in sorted(pairs, reverse=True):
             way = problems[0].coordinates(curvature, *pair)
-            maps = [one.fit(own, *pair, way=way, tolerance=1e-5, steps=STEPS) for one, own in zip(problems, maps, strict=True)]
-            loss = sum(float(one.nll(own)) * len(one.labels) for one, own in zip(held_out, maps, strict=True))
+            maps = [
+                one.fit(own, *pair, way=way, tolerance=1e-5, steps=STEPS)
+                for one, own in zip(problems, maps, strict=True)
+            ]
+            loss = sum(
+                float(one.nll(own)) * len(one.labels)
+                for one, own in zip(held_out, maps, strict=True)
+            )
             if loss < least:
                 best, start, least = pair, torch.stack(maps).mean(dim=0), loss
         return best, start
@@ -291,10 +329,17 @@ class _Odir:
     def of(cls, logits: Logits, labels: Labels, diagonal: float, *, fast: bool = False) -> _Odir:
         """Hold the diagonal near temperature scaling, or leave it free from the identity on; `fast` is in float32."""
         n, k = logits.shape
-        log_probs = logits.log_softmax(dim=-1).clamp(min=LEAST).to(torch.float32 if fast else torch.float64)
+        log_probs = (
+            logits.log_softmax(dim=-1).clamp(min=LEAST).to(torch.float32 if fast else torch.float64)
+        )
         eye = torch.eye(k, k + 1, dtype=torch.float64, device=logits.device)
         centre = eye / fit_temperature(logits, labels) if diagonal else eye
-        return cls(torch.cat([log_probs, torch.ones_like(log_probs[:, :1])], dim=1), labels, centre, diagonal / n)
+        return cls(
+            torch.cat([log_probs, torch.ones_like(log_probs[:, :1])], dim=1),
+            labels,
+            centre,
+            diagonal / n,
+        )
 
     @property
     def small(self) -> bool:
@@ -335,10 +380,21 @@ class _Odir:
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False).mT.to(self.x).contiguous()
         return _Coordinates(
             lambda maps: (factor.mT @ maps.unsqueeze(-1)).squeeze(-1),
-            lambda coordinates: (inverse @ coordinates.to(inverse).unsqueeze(-1)).squeeze(-1).double(),
+            lambda coordinates: (
+                (inverse @ coordinates.to(inverse).unsqueeze(-1)).squeeze(-1).double()
+            ),
         )
 
-    def fit(self, start: Tensor, lam: float, mu: float, *, way: _Coordinates, tolerance: float, steps: int = 100) -> Tensor:
+    def fit(
+        self,
+        start: Tensor,
+        lam: float,
+        mu: float,
+        *,
+        way: _Coordinates,
+        tolerance: float,
+        steps: int = 100,
+    ) -> Tensor:
         """Go down from `start`."""
         penalties = self.penalties(lam, mu)
 
@@ -346,4 +402,6 @@ class _Odir:
             maps = way.back(parameters["maps"])
             return self.nll(maps).double() + (penalties * (maps - self.centre).square()).sum()
 
-        return way.back(minimize(loss, {"maps": way.to(start)}, tolerance=tolerance, iterations=steps)["maps"])
+        return way.back(
+            minimize(loss, {"maps": way.to(start)}, tolerance=tolerance, iterations=steps)["maps"]
+        )

@@ -37,13 +37,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from atta._base.types import Labels, Logits, Probs, RepeatLogits, Shares
 from atta.calibrators.atta import VATTA, ViewBlend
 from atta.calibrators.base import CHUNK, Calibrator, ViewMethod, base_probs
 from atta.calibrators.convex import CATTA
 from atta.calibrators.scaling import scaled, temperature_of
 from atta.functional import guarded_blend, weighted_sum
-from atta.predictions import Predictions, repeat_mean
-from atta.types import Labels, Logits, Probs, RepeatLogits, Shares
+from atta.record.predictions import Predictions, repeat_mean
 
 PER_CENT = 100  # how finely the budget is dealt out to the stages
 NOBODY, EVERYBODY = 0.0, 2.0  # gates below and above every confidence
@@ -71,8 +71,15 @@ class StagedBlend(Calibrator):
         itself: bool = False,
         tempered: bool = False,
     ) -> None:
-        super().__init__(temperature=temperature, gates=gates, weights=weights, limits=limits, expected=expected)
-        self.kinds, self.sizes, self.itself, self.tempered = tuple(kinds), tuple(sizes), itself, tempered
+        super().__init__(
+            temperature=temperature, gates=gates, weights=weights, limits=limits, expected=expected
+        )
+        self.kinds, self.sizes, self.itself, self.tempered = (
+            tuple(kinds),
+            tuple(sizes),
+            itself,
+            tempered,
+        )
 
     temperature: Tensor
     gates: Tensor
@@ -99,12 +106,16 @@ class StagedBlend(Calibrator):
     def stages(self) -> tuple[tuple[str, ...], ...]:
         """The kinds of view that each stage adds."""
         ends = accumulate(self.sizes)
-        return tuple(self.kinds[end - size : end] for end, size in zip(ends, self.sizes, strict=True))
+        return tuple(
+            self.kinds[end - size : end] for end, size in zip(ends, self.sizes, strict=True)
+        )
 
     def goes_on(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Bool[Tensor, " n"]:
         """Say of each image whether no stage has been sure of it yet."""
         going = torch.ones(logits.shape[0], dtype=torch.bool, device=logits.device)
-        for (_, confidence), gate in zip(self.answers(logits, views), self.gates.to(logits), strict=False):
+        for (_, confidence), gate in zip(
+            self.answers(logits, views), self.gates.to(logits), strict=False
+        ):
             going = torch.logical_and(going, confidence < gate)
         return going
 
@@ -118,13 +129,17 @@ class StagedBlend(Calibrator):
             confidence = next_confidence
         return probs
 
-    def answers(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Iterator[tuple[Probs, Shares]]:
+    def answers(
+        self, logits: Logits, views: Mapping[str, RepeatLogits]
+    ) -> Iterator[tuple[Probs, Shares]]:
         """Each stage's probabilities and how sure it is of them, for as many stages as there are views."""
         cooled = scaled(logits, self.temperature.to(logits))
         base = cooled if self.tempered else base_probs(logits)
         yield cooled, base.amax(dim=-1)
         rows = [logits] if self.itself else []
-        for kinds, weights, limit in zip(self.stages, self.weights.to(logits), self.limits.to(logits), strict=True):
+        for kinds, weights, limit in zip(
+            self.stages, self.weights.to(logits), self.limits.to(logits), strict=True
+        ):
             if not all(kind in views for kind in kinds):
                 return
             rows += [repeat_mean(views[kind]) for kind in kinds]
@@ -157,7 +172,9 @@ class SelectiveVATTA(_Staged):
     """V-ATTA for the images that the softmax is least sure of, within a budget of `passes`; temperature for the others."""
 
     name: ClassVar[str] = "selective-v-atta"
-    summary: ClassVar[str] = "v-atta for the least confident images, within a budget of passes; temperature otherwise"
+    summary: ClassVar[str] = (
+        "v-atta for the least confident images, within a budget of passes; temperature otherwise"
+    )
 
     def learn(self, predictions: Predictions, labels: Labels) -> StagedBlend:
         """Fit both on all images, and put the gate where the budget is spent."""
@@ -185,7 +202,9 @@ class SequentialVATTA(_Staged):
     """
 
     name: ClassVar[str] = "sequential-v-atta"
-    summary: ClassVar[str] = "v-atta a kind of view at a time until an image is sure, within a budget of passes"
+    summary: ClassVar[str] = (
+        "v-atta a kind of view at a time until an image is sure, within a budget of passes"
+    )
 
     def learn(self, predictions: Predictions, labels: Labels) -> StagedBlend:
         """Fit each stage on all images, and put the gates where the budget brings the answers closest to V-ATTA's."""
@@ -194,7 +213,9 @@ class SequentialVATTA(_Staged):
         found = _with_open_gates(temperature, self._blends(predictions, labels, temperature, whole))
         return _with_gates(found, predictions, self._reaching(found, predictions))
 
-    def _blends(self, predictions: Predictions, labels: Labels, temperature: Tensor, whole: ViewBlend) -> list[ViewBlend]:
+    def _blends(
+        self, predictions: Predictions, labels: Labels, temperature: Tensor, whole: ViewBlend
+    ) -> list[ViewBlend]:
         """V-ATTA with one kind, with two, … with all of them; next comes the kind that gains most, a pass, on the whole."""
         logits, views = predictions.logits.double(), predictions.to(torch.float64).views
         target = whole.calibrate(logits, views)
@@ -208,7 +229,10 @@ class SequentialVATTA(_Staged):
                 for kind in left[: 1 if self.views else None]
             ]
             near = [cross_entropy(target, blend.calibrate(logits, views)).mean() for blend in tried]
-            gains = [float(far - value) / views[kind].shape[1] for kind, value in zip(left, near, strict=False)]
+            gains = [
+                float(far - value) / views[kind].shape[1]
+                for kind, value in zip(left, near, strict=False)
+            ]
             best = gains.index(max(gains))
             far = near[best]
             found.append(tried[best])
@@ -216,7 +240,10 @@ class SequentialVATTA(_Staged):
         order = (*chosen, *left)
         own = [0] if whole.itself else []
         weights = whole.weights[[*own, *(whole.kinds.index(kind) + len(own) for kind in order)]]
-        return [*found, ViewBlend(weights, whole.limit, whole.temperature, kinds=order, itself=whole.itself)]
+        return [
+            *found,
+            ViewBlend(weights, whole.limit, whole.temperature, kinds=order, itself=whole.itself),
+        ]
 
     def _reaching(self, found: StagedBlend, predictions: Predictions) -> list[int]:
         """How many images shall reach each stage."""
@@ -225,11 +252,15 @@ class SequentialVATTA(_Staged):
             return [images] * len(found.stages)
         (first, confidence), *later = found.answers(used.logits, used.views)
         target = later[-1][0]
-        losses = torch.stack([cross_entropy(target, probs) for probs in (first, *(probs for probs, _ in later))])
+        losses = torch.stack(
+            [cross_entropy(target, probs) for probs in (first, *(probs for probs, _ in later))]
+        )
         ranked = torch.nn.functional.pad(losses[:, confidence.argsort()].cumsum(dim=1), (1, 0))
         counts = [images * level // PER_CENT for level in range(PER_CENT + 1)]
         costs = [sum(used.views[kind].shape[1] for kind in stage) for stage in found.stages]
-        levels = allocate(ranked[:, counts].diff(dim=0).cpu(), costs, _whole((self.passes - 1) * PER_CENT))
+        levels = allocate(
+            ranked[:, counts].diff(dim=0).cpu(), costs, _whole((self.passes - 1) * PER_CENT)
+        )
         return [counts[level] for level in levels]
 
 
@@ -288,8 +319,12 @@ def _with_gates(found: StagedBlend, predictions: Predictions, counts: Sequence[i
     found = found.to(predictions.dtype)
     going = torch.ones(len(predictions), dtype=torch.bool, device=predictions.device)
     sure: list[list[Tensor]] = [[] for _ in counts]
-    for part in predictions.select(found.kinds).unrehearsed().chunks(max(1, CHUNK // predictions.classes)):
-        for known, (_, confidence) in zip(sure, found.answers(part.logits, part.views), strict=False):
+    for part in (
+        predictions.select(found.kinds).unrehearsed().chunks(max(1, CHUNK // predictions.classes))
+    ):
+        for known, (_, confidence) in zip(
+            sure, found.answers(part.logits, part.views), strict=False
+        ):
             known.append(confidence)
     for stage, (count, confidence) in enumerate(zip(counts, map(torch.cat, sure), strict=True)):
         found.gates[stage] = _gate(confidence[going], count)

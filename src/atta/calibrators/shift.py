@@ -30,12 +30,12 @@ from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
+from atta._base.errors import InputError
+from atta._base.types import Labels, Logits
 from atta.calibrators.base import Calibrator
 from atta.calibrators.hedged import rehearsing, right
 from atta.calibrators.scaling import fit_temperature, scaled
-from atta.errors import InputError
-from atta.predictions import Predictions
-from atta.types import Labels, Logits
+from atta.record.predictions import Predictions
 
 LEVEL = 0.01
 """How often a sample that did not shift is called drifted."""
@@ -78,13 +78,19 @@ class Reference:
         ordered = seen.sort(descending=True).values
         threshold = float(ordered[count - 1]) if count else 1.0  # above every score
         above = (seen >= threshold).double()
-        worse = [view for kind in rehearsing(predictions, labels) for view in predictions.views[kind].double().unbind(dim=1)]
+        worse = [
+            view
+            for kind in rehearsing(predictions, labels)
+            for view in predictions.views[kind].double().unbind(dim=1)
+        ]
         slope, error = _slope(
             [hit - right(view.unsqueeze(1), labels)[:, 0] for view in worse],
             [above - (scores(view, temperature) >= threshold).double() for view in worse],
         )
         confidence = calibrator(predictions).double().amax(dim=1)
-        places = (torch.arange(min(QUANTILES, len(seen)), dtype=torch.float64) + 0.5) / min(QUANTILES, len(seen))
+        places = (torch.arange(min(QUANTILES, len(seen)), dtype=torch.float64) + 0.5) / min(
+            QUANTILES, len(seen)
+        )
         return cls(
             images=len(predictions),
             classes=predictions.classes,
@@ -101,11 +107,21 @@ class Reference:
     @classmethod
     def read(cls, about: dict[str, Any]) -> Reference:
         """Make one of what `json` gave."""
-        return cls(**{**about, "quantiles": tuple(about["quantiles"]), "histogram": tuple(about.get("histogram", ()))})
+        return cls(
+            **{
+                **about,
+                "quantiles": tuple(about["quantiles"]),
+                "histogram": tuple(about.get("histogram", ())),
+            }
+        )
 
     def json(self) -> dict[str, Any]:
         """As plain numbers."""
-        return {**asdict(self), "quantiles": list(self.quantiles), "histogram": list(self.histogram)}
+        return {
+            **asdict(self),
+            "quantiles": list(self.quantiles),
+            "histogram": list(self.histogram),
+        }
 
 
 def histogram(confidence: Float[Tensor, " n"]) -> tuple[float, ...]:
@@ -116,7 +132,9 @@ def histogram(confidence: Float[Tensor, " n"]) -> tuple[float, ...]:
 
 def scores(logits: Logits, temperature: float) -> Float[Tensor, " n"]:
     """The negative entropy of softmax(logits / temperature): 0 for an image that the network is sure of."""
-    probs = scaled(logits.double(), torch.tensor(temperature, dtype=torch.float64, device=logits.device))
+    probs = scaled(
+        logits.double(), torch.tensor(temperature, dtype=torch.float64, device=logits.device)
+    )
     negative: Tensor = -torch.special.entr(probs).sum(dim=1)
     return negative
 
@@ -197,7 +215,9 @@ def _binomial(part: float, images: int) -> float:
 
 def _rank_test(reference: np.ndarray, seen: np.ndarray, images: int) -> float:
     """How often the mean rank of as many scores of the reference would be as low (Mann & Whitney, normal form)."""
-    below = np.searchsorted(reference, seen, side="left") + np.searchsorted(reference, seen, side="right")
+    below = np.searchsorted(reference, seen, side="left") + np.searchsorted(
+        reference, seen, side="right"
+    )
     ranks = below / (2 * len(reference))
     deviation = math.sqrt((1 / len(seen) + 1 / images) / 12)
     return float(stats.norm.sf((0.5 - ranks.mean()) / deviation))
@@ -222,12 +242,18 @@ class Adaptation:
             f"at a mean confidence of {self.confidence_before:.0%}"
         )
         if self.softness == 1:
-            why = "it is no surer than it is right" if self.p_value < LEVEL else "that is no more of a drift than chance"
+            why = (
+                "it is no surer than it is right"
+                if self.p_value < LEVEL
+                else "that is no more of a drift than chance"
+            )
             return f"Not adapted: {what}; {why}."
         return f"Adapted by a softness of {self.softness:.3f}: {what}; it is {self.confidence:.0%} now."
 
 
-def adapt(calibrator: Calibrator, reference: Reference, predictions: Predictions) -> tuple[Calibrator, Adaptation]:
+def adapt(
+    calibrator: Calibrator, reference: Reference, predictions: Predictions
+) -> tuple[Calibrator, Adaptation]:
     """Soften a calibrator until its mean confidence on these images is their estimated accuracy; the class stays."""
     if len(predictions) < LEAST:
         raise InputError(

@@ -27,16 +27,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from atta._base.errors import InputError
+from atta._base.settings import Folds, Seed, Step, shown
+from atta._base.types import Labels, Probs, Scalar, ViewLogits, ViewWeights
 from atta.calibrators.atta import LIMIT, PRIOR, VATTA, ViewBlend
 from atta.calibrators.base import ViewMethod, base_probs
 from atta.calibrators.fitting import cholesky, folds, minimize
-from atta.errors import InputError
 from atta.functional import First, Space, fuse, largest_share, leader, mix
-from atta.predictions import Predictions, mean_views
-from atta.settings import Folds, Seed, Step, shown
-from atta.types import Labels, Probs, Scalar, ViewLogits, ViewWeights
+from atta.record.predictions import Predictions, mean_views
 
-STIFF = 1e6  # stands for λ = ∞ in the folds: nothing moves by more than a few thousandths of a logit
+STIFF = (
+    1e6  # stands for λ = ∞ in the folds: nothing moves by more than a few thousandths of a logit
+)
 SILENT = 1e-3  # the size that logits have at least: a weight on nothing must not be infinite
 CAUTION = 2  # standard errors: with one, a split of 250 images was given too little shrinkage (docs/past-the-paper.md)
 EASE = 1e-4  # of the curvature, added to it: views that say the same leave it singular
@@ -93,11 +95,15 @@ class ShrunkMATTA(ViewMethod):
 
     def __post_init__(self) -> None:
         try:
-            strengths = tuple(sorted({float(strength) for strength in self.strengths}, reverse=True))
+            strengths = tuple(
+                sorted({float(strength) for strength in self.strengths}, reverse=True)
+            )
         except (TypeError, ValueError):
             strengths = ()
         if not strengths or not all(0 < strength < math.inf for strength in strengths):
-            raise InputError(f"strengths must be numbers, positive and finite (∞ is always tried), got {shown(self.strengths)}")
+            raise InputError(
+                f"strengths must be numbers, positive and finite (∞ is always tried), got {shown(self.strengths)}"
+            )
         object.__setattr__(self, "strengths", strengths)
         super().__post_init__()
 
@@ -128,7 +134,9 @@ class ShrunkMATTA(ViewMethod):
         n = len(images.labels)
         if n < 2:
             return math.inf
-        parts = [part.to(images.labels.device) for part in folds(n, min(self.folds, n), seed=self.seed)]
+        parts = [
+            part.to(images.labels.device) for part in folds(n, min(self.folds, n), seed=self.seed)
+        ]
         kept = [torch.cat(parts[:i] + parts[i + 1 :]) for i in range(len(parts))]
         points = [start] * len(parts)
         losses: dict[float, Tensor] = {}
@@ -138,13 +146,18 @@ class ShrunkMATTA(ViewMethod):
                 self._fit(min(strength, STIFF), images.rows(rows).to(torch.float32), point)
                 for rows, point in zip(kept, points, strict=True)
             ]
-            held_out = [self._losses(images.rows(rows), point) for rows, point in zip(parts, points, strict=True)]
+            held_out = [
+                self._losses(images.rows(rows), point)
+                for rows, point in zip(parts, points, strict=True)
+            ]
             losses[strength] = torch.cat(held_out)
             if losses[strength].mean() < losses[best].mean():
                 best = strength
             elif _clearly_worse(losses[strength], losses[best]):
                 break
-        return max(strength for strength in losses if not _clearly_worse(losses[strength], losses[best]))
+        return max(
+            strength for strength in losses if not _clearly_worse(losses[strength], losses[best])
+        )
 
     def _losses(self, images: Samples, point: Point) -> Float[Tensor, " n"]:
         """Return the NLL of each image; only labels are mixed, since the share keeps the class or, in a tie, is nearly 0."""
@@ -155,25 +168,48 @@ class ShrunkMATTA(ViewMethod):
         picked = mix(base.gather(-1, label), fused.gather(-1, label), share).squeeze(-1)
         return -picked.clamp(min=torch.finfo(base.dtype).tiny).log().double()
 
-    def _fit(self, strength: float, images: Samples, start: Point, *, tolerance: float = 1e-6, iterations: int = 40) -> Point:
+    def _fit(
+        self,
+        strength: float,
+        images: Samples,
+        start: Point,
+        *,
+        tolerance: float = 1e-6,
+        iterations: int = 40,
+    ) -> Point:
         """Go to the minimum from `start`: L-BFGS, in coordinates in which the curvature is about 1."""
         n, _, k = images.views.shape
-        size, factor = _coordinates(images, fuse(images.views, start.weights.to(images.views), space=self.space), strength)
+        size, factor = _coordinates(
+            images, fuse(images.views, start.weights.to(images.views), space=self.space), strength
+        )
 
         def point(parameters: Mapping[str, Tensor]) -> Point:
-            scaled = torch.linalg.solve_triangular(factor.mT, parameters["moves"].unsqueeze(2), upper=True)
+            scaled = torch.linalg.solve_triangular(
+                factor.mT, parameters["moves"].unsqueeze(2), upper=True
+            )
             weights = (scaled.squeeze(2) / size).T
             return Point(weights[:, k:], weights[:, :k], parameters["limit"])
 
         def loss(parameters: Mapping[str, Tensor]) -> Tensor:
             here = point(parameters)
             # V-ATTA's weak prior on v: with hardly a mistake among the images, it is all that bounds it.
-            penalty = strength * (size[:k].T * here.spread).square().sum() + here.shared.square().sum() / PRIOR**2
+            penalty = (
+                strength * (size[:k].T * here.spread).square().sum()
+                + here.shared.square().sum() / PRIOR**2
+            )
             return self._losses(images, here).mean() + penalty / (2 * n)
 
         scaled = size * torch.cat([start.spread, start.shared], dim=1).T
         moves = (factor.mT @ scaled.unsqueeze(2)).squeeze(2)
-        return point(minimize(loss, {"moves": moves, "limit": start.limit}, LIMIT, tolerance=tolerance, iterations=iterations))
+        return point(
+            minimize(
+                loss,
+                {"moves": moves, "limit": start.limit},
+                LIMIT,
+                tolerance=tolerance,
+                iterations=iterations,
+            )
+        )
 
 
 def _coordinates(

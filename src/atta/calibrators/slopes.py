@@ -62,7 +62,9 @@ class Slopes:
         self.base, self.step, self.space, self.prior = base, step, space, prior
         # Rows are picked where an image's numbers lie together, then turned: picking single numbers misses the caches.
         self.many = base.shape[-1] >= MANY
-        images = view_logits if step is not None else torch.cat([base.unsqueeze(2), view_logits], dim=2)
+        images = (
+            view_logits if step is not None else torch.cat([base.unsqueeze(2), view_logits], dim=2)
+        )
         self.images = images.transpose(1, 2).contiguous() if self.many else images
         self.marks = torch.stack([base.max(dim=-1).indices, labels], dim=-1)
         known = base.gather(2, self.marks)
@@ -85,16 +87,27 @@ class Slopes:
         terms = torch.mul(weights, views, out=room.terms)
         # No part can vanish where the weights leave no way to: then there is nothing to lift.
         wide = bool((parameters["weights"].abs().amax(dim=2) * self.reach).sum(dim=1).amax() > WIDE)
-        parts = softmax(room.sum_kinds() if self.space == "logits" else terms, room, wide=wide)  # one, or one a kind
-        fused = parts[:, 0] if self.space == "logits" else total(parts, dim=1, keep=True)[:, 0] / parts.shape[1]
-        moving: tuple[Tensor, Tensor] | None = None  # the rivals that shares move with, and how fast
+        parts = softmax(
+            room.sum_kinds() if self.space == "logits" else terms, room, wide=wide
+        )  # one, or one a kind
+        fused = (
+            parts[:, 0]
+            if self.space == "logits"
+            else total(parts, dim=1, keep=True)[:, 0] / parts.shape[1]
+        )
+        moving: tuple[Tensor, Tensor] | None = (
+            None  # the rivals that shares move with, and how fast
+        )
         if self.step is None:
             share, limited, moving = _shares(seen[:, 0], fused, limit, first)
         else:
             hard = _close(fused, first, self.apart.index_select(1, rows).unsqueeze(1))
             share = _shares_on_grid(self.base, rows, fused, limit, first, hard, self.step)
             limited = share > 0
-        label_base, label_fused = self.of_label.index_select(1, rows).unsqueeze(1), fused.gather(1, label)
+        label_base, label_fused = (
+            self.of_label.index_select(1, rows).unsqueeze(1),
+            fused.gather(1, label),
+        )
         p = mix(label_base, label_fused, share)
         tiny = torch.finfo(p.dtype).tiny
         # A vanished probability counts as tiny in `fitting.nll`, and so has no slope.
@@ -119,7 +132,10 @@ class Slopes:
         if self.prior:
             by_weights = by_weights + weights * (2 * self.prior / weights.shape[2])
         torch.mul(by_share, limited, out=room.limits)
-        return {"weights": by_weights.squeeze(3).clone(), "limit": room.sum_limits()[:, 0, 0].clone()}
+        return {
+            "weights": by_weights.squeeze(3).clone(),
+            "limit": room.sum_limits()[:, 0, 0].clone(),
+        }
 
 
 def _shares(
@@ -131,13 +147,17 @@ def _shares(
     lead, gain = (ahead - slack(base) * size - base).clamp_(min=0), fused - level
     apart, near = gain.clamp(min=0).add_(lead), NEAR * size
     reach = torch.maximum(apart, near)
-    catch_up, rival = ((lead - gain.clamp(max=0)) / reach).scatter_(1, first, 1.0).min(dim=1, keepdim=True)
+    catch_up, rival = (
+        ((lead - gain.clamp(max=0)) / reach).scatter_(1, first, 1.0).min(dim=1, keepdim=True)
+    )
     bound = (1 - MARGIN) * catch_up
     limited = (catch_up >= 1) | (limit < bound)
     share = torch.where(limited, limit, bound)
     kept = _keeps(base, fused, share, first)
     gains, held_back = gain.gather(1, rival) > 0, apart.gather(1, rival) < near
-    fall = torch.where(gains, torch.where(held_back, 0.0, bound), 1 - MARGIN) / reach.gather(1, rival)
+    fall = torch.where(gains, torch.where(held_back, 0.0, bound), 1 - MARGIN) / reach.gather(
+        1, rival
+    )
     return share * kept, limited & kept, (rival, fall * (~limited & kept))
 
 
@@ -223,7 +243,9 @@ class _Sum:
         self.copy: tuple[Tensor, Tensor] | None = None
         self.steps: list[tuple[Tensor, Tensor]] = []
         while values.shape[dim] > 1:
-            values, rest = values.chunk(2, dim)  # where they differ in length, the first is the longer
+            values, rest = values.chunk(
+                2, dim
+            )  # where they differ in length, the first is the longer
             if keep:
                 self.copy, keep = (torch.empty_like(values), values), False
                 values = self.copy[0]
@@ -238,7 +260,9 @@ class _Sum:
         return self.answer
 
 
-def softmax(logits: Float[Tensor, "fits m k n"], room: Room, *, wide: bool) -> Float[Tensor, "fits m k n"]:
+def softmax(
+    logits: Float[Tensor, "fits m k n"], room: Room, *, wide: bool
+) -> Float[Tensor, "fits m k n"]:
     """Return the softmax over the classes. No part of it is subnormal: a processor takes a hundred times longer over those."""
     powers = torch.sub(logits, logits.amax(dim=-2, keepdim=True), out=room.powers)
     if wide:

@@ -17,10 +17,10 @@ from typing import Annotated
 import typer
 
 from atta import __version__
+from atta._base.errors import InputError, first_line
 from atta.cli import deploy, experiments, files, networks, pages, records, shift
 from atta.cli.terminal import advised, fail, say, tell, unfailing
-from atta.collection.ranks import started
-from atta.errors import InputError, first_line
+from atta.run.ranks import started
 
 commands = typer.Typer(
     name="atta",
@@ -57,7 +57,9 @@ def app() -> None:
         if isinstance(answers.failed, BrokenPipeError):
             code = code or CLOSED
         elif answers.failed is not None:
-            fail(f"the answers could not all be printed ({answers.failed.strerror}); files that were asked for are written")
+            fail(
+                f"the answers could not all be printed ({answers.failed.strerror}); files that were asked for are written"
+            )
             code = code or 1
     sys.exit(code)
 
@@ -83,15 +85,23 @@ def _run() -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except InputError as error:
         fail(str(error))
-        return 1 if any(os.strerror(number).lower() in str(error).lower() for number in FULL) else USAGE
+        return (
+            1
+            if any(os.strerror(number).lower() in str(error).lower() for number in FULL)
+            else USAGE
+        )
     except KeyboardInterrupt:
         say("interrupted")
         return 130
     except RecursionError:
-        fail("expected values inside of values no deeper than people write them, got some that are too deep to be read")
+        fail(
+            "expected values inside of values no deeper than people write them, got some that are too deep to be read"
+        )
         return USAGE
     except OSError as error:
-        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        where = (
+            f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        )
         fail(f"{where}{error.strerror or error}")
         return USAGE if error.errno in MISNAMED else 1
     except Exception as error:
@@ -99,7 +109,9 @@ def _run() -> int:
             fail(f"there is not enough memory for this: {first_line(error)}")
         else:
             traceback.print_exc()
-            say("This is a fault of atta and not yours. Please report it, with the command and the lines above.")
+            say(
+                "This is a fault of atta and not yours. Please report it, with the command and the lines above."
+            )
         return 1
     return 0
 
@@ -107,11 +119,15 @@ def _run() -> int:
 def _too_large(error: Exception) -> bool:
     """Whether memory ran out; torch has an error of its own for that, and on the CPU none but a text."""
     names = {kind.__name__ for kind in type(error).__mro__}  # torch need not be here
-    return bool(names & {"MemoryError", "OutOfMemoryError"}) or "can't allocate memory" in str(error)
+    return bool(names & {"MemoryError", "OutOfMemoryError"}) or "can't allocate memory" in str(
+        error
+    )
 
 
 @commands.callback(invoke_without_command=True)
-def main(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
     """Say the version, or go on to the command."""
     if version:
         tell(__version__)
@@ -122,7 +138,9 @@ def main(version: Annotated[bool, typer.Option("--version", help="Print the vers
 def _unshared(command: str) -> Iterator[None]:
     """Refuse to run in several processes what each of them would do, and write, in full."""
     if (processes := started()[1]) > 1:
-        raise InputError(f"torchrun started {processes} processes, which collect alone shares: run {command} without torchrun")
+        raise InputError(
+            f"torchrun started {processes} processes, which collect alone shares: run {command} without torchrun"
+        )
     yield
 
 

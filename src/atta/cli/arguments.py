@@ -7,15 +7,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from atta.errors import InputError, first_line
+from atta._base.errors import InputError, first_line
 
 if TYPE_CHECKING:
-    from atta.predictions import Record
+    from atta.record.predictions import Record
 
 
 def read_record(name: str, rows: str | None = None) -> Record:
     """Load a record by path or bundled name, and take the rows asked for."""
-    from atta.predictions import find_record
+    from atta.record.predictions import find_record
 
     record = find_record(name)
     if rows is None:
@@ -29,10 +29,14 @@ def unfair_rows(name: str, rows: str) -> str | None:
     """What is to be said of rows of a record that are of other classes than its other rows."""
     import torch
 
-    from atta.predictions import find_record, unfair
+    from atta.record.predictions import find_record, unfair
 
     record = find_record(name)
-    return None if record.labels is None else unfair(record.labels, torch.arange(len(record))[read_rows(rows)])
+    return (
+        None
+        if record.labels is None
+        else unfair(record.labels, torch.arange(len(record))[read_rows(rows)])
+    )
 
 
 def read_model(text: str) -> tuple[Any, dict[str, str]]:
@@ -50,15 +54,21 @@ def read_model(text: str) -> tuple[Any, dict[str, str]]:
             f"expected package.module:name, got the file {text}: write {module}:NAME, NAME being the network in it"
         )
     if Path(text).exists():
-        from atta.networks.trained import about, load_trained
+        from atta.lab.training.trained import about, load_trained
 
-        model, metadata = load_trained(Path(text) / "model.safetensors" if Path(text).is_dir() else Path(text))
+        model, metadata = load_trained(
+            Path(text) / "model.safetensors" if Path(text).is_dir() else Path(text)
+        )
         return model, about(metadata)
     module, separator, name = text.partition(":")
     if not separator:
-        raise InputError(f"expected a model file or package.module:name, got {text!r}, which is neither")
+        raise InputError(
+            f"expected a model file or package.module:name, got {text!r}, which is neither"
+        )
     if not module or not name or module.startswith("."):
-        raise InputError(f"expected package.module:name, with a module and a name in it, got {text!r}")
+        raise InputError(
+            f"expected package.module:name, with a module and a name in it, got {text!r}"
+        )
     sys.path.insert(0, "")
     try:
         found = getattr(importlib.import_module(module), name)
@@ -66,10 +76,14 @@ def read_model(text: str) -> tuple[Any, dict[str, str]]:
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # it is someone's code, and may raise anything
-        raise InputError(f"{text} cannot be had: {type(error).__name__}: {first_line(error)}") from error
+        raise InputError(
+            f"{text} cannot be had: {type(error).__name__}: {first_line(error)}"
+        ) from error
     if not isinstance(made, nn.Module):
         gave = "gave" if made is not found else "is"
-        raise InputError(f"expected {text} to be a torch module or a function that makes one; it {gave} {_a(made)}")
+        raise InputError(
+            f"expected {text} to be a torch module or a function that makes one; it {gave} {_a(made)}"
+        )
     return made, {"model": text}
 
 
@@ -80,14 +94,16 @@ def _a(value: object) -> str:
 def read_output(path: Path) -> None:
     """Make sure that a classifier can be written there, before the network runs."""
     if path.suffix in (".onnx", ".pt2"):
-        raise InputError(f"expected a folder or FILE.safetensors, got {path}; `atta export` makes graphs of those")
+        raise InputError(
+            f"expected a folder or FILE.safetensors, got {path}; `atta export` makes graphs of those"
+        )
     if path.is_file() and path.suffix != ".safetensors":
         raise InputError(f"expected a folder or FILE.safetensors, got the file {path}")
 
 
 def read_engine(engine: str | None, actors: int | None = None) -> Literal["ray"] | None:
     """What is to run elsewhere, if it can."""
-    from atta.collection.cluster import check_engine
+    from atta.run.cluster import check_engine
 
     return check_engine(engine, actors, called="--{}".format)
 
@@ -126,7 +142,9 @@ def read_numbers(text: str | None, option: str) -> tuple[float, ...] | None:
     try:
         found = None if text is None else tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise InputError(f"{option} takes a number for each channel, such as 0.485,0.456,0.406, got {text!r}") from None
+        raise InputError(
+            f"{option} takes a number for each channel, such as 0.485,0.456,0.406, got {text!r}"
+        ) from None
     return found
 
 
@@ -137,7 +155,9 @@ def read_size(text: str | None, option: str) -> int | tuple[int, int] | None:
     except ValueError:
         sides = [0]
     if len(sides) > 2 or any(side < 1 for side in sides):
-        raise InputError(f"{option} takes a number of pixels, or HEIGHTxWIDTH, such as 224 or 224x320, got {text!r}")
+        raise InputError(
+            f"{option} takes a number of pixels, or HEIGHTxWIDTH, such as 224 or 224x320, got {text!r}"
+        )
     return None if not sides else sides[0] if len(sides) == 1 else (sides[0], sides[1])
 
 
@@ -150,7 +170,9 @@ def read_parts(images: int, rows: str | None, test: str | None) -> tuple[slice, 
             raise InputError(f"{option} {texts[option]} leaves none of the {images} images")
     fitted, tested = parts.get("--rows", slice(None)), parts.get("--test")
     if tested is not None and (both := {*range(images)[fitted]} & {*range(images)[tested]}):
-        raise InputError(f"--test expects rows that are not searched, got {len(both)} of --rows {rows or ':'} in {test}")
+        raise InputError(
+            f"--test expects rows that are not searched, got {len(both)} of --rows {rows or ':'} in {test}"
+        )
     return fitted, tested
 
 
@@ -164,7 +186,9 @@ def read_settings(texts: list[str] | None) -> dict[str, Any]:
         try:
             settings[name] = json.loads(value)
         except RecursionError:
-            raise InputError(f"--set {name}: expected a value, got lists inside of lists, too deep to be read") from None
+            raise InputError(
+                f"--set {name}: expected a value, got lists inside of lists, too deep to be read"
+            ) from None
         except ValueError:
             settings[name] = value.split(",") if "," in value or name == "views" else value
     return settings

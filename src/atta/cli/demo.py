@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from atta.calibrators import VATTA
-from atta.collection.collect import collect
-from atta.experiments.fits import Rows
-from atta.images.datasets import load
-from atta.images.sets import ImageSet, data_uri
-from atta.images.views import Policy
-from atta.networks.recipe import Recipe
-from atta.networks.training import train
-from atta.predictions import Record
+from atta.data.image_set import ImageSet, data_uri
+from atta.data.views import Policy
+from atta.lab.datasets import load
+from atta.lab.fits import Rows
+from atta.lab.training.recipe import Recipe
+from atta.lab.training.train import train
+from atta.record.predictions import Record
 from atta.results.rows import Results
+from atta.run.collect import collect
 
 EXPERIMENT = "past-the-paper-cifar10"
 POLICY = "5 crop + 5 brightness + 5 contrast"  # a mirrored digit is no digit: the paper's policy 7
@@ -37,8 +37,12 @@ def digits(folder: Path, *, say: Callable[[str], None]) -> tuple[Record, dict[st
         device="cpu",
         progress=False,
     )
-    say(f"Test accuracy {trained.accuracy:.1%}. Looking at {len(test_set)} test images through {POLICY} ...")
-    record = collect(trained.model, test_set, policy=POLICY, progress=False, origin={"dataset": "digits"})
+    say(
+        f"Test accuracy {trained.accuracy:.1%}. Looking at {len(test_set)} test images through {POLICY} ..."
+    )
+    record = collect(
+        trained.model, test_set, policy=POLICY, progress=False, origin={"dataset": "digits"}
+    )
     calibrator = VATTA().fit(record[:300].predictions, record[:300].require_labels())
     assert trained.path is not None
     paths = {
@@ -49,7 +53,9 @@ def digits(folder: Path, *, say: Callable[[str], None]) -> tuple[Record, dict[st
     return record, paths, test_set
 
 
-def thumbnails(results: Results, dataset: str, images: ImageSet, validation: int) -> dict[tuple[str, int], dict[str, str]]:
+def thumbnails(
+    results: Results, dataset: str, images: ImageSet, validation: int
+) -> dict[tuple[str, int], dict[str, str]]:
     """The images that changed the most, and the first of each of their views, for the report on the first split."""
     _, tested = Rows(len(images), validation).drawn()
     wanted = {
@@ -62,6 +68,12 @@ def thumbnails(results: Results, dataset: str, images: ImageSet, validation: int
     for row in sorted(wanted):
         one = images.subset(tested[row : row + 1])
         pixels = one.tensors().float() / 255
-        shown = {name: view[0] for name, repeat, view in Policy.parse(POLICY).render(pixels, one.indices) if repeat == 0}
-        found[dataset, row] = {what: data_uri(image) for what, image in {"image": pixels[0], **shown}.items()}
+        shown = {
+            name: view[0]
+            for name, repeat, view in Policy.parse(POLICY).render(pixels, one.indices)
+            if repeat == 0
+        }
+        found[dataset, row] = {
+            what: data_uri(image) for what, image in {"image": pixels[0], **shown}.items()
+        }
     return found

@@ -15,31 +15,45 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from atta._base.errors import InputError, MissingExtra
+from atta._base.files import locked, whole_file
 from atta.cli.arguments import read_device, read_engine
-from atta.cli.options import Device, Engine, ImageSize, Intervals, RecordsFolder, Report, Splits, Validation
+from atta.cli.options import (
+    Device,
+    Engine,
+    ImageSize,
+    Intervals,
+    RecordsFolder,
+    Report,
+    Splits,
+    Validation,
+)
 from atta.cli.pages import write_page
 from atta.cli.records import comparison_table
 from atta.cli.terminal import bar, formatted, out, resumable, say, say_written, show, tell
-from atta.errors import InputError, MissingExtra
-from atta.files import locked, whole_file
 from atta.results.rows import Results
 from atta.results.words import dataset_name
 
 if TYPE_CHECKING:
-    from atta.experiments.experiment import Experiment
-    from atta.paper.reproduce import Reproduction
+    from atta.lab.experiment import Experiment
+    from atta.lab.paper.reproduce import Reproduction
 
 
 def run(
-    experiment: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment, as those in experiments/.")],
+    experiment: Annotated[
+        Path, typer.Argument(metavar="FILE", help="An experiment, as those in experiments/.")
+    ],
     records: RecordsFolder = None,
     splits: Splits = None,
     validation: Validation = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the numbers to this file.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Also write the numbers to this file."),
     ] = None,
     report_file: Report = None,
-    style: Annotated[str, typer.Option("--format", help="table, markdown, csv or latex.")] = "table",
+    style: Annotated[
+        str, typer.Option("--format", help="table, markdown, csv or latex.")
+    ] = "table",
     intervals: Intervals = False,
 ) -> None:
     """Run one experiment from its TOML file, on records by name, and print its table.
@@ -47,8 +61,8 @@ def run(
     ✓ and ✗ are surely better or worse than vanilla: the interval of the difference, by the bootstrap over the test
     images, excludes 0.
     """
-    from atta.experiments.tables import interval_table, own_table
-    from atta.paper.reproduce import read_experiment
+    from atta.lab.paper.reproduce import read_experiment
+    from atta.lab.tables import interval_table, own_table
 
     write = formatted(style)
     chosen = read_experiment(experiment).changed(splits=splits, validation=validation)
@@ -67,22 +81,36 @@ def run(
 def reproduce(
     only: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only these: shift-cifar10, shift, '*-cifar10', table3; may be repeated."),
+        typer.Option(
+            metavar="NAME",
+            help="Only these: shift-cifar10, shift, '*-cifar10', table3; may be repeated.",
+        ),
     ] = None,
     records: RecordsFolder = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Make missing records from the datasets here; also $ATTA_DATA."),
+        typer.Option(
+            metavar="FOLDER", help="Make missing records from the datasets here; also $ATTA_DATA."
+        ),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where numbers, fits and networks go.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Where numbers, fits and networks go."
+        ),
     ] = Path("atta-reproduce"),
     splits: Splits = None,
     validation: Validation = None,
-    page: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write all of it as a Markdown page.")] = None,
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write all of it as a Markdown page.")
+    ] = None,
     report_file: Report = None,
-    model: Annotated[str, typer.Option(help="The network to train where a record is missing.")] = "resnet50",
-    steps: Annotated[int | None, typer.Option(help="Updates of its training, instead of the recipe's.")] = None,
+    model: Annotated[
+        str, typer.Option(help="The network to train where a record is missing.")
+    ] = "resnet50",
+    steps: Annotated[
+        int | None, typer.Option(help="Updates of its training, instead of the recipe's.")
+    ] = None,
     image_size: ImageSize = None,
     device: Device = None,
     engine: Engine = None,
@@ -92,10 +120,10 @@ def reproduce(
     Records are found in --records, or made from --data by training the network and recording its views; without either, those
     that come with the package are used. What cannot be had is skipped with a line. Stopped, the same command goes on.
     """
-    from atta.experiments.workers import cores, hold_memory
-    from atta.paper.records import VALIDATION, Making
-    from atta.paper.reproduce import Places, find_experiments
-    from atta.paper.reproduce import reproduce as run_all
+    from atta.lab.paper.records import VALIDATION, Making
+    from atta.lab.paper.reproduce import Places, find_experiments
+    from atta.lab.paper.reproduce import reproduce as run_all
+    from atta.lab.workers import cores, hold_memory
 
     read_engine(engine)
     read_device(device)
@@ -128,28 +156,30 @@ def reproduce(
 
 def _write_results_page(page: Path, done: Reproduction) -> None:
     """Write the page, and its pictures into a folder of its name beside it."""
-    from atta.experiments.provenance import machine
-    from atta.figures.write import picture
-    from atta.paper.page import figures, results_page
+    from atta.lab.paper.page import figures, results_page
+    from atta.lab.provenance import machine
+    from atta.report.figures.write import picture
 
     folder, pictures = page.with_suffix(""), {}
     for name, chart in figures(done):
         folder.mkdir(parents=True, exist_ok=True)
         pictures[name] = f"{folder.name}/{picture(chart, folder / f'{name}.svg').name}"
-    text = results_page(done, machine(), command=" ".join(["atta", *sys.argv[1:]]), pictures=pictures)
+    text = results_page(
+        done, machine(), command=" ".join(["atta", *sys.argv[1:]]), pictures=pictures
+    )
     with whole_file(page) as part:
         part.write_text(text, encoding="utf-8")
 
 
 def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where everything is written.")] = Path(
-        "atta-demo"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where everything is written.")
+    ] = Path("atta-demo"),
 ) -> None:
     """Show the whole chain: train a small network, record its views, compare every method; then a ResNet-50 on CIFAR-10."""
     from atta.cli.demo import EXPERIMENT
-    from atta.experiments.tables import own_table
-    from atta.paper.reproduce import find_experiments
+    from atta.lab.paper.reproduce import find_experiments
+    from atta.lab.tables import own_table
 
     out.rule("1 · End to end on scikit-learn's digits", align="left")
     with _left_out():
@@ -164,22 +194,28 @@ def demo(
     cifar = run_experiment(chosen)
     numbers = cifar.save(output / f"{EXPERIMENT}.json")
     show(own_table(cifar, chosen))
-    tell("In bold: the best of the methods that keep every predicted class. class_changes counts the others' changes.")
+    tell(
+        "In bold: the best of the methods that keep every predicted class. class_changes counts the others' changes."
+    )
     tell(f"CIFAR-10 numbers: {numbers}")
     with _left_out():
-        say_written(report=write_page(cifar, output / "report.html", title="A ResNet-50 on CIFAR-10"))
+        say_written(
+            report=write_page(cifar, output / "report.html", title="A ResNet-50 on CIFAR-10")
+        )
 
 
 def _demo_digits(output: Path) -> None:
     """The first half of the demo: a network, its record, every method, a page."""
     from atta.calibrators import METHODS
     from atta.cli.demo import digits, thumbnails
-    from atta.experiments.compare import compare as compare_records
+    from atta.lab.compare import compare as compare_records
 
     record, paths, images = digits(output, say=tell)
     everything = [method() for method in METHODS.values()]
     with bar("comparing", 3 * len(everything)) as advance:
-        results = compare_records({"digits": record}, everything, validation=300, splits=3, cost=True, done=advance)
+        results = compare_records(
+            {"digits": record}, everything, validation=300, splits=3, cost=True, done=advance
+        )
     paths["numbers"] = results.save(output / "digits.json")
     show(comparison_table(results, "digits"))
     for what, path in paths.items():
@@ -187,8 +223,12 @@ def _demo_digits(output: Path) -> None:
     with _left_out():
         pictures = thumbnails(results, "digits", images, 300)
         title = "A small network on digits"
-        say_written(report=write_page(results, output / "digits.html", title=title, pictures=pictures))
-    tell("Eight by eight pixels and a handful of mistakes: the chain is the point here, the numbers are mostly noise.\n")
+        say_written(
+            report=write_page(results, output / "digits.html", title=title, pictures=pictures)
+        )
+    tell(
+        "Eight by eight pixels and a handful of mistakes: the chain is the point here, the numbers are mostly noise.\n"
+    )
 
 
 @contextmanager
@@ -205,24 +245,31 @@ def run_experiment(chosen: Experiment, records: Path | None = None) -> Results:
 
     Its fits are kept until it is done, so that a run that was stopped, or lost a process, goes on where it was.
     """
-    from atta.experiments.fits import Fits
-    from atta.experiments.run import run as run_all
-    from atta.experiments.trials import planned
-    from atta.experiments.workers import cores
-    from atta.paper.reproduce import Places, find_records, load_records
+    from atta.lab.fits import Fits
+    from atta.lab.paper.reproduce import Places, find_records, load_records
+    from atta.lab.run import run as run_all
+    from atta.lab.trials import planned
+    from atta.lab.workers import cores
 
     files = find_records([chosen], Places(output=Path(), records=records, own=False))
     loaded = load_records(files)
     fits = Fits(loaded, workers=cores(), files=files)
     total = planned(chosen, loaded)
-    with _kept([chosen.about(), *map(fits.fingerprint, loaded)]) as fits.folder, bar(chosen.name, total) as advance:
+    with (
+        _kept([chosen.about(), *map(fits.fingerprint, loaded)]) as fits.folder,
+        bar(chosen.name, total) as advance,
+    ):
         return run_all(chosen, loaded, fits=fits, done=advance)
 
 
 @contextmanager
 def _kept(what: list[Any]) -> Iterator[Path]:
     """A folder of the user's own for what is finished of a run of exactly this; it goes when the run is done."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path("~/.cache").expanduser()
+    home = (
+        os.environ.get("XDG_CACHE_HOME")
+        or os.environ.get("LOCALAPPDATA")
+        or Path("~/.cache").expanduser()
+    )
     key = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
     folder = Path(home) / "atta" / "runs" / key
     with ExitStack() as held:
@@ -238,9 +285,9 @@ def _kept(what: list[Any]) -> Iterator[Path]:
 
 def show_reproduction(done: Reproduction) -> None:
     """Print the table of each experiment, ours beside the published, and the paper's conclusions."""
-    from atta.experiments.tables import own_table
-    from atta.paper.claims import claims_table
-    from atta.paper.comparison import against
+    from atta.lab.paper.claims import claims_table
+    from atta.lab.paper.comparison import against
+    from atta.lab.tables import own_table
 
     for experiment in done.experiments:
         show(own_table(done.results, experiment))

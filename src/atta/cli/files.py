@@ -7,17 +7,19 @@ from typing import Annotated
 
 import typer
 
+from atta._base.errors import InputError, suggest
 from atta.cli.terminal import say, show, tell
-from atta.errors import InputError, suggest
 from atta.results.table import Table
 from atta.results.words import dataset_name
 
 
 def check(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Files and folders that atta wrote.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Files and folders that atta wrote.")
+    ],
 ) -> None:
     """Say what each file is and whether it is whole: a record, a calibrator, a classifier, results, a graph, a training."""
-    from atta.deploy.check import check as look
+    from atta.classifier.check import check as look
 
     found = [look(file) for file in files]
     for one in found:
@@ -27,19 +29,35 @@ def check(
 
 
 def records(
-    name: Annotated[str | None, typer.Argument(help="One of them, to see all that is known of where it came from.")] = None,
-    folder: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Those in this folder, instead of atta's own.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="One of them, to see all that is known of where it came from."),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Those in this folder, instead of atta's own."),
+    ] = None,
 ) -> None:
     """List the records that come with atta, or lie in a folder: what they are of, and where they came from."""
-    from atta.predictions import Record, own_records
-    from atta.sharded import INDEX
+    from atta.record.folder import INDEX
+    from atta.record.predictions import Record, own_records
 
     if folder is not None and not folder.is_dir():
         raise InputError(f"--folder: there is no folder {folder}")
-    found = own_records() if folder is None else {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
-    found |= {} if folder is None else {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{INDEX}"))}
+    found = (
+        own_records()
+        if folder is None
+        else {path.stem: path for path in sorted(folder.glob("*.safetensors"))}
+    )
+    found |= (
+        {}
+        if folder is None
+        else {path.parent.name: path.parent for path in sorted(folder.glob(f"*/{INDEX}"))}
+    )
     if name is not None and name not in found:
-        raise InputError(f"there is no record {name!r}.{suggest(name, found)} There are: {', '.join(found) or 'none'}")
+        raise InputError(
+            f"there is no record {name!r}.{suggest(name, found)} There are: {', '.join(found) or 'none'}"
+        )
     cells = []
     for one in found if name is None else [name]:
         try:

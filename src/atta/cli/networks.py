@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from atta._base.errors import InputError
 from atta.cli.arguments import read_device, read_model, read_settings
 from atta.cli.options import (
     ANY,
@@ -25,22 +26,36 @@ from atta.cli.options import (
     grouped,
 )
 from atta.cli.terminal import out, resumable, tell, waiting
-from atta.errors import InputError
 
 if TYPE_CHECKING:
-    from atta.images.sets import ImageSet
-    from atta.networks.training import Epoch
+    from atta.data.image_set import ImageSet
+    from atta.lab.training.train import Epoch
 
 
 def train(
-    dataset: Annotated[str, typer.Argument(help="cifar10, cifar100, aid, digits, ... or the name of a folder under --data.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the model and checkpoints go.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            help="cifar10, cifar100, aid, digits, ... or the name of a folder under --data."
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Where the model and checkpoints go."
+        ),
+    ],
     data: Data = None,
     model: Annotated[str, typer.Option(help="resnet50, resnet18 or small_cnn.")] = "resnet50",
     image_size: ImageSize = None,
-    steps: Annotated[int | None, typer.Option(help="Updates in all, instead of the recipe's.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Updates in all, instead of the recipe's.")
+    ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the recipe; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting of the recipe; may be repeated."
+        ),
     ] = None,
     seed: Seed = 0,
     device: Device = None,
@@ -48,9 +63,9 @@ def train(
     resume: Annotated[bool, typer.Option(help="Go on from a checkpoint in the folder.")] = True,
 ) -> None:
     """Train a network by the one recipe of all experiments; stopped, it goes on from its checkpoint."""
-    from atta.images.datasets import load
-    from atta.networks.recipe import Recipe
-    from atta.networks.training import train as run
+    from atta.lab.datasets import load
+    from atta.lab.training.recipe import Recipe
+    from atta.lab.training.train import train as run
 
     read_device(device)
     recipe = Recipe.of(**read_settings(settings) | ({} if steps is None else {"steps": steps}))
@@ -84,17 +99,30 @@ def collect(
     dataset: Annotated[str, typer.Argument(help="A dataset by name, or a folder of images.")],
     output: Annotated[
         str,
-        typer.Option("--output", "-o", metavar="FILE|FOLDER", help="NAME.safetensors: one file. NAME: a folder, of any size."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE|FOLDER",
+            help="NAME.safetensors: one file. NAME: a folder, of any size.",
+        ),
     ],
-    policy: Annotated[str, typer.Option(help='A policy by name, or as text: "flip + 5 crop".')] = "aug8",
+    policy: Annotated[
+        str, typer.Option(help='A policy by name, or as text: "flip + 5 crop".')
+    ] = "aug8",
     source: Source = ANY,
     photographs: Photographs = AS_THEY_ARE,
-    shift: Annotated[int | None, typer.Option(metavar="SEED", help="Add the noise and blur of CIFAR-10* first.")] = None,
+    shift: Annotated[
+        int | None, typer.Option(metavar="SEED", help="Add the noise and blur of CIFAR-10* first.")
+    ] = None,
     rows: Rows = None,
     seed: Seed = 0,
     draws: Annotated[str, typer.Option(help="random, as in the paper, or stratified.")] = "random",
     rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Also images made worse on purpose, for hedged methods: up to 3 passes more.")
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="Also images made worse on purpose, for hedged methods: up to 3 passes more.",
+        ),
     ] = False,
     running: Running = HERE,
     half: Annotated[bool, typer.Option(help="Store the logits in float16.")] = False,
@@ -103,16 +131,20 @@ def collect(
 
     A folder is for records that do not fit into memory: run again, it is also mended where shards are missing or damaged.
     """
-    from atta.collection.collect import collect as run
-    from atta.collection.ranks import several, together
-    from atta.collection.shards import as_folder, beside
-    from atta.images.views import Policy
+    from atta.data.views import Policy
+    from atta.record.shards import as_folder, beside
+    from atta.run.collect import collect as run
+    from atta.run.ranks import several, together
 
     folder = as_folder(output)
     if folder and half:
-        raise InputError(f"--half: expected NAME.safetensors to write, got the folder {output}, which takes logits as they are")
+        raise InputError(
+            f"--half: expected NAME.safetensors to write, got the folder {output}, which takes logits as they are"
+        )
     if not folder and several():
-        raise InputError(f"--output: expected the name of a folder under torchrun, got the file {output}")
+        raise InputError(
+            f"--output: expected the name of a folder under torchrun, got the file {output}"
+        )
 
     with together():
         how, views, preprocess = running.read(), Policy.parse(policy), photographs.read()
@@ -141,13 +173,23 @@ def collect(
     tell(f"{record.predictions}: {path}")
 
 
-def _arranged(dataset: str, source: Source, rows: str | None, shift: int | None) -> tuple[ImageSet, dict[str, str]]:
+def _arranged(
+    dataset: str, source: Source, rows: str | None, shift: int | None
+) -> tuple[ImageSet, dict[str, str]]:
     """The images, in their order and with their shift, and what the record says of both."""
     images, seed = source.read(dataset, rows)
     if shift is not None:
-        from atta.paper.shifts import shifted
+        from atta.lab.paper.shifts import shifted
 
         images = shifted(images, shift)
-    known = str(Path(dataset).absolute()) if source.data is None and Path(dataset).is_dir() else None
-    arranged = {"split": source.split, "shuffle": seed, "rows": rows, "shift": shift, "folder": known}
+    known = (
+        str(Path(dataset).absolute()) if source.data is None and Path(dataset).is_dir() else None
+    )
+    arranged = {
+        "split": source.split,
+        "shuffle": seed,
+        "rows": rows,
+        "shift": shift,
+        "folder": known,
+    }
     return images, {name: str(value) for name, value in arranged.items() if value is not None}

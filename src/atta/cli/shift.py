@@ -13,11 +13,16 @@ from atta.cli.options import Device, Json, OwnModel
 from atta.cli.terminal import say, say_written, tell, waiting, write_numbers
 
 if TYPE_CHECKING:
-    from atta.deploy.adapt import Drift, Files
-    from atta.deploy.classifier import CalibratedClassifier
+    from atta.classifier.adapt import Drift, Files
+    from atta.classifier.classifier import CalibratedClassifier
 
-ClassifierArgument = Annotated[Path, typer.Argument(metavar="CLASSIFIER", help="What `atta calibrate` wrote.")]
-Images = Annotated[list[Path], typer.Argument(metavar="IMAGES...", help="Files, and folders to walk through; 32 or more.")]
+ClassifierArgument = Annotated[
+    Path, typer.Argument(metavar="CLASSIFIER", help="What `atta calibrate` wrote.")
+]
+Images = Annotated[
+    list[Path],
+    typer.Argument(metavar="IMAGES...", help="Files, and folders to walk through; 32 or more."),
+]
 
 
 def drift(
@@ -38,15 +43,18 @@ def drift(
     loaded, files = _read(classifier, images, model, device)
     with waiting(f"looking at {len(files)} images"):
         found = loaded.drift(files)
-    say_written(numbers=write_numbers(json_file, json.dumps(found.json(), indent=2) + "\n"), picture=_drawn(found, picture))
+    say_written(
+        numbers=write_numbers(json_file, json.dumps(found.json(), indent=2) + "\n"),
+        picture=_drawn(found, picture),
+    )
     tell(found.sentence)
 
 
 def _drawn(found: Drift, path: Path | None) -> Path | None:
     if path is None:
         return None
-    from atta.figures.drift import drift as draw
-    from atta.figures.write import picture
+    from atta.report.figures.drift import drift as draw
+    from atta.report.figures.write import picture
 
     return picture(draw(found.json()), path)
 
@@ -56,7 +64,12 @@ def adapt(
     images: Images,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="PATH", help="Where to write it: a folder, or FILE.safetensors."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="PATH",
+            help="Where to write it: a folder, or FILE.safetensors.",
+        ),
     ],
     model: OwnModel = None,
     device: Device = None,
@@ -70,10 +83,12 @@ def adapt(
     tell(str(adapted.adapted))
 
 
-def _read(path: Path, images: list[Path], model: str | None, device: str | None) -> tuple[CalibratedClassifier, Files]:
-    from atta.deploy.adapt import Files
-    from atta.deploy.classifier import CalibratedClassifier
-    from atta.deploy.predict import find_images
+def _read(
+    path: Path, images: list[Path], model: str | None, device: str | None
+) -> tuple[CalibratedClassifier, Files]:
+    from atta.classifier.adapt import Files
+    from atta.classifier.classifier import CalibratedClassifier
+    from atta.classifier.predict import find_images
 
     found = find_images(images)
     with waiting(f"reading {path}"):

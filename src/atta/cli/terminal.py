@@ -21,9 +21,9 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from atta import progress
-from atta.errors import Advice, InputError
-from atta.files import readable, whole_file
+from atta._base import progress
+from atta._base.errors import Advice, InputError
+from atta._base.files import readable, whole_file
 from atta.results.table import Table
 
 _WIDE = "COLUMNS" in os.environ or (sys.stdout is not None and sys.stdout.isatty())
@@ -73,16 +73,27 @@ def show(table: Table) -> None:
     Numbers are never cut or folded: what does not fit the width stands in blocks of columns, one below the other.
     """
     heads = list(map(readable, table.header))
-    cells = [[readable(table.shown(i, j)) for j in range(len(row))] for i, row in enumerate(table.cells)]
+    cells = [
+        [readable(table.shown(i, j)) for j in range(len(row))] for i, row in enumerate(table.cells)
+    ]
     title = Text(readable(table.title))
     for widths in _blocks(table, heads, cells):
-        rich = RichTable(title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+        rich = RichTable(
+            title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+        )
         rich.title, title = title, Text()
         for j, width in widths.items():
             side: JustifyMethod = "right" if table.is_numeric(j) else "left"
-            rich.add_column(Text("\n".join(_folded(heads[j], width))), justify=side, width=width, overflow="fold")
+            rich.add_column(
+                Text("\n".join(_folded(heads[j], width))),
+                justify=side,
+                width=width,
+                overflow="fold",
+            )
         for i, row in enumerate(cells):
-            rich.add_row(*(Text(row[j], style="bold green" if (i, j) in table.best else "") for j in widths))
+            rich.add_row(
+                *(Text(row[j], style="bold green" if (i, j) in table.best else "") for j in widths)
+            )
         out.print()
         out.print(rich)
     if table.legend:
@@ -100,7 +111,9 @@ def _blocks(table: Table, heads: list[str], cells: list[list[str]]) -> list[dict
     if sum(whole) + GAP * (len(whole) - 1) <= out.width:
         return [dict(enumerate(whole))]
     ways = [_least(table, heads, cells, out.width // part) for part in (3, 4)]
-    columns, least = min(((_dealt(table, least), least) for least in ways), key=lambda way: len(way[0]))
+    columns, least = min(
+        ((_dealt(table, least), least) for least in ways), key=lambda way: len(way[0])
+    )
     return [_widened(block, least, whole) for block in columns]
 
 
@@ -109,7 +122,10 @@ def _dealt(table: Table, least: list[int]) -> list[list[int]]:
     stub = named if sum(least[j] + GAP for j in named) <= out.width * 2 // 3 else [0]
     blocks = [list(stub)]
     for j in range(len(stub), len(least)):
-        if len(blocks[-1]) > len(stub) and sum(least[i] + GAP for i in blocks[-1]) + least[j] > out.width:
+        if (
+            len(blocks[-1]) > len(stub)
+            and sum(least[i] + GAP for i in blocks[-1]) + least[j] > out.width
+        ):
             blocks.append(list(stub))
         blocks[-1].append(j)
     return blocks
@@ -127,7 +143,9 @@ def _least(table: Table, heads: list[str], cells: list[list[str]], name: int) ->
         longest = max(map(cell_len, column), default=0)
         said = WORDS if longest > WORDS else max(words, longest // 2 + 1)
         inside = longest if table.is_numeric(j) else said if j else min(longest, name)
-        found.append(min(out.width, max(inside, *(cell_len(part.rstrip()) for part in ("", *_parts(head))))))
+        found.append(
+            min(out.width, max(inside, *(cell_len(part.rstrip()) for part in ("", *_parts(head)))))
+        )
     return found
 
 
@@ -160,7 +178,9 @@ def formatted(style: str) -> Callable[[Table], None]:
     """Return what prints a table in that style."""
     styles: dict[str, Callable[[Table], None]] = {
         "table": show,
-        "markdown": lambda table: _plain("\n\n".join(filter(None, (table.markdown(), table.legend))), end="\n\n"),
+        "markdown": lambda table: _plain(
+            "\n\n".join(filter(None, (table.markdown(), table.legend))), end="\n\n"
+        ),
         "csv": lambda table: _plain(table.csv(), end=""),
         "latex": lambda table: _plain(table.latex()),
     }
@@ -178,7 +198,9 @@ def advised() -> Iterator[None]:
     """Say what looks wrong in a line of its own, each sentence once."""
     said = set[str]()
 
-    def once(message: Warning | str, category: type[Warning], *where: object, **more: object) -> None:
+    def once(
+        message: Warning | str, category: type[Warning], *where: object, **more: object
+    ) -> None:
         if not issubclass(category, Advice):
             before(message, category, *where, **more)  # type: ignore[arg-type]
         elif str(message) not in said:
@@ -221,7 +243,17 @@ def resumable(folder: Path) -> Iterator[None]:
 
 # ---- outputs that fail ---------------------------------------------------------------------------------------------
 
-PLAIN = {"→": "->", "✓": "+", "✗": "x", "±": "+-", "·": "|", "–": "-", "×": "x", "−": "-", "…": "..."}
+PLAIN = {
+    "→": "->",
+    "✓": "+",
+    "✗": "x",
+    "±": "+-",
+    "·": "|",
+    "–": "-",
+    "×": "x",
+    "−": "-",
+    "…": "...",
+}
 """What stands for a sign where an output has no letter for it; for all others it is ?."""
 
 
@@ -253,7 +285,9 @@ class Unfailing:
             act()
         except OSError as error:
             self.failed = error
-            with suppress(OSError, ValueError):  # what it still holds would fail again when the interpreter ends
+            with suppress(
+                OSError, ValueError
+            ):  # what it still holds would fail again when the interpreter ends
                 os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
 
 
@@ -275,4 +309,6 @@ def unfailing() -> Iterator[Unfailing]:
 def _replaced(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    return "".join(PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
+    return "".join(
+        PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]
+    ), error.end

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from atta.errors import InputError
+from atta._base.errors import InputError
+from atta._base.settings import Cells, check_one, checked
 from atta.metrics.per_image import Array, as_tensor, check_unit
-from atta.settings import Cells, check_one, checked
 
 Table: TypeAlias = Float[Tensor, "3 *b"]
 """What each bin keeps of its images: how many, the sum of their confidence, how many are right."""
@@ -31,7 +31,9 @@ class Bins:
 
 
 @checked
-def bins(confidence: Array, correct: Array, *, count: Cells = COUNT, equal_mass: bool = False) -> Bins:
+def bins(
+    confidence: Array, correct: Array, *, count: Cells = COUNT, equal_mass: bool = False
+) -> Bins:
     """Sort images into `count` bins (a, b] of equal width, or of equal mass.
 
     Equal mass takes quantiles for edges. Images of equal confidence stay together: a network that says exactly 1.0 to
@@ -40,10 +42,15 @@ def bins(confidence: Array, correct: Array, *, count: Cells = COUNT, equal_mass:
     >>> bins(torch.tensor([0.2, 0.9, 1.0]), torch.tensor([0, 1, 1]), count=2).accuracy
     tensor([0., 1.], dtype=torch.float64)
     """
-    values, hits = as_tensor(confidence, "confidence").double(), as_tensor(correct, "correct").double()
+    values, hits = (
+        as_tensor(confidence, "confidence").double(),
+        as_tensor(correct, "correct").double(),
+    )
     if values.ndim != 1 or values.shape != hits.shape or values.shape[0] == 0:
         shapes = f"{tuple(values.shape)} and {tuple(hits.shape)}"
-        raise InputError(f"confidence and correct: expected one number each for at least 1 image, got shapes {shapes}")
+        raise InputError(
+            f"confidence and correct: expected one number each for at least 1 image, got shapes {shapes}"
+        )
     check_unit(values, "confidence")
     check_unit(hits, "correct")
     values, edges = values.clamp(0, 1), even_edges(count).to(values.device)
@@ -53,7 +60,9 @@ def bins(confidence: Array, correct: Array, *, count: Cells = COUNT, equal_mass:
     return Bins(edges, total, confident / total, right / total)  # 0/0 is the NaN of an empty bin
 
 
-def bin_index(values: Float[Tensor, "*shape"], edges: Float[Tensor, "edges"]) -> Int[Tensor, "*shape"]:
+def bin_index(
+    values: Float[Tensor, "*shape"], edges: Float[Tensor, "edges"]
+) -> Int[Tensor, "*shape"]:
     """The bin (a, b] of each value, in float64; what lies on or below the first edge goes into the first bin."""
     return torch.bucketize(values.double().contiguous(), edges.double()[1:-1])
 
@@ -69,7 +78,9 @@ def equal_mass_edges(values: Tensor, counts: Tensor, count: int) -> Float[Tensor
     """Edges at the quantiles of ascending `values` that occur `counts` times. Equal edges have an empty bin between."""
     below = counts.cumsum(0)
     ranks = torch.arange(1, count, dtype=torch.float64, device=values.device) * below[-1]
-    quantiles = values[torch.searchsorted(below * count, ranks)]  # both sides times `count`: whole numbers are exact
+    quantiles = values[
+        torch.searchsorted(below * count, ranks)
+    ]  # both sides times `count`: whole numbers are exact
     return torch.cat([values.new_zeros(1), quantiles, values.new_ones(1)])
 
 
@@ -79,18 +90,24 @@ def cell_edges() -> Float[Tensor, "edges"]:
     A good network is more than 99.9 % sure of most images; even cells would throw all of these into a few.
     """
     even = torch.arange(2049, dtype=torch.float64) / 2048
-    near_one = 1 - torch.exp2(-torch.arange(53 * 40, dtype=torch.float64) / 40)  # float64 ends at 1 - 2^-53
+    near_one = 1 - torch.exp2(
+        -torch.arange(53 * 40, dtype=torch.float64) / 40
+    )  # float64 ends at 1 - 2^-53
     return torch.cat([even, near_one]).sort().values
 
 
-def mass_index(levels: Float[Tensor, "g"], total: Float[Tensor, "g"], count: int) -> Int[Tensor, "g"]:
+def mass_index(
+    levels: Float[Tensor, "g"], total: Float[Tensor, "g"], count: int
+) -> Int[Tensor, "g"]:
     """The bin of equal mass of ascending `levels` that `total` images have."""
     return bin_index(levels, equal_mass_edges(levels, total, count))
 
 
 def class_index(probs: Float[Tensor, "n k"], count: int) -> Int[Tensor, "n k"]:
     """The bin of each probability, those of one class after those of another."""
-    return bin_index(probs, even_edges(count).to(probs.device)) + count * torch.arange(probs.shape[1], device=probs.device)
+    return bin_index(probs, even_edges(count).to(probs.device)) + count * torch.arange(
+        probs.shape[1], device=probs.device
+    )
 
 
 def on_grid(confidence: Float[Tensor, "n"]) -> tuple[Int[Tensor, "2 n"], Float[Tensor, "2 n"]]:
@@ -101,7 +118,9 @@ def on_grid(confidence: Float[Tensor, "n"]) -> tuple[Int[Tensor, "2 n"], Float[T
     return torch.stack([left, left + 1]).clamp(0, GRID - 1).long(), torch.stack([1 - part, part])
 
 
-def tally(index: Int[Tensor, "n"], size: int, confidence: Tensor, correct: Tensor) -> Float[Tensor, "3 size"]:
+def tally(
+    index: Int[Tensor, "n"], size: int, confidence: Tensor, correct: Tensor
+) -> Float[Tensor, "3 size"]:
     """The table of `size` bins, from the bin of each image."""
     # Row by row: on the CPU index_add is a plain loop in one dimension and a call per column in two.
     rows = (torch.ones_like(confidence), confidence, correct)
@@ -111,7 +130,9 @@ def tally(index: Int[Tensor, "n"], size: int, confidence: Tensor, correct: Tenso
 # --- What a reliability diagram draws ---------------------------------------------------------------------------------
 
 
-def reliability_bins(confidence: Tensor, correct: Tensor, *, count: int = COUNT) -> dict[str, list[float | None]]:
+def reliability_bins(
+    confidence: Tensor, correct: Tensor, *, count: int = COUNT
+) -> dict[str, list[float | None]]:
     """What a reliability diagram draws: the bins of the ECE, and the 95 % interval of the accuracy in each."""
     found = bins(confidence, correct, count=count)
     low, high = zip(*map(wilson, found.counts.tolist(), found.accuracy.tolist()), strict=True)

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from atta.errors import InputError
-from atta.types import dense
+from atta._base.errors import InputError
+from atta._base.types import dense
 
 Array: TypeAlias = Tensor | np.ndarray
 LabelArray: TypeAlias = Tensor | np.ndarray | Sequence[Any]
@@ -22,11 +22,15 @@ RANGE_TOLERANCE = 1e-4
 SUM_TOLERANCE = 1e-3
 
 
-def validate(probs: Array, labels: LabelArray | None) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n"] | None]:
+def validate(
+    probs: Array, labels: LabelArray | None
+) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n"] | None]:
     """Types, shapes and labels; the values of `probs` are checked on the way, in `per_image`."""
     p = as_tensor(probs, "probs")
     if p.ndim != 2 or 0 in p.shape:
-        raise InputError(f"probs: expected images × classes, at least 1 × 1, got shape {tuple(p.shape)}")
+        raise InputError(
+            f"probs: expected images × classes, at least 1 × 1, got shape {tuple(p.shape)}"
+        )
     if not p.is_floating_point():
         raise InputError(f"probs: expected floating point numbers, got {p.dtype}")
     if labels is None:
@@ -61,12 +65,20 @@ class Images:
     @cached_property
     def correct(self) -> Float[Tensor, "n"]:
         """1 where the predicted class is the true one; 0 without labels."""
-        return torch.zeros_like(self.confidence) if self.labels is None else torch.eq(self.winner, self.labels).double()
+        return (
+            torch.zeros_like(self.confidence)
+            if self.labels is None
+            else torch.eq(self.winner, self.labels).double()
+        )
 
     @cached_property
     def hits(self) -> Float[Tensor, "n k"] | None:
         """1 for the true class of an image, 0 for the others; None without labels."""
-        return None if self.labels is None else torch.zeros_like(self.probs).scatter_(1, self.labels[:, None], 1)
+        return (
+            None
+            if self.labels is None
+            else torch.zeros_like(self.probs).scatter_(1, self.labels[:, None], 1)
+        )
 
     @cached_property
     def nats(self) -> Float[Tensor, "n"]:
@@ -101,7 +113,9 @@ TERMS: dict[str, Callable[[Images], Float[Tensor, "n"]]] = {
 }
 
 
-def per_image(probs: Float[Tensor, "n k"], labels: Int[Tensor, "n"] | None, *, simplex: bool) -> Iterator[Images]:
+def per_image(
+    probs: Float[Tensor, "n k"], labels: Int[Tensor, "n"] | None, *, simplex: bool
+) -> Iterator[Images]:
     """The images, some at a time, their values checked in the dtype they are given in, where that is float32 or wider."""
     finfo, step = torch.finfo(probs.dtype), max(1, CHUNK // probs.shape[1])
     # Half precision rounds a sum by up to its eps, which for bfloat16 is more than the usual tolerance.
@@ -109,8 +123,15 @@ def per_image(probs: Float[Tensor, "n k"], labels: Int[Tensor, "n"] | None, *, s
     for start in range(0, probs.shape[0], step):
         p = probs[start : start + step]
         p = p.to(torch.promote_types(p.dtype, torch.float32))
-        check_unit(p, "probs", start, ": these are not probabilities; if they are logits, take their softmax first")
-        if simplex and ((p.sum(1) - 1).abs() > 0.9 * tolerance).any():  # float64 decides, where it may be close
+        check_unit(
+            p,
+            "probs",
+            start,
+            ": these are not probabilities; if they are logits, take their softmax first",
+        )
+        if (
+            simplex and ((p.sum(1) - 1).abs() > 0.9 * tolerance).any()
+        ):  # float64 decides, where it may be close
             total = p.sum(1, dtype=torch.float64)
             off = (total - 1).abs() > tolerance
             if off.any():
@@ -118,7 +139,9 @@ def per_image(probs: Float[Tensor, "n k"], labels: Int[Tensor, "n"] | None, *, s
                 raise InputError(f"probs: expected rows that sum to 1, got a sum of {got}")
         winner = first_largest(p)
         y = None if labels is None else labels[start : start + step]
-        yield Images(p, y, p.gather(1, winner[:, None])[:, 0].double().clamp_(0, 1), winner, finfo.tiny)
+        yield Images(
+            p, y, p.gather(1, winner[:, None])[:, 0].double().clamp_(0, 1), winner, finfo.tiny
+        )
 
 
 def first_largest(p: Float[Tensor, "n k"]) -> Int[Tensor, "n"]:
@@ -133,7 +156,9 @@ def as_tensor(x: Any, name: str) -> Tensor:
             array = np.require(x, requirements=["C", "W"])
             x = torch.as_tensor(array.astype(array.dtype.newbyteorder("="), copy=False))
         except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-            raise InputError(f"{name}: expected an array of numbers, got {type(x).__name__}: {error}") from error
+            raise InputError(
+                f"{name}: expected an array of numbers, got {type(x).__name__}: {error}"
+            ) from error
     tensor = dense(x.detach(), name)
     if tensor.is_complex():
         raise InputError(f"{name}: expected real numbers, got {tensor.dtype}")

@@ -32,11 +32,19 @@ from jaxtyping import Float, Int, UInt8
 from scipy.sparse import csr_array
 from torch import Tensor
 
-from atta.errors import InputError
-from atta.metrics.binning import COUNT, GRID, bin_index, class_index, even_edges, mass_index, on_grid
+from atta._base.errors import InputError
+from atta._base.settings import checked
+from atta.metrics.binning import (
+    COUNT,
+    GRID,
+    bin_index,
+    class_index,
+    even_edges,
+    mass_index,
+    on_grid,
+)
 from atta.metrics.per_image import TERMS, Array, Images, LabelArray, per_image, validate
 from atta.metrics.scores import METRICS, evaluate, known, measurable
-from atta.settings import checked
 
 CELLS = 2**21  # counts looked at together: 2 MB as bytes, 8 MB as they are multiplied
 RESAMPLES, CONFIDENCE = 1000, 0.95
@@ -63,7 +71,10 @@ def bootstrap(
     drawn = Resamples(validate(probs, labels)[0].shape[0], resamples, seed)
     found = replicates(probs, labels, drawn, metrics=names, simplex=simplex)
     points = evaluate(probs, labels, metrics=names, simplex=simplex)
-    return {name: (max(low, min(points[name], 0.0)), high) for name, (low, high) in intervals(points, found, confidence)}
+    return {
+        name: (max(low, min(points[name], 0.0)), high)
+        for name, (low, high) in intervals(points, found, confidence)
+    }
 
 
 @checked
@@ -87,7 +98,9 @@ def paired(
     if a.shape[0] != b.shape[0]:
         raise InputError(f"probs_b: expected {a.shape[0]} images as in probs_a, got {b.shape[0]}")
     drawn = Resamples(a.shape[0], resamples, seed)
-    mine, theirs = (replicates(p, labels, drawn, metrics=names, simplex=simplex) for p in (probs_a, probs_b))
+    mine, theirs = (
+        replicates(p, labels, drawn, metrics=names, simplex=simplex) for p in (probs_a, probs_b)
+    )
     one, other = (evaluate(p, labels, metrics=names, simplex=simplex) for p in (probs_a, probs_b))
     points = {name: one[name] - other[name] for name in one}
     return dict(intervals(points, {name: mine[name] - theirs[name] for name in one}, confidence))
@@ -132,7 +145,9 @@ class Resamples:
 def _counts(images: int, first: int, last: int, seed: int) -> UInt8[np.ndarray, "n r"]:
     found = np.empty((last - first, images), dtype=np.uint8)  # nothing is drawn 256 times
     for i, resample in enumerate(range(first, last)):
-        found[i] = np.bincount(np.random.default_rng([seed, resample]).integers(images, size=images), minlength=images)
+        found[i] = np.bincount(
+            np.random.default_rng([seed, resample]).integers(images, size=images), minlength=images
+        )
     return np.ascontiguousarray(found.T)
 
 
@@ -157,13 +172,24 @@ def replicates(
     found: list[list[Tensor]] = []
     for counts in resamples:
         these = torch.from_numpy(counts if index is None else counts[index]).float()
-        these[:, these.sum(0) == 0] = 1  # of very few images none may be drawn: they stand for themselves
+        these[:, these.sum(0) == 0] = (
+            1  # of very few images none may be drawn: they stand for themselves
+        )
         summary = sums(these)
         found.append([METRICS[name].formula(summary).double() for name in names])
-    return {name: torch.cat(parts) for name, parts in zip(names, zip(*found, strict=True), strict=True)}
+    return {
+        name: torch.cat(parts) for name, parts in zip(names, zip(*found, strict=True), strict=True)
+    }
 
 
-_BINNED = {"ece", "mce", "debiased_ece", "brier_reliability", "brier_resolution", "brier_uncertainty"}
+_BINNED = {
+    "ece",
+    "mce",
+    "debiased_ece",
+    "brier_reliability",
+    "brier_resolution",
+    "brier_uncertainty",
+}
 
 
 @dataclass(frozen=True)
@@ -184,22 +210,36 @@ class _Sums:
         for part in parts:  # none of which is kept: its float64 copy is as large as all else
             found = {"confidence": part.confidence, "right": part.correct, **part.terms(names)}
             if "classwise_ece" in names and part.hits is not None:
-                found |= {"class index": class_index(part.probs, count), "class gap": part.hits - part.probs}
+                found |= {
+                    "class index": class_index(part.probs, count),
+                    "class gap": part.hits - part.probs,
+                }
             for name, column in found.items():
                 columns.setdefault(name, []).append(column.cpu())
         every = {name: torch.cat(column) for name, column in columns.items()}
         confidence, correct = every["confidence"], every["right"]
         gaps = correct - confidence
         terms = {name: every[name] for name in names if name in TERMS}
-        dense = [torch.ones_like(gaps)[None], *(term[None] - term.mean() for term in terms.values())]
+        dense = [
+            torch.ones_like(gaps)[None],
+            *(term[None] - term.mean() for term in terms.values()),
+        ]
         if _BINNED & set(names):
-            hot = torch.nn.functional.one_hot(bin_index(confidence, even_edges(count)), count).T.double()
+            hot = torch.nn.functional.one_hot(
+                bin_index(confidence, even_edges(count)), count
+            ).T.double()
             dense += [hot, hot * gaps, hot * correct]
         levels, level = confidence.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        sparse: dict[str, tuple[tuple[int, ...], Tensor, Tensor]] = {}  # shape, index and value(s) of each image
+        sparse: dict[
+            str, tuple[tuple[int, ...], Tensor, Tensor]
+        ] = {}  # shape, index and value(s) of each image
         if "adaptive_ece" in names:
             total = torch.bincount(level).double()
-            sparse["mass_gaps"] = (count,), mass_index(levels, total, count)[level][None], gaps[None]
+            sparse["mass_gaps"] = (
+                (count,),
+                mass_index(levels, total, count)[level][None],
+                gaps[None],
+            )
         if "classwise_ece" in names:
             index, gap = every["class index"], every["class gap"]
             sparse["class_gaps"] = (index.shape[1], count), index.T, gap.T
@@ -209,7 +249,11 @@ class _Sums:
         if "aurc" in names:
             group = _groups(level, correct)
             size = int(group.max()) + 1
-            sparse["tied"] = ((2, size), torch.stack([group, group + size]), torch.stack([torch.ones_like(gaps), correct]))
+            sparse["tied"] = (
+                (2, size),
+                torch.stack([group, group + size]),
+                torch.stack([torch.ones_like(gaps), correct]),
+            )
         return cls(
             {name: float(term.mean()) for name, term in terms.items()},
             torch.cat(dense).float(),
@@ -222,14 +266,20 @@ class _Sums:
         """The summary that formulas read, an axis of resamples in front of the bins."""
         images, *rest = self.dense @ counts
         few = len(self.means)
-        summary = {name: mean + rest[i] / images for i, (name, mean) in enumerate(self.means.items())}
+        summary = {
+            name: mean + rest[i] / images for i, (name, mean) in enumerate(self.means.items())
+        }
         if self.bins:
-            total, gaps, correct = torch.stack(rest[few:]).view(3, self.bins, -1).double().transpose(1, 2)
+            total, gaps, correct = (
+                torch.stack(rest[few:]).view(3, self.bins, -1).double().transpose(1, 2)
+            )
             summary["bins"] = torch.stack([total, correct - gaps, correct])
         if self.sparse is not None:
             made = torch.from_numpy(self.sparse @ counts.numpy()).T  # resamples in front
             sizes = [int(np.prod(shape)) for shape in self.tables.values()]
-            for (name, shape), table in zip(self.tables.items(), torch.split(made, sizes, dim=1), strict=True):
+            for (name, shape), table in zip(
+                self.tables.items(), torch.split(made, sizes, dim=1), strict=True
+            ):
                 summary[name] = table.reshape(-1, *shape)
             for name in {"mass_gaps", "class_gaps", "residual"} & summary.keys():
                 summary[name] = summary[name] / images.view(-1, *[1] * (summary[name].ndim - 1))

@@ -15,7 +15,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from atta.errors import require
+from atta._base.errors import require
 from atta.metrics.binning import COUNT
 from atta.metrics.sums import Sums
 
@@ -30,7 +30,14 @@ class Calibration(Metric):
     full_state_update = False
     is_differentiable = False
 
-    def __init__(self, classes: int, *, metrics: Iterable[str] | None = None, count: int = COUNT, **settings: Any) -> None:
+    def __init__(
+        self,
+        classes: int,
+        *,
+        metrics: Iterable[str] | None = None,
+        count: int = COUNT,
+        **settings: Any,
+    ) -> None:
         super().__init__(**settings)
         self.classes, self.count = classes, count
         self.names = None if metrics is None else list(metrics)
@@ -46,7 +53,9 @@ class Calibration(Metric):
         """What `atta.evaluate` would say of all images so far."""
         sums = self._sums()
         sums.state = {name: getattr(self, name).cpu() for name in sums.state}
-        return {name: torch.tensor(value, dtype=torch.float64) for name, value in sums.compute().items()}
+        return {
+            name: torch.tensor(value, dtype=torch.float64) for name, value in sums.compute().items()
+        }
 
     def _sums(self) -> Sums:
         return Sums(self.classes, count=self.count, metrics=self.names)

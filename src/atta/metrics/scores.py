@@ -34,11 +34,21 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from atta.errors import InputError, suggest
-from atta.metrics.binning import COUNT, GRID, Table, bin_index, class_index, even_edges, mass_index, on_grid, tally
+from atta._base.errors import InputError, suggest
+from atta._base.settings import Cells, checked, shown
+from atta.metrics.binning import (
+    COUNT,
+    GRID,
+    Table,
+    bin_index,
+    class_index,
+    even_edges,
+    mass_index,
+    on_grid,
+    tally,
+)
 from atta.metrics.per_image import TERMS, Array, Images, LabelArray, per_image, validate
 from atta.results.words import DIRECTION, Better
-from atta.settings import Cells, checked, shown
 
 # --- Formulas, from sums ----------------------------------------------------------------------------------------------
 
@@ -69,7 +79,9 @@ def _debiased_ece(table: Table) -> Tensor:
     """
     share, accuracy, gap = _gaps(table)
     deviation = (accuracy * (1 - accuracy) / table[0].clamp_min(1)).sqrt()
-    z = gap / deviation.clamp_min(torch.finfo(torch.float64).tiny) / sqrt(2)  # σ = 0: z is 0 or infinite, never NaN
+    z = (
+        gap / deviation.clamp_min(torch.finfo(torch.float64).tiny) / sqrt(2)
+    )  # σ = 0: z is 0 or infinite, never NaN
     folded = deviation * sqrt(2 / pi) * torch.exp(-z.square()) + gap * torch.erf(z)
     return (share * (2 * gap.abs() - folded)).sum(-1)
 
@@ -103,14 +115,23 @@ def _smooth_ece(residual: Float[Tensor, "*r grid"]) -> Tensor:
     leaves, and a secant that is kept there finds it.
     """
     wave = torch.arange(GRID + 1, dtype=residual.dtype, device=residual.device)
-    spectrum = torch.fft.rfft(torch.cat([residual, residual.flip(-1)], -1)) / torch.sinc(wave / (2 * GRID)) ** 2
+    spectrum = (
+        torch.fft.rfft(torch.cat([residual, residual.flip(-1)], -1))
+        / torch.sinc(wave / (2 * GRID)) ** 2
+    )
     tolerance = 1e-6 if residual.dtype == torch.float64 else 1e-4
     width = residual.new_full(residual.shape[:-1], log(0.05))  # log s
-    low, high, slope = torch.full_like(width, log(0.1 / GRID)), torch.zeros_like(width), torch.full_like(width, -1.25)
+    low, high, slope = (
+        torch.full_like(width, log(0.1 / GRID)),
+        torch.zeros_like(width),
+        torch.full_like(width, -1.25),
+    )
     before = None
     for _ in range(60):
         exponent = -(pi * wave * width.exp()[..., None]).square() / 2
-        damped = spectrum * exponent.clamp_min(-40).exp()  # what is smaller still is nothing, and slow to calculate with
+        damped = (
+            spectrum * exponent.clamp_min(-40).exp()
+        )  # what is smaller still is nothing, and slow to calculate with
         left: Tensor = torch.fft.irfft(damped, n=2 * GRID).abs().mean(-1) * GRID
         excess = left.log().clamp_min(log(0.1 / GRID)) - width
         if before is not None:
@@ -140,7 +161,9 @@ class Metric:
         """Which way it is better, if either is."""
         return DIRECTION[self.name]
 
-    def __call__(self, probs: Array, labels: LabelArray | None = None, *, simplex: bool = True) -> float:
+    def __call__(
+        self, probs: Array, labels: LabelArray | None = None, *, simplex: bool = True
+    ) -> float:
         """This metric alone; the arguments are those of `evaluate`."""
         return evaluate(probs, labels, simplex=simplex, metrics=[self.name])[self.name]
 
@@ -198,7 +221,9 @@ def evaluate(
         probs, labels, simplex = _answered(probs, labels, truth, simplex)
     elif truth is not None:
         got = type(probs).__name__
-        raise InputError(f"expected probabilities and labels, or a classifier, images and labels, got a {got} first")
+        raise InputError(
+            f"expected probabilities and labels, or a classifier, images and labels, got a {got} first"
+        )
     p, y = validate(probs, labels)
     names = measurable(None if metrics is None else known(metrics), y is not None)
     seen = Seen(p.shape[1], names, count, p.device)
@@ -220,12 +245,20 @@ RANKED = {"adaptive_ece", "aurc", "smooth_ece"}
 """The metrics that ask for each confidence, in order."""
 
 
-def no_images(classes: int, count: int, *, classwise: bool, device: torch.device | str) -> dict[str, Tensor]:
+def no_images(
+    classes: int, count: int, *, classwise: bool, device: torch.device | str
+) -> dict[str, Tensor]:
     """Sums over no images; those by class only where they are wanted, as they cost memory and time."""
-    shapes: dict[str, tuple[int, ...]] = {"totals": (len(TOTALS),), "bins": (3, even_edges(count).shape[0] - 1)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "totals": (len(TOTALS),),
+        "bins": (3, even_edges(count).shape[0] - 1),
+    }
     if classwise:
         shapes["class_bins"] = (3, classes, count)
-    return {name: torch.zeros(shape, dtype=torch.float64, device=device) for name, shape in shapes.items()}
+    return {
+        name: torch.zeros(shape, dtype=torch.float64, device=device)
+        for name, shape in shapes.items()
+    }
 
 
 def add_images(state: Mapping[str, Tensor], part: Images, names: Iterable[str] = METRICS) -> None:
@@ -249,7 +282,9 @@ def add_images(state: Mapping[str, Tensor], part: Images, names: Iterable[str] =
 class Seen:
     """The metrics of images that come some at a time: their sums, and each confidence where a metric asks for it."""
 
-    def __init__(self, classes: int, names: Sequence[str], count: int, device: torch.device) -> None:
+    def __init__(
+        self, classes: int, names: Sequence[str], count: int, device: torch.device
+    ) -> None:
         self.names = names
         self.state = no_images(classes, count, classwise="classwise_ece" in names, device=device)
         self._ranked: list[tuple[Tensor, Tensor]] = []
@@ -272,7 +307,9 @@ class Seen:
         return {name: float(METRICS[name].formula(summary)) for name in self.names}
 
 
-def summarised(state: Mapping[str, Tensor], levels: Float[Tensor, "g"], tied: Table | None) -> Summary:
+def summarised(
+    state: Mapping[str, Tensor], levels: Float[Tensor, "g"], tied: Table | None
+) -> Summary:
     """What formulas read, from sums and from what is known of the images by their confidence, for those that are RANKED."""
     total = dict(zip(TOTALS, state["totals"], strict=True))
     images = total["images"]
@@ -306,7 +343,9 @@ def known(names: Iterable[str]) -> list[str]:
     names = [names] if isinstance(names, str) else list(names)
     for name in names:
         if not isinstance(name, str) or name not in METRICS:
-            raise InputError(f"metrics: expected some of {', '.join(METRICS)}, got {shown(name)}.{suggest(name, METRICS)}")
+            raise InputError(
+                f"metrics: expected some of {', '.join(METRICS)}, got {shown(name)}.{suggest(name, METRICS)}"
+            )
     return names
 
 
@@ -317,10 +356,16 @@ def ood_auroc(probs_in: Array, probs_out: Array, *, simplex: bool = True) -> flo
     """How well entropy tells foreign images: the chance that one of them has the higher entropy, ties counting half."""
     a, b = (validate(probs, None)[0] for probs in (probs_in, probs_out))
     if a.shape[1] != b.shape[1]:
-        raise InputError(f"probs_out: expected {a.shape[1]} classes as in probs_in, got {b.shape[1]}")
-    inside, outside = (torch.cat([rows.nats for rows in per_image(p, None, simplex=simplex)]) for p in (a, b))
+        raise InputError(
+            f"probs_out: expected {a.shape[1]} classes as in probs_in, got {b.shape[1]}"
+        )
+    inside, outside = (
+        torch.cat([rows.nats for rows in per_image(p, None, simplex=simplex)]) for p in (a, b)
+    )
     inside, outside = inside.sort().values, outside.to(inside.device)
-    lower, not_higher = (torch.searchsorted(inside, outside, right=right) for right in (False, True))
+    lower, not_higher = (
+        torch.searchsorted(inside, outside, right=right) for right in (False, True)
+    )
     return float((lower + not_higher).double().mean() / 2 / inside.shape[0])
 
 

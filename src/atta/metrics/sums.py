@@ -5,10 +5,18 @@ from typing import final
 
 import torch
 
-from atta.errors import InputError
+from atta._base.errors import InputError
 from atta.metrics.binning import COUNT, bin_index, cell_edges, tally
 from atta.metrics.per_image import Array, Images, LabelArray, per_image, validate
-from atta.metrics.scores import METRICS, TOTALS, add_images, known, measurable, no_images, summarised
+from atta.metrics.scores import (
+    METRICS,
+    TOTALS,
+    add_images,
+    known,
+    measurable,
+    no_images,
+    summarised,
+)
 
 
 @final
@@ -29,7 +37,12 @@ class Sums:
     """
 
     def __init__(
-        self, classes: int, *, count: int = COUNT, metrics: Iterable[str] | None = None, device: torch.device | str = "cpu"
+        self,
+        classes: int,
+        *,
+        count: int = COUNT,
+        metrics: Iterable[str] | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
         self.classes, self.count = classes, count
         self.metrics = None if metrics is None else known(metrics)
@@ -39,7 +52,9 @@ class Sums:
         """Plain sums: those of two sets add up to those of both."""
         self.state["cells"] = self._cells.new_zeros(3, self._cells.shape[0] - 1)
 
-    def update(self, probs: Array, labels: LabelArray | None = None, *, simplex: bool = True) -> "Sums":
+    def update(
+        self, probs: Array, labels: LabelArray | None = None, *, simplex: bool = True
+    ) -> "Sums":
         """Add images. Input that is refused leaves the sums as they were."""
         p, y = validate(probs, labels)
         if p.shape[1] != self.classes:
@@ -53,22 +68,38 @@ class Sums:
         """Add the images of another."""
         mine, theirs = ((s.classes, s.count, s.metrics) for s in (self, other))
         if mine != theirs:
-            raise InputError(f"merge: expected sums of the same (classes, count, metrics), got {mine} and {theirs}")
+            raise InputError(
+                f"merge: expected sums of the same (classes, count, metrics), got {mine} and {theirs}"
+            )
         for name, tensor in self.state.items():
             tensor += other.state[name].to(tensor.device)
         return self
 
     def compute(self) -> dict[str, float]:
         """What `evaluate` would say of all images so far."""
-        images, labelled = (int(self.state["totals"][TOTALS.index(name)]) for name in ("images", "labelled"))
+        images, labelled = (
+            int(self.state["totals"][TOTALS.index(name)]) for name in ("images", "labelled")
+        )
         if not images or labelled not in (0, images):
-            raise InputError(f"expected images, with labels for all or none, got {labelled} labels for {images} images")
+            raise InputError(
+                f"expected images, with labels for all or none, got {labelled} labels for {images} images"
+            )
         seen = self.state["cells"][0] > 0
         summary = summarised(self.state, self._cells[1:][seen], self.state["cells"][:, seen])
-        return {name: float(METRICS[name].formula(summary)) for name in measurable(self.metrics, bool(labelled))}
+        return {
+            name: float(METRICS[name].formula(summary))
+            for name in measurable(self.metrics, bool(labelled))
+        }
 
     def _add(self, part: Images) -> None:
         add_images(self.state, part, METRICS if self.metrics is None else self.metrics)
         if part.labels is not None:
             cells = self.state["cells"]
-            cells.add_(tally(bin_index(part.confidence, self._cells), cells.shape[1], part.confidence, part.correct))
+            cells.add_(
+                tally(
+                    bin_index(part.confidence, self._cells),
+                    cells.shape[1],
+                    part.confidence,
+                    part.correct,
+                )
+            )

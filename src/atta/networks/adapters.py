@@ -23,9 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from atta.errors import InputError, first_line, require
-from atta.images.preprocessing import Preprocess
-from atta.types import Images, Logits
+from atta._base.errors import InputError, first_line, require
+from atta._base.types import Images, Logits
+from atta.data.preprocess import Preprocess
 
 
 class Normalized(nn.Module):
@@ -37,10 +37,14 @@ class Normalized(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, model: nn.Module, mean: Sequence[float], std: Sequence[float], channels: str = "RGB") -> None:
+    def __init__(
+        self, model: nn.Module, mean: Sequence[float], std: Sequence[float], channels: str = "RGB"
+    ) -> None:
         super().__init__()
         if len(mean) != len(std):
-            raise InputError(f"expected one mean and one std a channel, got {len(mean)} means and {len(std)} stds")
+            raise InputError(
+                f"expected one mean and one std a channel, got {len(mean)} means and {len(std)} stds"
+            )
         if not all(s > 0 for s in std):
             raise InputError(f"expected a positive std for every channel, got {tuple(std)}")
         if channels not in ("RGB", "BGR"):
@@ -52,7 +56,9 @@ class Normalized(nn.Module):
     def forward(self, images: Tensor) -> Any:
         """Give what the model gives."""
         if not images.is_floating_point():
-            raise InputError(f"expected pixels as floats in [0, 1], got {images.dtype}; divide by 255 first")
+            raise InputError(
+                f"expected pixels as floats in [0, 1], got {images.dtype}; divide by 255 first"
+            )
         if images.ndim != 4 or images.shape[1] != self.mean.shape[0]:
             raise InputError(
                 f"expected images of shape (n, {self.mean.shape[0]}, h, w), as many channels as this model's mean has, "
@@ -98,15 +104,24 @@ def check_external_data(path: Path, *, beside: bool) -> None:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf's own kinds
         raise InputError(f"expected {path} to be an ONNX model: {first_line(error)}") from error
-    homes = {path.absolute().parent.resolve(), path.resolve().parent}  # a hub's cache links to files that lie together
+    homes = {
+        path.absolute().parent.resolve(),
+        path.resolve().parent,
+    }  # a hub's cache links to files that lie together
     for tensor in _stored(model):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
         place = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
         if not beside:
-            raise InputError(f"expected {path} to hold its numbers itself, and {tensor.name!r} lies in {place!r}")
-        if ".." in Path(place).parts or not any((path.parent / place).resolve().is_relative_to(home) for home in homes):
-            raise InputError(f"expected numbers in the folder of {path}, and {tensor.name!r} lies in {place!r}: refused")
+            raise InputError(
+                f"expected {path} to hold its numbers itself, and {tensor.name!r} lies in {place!r}"
+            )
+        if ".." in Path(place).parts or not any(
+            (path.parent / place).resolve().is_relative_to(home) for home in homes
+        ):
+            raise InputError(
+                f"expected numbers in the folder of {path}, and {tensor.name!r} lies in {place!r}: refused"
+            )
 
 
 def _stored(message: Any) -> Iterator[Any]:
@@ -132,7 +147,9 @@ class OnnxModel(_Answering):
     A graph with a fixed batch size is fed that many images at a time and the last batch is padded.
     """
 
-    def __init__(self, path: str | Path, providers: Sequence[str] | None = None, output: str | None = None) -> None:
+    def __init__(
+        self, path: str | Path, providers: Sequence[str] | None = None, output: str | None = None
+    ) -> None:
         super().__init__()
         self.path, self.providers = Path(path), providers
         if not self.path.is_file():
@@ -142,32 +159,58 @@ class OnnxModel(_Answering):
         check_external_data(self.path, beside=True)
         here = onnxruntime.get_available_providers()
         gpu = {"device_id": torch.cuda.current_device() if torch.cuda.is_available() else 0}
-        known: dict[str, dict[str, int]] = {"CUDAExecutionProvider": gpu, "CPUExecutionProvider": {}}
+        known: dict[str, dict[str, int]] = {
+            "CUDAExecutionProvider": gpu,
+            "CPUExecutionProvider": {},
+        }
         fastest = [(name, how) for name, how in known.items() if name in here]
         try:
-            self.session = onnxruntime.InferenceSession(str(self.path), providers=list(providers or fastest))
-        except Exception as error:  # Each fault has its own class there, and none of them a public parent.
-            raise InputError(f"expected {self.path} to be an ONNX model; ONNX Runtime says: {error}") from error
-        inputs, outputs = self.session.get_inputs(), [node.name for node in self.session.get_outputs()]
+            self.session = onnxruntime.InferenceSession(
+                str(self.path), providers=list(providers or fastest)
+            )
+        except (
+            Exception
+        ) as error:  # Each fault has its own class there, and none of them a public parent.
+            raise InputError(
+                f"expected {self.path} to be an ONNX model; ONNX Runtime says: {error}"
+            ) from error
+        inputs, outputs = (
+            self.session.get_inputs(),
+            [node.name for node in self.session.get_outputs()],
+        )
         if len(inputs) != 1 or len(inputs[0].shape) != 4:
             found = ", ".join(f"{node.name} {node.shape}" for node in inputs)
             raise InputError(f"expected {self.path} to take one input (n, c, h, w), found {found}")
         if output is None and len(outputs) > 1:
-            raise InputError(f"expected {self.path} to have one output, found {', '.join(outputs)}: name the logits")
+            raise InputError(
+                f"expected {self.path} to have one output, found {', '.join(outputs)}: name the logits"
+            )
         if output is not None and output not in outputs:
-            raise InputError(f"expected {self.path} to have an output {output!r}, found {', '.join(outputs)}")
+            raise InputError(
+                f"expected {self.path} to have an output {output!r}, found {', '.join(outputs)}"
+            )
         self.output = output or outputs[0]
         self.input, self.shape = inputs[0].name, inputs[0].shape
-        dtypes = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
+        dtypes = {
+            "tensor(float)": np.float32,
+            "tensor(float16)": np.float16,
+            "tensor(double)": np.float64,
+        }
         if inputs[0].type not in dtypes:
-            raise InputError(f"expected {self.path} to take floating point pixels, found {inputs[0].type}")
+            raise InputError(
+                f"expected {self.path} to take floating point pixels, found {inputs[0].type}"
+            )
         self.dtype = np.dtype(dtypes[inputs[0].type])
         self.width: int | None = None  # of its answers, once it has given one
 
     def answer(self, images: Images) -> Tensor:
         """Give what it gives, on the device of the images."""
         if torch.compiler.is_compiling():  # for a graph in ONNX, into which the file is put
-            stands_for: Any = {"dtype": images.dtype, "shape": (images.shape[0], self.width), "version": 1}
+            stands_for: Any = {
+                "dtype": images.dtype,
+                "shape": (images.shape[0], self.width),
+                "version": 1,
+            }
             return torch.onnx.ops.symbolic(STAND_IN, (images,), **stands_for)
         for got, expected in zip(images.shape[1:], self.shape[1:], strict=True):
             if isinstance(expected, int) and got != expected:
@@ -181,13 +224,19 @@ class OnnxModel(_Answering):
         for start in range(0, max(n, 1), size):
             part = pixels[start : start + size]
             padding = np.zeros((size - part.shape[0], *part.shape[1:]), part.dtype)
-            (answer,) = self.session.run([self.output], {self.input: np.concatenate([part, padding])})
+            (answer,) = self.session.run(
+                [self.output], {self.input: np.concatenate([part, padding])}
+            )
             parts.append(answer[: part.shape[0]])
         self.width = parts[0].shape[-1]
         return _checked(_as_tensor(np.concatenate(parts)), images)
 
     def __reduce__(self) -> tuple[type["OnnxModel"], tuple[Path, Sequence[str] | None, str]]:
-        return OnnxModel, (self.path, self.providers, self.output)  # A session cannot be copied; another can be opened.
+        return OnnxModel, (
+            self.path,
+            self.providers,
+            self.output,
+        )  # A session cannot be copied; another can be opened.
 
 
 class NumpyModel(_Answering):
@@ -200,7 +249,11 @@ class NumpyModel(_Answering):
     def answer(self, images: Images) -> Tensor:
         """Give what it gives, on the device of the images."""
         pixels = images.detach().cpu()
-        answer = self.fn(np.ascontiguousarray((pixels.permute(0, 2, 3, 1) if self.channels_last else pixels).numpy()))
+        answer = self.fn(
+            np.ascontiguousarray(
+                (pixels.permute(0, 2, 3, 1) if self.channels_last else pixels).numpy()
+            )
+        )
         return _checked(_as_tensor(answer), images)
 
 
@@ -216,7 +269,9 @@ class FromProbabilities(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         """Give the log-probabilities; a probability of zero counts as the smallest float, so that all stay finite."""
-        probs: Tensor = self.model.answer(images) if isinstance(self.model, _Answering) else self.model(images)
+        probs: Tensor = (
+            self.model.answer(images) if isinstance(self.model, _Answering) else self.model(images)
+        )
         probs = torch.cat([1 - probs, probs], dim=1) if probs.shape[1] == 1 else probs
         probs = probs if probs.dtype == torch.float64 else probs.float()
         if not torch.compiler.is_compiling():  # A graph cannot look at values.
@@ -238,7 +293,9 @@ def as_logits(model: object) -> nn.Module:
         return TorchModel(model)
     if isinstance(model, str | Path):
         if Path(model).suffix != ".onnx":
-            raise InputError(f"expected a module or the path of an .onnx file, got the path {model}")
+            raise InputError(
+                f"expected a module or the path of an .onnx file, got the path {model}"
+            )
         return OnnxModel(model)
     raise InputError(
         f"expected a torch module or the path of an .onnx file, got {type(model).__name__}; "
@@ -253,7 +310,10 @@ def normalised(model: object, preprocess: Preprocess | None) -> object:
     """
     if preprocess is None or (preprocess.mean is None and preprocess.channels != "BGR"):
         return model
-    channels, count = "BGR" if preprocess.channels == "BGR" else "RGB", len(preprocess.channels or "RGB")
+    channels, count = (
+        "BGR" if preprocess.channels == "BGR" else "RGB",
+        len(preprocess.channels or "RGB"),
+    )
     mean, std = preprocess.mean or (0.0,) * count, preprocess.std or (1.0,) * count
     inner = model
     while isinstance(inner, TorchModel | FromProbabilities):
@@ -262,7 +322,11 @@ def normalised(model: object, preprocess: Preprocess | None) -> object:
         whole = as_logits(model) if isinstance(model, str | Path) else model
         return Normalized(whole, mean, std, channels) if isinstance(whole, nn.Module) else model
     there = (inner.mean.tolist(), inner.std.tolist())
-    same = inner.channels == channels and len(there[0]) == len(mean) and np.allclose(there, (mean, std), atol=1e-6)
+    same = (
+        inner.channels == channels
+        and len(there[0]) == len(mean)
+        and np.allclose(there, (mean, std), atol=1e-6)
+    )
     if not same:
         raise InputError(
             f"preprocess: the model normalises already, by mean {_short(there[0])} and std {_short(there[1])}, and not as "
@@ -290,15 +354,25 @@ def watched_spread(network: nn.Module) -> Iterator[Callable[[], float | None]]:
     It remembers the variance of each channel in training: pixels that are normalised otherwise show there, whatever the
     network answers. The median of all channels is 0.5 to 1.2 on images like those of training. None: nothing remembers.
     """
-    norms = (m for m in network.modules() if isinstance(m, nn.BatchNorm2d) and m.running_var is not None)
+    norms = (
+        m for m in network.modules() if isinstance(m, nn.BatchNorm2d) and m.running_var is not None
+    )
     seen, norm = list[Tensor](), next(norms, None)
-    if norm is None or norm.running_var is None or (norm.running_var == 1).all():  # as it was made, before any training
+    if (
+        norm is None or norm.running_var is None or (norm.running_var == 1).all()
+    ):  # as it was made, before any training
         yield lambda: None
         return
     trained = norm.running_var.detach().double().cpu()
-    hook = norm.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach().double().cpu()))
+    hook = norm.register_forward_pre_hook(
+        lambda _, given: seen.append(given[0].detach().double().cpu())
+    )
     try:
-        yield lambda: float((torch.cat(seen).var(dim=(0, 2, 3)) / trained).nanmedian()) if seen else None
+        yield (
+            lambda: (
+                float((torch.cat(seen).var(dim=(0, 2, 3)) / trained).nanmedian()) if seen else None
+            )
+        )
     finally:
         hook.remove()
 
@@ -339,10 +413,14 @@ def _checked(answer: Any, images: Tensor) -> Tensor:
         size = f" of {len(answer)}" if isinstance(answer, tuple | list) else ""
         hint = "; return the logits alone" if isinstance(answer, tuple) else ""
         raise InputError(f"{expected}, got a {type(answer).__name__}{size}{hint}")
-    squeezed = answer.is_floating_point() and answer.shape == images.shape[:1]  # one number an image
+    squeezed = (
+        answer.is_floating_point() and answer.shape == images.shape[:1]
+    )  # one number an image
     found: Tensor = answer[:, None] if squeezed else answer
     if found.ndim != 2 or found.shape[0] != images.shape[0]:
         raise InputError(f"{expected}, got shape {tuple(found.shape)}")
     if not found.is_floating_point():
-        raise InputError(f"{expected} as floating point numbers, got {found.dtype}: are these classes?")
+        raise InputError(
+            f"{expected} as floating point numbers, got {found.dtype}: are these classes?"
+        )
     return found.to(images.device)

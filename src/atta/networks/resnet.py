@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from atta.types import Logits
+from atta._base.types import Logits
 
 
 class _BasicBlock(nn.Module):
@@ -27,7 +27,9 @@ class _BasicBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d y x"]:
         y = torch.relu(self.bn1(self.conv1(x)))
-        return torch.relu(self.bn2(self.conv2(y)) + (x if self.downsample is None else self.downsample(x)))
+        return torch.relu(
+            self.bn2(self.conv2(y)) + (x if self.downsample is None else self.downsample(x))
+        )
 
 
 class _Bottleneck(nn.Module):
@@ -48,13 +50,17 @@ class _Bottleneck(nn.Module):
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d y x"]:
         y = torch.relu(self.bn1(self.conv1(x)))
         y = torch.relu(self.bn2(self.conv2(y)))
-        return torch.relu(self.bn3(self.conv3(y)) + (x if self.downsample is None else self.downsample(x)))
+        return torch.relu(
+            self.bn3(self.conv3(y)) + (x if self.downsample is None else self.downsample(x))
+        )
 
 
 def _shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential | None:
     if stride == 1 and channels_in == channels_out:
         return None
-    return nn.Sequential(nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out))
+    return nn.Sequential(
+        nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
+    )
 
 
 class ResNet(nn.Module):
@@ -70,7 +76,9 @@ class ResNet(nn.Module):
         small_images: bool = True,
     ) -> None:
         super().__init__()
-        if small_images:  # At 32 pixels torchvision's stem would leave an 8x8 map before the first block.
+        if (
+            small_images
+        ):  # At 32 pixels torchvision's stem would leave an 8x8 map before the first block.
             self.conv1 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
             self.maxpool: nn.Module = nn.Identity()
         else:
@@ -101,13 +109,17 @@ class ResNet(nn.Module):
 
 def resnet18(num_classes: int, *, in_channels: int = 3, small_images: bool = True) -> nn.Module:
     """ResNet-18; `small_images` takes a 3x3 stem without pooling, else it is torchvision's network."""
-    network = ResNet(_BasicBlock, (2, 2, 2, 2), num_classes, in_channels=in_channels, small_images=small_images)
+    network = ResNet(
+        _BasicBlock, (2, 2, 2, 2), num_classes, in_channels=in_channels, small_images=small_images
+    )
     return _named(network, "resnet18", num_classes, in_channels, small_images)
 
 
 def resnet50(num_classes: int, *, in_channels: int = 3, small_images: bool = True) -> nn.Module:
     """ResNet-50; `small_images` takes a 3x3 stem without pooling, else it is torchvision's network."""
-    network = ResNet(_Bottleneck, (3, 4, 6, 3), num_classes, in_channels=in_channels, small_images=small_images)
+    network = ResNet(
+        _Bottleneck, (3, 4, 6, 3), num_classes, in_channels=in_channels, small_images=small_images
+    )
     return _named(network, "resnet50", num_classes, in_channels, small_images)
 
 
@@ -115,20 +127,37 @@ def small_cnn(num_classes: int, *, in_channels: int = 3, small_images: bool = Tr
     """Three convolutions, some 57,000 parameters, for a CPU; without `small_images` the first one strides by 4."""
 
     def layer(channels: int, width: int, size: int = 3, stride: int = 1) -> Sequence[nn.Module]:
-        return nn.Conv2d(channels, width, size, stride, size // 2, bias=False), nn.BatchNorm2d(width), nn.ReLU()
+        return (
+            nn.Conv2d(channels, width, size, stride, size // 2, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+        )
 
     first = layer(in_channels, 32) if small_images else layer(in_channels, 32, size=7, stride=4)
     middle = *layer(32, 64), nn.MaxPool2d(2), *layer(64, 64)
-    network = nn.Sequential(*first, *middle, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, num_classes))
+    network = nn.Sequential(
+        *first, *middle, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, num_classes)
+    )
     return _named(network, "small_cnn", num_classes, in_channels, small_images)
 
 
-def _named(network: nn.Module, name: str, num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
+def _named(
+    network: nn.Module, name: str, num_classes: int, in_channels: int, small_images: bool
+) -> nn.Module:
     """Let the network say how it was built, so that a file can say it, too."""
-    built = {"name": name, "num_classes": num_classes, "in_channels": in_channels, "small_images": small_images}
+    built = {
+        "name": name,
+        "num_classes": num_classes,
+        "in_channels": in_channels,
+        "small_images": small_images,
+    }
     object.__setattr__(network, "built", built)
     return network
 
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"resnet18": resnet18, "resnet50": resnet50, "small_cnn": small_cnn}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "resnet18": resnet18,
+    "resnet50": resnet50,
+    "small_cnn": small_cnn,
+}
 """Each is called as `build(num_classes, in_channels=..., small_images=...)`."""

@@ -3,6 +3,7 @@
 Nothing is pickled, and a pickle is read for its tensors alone. Every name and shape must be the network's own.
 """
 
+import hashlib
 import pickle
 from collections.abc import Mapping
 from os import PathLike
@@ -12,11 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from atta.errors import InputError, first_line
-from atta.predictions import read_tensors, write_tensors
+from atta._base.errors import InputError, first_line
+from atta._base.tensors import read_tensors, tensor_bytes, write_tensors
+from atta.networks.adapters import NumpyModel, OnnxModel
 
 
-def save_weights(model: nn.Module, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+def save_weights(
+    model: nn.Module, path: str | Path, metadata: Mapping[str, str] | None = None
+) -> None:
     """Write the weights as safetensors, whole or not at all."""
     model = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
     write_tensors(path, copied(model.state_dict()), metadata or {})
@@ -25,7 +29,9 @@ def save_weights(model: nn.Module, path: str | Path, metadata: Mapping[str, str]
 def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies on the CPU: safetensors refuses tensors that share memory, and tied weights do."""
     layout = torch.contiguous_format
-    return {name: tensor.detach().cpu().clone(memory_format=layout) for name, tensor in tensors.items()}
+    return {
+        name: tensor.detach().cpu().clone(memory_format=layout) for name, tensor in tensors.items()
+    }
 
 
 def load_weights(model: nn.Module, path: str | Path, key: str | None = None) -> None:
@@ -36,10 +42,14 @@ def load_weights(model: nn.Module, path: str | Path, key: str | None = None) -> 
     weights = _read_weights(Path(path))
     if key is not None:
         if not isinstance(weights.get(key), Mapping):
-            raise InputError(f"expected a state dict under {key!r} in {path}, found the keys {_some(weights)}")
+            raise InputError(
+                f"expected a state dict under {key!r} in {path}, found the keys {_some(weights)}"
+            )
         weights = weights[key]
     if not weights or not all(isinstance(value, Tensor) for value in weights.values()):
-        raise InputError(f"expected a state dict in {path}, found the keys {_some(weights)}; name the one with `key`")
+        raise InputError(
+            f"expected a state dict in {path}, found the keys {_some(weights)}; name the one with `key`"
+        )
     model = getattr(model, "_orig_mod", model)
     own = model.state_dict()
     weights = {_stripped(name, own): value for name, value in weights.items()}
@@ -47,7 +57,9 @@ def load_weights(model: nn.Module, path: str | Path, key: str | None = None) -> 
     model.load_state_dict(weights)
 
 
-def check_weights(model: nn.Module, weights: Mapping[str, Tensor], path: str | PathLike[str]) -> None:
+def check_weights(
+    model: nn.Module, weights: Mapping[str, Tensor], path: str | PathLike[str]
+) -> None:
     """Make sure that each name and shape of a state dict, which comes from `path`, is the model's own."""
     own = model.state_dict()
     faults = []
@@ -57,7 +69,9 @@ def check_weights(model: nn.Module, weights: Mapping[str, Tensor], path: str | P
         faults.append(f"the model has no {_some(unexpected)}")
     for name in sorted(own.keys() & weights.keys()):
         if own[name].shape != weights[name].shape:
-            faults.append(f"{name} is {tuple(weights[name].shape)} there and {tuple(own[name].shape)} in the model")
+            faults.append(
+                f"{name} is {tuple(weights[name].shape)} there and {tuple(own[name].shape)} in the model"
+            )
     if faults:
         more = f"; and {len(faults) - 4} more" if len(faults) > 4 else ""
         raise InputError(f"expected {path} to fit the model: {'; '.join(faults[:4])}{more}")
@@ -75,8 +89,12 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
             f"expected only tensors in {path}, found other Python objects, and reading those could run code; "
             "save model.state_dict() instead of the model"
         ) from error
-    except Exception as error:  # a damaged pickle fails in as many ways as there are instructions in one
-        raise InputError(f"expected weights in {path}, but the file cannot be read: {first_line(error)}") from error
+    except (
+        Exception
+    ) as error:  # a damaged pickle fails in as many ways as there are instructions in one
+        raise InputError(
+            f"expected weights in {path}, but the file cannot be read: {first_line(error)}"
+        ) from error
     if not isinstance(weights, Mapping):
         raise InputError(f"expected a state dict in {path}, found a {type(weights).__name__}")
     return dict(weights)
@@ -91,3 +109,18 @@ def _stripped(name: str, own: Mapping[str, Any]) -> str:
 def _some(names: Any) -> str:
     names = sorted(map(str, names))
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def fingerprint(model: nn.Module) -> str:
+    """A hash of the kinds of layers and of every weight; of an ONNX model's file. A bare function shows its name only."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, module in model.named_modules():
+        digest.update(f"{name}:{type(module).__qualname__};".encode())
+        if isinstance(module, OnnxModel):
+            digest.update(module.path.read_bytes())
+        if isinstance(module, NumpyModel):
+            digest.update(getattr(module.fn, "__qualname__", type(module.fn).__qualname__).encode())
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        digest.update(f"{name}:{tensor.dtype}{tuple(tensor.shape)};".encode())
+        digest.update(tensor_bytes(tensor))
+    return digest.hexdigest()

@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from atta import __version__
-from atta.errors import InputError, require
-from atta.figures.comparison import cost, entropy, ranking, sizes
-from atta.figures.detail import confidence_histogram, per_class, shares, weights
-from atta.figures.reliability import overlaid, reliability_of
-from atta.figures.theme import theme, unchecked
-from atta.files import whole_file
-from atta.html import listed, shortened
+from atta._base.errors import InputError, require
+from atta._base.files import whole_file
+from atta._base.html import listed, shortened
+from atta.report.figures.comparison import cost, entropy, ranking, sizes
+from atta.report.figures.detail import confidence_histogram, per_class, shares, weights
+from atta.report.figures.reliability import overlaid, reliability_of
+from atta.report.figures.theme import theme, unchecked
 from atta.report.sections import CRITERIA, WORDS, Line, Section, packed, sections_of
 from atta.report.thumbnails import thumbnails
 from atta.results.rows import Results, finite
@@ -41,7 +41,11 @@ with require("report", "a report"):
     from atta.report.verdict import exact, guarded, short, signed, verdict
 
 FOLDER = Path(__file__).parent / "templates"
-HEADINGS = {"weights": "Weights of the views", "shares": "Shares of the views", "per_class": "By predicted class"}
+HEADINGS = {
+    "weights": "Weights of the views",
+    "shares": "Shares of the views",
+    "per_class": "By predicted class",
+}
 """Of charts that are otherwise titled by their method alone."""
 BUDGET = 250_000
 """Characters of chart data, after which no more diagrams are offered: the page stays small enough to be mailed."""
@@ -93,7 +97,9 @@ def report(
         claims=tables.claims,
         published=tables.published,
         about=results.about,
-        about_json=json.dumps(results.about, indent=2, ensure_ascii=False, sort_keys=True, default=str),
+        about_json=json.dumps(
+            results.about, indent=2, ensure_ascii=False, sort_keys=True, default=str
+        ),
         data=inlined(data),
         vega=_vega(),
         version=__version__,
@@ -198,7 +204,10 @@ def _of_all(section: Section) -> dict[str, Callable[[], Any]]:
     several = len(section.contenders) > 1
     counts = {row.validation for row in section.rows}
     found: dict[str, Callable[[], Any]] = {}
-    looked = {one.label: one.detail for one in (section.contenders[i] for i in (section.baseline, section.chosen))}
+    looked = {
+        one.label: one.detail
+        for one in (section.contenders[i] for i in (section.baseline, section.chosen))
+    }
     if all(detail.get("bins") for detail in looked.values()):
         found["beside"] = lambda: overlaid(looked, title="How often it is right")
     if len(counts) > 1:
@@ -208,9 +217,16 @@ def _of_all(section: Section) -> dict[str, Callable[[], Any]]:
     if section.criterion and several:
         metric = section.criterion
         found["ranking"] = lambda: ranking(
-            section.rows, metric, intervals=section.intervals, title=f"Methods by {metric_name(metric)}", width=340
+            section.rows,
+            metric,
+            intervals=section.intervals,
+            title=f"Methods by {metric_name(metric)}",
+            width=340,
         )
-        if "brier" in section.metrics and len({one.passes for one in section.contenders} - {None}) > 1:
+        if (
+            "brier" in section.metrics
+            and len({one.passes for one in section.contenders} - {None}) > 1
+        ):
             found["cost"] = lambda: cost(_points(section), title="Brier score by passes", width=400)
     if not section.criterion and "entropy" in section.metrics:
         found["entropy"] = lambda: entropy(section.rows, intervals=section.intervals)
@@ -221,7 +237,9 @@ def _points(section: Section) -> list[dict[str, Any]]:
     """What each contender costs and gains; the policy stands beside a point, not in the name of its method."""
     points = [] if section.fewer is None else _points(section.fewer)
     for one, line in zip(section.contenders, section.cells, strict=True):
-        found, spread = next((cell["summary"], cell["spread"]) for cell in line if cell["metric"] == "brier")
+        found, spread = next(
+            (cell["summary"], cell["spread"]) for cell in line if cell["metric"] == "brier"
+        )
         if found and one.passes:
             policy = str(one.detail.get("policy", ""))
             half = math.nan if spread is None else spread
@@ -246,19 +264,29 @@ def _pictures(pictures: Pictures, sections: Sequence[Section]) -> dict[str, Mapp
     for (dataset, row), shown in pictures.items():
         for name, uri in shown.items():
             if not uri.startswith("data:image/"):
-                raise InputError(f"picture {name} of {dataset}, row {row}: expected a data URI of an image")
+                raise InputError(
+                    f"picture {name} of {dataset}, row {row}: expected a data URI of an image"
+                )
     wanted = {
         (section.dataset, image["row"])
         for section in sections
         for one in section.contenders
         for image in one.detail.get("changed") or ()
     }
-    return {f"{dataset}/{row}": dict(pictures[dataset, row]) for dataset, row in sorted(wanted & set(pictures))}
+    return {
+        f"{dataset}/{row}": dict(pictures[dataset, row])
+        for dataset, row in sorted(wanted & set(pictures))
+    }
 
 
 def inlined(data: Any) -> str:
     """JSON that no part of can end the script element around it, or open a comment in it; null where there is no number."""
-    text = json.dumps(finite(data, lambda number: None), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(
+        finite(data, lambda number: None),
+        ensure_ascii=False,
+        separators=(",", ":"),
+        allow_nan=False,
+    )
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
@@ -267,13 +295,21 @@ def inlined(data: Any) -> str:
 @cache
 def _vega() -> str:
     """Vega, Vega-Lite and vega-embed as one script."""
-    return str(javascript_bundle("window.vegaEmbed = vegaEmbed;")).replace("</script", r"<\/script").replace("<!--", r"<\!--")
+    return (
+        str(javascript_bundle("window.vegaEmbed = vegaEmbed;"))
+        .replace("</script", r"<\/script")
+        .replace("<!--", r"<\!--")
+    )
 
 
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {
         "called": metric_name,

@@ -17,7 +17,18 @@ from typing import Any
 from atta.results.contenders import Bounds, Contender, bounds, contender, judged, labels, relabelled
 from atta.results.rows import Interval, Results, Row
 from atta.results.table import Summary, Table, pivot
-from atta.results.words import BASELINE, BETTER, CLASS_CHANGES, COST, DIGITS, ENTROPIES, FITTED, REST, SENSE, dataset_name
+from atta.results.words import (
+    BASELINE,
+    BETTER,
+    CLASS_CHANGES,
+    COST,
+    DIGITS,
+    ENTROPIES,
+    FITTED,
+    REST,
+    SENSE,
+    dataset_name,
+)
 
 LABELLED = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy")
 UNLABELLED = tuple(ENTROPIES)
@@ -53,7 +64,9 @@ class Line:
     @property
     def changes_class(self) -> bool:
         """Whether it is known to have changed a class, or not to promise otherwise."""
-        return self.detail.get("keeps_class") is False or any(self.values.get(CLASS_CHANGES, {}).values())
+        return self.detail.get("keeps_class") is False or any(
+            self.values.get(CLASS_CHANGES, {}).values()
+        )
 
     @property
     def passes(self) -> float | None:
@@ -78,7 +91,10 @@ class Difference:
     @classmethod
     def between(cls, one: Line, other: Line, metric: str) -> Difference | None:
         """Compare on the splits that both were run on; None where there are none, or where their images differ."""
-        mine, theirs = one.values.get(metric, {}), other.values.get(metric, {}) if one.size == other.size else {}
+        mine, theirs = (
+            one.values.get(metric, {}),
+            other.values.get(metric, {}) if one.size == other.size else {},
+        )
         paired = [mine[split] - theirs[split] for split in mine if split in theirs]
         if not paired:
             return None
@@ -88,7 +104,11 @@ class Difference:
             return cls(found.mean, (high - low) / 2, judged(low, high, sense))
         if found.interval is None:
             return cls(found.mean, None, None)
-        return cls(found.mean, found.interval, judged(found.mean - found.interval, found.mean + found.interval, sense))
+        return cls(
+            found.mean,
+            found.interval,
+            judged(found.mean - found.interval, found.mean + found.interval, sense),
+        )
 
     @property
     def none(self) -> bool:
@@ -134,7 +154,8 @@ class Section:
         seen = {contender(detail): detail for detail in reversed(self.details)}
         known = bounds(self.intervals)
         return tuple(
-            Line(key, label, _values(found[key]), seen.get(key, {}), known) for key, label in labels(found, sizes=True).items()
+            Line(key, label, _values(found[key]), seen.get(key, {}), known)
+            for key, label in labels(found, sizes=True).items()
         )
 
     @cached_property
@@ -153,7 +174,9 @@ class Section:
     @cached_property
     def others(self) -> Table | None:
         """The metrics that have no place in the table."""
-        rest = tuple(dict.fromkeys(row.metric for row in self.rows if row.metric not in self.metrics))
+        rest = tuple(
+            dict.fromkeys(row.metric for row in self.rows if row.metric not in self.metrics)
+        )
         return self._pivot(rest) if rest else None
 
     def _pivot(self, metrics: tuple[str, ...]) -> Table:
@@ -189,7 +212,9 @@ class Section:
     def vanilla(self) -> int | None:
         """Which contender is the model as it is."""
         compared = enumerate(self.contenders)
-        return next((i for i, one in compared if one.key.method == BASELINE and one.size == self.size), None)
+        return next(
+            (i for i, one in compared if one.key.method == BASELINE and one.size == self.size), None
+        )
 
     @property
     def baseline(self) -> int:
@@ -206,9 +231,13 @@ class Section:
     def ranked(self) -> list[int]:
         """The contenders that keep the class, best first."""
         criterion = self.criterion or ""
-        compared = (i for i, one in enumerate(self.contenders) if one.keeps_class and one.size == self.size)
+        compared = (
+            i for i, one in enumerate(self.contenders) if one.keeps_class and one.size == self.size
+        )
         means = {i: self.contenders[i].mean(criterion) for i in compared}
-        return sorted((i for i, mean in means.items() if not math.isnan(mean)), key=means.__getitem__)
+        return sorted(
+            (i for i, mean in means.items() if not math.isnan(mean)), key=means.__getitem__
+        )
 
     @property
     def tested(self) -> str:
@@ -230,7 +259,11 @@ class Section:
         if not self.ranked:
             return None
         best = self.contenders[self.ranked[0]]
-        near = [i for i in self.ranked[1:] if best.passes and self.contenders[i].passes and self._as_good(i, best)]
+        near = [
+            i
+            for i in self.ranked[1:]
+            if best.passes and self.contenders[i].passes and self._as_good(i, best)
+        ]
         return min((self.ranked[0], *near), key=lambda i: self.contenders[i].passes or math.inf)
 
     def _as_good(self, i: int, best: Line) -> bool:
@@ -240,7 +273,11 @@ class Section:
     @property
     def recommended(self) -> int | None:
         """What is advised among several that keep the class, unless that is the model as it is."""
-        return None if len(self.ranked) < 2 or self.advised == self.vanilla or self.fitted else self.advised
+        return (
+            None
+            if len(self.ranked) < 2 or self.advised == self.vanilla or self.fitted
+            else self.advised
+        )
 
     @property
     def costs(self) -> bool:
@@ -262,7 +299,9 @@ class Section:
     @cached_property
     def order(self) -> list[int]:
         """The contenders, those first that a reader looks at first."""
-        return list(dict.fromkeys((self.baseline, self.chosen, *self.ranked, *range(len(self.contenders)))))
+        return list(
+            dict.fromkeys((self.baseline, self.chosen, *self.ranked, *range(len(self.contenders))))
+        )
 
     @property
     def cells(self) -> list[list[dict[str, Any]]]:
@@ -310,11 +349,15 @@ class Section:
     def facts(self) -> list[str]:
         """What was run, in one line."""
         sizes = sorted({row.validation for row in self.rows} - {0})
-        classes = next((one.detail["classes"] for one in self.contenders if "classes" in one.detail), None)
+        classes = next(
+            (one.detail["classes"] for one in self.contenders if "classes" in one.detail), None
+        )
         found = [
             self.record.get("model"),
             f"{classes} classes" if classes else None,
-            f"{' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} images to fit on" if sizes else None,
+            f"{' to '.join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))} images to fit on"
+            if sizes
+            else None,
             f"{self.images} to test on" if self.images and len(sizes) < 2 else None,
             "1 split" if self.splits == 1 else f"{self.splits} splits",
             self.experiment.get("paper"),
@@ -323,11 +366,22 @@ class Section:
 
     def data(self, shown: Sequence[int]) -> dict[str, Any]:
         """What the switches of the page need; `shown` are the contenders that have diagrams."""
-        names = next((one.detail["per_class"]["names"] for one in self.contenders if one.detail.get("per_class")), None)
+        names = next(
+            (
+                one.detail["per_class"]["names"]
+                for one in self.contenders
+                if one.detail.get("per_class")
+            ),
+            None,
+        )
         return {
             "metrics": [metric for metric in self.metrics if metric != CLASS_CHANGES],
             "differences": {
-                f"{i} {j}": [_plain(Difference.between(one, other, m)) for m in self.metrics if m != CLASS_CHANGES]
+                f"{i} {j}": [
+                    _plain(Difference.between(one, other, m))
+                    for m in self.metrics
+                    if m != CLASS_CHANGES
+                ]
                 for i, one in enumerate(self.contenders)
                 for j, other in enumerate(self.contenders[:i])
             },
@@ -346,7 +400,10 @@ def _values(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, list[float]]] = {}
     for row in rows:
         found.setdefault(row.metric, {}).setdefault(row.split, []).append(row.value)
-    return {metric: {split: sum(values) / len(values) for split, values in splits.items()} for metric, splits in found.items()}
+    return {
+        metric: {split: sum(values) / len(values) for split, values in splits.items()}
+        for metric, splits in found.items()
+    }
 
 
 def sections_of(results: Results) -> list[Section]:
@@ -357,13 +414,25 @@ def sections_of(results: Results) -> list[Section]:
     experiments, records = results.known("experiments"), results.known("records")
     sections = []
     for i, ((name, dataset), rows) in enumerate(parts.items(), 1):
-        seen = tuple(d for d in results.details if (d.get("experiment", ""), d.get("dataset")) == (name, dataset))
+        seen = tuple(
+            d
+            for d in results.details
+            if (d.get("experiment", ""), d.get("dataset")) == (name, dataset)
+        )
         experiment = experiments.get(name, {})
         record = records.get(str(experiment.get("fit", "")), {})
-        sure = tuple(one for one in results.intervals if (one.experiment, one.dataset) == (name, dataset))
-        sections.append(Section(f"s{i}", name, dataset, tuple(rows), seen, experiment, record, intervals=sure))
+        sure = tuple(
+            one for one in results.intervals if (one.experiment, one.dataset) == (name, dataset)
+        )
+        sections.append(
+            Section(f"s{i}", name, dataset, tuple(rows), seen, experiment, record, intervals=sure)
+        )
     fewer = {(s.name.removesuffix(COST), s.dataset): s for s in sections if s.name.endswith(COST)}
-    own = (replace(s, fewer=fewer.pop((s.name, s.dataset), None)) for s in sections if not s.name.endswith(COST))
+    own = (
+        replace(s, fewer=fewer.pop((s.name, s.dataset), None))
+        for s in sections
+        if not s.name.endswith(COST)
+    )
     return [*own, *fewer.values()]
 
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from atta.errors import InputError
-from atta.images.again import FILES, FOLDER, found_again
-from atta.images.sets import ImageSet, thumbnail
-from atta.images.sources import as_source
+from atta._base.errors import InputError
+from atta.data.again import FILES, FOLDER, found_again
+from atta.data.image_set import ImageSet, thumbnail
+from atta.data.source import as_source
 from atta.report.sections import Section
 from atta.results.rows import Results
 
@@ -21,7 +21,9 @@ MOST, BUDGET = 48, 200_000
 """Images of a page that are shown, and letters that they may take."""
 
 
-def thumbnails(results: Results, sections: Sequence[Section], images: Any = None) -> tuple[dict[str, str], dict[str, str]]:
+def thumbnails(
+    results: Results, sections: Sequence[Section], images: Any = None
+) -> tuple[dict[str, str], dict[str, str]]:
     """The pictures that there are, by "record/row of the record", and by section why it has none.
 
     `images` are those of the one dataset, or {dataset: images}, as they were given to `collect`: a folder, an `ImageSet`, an
@@ -34,9 +36,13 @@ def thumbnails(results: Results, sections: Sequence[Section], images: Any = None
     given, size = _given(images, [section.dataset for section in sections]), 0
     for section in sections:
         origin = results.known("records").get(section.tested, {})
-        sure = isinstance(origin.get(FOLDER), str) and isinstance(origin.get(FILES), str)  # no folder is shown on a word alone
+        sure = isinstance(origin.get(FOLDER), str) and isinstance(
+            origin.get(FILES), str
+        )  # no folder is shown on a word alone
         own = given.get(section.dataset, Path(origin[FOLDER]) if sure else None)
-        rows = [row for row in dict.fromkeys(_wanted(section)) if f"{section.tested}/{row}" not in shown]
+        rows = [
+            row for row in dict.fromkeys(_wanted(section)) if f"{section.tested}/{row}" not in shown
+        ]
         if own is None or not rows:
             continue
         try:
@@ -44,7 +50,9 @@ def thumbnails(results: Results, sections: Sequence[Section], images: Any = None
         except (InputError, OSError) as error:
             if section.dataset in given:
                 raise InputError(f"images of {section.dataset}: {error}") from None
-            notes[section.id] = f"No thumbnails: {error}. images=... (--images) says where they are."
+            notes[section.id] = (
+                f"No thumbnails: {error}. images=... (--images) says where they are."
+            )
             continue
         for row, uri in pictures:
             size += len(uri)
@@ -60,10 +68,14 @@ def _given(images: Any, datasets: Sequence[str]) -> dict[str, Any]:
     names = list(dict.fromkeys(datasets))
     if isinstance(images, Mapping):
         if strange := [str(name) for name in images if name not in names]:
-            raise InputError(f"images: expected those of {', '.join(names)}, got those of {', '.join(strange)}")
+            raise InputError(
+                f"images: expected those of {', '.join(names)}, got those of {', '.join(strange)}"
+            )
         return dict(images)
     if len(names) > 1:
-        raise InputError(f"images: there are several datasets, expected {{name: images}} of {', '.join(names)}, got one alone")
+        raise InputError(
+            f"images: there are several datasets, expected {{name: images}} of {', '.join(names)}, got one alone"
+        )
     return {names[0]: images}
 
 

@@ -26,7 +26,9 @@ def short(section: Section) -> Markup | None:
     if section.advised is None or not section.criterion:
         return None
     one = section.contenders[section.advised]
-    return _say("{}, {} {}", one.label, metric_name(section.criterion), exact(one.mean(section.criterion)))
+    return _say(
+        "{}, {} {}", one.label, metric_name(section.criterion), exact(one.mean(section.criterion))
+    )
 
 
 def _what_and_why(section: Section) -> tuple[list[Markup], list[Markup]]:
@@ -38,7 +40,11 @@ def _what_and_why(section: Section) -> tuple[list[Markup], list[Markup]]:
     advised = None if section.advised is None else section.contenders[section.advised]
     what, why = list(_as_it_is(section, vanilla)), list[Markup]()
     if best is None or advised is None:
-        what.append(_say("None of the methods here is known to keep the predicted class, so none is recommended."))
+        what.append(
+            _say(
+                "None of the methods here is known to keep the predicted class, so none is recommended."
+            )
+        )
     elif len(section.ranked) == 1:
         what.append(_alone(section, best))
     elif advised is vanilla:
@@ -46,9 +52,15 @@ def _what_and_why(section: Section) -> tuple[list[Markup], list[Markup]]:
         why += [_lowest(section, best), *_cost(section, best, advised)]
     else:
         reasons = [_lowest(section, best), *_cost(section, best, advised)]
-        what, why = (what + list(_helps(section, vanilla, advised)), reasons) if vanilla else (reasons, what)
+        what, why = (
+            (what + list(_helps(section, vanilla, advised)), reasons)
+            if vanilla
+            else (reasons, what)
+        )
     if section.fitted:
-        what.append(_say("These are the images that it was fitted on: of others this says nothing."))
+        what.append(
+            _say("These are the images that it was fitted on: of others this says nothing.")
+        )
     if section.splits == 1 and len(section.contenders) > 1 and not section.intervals:
         count = "" if section.images is None else _say(" of {} images", exact(section.images, 0))
         what.append(_say("One split{}: differences this small may be noise.", count))
@@ -57,7 +69,9 @@ def _what_and_why(section: Section) -> tuple[list[Markup], list[Markup]]:
 
 def _as_it_is(section: Section, vanilla: Line | None) -> Iterator[Markup]:
     if vanilla is None and len(section.contenders) > 1:
-        yield _say("The model as it is (vanilla) was not run, so there is no before to compare with.")
+        yield _say(
+            "The model as it is (vanilla) was not run, so there is no before to compare with."
+        )
     elif vanilla and vanilla.detail.get("accuracy") is not None:
         yield _say(
             "The model says {} and is right {} of the time ({}{} test images).",
@@ -74,7 +88,9 @@ def _helps(section: Section, vanilla: Line, best: Line) -> Iterator[Markup]:
     if vanilla.detail.get("accuracy") is not None and best.detail.get("confidence") is not None:
         yield _say("With {} it says {}.", _name(best), percent(best.detail["confidence"]))
         start = _say(over.strip().capitalize() or "At the same time")
-    changes = [_change(metric, vanilla, best) for metric in ("brier", "nll") if metric in best.values]
+    changes = [
+        _change(metric, vanilla, best) for metric in ("brier", "nll") if metric in best.values
+    ]
     changes = changes or [_change(criterion, vanilla, best)]
     yield _say("{} {}.", start, _say(", ").join(changes))
     found = Difference.between(best, vanilla, criterion)
@@ -85,8 +101,16 @@ def _helps(section: Section, vanilla: Line, best: Line) -> Iterator[Markup]:
             signed(found),
         )
     if CLASS_CHANGES in best.values:
-        count = "every image" if section.images is None else _say("all {} images", exact(section.images, 0))
-        yield _say("The predicted class is unchanged on {}{}.", count, " of every split" if section.splits > 1 else "")
+        count = (
+            "every image"
+            if section.images is None
+            else _say("all {} images", exact(section.images, 0))
+        )
+        yield _say(
+            "The predicted class is unchanged on {}{}.",
+            count,
+            " of every split" if section.splits > 1 else "",
+        )
 
 
 def _alone(section: Section, best: Line) -> Markup:
@@ -107,10 +131,16 @@ def _nothing_helps(section: Section) -> Markup:
     if section.ranked[0] != section.vanilla:
         sentence = "No method that keeps the predicted class has a surely lower {}: the model is best left as it is."
         return _say(sentence, metric_name(section.criterion or ""))
-    who = "The one other method that keeps" if others == 1 else f"None of the {others} other methods that keep"
+    who = (
+        "The one other method that keeps"
+        if others == 1
+        else f"None of the {others} other methods that keep"
+    )
     has = "has no" if others == 1 else "has a"
     called = metric_name(section.criterion or "")
-    return _say("{} the predicted class {} lower {}: the model is best left as it is.", who, has, called)
+    return _say(
+        "{} the predicted class {} lower {}: the model is best left as it is.", who, has, called
+    )
 
 
 def _lowest(section: Section, best: Line) -> Markup:
@@ -147,13 +177,28 @@ def _cost(section: Section, best: Line, advised: Line) -> Iterator[Markup]:
             *("" if found is None else signed(found), metric_name(criterion)),
         )
     elif best.passes > 1:
-        cheap = next((section.contenders[i] for i in section.ranked if section.contenders[i].passes == 1), None)
+        cheap = next(
+            (section.contenders[i] for i in section.ranked if section.contenders[i].passes == 1),
+            None,
+        )
         found = Difference.between(best, cheap, criterion) if cheap else None
         number = cheap and exact(cheap.mean(criterion))
-        other = _say("; of those that need 1 pass {} is best ({})", _name(cheap), number) if cheap else ""
-        buys = _say(", and what it takes more buys {}", signed(found)) if found and found.better == 1 else ""
-        yield _say("{} runs the network {:g} times an image{}{}.", _name(best), best.passes, other, buys)
-    yield _say("Recommended is, of those that are not surely worse than the best, the one of the fewest passes.")
+        other = (
+            _say("; of those that need 1 pass {} is best ({})", _name(cheap), number)
+            if cheap
+            else ""
+        )
+        buys = (
+            _say(", and what it takes more buys {}", signed(found))
+            if found and found.better == 1
+            else ""
+        )
+        yield _say(
+            "{} runs the network {:g} times an image{}{}.", _name(best), best.passes, other, buys
+        )
+    yield _say(
+        "Recommended is, of those that are not surely worse than the best, the one of the fewest passes."
+    )
 
 
 def _without_labels(section: Section) -> Iterator[Markup]:
@@ -165,11 +210,17 @@ def _without_labels(section: Section) -> Iterator[Markup]:
         ("entropy", "{} has the highest entropy, {}"),
         ("ood_auroc", "With {} entropy tells these images from known ones best, AUROC {}"),
     ):
-        means = {one: one.mean(metric) for one in section.contenders if not math.isnan(one.mean(metric))}
+        means = {
+            one: one.mean(metric) for one in section.contenders if not math.isnan(one.mean(metric))
+        }
         if len(means) < 2:
             continue
         top = max(means, key=means.__getitem__)
-        beside = "" if vanilla is None or vanilla is top else _say("; the model as it is has {}", exact(means[vanilla]))
+        beside = (
+            ""
+            if vanilla is None or vanilla is top
+            else _say("; the model as it is has {}", exact(means[vanilla]))
+        )
         yield _say(sentence + "{}.", _name(top), exact(means[top]), beside)
 
 
@@ -177,8 +228,12 @@ def _change(metric: str, before: Line, after: Line) -> Markup:
     was, now = before.mean(metric), after.mean(metric)
     verb = "falls" if now < was else "rises"
     step = (now - was) / was if was else 0.0
-    part = _say(" ({})", exact(step, text=f"{100 * step:+.{int(abs(step) < 0.01)}f} %")) if was else ""
-    return _say("the {} {} from {} to {}{}", metric_name(metric), verb, exact(was), exact(now), part)
+    part = (
+        _say(" ({})", exact(step, text=f"{100 * step:+.{int(abs(step) < 0.01)}f} %")) if was else ""
+    )
+    return _say(
+        "the {} {} from {} to {}{}", metric_name(metric), verb, exact(was), exact(now), part
+    )
 
 
 def guarded(one: Line) -> Markup:
@@ -206,7 +261,9 @@ def _name(one: Line) -> Markup:
 
 def exact(value: float | int, digits: int = 4, *, text: str = "") -> Markup:
     """A number as people read it, with the exact one beside it."""
-    return _say('<data value="{}">{}</data>', repr(value), (text or f"{value:.{digits}f}").replace("-", "−"))
+    return _say(
+        '<data value="{}">{}</data>', repr(value), (text or f"{value:.{digits}f}").replace("-", "−")
+    )
 
 
 def percent(value: float | int) -> Markup:

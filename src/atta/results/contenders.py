@@ -54,7 +54,12 @@ def labels(contenders: Iterable[Contender], *, sizes: bool = False) -> dict[Cont
         policies.setdefault(key.method, set()).add(key.policy)
     several = sizes and len({key.validation for key in keys}) > 1
     return {
-        key: label(key.method, key.choice, key.policy * (len(policies[key.method]) > 1), f"{key.validation} images" * several)
+        key: label(
+            key.method,
+            key.choice,
+            key.policy * (len(policies[key.method]) > 1),
+            f"{key.validation} images" * several,
+        )
         for key in keys
     }
 
@@ -73,7 +78,9 @@ def bounds(intervals: Iterable[Interval]) -> Bounds:
 def baselines(results: Results, method: str) -> dict[Setting, Contender]:
     """What differences are taken to, in each setting: that method, or else the first one."""
     found: dict[Setting, Contender] = {}
-    for row in sorted(results, key=lambda row: row.method != method):  # the order stays as it is otherwise
+    for row in sorted(
+        results, key=lambda row: row.method != method
+    ):  # the order stays as it is otherwise
         key = contender(row)
         found.setdefault(key.setting, key)
     return found

@@ -15,8 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from atta.errors import InputError, suggest
-from atta.files import check_digest, digest, named, whole_file
+from atta._base.errors import InputError, suggest
+from atta._base.files import check_digest, digest, named, whole_file
 
 if TYPE_CHECKING:
     from atta.results.table import Summary, Table
@@ -69,14 +69,20 @@ class Interval:
     @property
     def other(self) -> Interval:
         """The same with what it is taken to in the place of the method."""
-        return replace(self, method=self.against, policy=self.against_policy, choice=self.against_choice)
+        return replace(
+            self, method=self.against, policy=self.against_policy, choice=self.against_choice
+        )
 
 
 COLUMNS = tuple(column.name for column in fields(Row))
 COUNTED = {"validation", "split", "seed"}
 BOUNDS = ("value", "low", "high")
 Key: TypeAlias = tuple[Any, ...]
-NOT_IN_JSON = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}  # no numbers to JSON: written as these strings
+NOT_IN_JSON = {
+    "nan": math.nan,
+    "inf": math.inf,
+    "-inf": -math.inf,
+}  # no numbers to JSON: written as these strings
 
 
 @dataclass(frozen=True)
@@ -107,7 +113,10 @@ class Results:
             if about not in runs:
                 runs.append(about)
         about = {"runs": runs} if len(runs) > 1 else dict(*runs)
-        rows, details, intervals = ((*getattr(self, name), *getattr(other, name)) for name in ("rows", "details", "intervals"))
+        rows, details, intervals = (
+            (*getattr(self, name), *getattr(other, name))
+            for name in ("rows", "details", "intervals")
+        )
         return Results(rows, about, details, intervals)
 
     def names(self, column: str) -> list[Any]:
@@ -138,7 +147,14 @@ class Results:
         intervals = []
         for one in map(under, self.intervals):
             against = name(one.other) if one.against else ("", "", "")
-            intervals.append(replace(one, **dict(zip(("against", "against_policy", "against_choice"), against, strict=True))))
+            intervals.append(
+                replace(
+                    one,
+                    **dict(
+                        zip(("against", "against_policy", "against_choice"), against, strict=True)
+                    ),
+                )
+            )
         return Results(tuple(map(under, self.rows)), self.about, self.details, tuple(intervals))
 
     def summary(self, **columns: Any) -> Summary | None:
@@ -148,7 +164,12 @@ class Results:
         values = [row.value for row in self.where(**columns)]
         return Summary.of(values) if values else None
 
-    def pivot(self, rows: Sequence[str] = ("method",), columns: Sequence[str] = ("metric",), **settings: Any) -> Table:
+    def pivot(
+        self,
+        rows: Sequence[str] = ("method",),
+        columns: Sequence[str] = ("metric",),
+        **settings: Any,
+    ) -> Table:
         """Lay out a table, a summary in each cell; the settings are those of `atta.results.table.pivot`."""
         from atta.results.table import pivot  # here, as tables are made of rows
 
@@ -158,7 +179,11 @@ class Results:
         """A line for each thing that was measured, a column for each metric."""
         if not self.rows:
             return "<p>no results</p>"
-        differing = [name for name in ("experiment", "dataset", "validation", "policy", "choice") if len(self.names(name)) > 1]
+        differing = [
+            name
+            for name in ("experiment", "dataset", "validation", "policy", "choice")
+            if len(self.names(name)) > 1
+        ]
         return self.pivot((*differing, "method"))._repr_html_()
 
     def known(self, what: str) -> dict[str, Mapping[str, Any]]:
@@ -167,7 +192,9 @@ class Results:
         for run in _runs(self.about):
             inside = run.get(what, {}) if isinstance(run, Mapping) else {}
             if isinstance(inside, Mapping):
-                found |= {str(key): value for key, value in inside.items() if isinstance(value, Mapping)}
+                found |= {
+                    str(key): value for key, value in inside.items() if isinstance(value, Mapping)
+                }
         return found
 
     def csv(self) -> str:
@@ -180,8 +207,12 @@ class Results:
         JSON has no numbers for nan and ±inf: these are written as the strings "nan", "inf" and "-inf". At the end stands
         the digest of all the rest, whatever its order and layout.
         """
-        rows, intervals = (",\n".join(_json(vars(one)) for one in those) for those in (self.rows, self.intervals))
-        about = json.dumps(finite(self.about), indent=1, ensure_ascii=False, sort_keys=True, allow_nan=False)
+        rows, intervals = (
+            ",\n".join(_json(vars(one)) for one in those) for those in (self.rows, self.intervals)
+        )
+        about = json.dumps(
+            finite(self.about), indent=1, ensure_ascii=False, sort_keys=True, allow_nan=False
+        )
         details = ",\n".join(_json(detail) for detail in self.details)
         head = f'"format": "{FORMAT}",\n"version": {FORMAT_VERSION},\n"hash": "sha256",\n"about": {about},\n'
         body = f'{{\n{head}"details": [\n{details}\n],\n"rows": [\n{rows}\n],\n"intervals": [\n{intervals}\n]'
@@ -208,28 +239,42 @@ class Results:
                 "Results.save write them"
             ) from None
         except RecursionError:
-            raise InputError(f"{path} does not hold results: it has values inside of values, too deep to be read") from None
+            raise InputError(
+                f"{path} does not hold results: it has values inside of values, too deep to be read"
+            ) from None
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise InputError(f"{path} does not hold results: expected format {FORMAT!r}")
         version = content.get("version", 0)
         if not isinstance(version, int) or version > FORMAT_VERSION:
-            raise InputError(f"{path} has version {version}, this atta reads up to {FORMAT_VERSION}")
-        rows, about, details = content.get("rows"), content.get("about", {}), content.get("details", [])
+            raise InputError(
+                f"{path} has version {version}, this atta reads up to {FORMAT_VERSION}"
+            )
+        rows, about, details = (
+            content.get("rows"),
+            content.get("about", {}),
+            content.get("details", []),
+        )
         intervals = content.get("intervals", [])  # which older files do not have
         if (
             not isinstance(rows, list)
             or not isinstance(about, dict)
             or not all(isinstance(x, list) for x in (details, intervals))
         ):
-            raise InputError(f"{path} is damaged: expected a list of rows and what is known about them")
+            raise InputError(
+                f"{path} is damaged: expected a list of rows and what is known about them"
+            )
         results = cls(
             tuple(_read(Row, row, f"{path}, row {i}") for i, row in enumerate(rows, 1)),
             about,
             tuple(details),
-            tuple(_read(Interval, one, f"{path}, interval {i}") for i, one in enumerate(intervals, 1)),
+            tuple(
+                _read(Interval, one, f"{path}, interval {i}") for i, one in enumerate(intervals, 1)
+            ),
         )
         said = content.pop("digest", None)
-        if said is not None or "hash" in content:  # either tells that the other was there; older files have none
+        if (
+            said is not None or "hash" in content
+        ):  # either tells that the other was there; older files have none
             check_digest(path, said, digest(content))
         return results
 
@@ -240,7 +285,9 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 def _json(value: Any) -> str:
     try:
         return _ENCODER.encode(value)
-    except ValueError:  # nan or ±inf, somewhere: seldom, and looking for it takes longer than writing
+    except (
+        ValueError
+    ):  # nan or ±inf, somewhere: seldom, and looking for it takes longer than writing
         return _ENCODER.encode(finite(value))
 
 
@@ -255,7 +302,8 @@ def finite(value: Any, instead: Callable[[float], Any] = str) -> Any:
 
 _Read = TypeVar("_Read", Row, Interval)
 _NEEDED: dict[type, dict[str, bool]] = {
-    form: {column.name: column.default is MISSING for column in fields(form)} for form in (Row, Interval)
+    form: {column.name: column.default is MISSING for column in fields(form)}
+    for form in (Row, Interval)
 }
 
 
@@ -265,7 +313,9 @@ def _read(form: type[_Read], content: Any, place: str) -> _Read:
     if not isinstance(content, dict):
         raise InputError(f"{place}: expected columns and their values, got {content!r}")
     if unknown := [name for name in content if name not in columns]:
-        raise InputError(f"{place}: unknown column {', '.join(unknown)}; expected {', '.join(columns)}")
+        raise InputError(
+            f"{place}: unknown column {', '.join(unknown)}; expected {', '.join(columns)}"
+        )
     if missing := [name for name, needed in columns.items() if needed and name not in content]:
         raise InputError(f"{place}: without {', '.join(missing)}")
     values = {}
@@ -277,7 +327,9 @@ def _read(form: type[_Read], content: Any, place: str) -> _Read:
             elif kind is int and abs(value) < 2**1023:
                 value = float(value)
             elif kind is not float:
-                raise InputError(f'{place}: expected {name} to be a number, "nan", "inf" or "-inf", got {value!r}')
+                raise InputError(
+                    f'{place}: expected {name} to be a number, "nan", "inf" or "-inf", got {value!r}'
+                )
         elif kind is not (expected := int if name in COUNTED else str):
             what = "a whole number" if expected is int else "text"
             raise InputError(f"{place}: expected {name} to be {what}, got {value!r}")

@@ -12,14 +12,28 @@ from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
-from atta.errors import InputError
-from atta.html import html_table
+from atta._base.errors import InputError
+from atta._base.html import html_table
 from atta.results.contenders import baselines, bounds, contender, judged
-from atta.results.rows import COLUMNS, COUNTED, Key, Results, Row, check_columns, csv_text, one_of, values_of
+from atta.results.rows import (
+    COLUMNS,
+    COUNTED,
+    Key,
+    Results,
+    Row,
+    check_columns,
+    csv_text,
+    one_of,
+    values_of,
+)
 
 REPEATS = ("split", "seed")  # the columns a summary may average over
 SETTINGS = tuple(name for name in COLUMNS if name not in (*REPEATS, "value"))
-CONTENDERS = {"method", "policy", "choice"}  # what is compared; the other settings are what it is compared on
+CONTENDERS = {
+    "method",
+    "policy",
+    "choice",
+}  # what is compared; the other settings are what it is compared on
 NOTHING = "–"  # what a table shows where there is nothing
 MARKS = {1: "✓", 0: " ", -1: "✗"}
 Cell = tuple[int, int]
@@ -45,7 +59,9 @@ class Summary:
             deviation = None if count < 2 else stdev(values) if math.isfinite(mean) else math.nan
         except (OverflowError, ValueError):  # inf - inf, or beyond the largest float
             mean, deviation = sum(values) / count, math.nan if count > 1 else None
-        interval = None if deviation is None else _t_quantile(count - 1) * deviation / math.sqrt(count)
+        interval = (
+            None if deviation is None else _t_quantile(count - 1) * deviation / math.sqrt(count)
+        )
         return cls(mean, deviation, interval, count)
 
     def text(self, digits: int = 4) -> str:
@@ -81,7 +97,11 @@ class Table:
     def legend(self) -> str:
         """What ±, ✓ and ✗ say, of those that are there."""
         spread = any(number.interval is not None for number in self.numbers.values())
-        said = "± is half the 95 % interval of the mean over the splits (Student's t)." if spread else ""
+        said = (
+            "± is half the 95 % interval of the mean over the splits (Student's t)."
+            if spread
+            else ""
+        )
         if not self.sure:
             return said
         marks = f"✓ surely better, ✗ surely worse than {self.against} on the same test images:"
@@ -99,31 +119,48 @@ class Table:
 
     def _repr_html_(self) -> str:
         """Write it for a notebook."""
-        rows = ([self.shown(i, j) + "*" * ((i, j) in self.best) for j in range(len(row))] for i, row in enumerate(self.cells))
+        rows = (
+            [self.shown(i, j) + "*" * ((i, j) in self.best) for j in range(len(row))]
+            for i, row in enumerate(self.cells)
+        )
         return html_table(self.header, rows, title=self.title, note=self.legend)
 
     def text(self) -> str:
         """Write it as plain aligned columns, the best marked by a star."""
         starred = {j for _, j in self.best}
-        shown = (tuple(self.shown(i, j) for j in range(len(row))) for i, row in enumerate(self.cells))
+        shown = (
+            tuple(self.shown(i, j) for j in range(len(row))) for i, row in enumerate(self.cells)
+        )
         lines = [
-            [_line(cell) + ("*" if (i, j) in self.best else " " if j in starred else "") for j, cell in enumerate(row)]
+            [
+                _line(cell) + ("*" if (i, j) in self.best else " " if j in starred else "")
+                for j, cell in enumerate(row)
+            ]
             for i, row in enumerate((self.header, *shown), start=-1)
         ]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         numeric = [self.is_numeric(j) for j in range(len(self.header))]
         aligned = [
-            "  ".join(cell.rjust(w) if right else cell.ljust(w) for cell, w, right in zip(line, widths, numeric, strict=True))
+            "  ".join(
+                cell.rjust(w) if right else cell.ljust(w)
+                for cell, w, right in zip(line, widths, numeric, strict=True)
+            )
             for line in lines
         ]
-        return "\n".join(line.rstrip() for line in ([_line(self.title)] if self.title else []) + aligned)
+        return "\n".join(
+            line.rstrip() for line in ([_line(self.title)] if self.title else []) + aligned
+        )
 
     def markdown(self) -> str:
         """Write it as a Markdown table, the best in bold."""
         lines = [tuple(map(_markdown, self.header)), ("---",) * len(self.header)]
         for i, row in enumerate(self.cells):
             texts = (_markdown(self.shown(i, j)).rstrip() for j in range(len(row)))
-            lines.append(tuple(f"**{text}**" if (i, j) in self.best else text for j, text in enumerate(texts)))
+            lines.append(
+                tuple(
+                    f"**{text}**" if (i, j) in self.best else text for j, text in enumerate(texts)
+                )
+            )
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     def csv(self) -> str:
@@ -135,7 +172,11 @@ class Table:
         counted = {j for _, j in self.numbers}
         spread = {j for (_, j), number in self.numbers.items() if number.interval is not None}
         lines: list[list[Any]] = [
-            [text for j in columns for text in (self.header[j], f"{self.header[j]} interval")[: 1 + (j in spread)]]
+            [
+                text
+                for j in columns
+                for text in (self.header[j], f"{self.header[j]} interval")[: 1 + (j in spread)]
+            ]
         ]
         for i, row in enumerate(self.cells):
             line: list[Any] = []
@@ -159,7 +200,14 @@ class Table:
         ]
         for i, row in enumerate(self.cells):
             texts = [_latex(cell, numeric=right) for cell, right in zip(row, numeric, strict=True)]
-            lines.append(_latex_line([rf"\textbf{{{text}}}" if (i, j) in self.best else text for j, text in enumerate(texts)]))
+            lines.append(
+                _latex_line(
+                    [
+                        rf"\textbf{{{text}}}" if (i, j) in self.best else text
+                        for j, text in enumerate(texts)
+                    ]
+                )
+            )
         return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
 
@@ -234,7 +282,9 @@ def pivot(
         raise InputError(_nothing(results, where))
 
     layout = _Layout.of(here, rows, columns, where)
-    numbers = {cell: Summary.of([row.value for row in group]) for cell, group in layout.groups.items()}
+    numbers = {
+        cell: Summary.of([row.value for row in group]) for cell, group in layout.groups.items()
+    }
     texts = [[name, *(NOTHING for _ in layout.header)] for name in layout.names]
     shown: dict[Cell, float] = {}
     for (i, j), summary in numbers.items():
@@ -259,7 +309,13 @@ class _Layout:
     groups: dict[Cell, list[Row]]
 
     @classmethod
-    def of(cls, results: Results, rows: tuple[str, ...], columns: tuple[str, ...], where: Mapping[str, Any]) -> _Layout:
+    def of(
+        cls,
+        results: Results,
+        rows: tuple[str, ...],
+        columns: tuple[str, ...],
+        where: Mapping[str, Any],
+    ) -> _Layout:
         found: dict[tuple[Key, Key], list[Row]] = {}
         for row in results:
             found.setdefault((values_of(row, rows), values_of(row, columns)), []).append(row)
@@ -267,7 +323,9 @@ class _Layout:
         heads = _axis(columns, [head for _, head in found], where)
         names = [_joined(map(str, line)) for line in lines]
         header = [_joined(_counted(columns, head)) for head in heads]
-        places = {(line, head): (i, j) for i, line in enumerate(lines) for j, head in enumerate(heads, 1)}
+        places = {
+            (line, head): (i, j) for i, line in enumerate(lines) for j, head in enumerate(heads, 1)
+        }
         groups = {place: found[key] for key, place in places.items() if key in found}
         for (i, j), group in groups.items():
             _check_cell(group, f"{names[i]} · {header[j - 1]}")
@@ -275,11 +333,16 @@ class _Layout:
 
 
 def _best(
-    layout: _Layout, means: Mapping[Cell, float], better: Mapping[str, str | None], eligible: Callable[[str], bool]
+    layout: _Layout,
+    means: Mapping[Cell, float],
+    better: Mapping[str, str | None],
+    eligible: Callable[[str], bool],
 ) -> frozenset[Cell]:
     """The best of every race: cells of one metric that differ in the method or policy alone, as they are shown."""
     by_line = bool(CONTENDERS & set(layout.rows))
-    others = [name for name in (layout.rows if by_line else layout.columns) if name not in CONTENDERS]
+    others = [
+        name for name in (layout.rows if by_line else layout.columns) if name not in CONTENDERS
+    ]
     races: dict[Key, dict[Cell, float]] = {}
     for (i, j), group in layout.groups.items():
         one = group[0]
@@ -294,7 +357,9 @@ def _best(
     return frozenset(best)
 
 
-def _sure(results: Results, layout: _Layout, better: Mapping[str, str | None], baseline: str) -> tuple[dict[Cell, int], str]:
+def _sure(
+    results: Results, layout: _Layout, better: Mapping[str, str | None], baseline: str
+) -> tuple[dict[Cell, int], str]:
     """The cells that are surely better or worse than the baseline, and what that is called."""
     known, base, sure = bounds(results.intervals), baselines(results, baseline), dict[Cell, int]()
     for cell, group in layout.groups.items():
@@ -311,13 +376,18 @@ def _joined(parts: Iterable[str]) -> str:
 
 def _counted(columns: Sequence[str], key: Key) -> list[str]:
     """Name the numbers of a key: over a column of a table nothing else says that 1000 is that of validation images."""
-    return [f"{name} {part}" if name in COUNTED else part for name, part in zip(columns, key, strict=True)]
+    return [
+        f"{name} {part}" if name in COUNTED else part
+        for name, part in zip(columns, key, strict=True)
+    ]
 
 
 def _axis(columns: Sequence[str], found: Iterable[Key], where: Mapping[str, Any]) -> list[Key]:
     """Order the keys of an axis level by level: as `where` lists them, or as they first appear."""
     keys = dict.fromkeys(found)
-    listed = [where[name] if isinstance(where.get(name), (list, tuple)) else None for name in columns]
+    listed = [
+        where[name] if isinstance(where.get(name), (list, tuple)) else None for name in columns
+    ]
     if len(listed) == 1 and listed[0] is not None:
         return [(value,) for value in dict.fromkeys(listed[0])]
     levels = [dict.fromkeys(listed[n] or (key[n] for key in keys)) for n in range(len(columns))]
@@ -330,12 +400,16 @@ def _check_cell(group: Sequence[Row], cell: str) -> None:
     found = {name: list(dict.fromkeys(getattr(row, name) for row in group)) for name in SETTINGS}
     if mixed := [name for name, values in found.items() if len(values) > 1]:
         listing = ", ".join(f"{name} ({_some(found[name])})" for name in mixed)
-        raise InputError(f"the cell {cell} would average over {listing}: put {' and '.join(mixed)} into rows, columns or where")
+        raise InputError(
+            f"the cell {cell} would average over {listing}: put {' and '.join(mixed)} into rows, columns or where"
+        )
     seen: set[Key] = set()
     for row in group:
         repeat = values_of(row, REPEATS)
         if repeat in seen:
-            raise InputError(f"the cell {cell} would count split {row.split}, seed {row.seed} twice: expected it once")
+            raise InputError(
+                f"the cell {cell} would count split {row.split}, seed {row.seed} twice: expected it once"
+            )
         seen.add(repeat)
 
 

@@ -36,7 +36,11 @@ DIRECTION: Mapping[str, Better] = {
     "smooth_ece": "lower",
 }
 """Which way each metric of `atta.metrics` is better; None where neither is."""
-ENTROPIES: Mapping[str, Better] = {"entropy": "higher", "shannon_entropy": "higher", OOD_AUROC: "higher"}
+ENTROPIES: Mapping[str, Better] = {
+    "entropy": "higher",
+    "shannon_entropy": "higher",
+    OOD_AUROC: "higher",
+}
 """Better on images of no known class, and on no others."""
 BETTER: Mapping[str, Better] = {**DIRECTION, **ENTROPIES, "accuracy": None}
 """By what tables mark the best: a calibration is not better for its accuracy, which it keeps."""

@@ -1,0 +1,140 @@
+"""Files of tensors: safetensors with text metadata and a digest over everything in the file."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from atta._base.errors import InputError
+from atta._base.files import check_digest, digest, named, whole_file
+from atta._base.types import dense
+
+HASH, DIGEST = "atta.hash", "atta.digest"
+"""Metadata keys: the hash function of the digest, and the digest."""
+
+
+def read_tensors(
+    path: str | os.PathLike[str], *, sealed: bool = True
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read the tensors and the text metadata of a safetensors file, and refuse one that is not what its digest says.
+
+    The tensors are mapped into memory; where the digest was looked at before, `sealed=False` leaves their pages unread.
+    """
+    with _opened(path) as file:
+        metadata = dict(file.metadata() or {})
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    said = metadata.pop(DIGEST, None)
+    if said is not None or HASH in metadata:  # either tells that the other was there
+        if sealed:
+            check_digest(path, said, digest(metadata, buffers(tensors)))
+        metadata.pop(HASH, None)
+    return tensors, metadata
+
+
+def read_header(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Read the text metadata of a safetensors file alone, as it stands there."""
+    with _opened(path) as file:
+        return dict(file.metadata() or {})
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
+    path = named(path)
+    if path.is_dir():
+        raise InputError(
+            f"expected a file, got the folder {path}; a saved classifier is read by CalibratedClassifier.load"
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}") from None
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is not a whole safetensors file ({error})") from None
+
+
+def write_tensors(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    *,
+    sealed: bool = True,
+) -> Path:
+    """Write a safetensors file, whole or not at all; with the digest of all that is in it, unless something else has one."""
+    apart = _apart(tensors)
+    text = dict(metadata)
+    if sealed:
+        text[HASH] = "sha256"
+        text[DIGEST] = digest(text, buffers(apart))
+    try:
+        with whole_file(
+            path, apart=True
+        ) as part:  # safetensors writes another file beside it, and renames that
+            save_file(apart, part, text)
+            _sort_metadata(part)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} could not be written ({error})") from None
+    return Path(path)
+
+
+def buffers(tensors: Mapping[str, Tensor], prefix: str = "") -> Iterator[tuple[str, memoryview]]:
+    """What a digest covers of tensors, in the order of their names: name, dtype, shape and, without a copy, the bytes."""
+    for name, tensor in sorted(tensors.items()):
+        yield (
+            f"{prefix}{name} {tensor.dtype} {tuple(tensor.shape)}",
+            tensor.reshape(-1).view(torch.uint8).numpy().data,
+        )
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the CPU; one that shares memory with another, which safetensors refuses, as a copy."""
+    apart: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.detach().cpu().contiguous()
+        if (memory := plain.untyped_storage().data_ptr()) in taken:
+            plain = plain.clone(memory_format=torch.contiguous_format)
+        taken.add(memory)
+        apart[name] = plain
+    return apart
+
+
+def _sort_metadata(path: Path) -> None:
+    """Put the text of a safetensors file in order: it is written in a random one, and equal records shall be equal files."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header.get("__metadata__", {}).items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= size:  # The tensors begin where they began; the format pads with spaces.
+            file.seek(8)
+            file.write(text.ljust(size))
+
+
+def as_tensor(values: Any, name: str, expected: str) -> Tensor:
+    """Make a tensor of numbers that are given in any way, and say what was expected otherwise."""
+    if isinstance(
+        values, np.ndarray
+    ):  # torch shares the memory of one that is contiguous and writeable only
+        values = np.require(values, requirements=["C", "W"])
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InputError(
+            f"{name} must be {expected}, got {type(values).__name__} ({error})"
+        ) from None
+    return dense(tensor, name)
+
+
+def tensor_bytes(tensor: Tensor) -> Any:
+    """The bytes of a tensor of any dtype, bfloat16 too."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()

@@ -1,0 +1,200 @@
+"""A deployed classifier in another domain: whether images without labels have drifted, and one that is adapted to them.
+
+    found = classifier.drift(images)        the estimated accuracy, its interval, and a test: `Drift`
+    there = classifier.adapt(images)        the same classes, less sure where the network is less often right
+    there.adapted                           what was done, and what it was read from
+    there.unadapted()                       the classifier as it was
+
+What is known of the validation images is the classifier's `reference` (`calibrators.shift`), which `calibrate` leaves behind.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from atta._base.errors import InputError
+from atta.calibrators import shift
+from atta.calibrators.shift import LEVEL, Reference
+from atta.data.image_set import mode_of, read_image, resize
+from atta.data.source import Channels, as_source
+from atta.networks.borrowing import device_of
+from atta.record.predictions import Predictions
+from atta.run.runner import ITSELF, batch_size, read_batches
+
+if TYPE_CHECKING:
+    from atta.classifier.classifier import CalibratedClassifier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """Images without labels, held against the validation images.
+
+    `accuracy` is estimated, between `low` and `high` nineteen times of twenty; `p_value` is how often images that did not drift
+    look as uncertain as these, and `drifted` says that it is below `level`, the rate of false alarms.
+    """
+
+    images: int
+    accuracy: float
+    low: float
+    high: float
+    expected_accuracy: float
+    expected_confidence: float
+    seen_confidence: float
+    p_value: float
+    level: float
+    drifted: bool
+    slope: float | None
+    expected_histogram: tuple[float, ...] = ()
+    seen_histogram: tuple[float, ...] = ()
+    """The part of the images in equal cells of confidence, of the validation images and of these."""
+
+    @classmethod
+    def of(
+        cls,
+        reference: Reference,
+        found: shift.Estimate,
+        confidence: float,
+        seen: tuple[float, ...] = (),
+    ) -> "Drift":
+        """Hold what was estimated of images, their mean confidence and its histogram, against the validation images."""
+        return cls(
+            images=found.images,
+            accuracy=found.accuracy,
+            low=found.low,
+            high=found.high,
+            expected_accuracy=reference.accuracy,
+            expected_confidence=reference.confidence,
+            seen_confidence=confidence,
+            p_value=found.p_value,
+            level=LEVEL,
+            drifted=found.drifted,
+            slope=reference.slope,
+            expected_histogram=reference.histogram,
+            seen_histogram=seen,
+        )
+
+    @property
+    def sentence(self) -> str:
+        """All of it in one sentence."""
+        chance = f"p {'<' if self.p_value < 1e-4 else '='} {max(self.p_value, 1e-4):.4f}"
+        verdict = (
+            f"drifted ({chance})"
+            if self.drifted
+            else f"no drift seen ({chance}, an alarm below {self.level:g})"
+        )
+        by = "" if self.slope is not None else ", roughly: fitted without rehearsals"
+        return (
+            f"{self.images} images, {verdict}: about {self.accuracy:.0%} are right ({self.low:.0%} to {self.high:.0%}{by}), "
+            f"{self.expected_accuracy:.0%} of the validation images were; mean confidence {self.seen_confidence:.0%}, "
+            f"expected {self.expected_confidence:.0%}."
+        )
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {**asdict(self), "sentence": self.sentence}
+
+
+def drift(classifier: "CalibratedClassifier", images: Any, *, channels: Channels = None) -> Drift:
+    """Say how far images without labels are from the validation images; fewer than 32 say too little."""
+    reference, predictions = _reference(classifier), answers(classifier, images, channels=channels)
+    if len(predictions) < shift.LEAST:
+        raise InputError(
+            f"expected at least {shift.LEAST} images, for fewer say too little of a domain, got {len(predictions)}"
+        )
+    seen = classifier.calibrator(predictions).double().amax(dim=1)
+    found = shift.estimate(reference, predictions.logits)
+    return Drift.of(reference, found, float(seen.mean()), shift.histogram(seen))
+
+
+def adapt(
+    classifier: "CalibratedClassifier", images: Any, *, channels: Channels = None
+) -> "CalibratedClassifier":
+    """Return the classifier for the domain of these images; of one that is adapted already, for this domain instead."""
+    classifier = unadapted(classifier)
+    reference = _reference(classifier)
+    if reference.slope is None:
+        raise InputError(
+            "expected a classifier that knows how its accuracy falls, to adapt it, but nothing that was recorded when it was "
+            "calibrated lowered its accuracy: calibrate it again with rehearse=True, on some hundred images or more"
+        )
+    classifier.calibrator.softened(1.0)  # those that cannot be say so before the network runs
+    calibrator, adapted = shift.adapt(
+        classifier.calibrator, reference, answers(classifier, images, channels=channels)
+    )
+    there = copy.copy(classifier)
+    there._modules = dict(classifier._modules)  # the network is shared, what was learned is not
+    there.calibrator, there.adapted, there.before = (
+        calibrator.to(device_of(classifier)),
+        adapted,
+        (classifier.calibrator,),
+    )
+    there.images_seen = there.passes_run = 0
+    return there
+
+
+def unadapted(classifier: "CalibratedClassifier") -> "CalibratedClassifier":
+    """The classifier as it was before it was adapted, to the last bit; itself if it never was."""
+    if classifier.adapted is None:
+        return classifier
+    back = copy.copy(classifier)
+    back._modules = dict(classifier._modules)
+    back.calibrator, back.adapted, back.before = (
+        classifier.before[0].to(device_of(classifier)),
+        None,
+        (),
+    )
+    back.images_seen = back.passes_run = 0
+    return back
+
+
+def _reference(classifier: "CalibratedClassifier") -> Reference:
+    if classifier.reference is None:
+        raise InputError(
+            "expected a classifier that remembers its validation images (`reference`), got one without, as an older atta saved "
+            "them or as it is built by hand: calibrate it again"
+        )
+    return classifier.reference
+
+
+@torch.no_grad()
+def answers(
+    classifier: "CalibratedClassifier", images: Any, *, channels: Channels = None
+) -> Predictions:
+    """What the network says of all images and of the views that the classifier looks at."""
+    device, kinds = device_of(classifier), (ITSELF, *classifier.calibrator.kinds)
+    source = as_source(images, channels or classifier._channels(images), classifier.preprocess)
+    parts: dict[str, list[Tensor]] = {kind: [] for kind in kinds}
+    for batch in read_batches(source, batch_size(None, device)):
+        pixels = classifier._validated(batch.pixels.to(device))
+        for kind, found in classifier._logits(pixels, kinds, most=1).items():
+            parts[kind].append(found.cpu())
+    if not parts[ITSELF]:
+        raise InputError(f"expected at least one image in {source.name}, found none")
+    logits = {kind: torch.cat(found) for kind, found in parts.items()}
+    return Predictions(logits.pop(ITSELF)[:, 0], logits)
+
+
+class Files(Sequence[Tensor]):
+    """Files of images as the classifier expects them: grey or colour, preprocessed as it says, and else resized."""
+
+    def __init__(self, files: Sequence[Path], classifier: "CalibratedClassifier") -> None:
+        channels, *size = classifier.image_shape
+        self.files, self.size, self.mode = list(files), (size[0], size[1]), mode_of(channels)
+        self.preprocess = classifier.preprocess
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: Any) -> Any:
+        return resize(read_image(self.files[index], self.mode, self.preprocess)[None], self.size)[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))

@@ -1,0 +1,456 @@
+"""The calibrated classifier as one thing: images in, calibrated probabilities out.
+
+    images [n c h w] ─┬────────────────────────► model ──► logits
+                      └► views, fixed numbers ──► model ──► views["crop"] [n r k]  ──► calibrator ──► probs [n k]
+
+It holds the network, what was learned, and the policy. The numbers of the views are stratified: the same for every image, so
+that the answer to an image depends on nothing but the image, and fit and deployment see the same views. The network and its
+views run in the network's precision, the calibrator in float32 or wider, which is what is returned:
+**argmax(probs) == argmax(base), in the dtype that is returned**, for every calibrator that promises to keep the class.
+
+A gated calibrator (`selective-v-atta`) is asked before each stage which images need it, and only those are shown in its
+views. A graph (`torch.export`, ONNX, `torch.compile`) cannot choose: it shows every image in every view, and answers the same.
+"""
+
+import copy
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from atta._base.errors import InputError
+from atta._base.settings import check_one, checked
+from atta.calibrators import AverageBlend, Calibrator, ViewBlend
+from atta.classifier import adapt
+from atta.classifier import export as graphs
+from atta.classifier.estimator import Estimator
+from atta.classifier.hub import OnHub
+from atta.classifier.inline import check_inlines, network_of
+from atta.classifier.summary import Summary
+from atta.data.preprocess import Preprocess
+from atta.data.source import Channels, check_range
+from atta.data.together import Together
+from atta.data.views import Policy
+from atta.functional import largest_share
+from atta.networks.adapters import as_logits, normalised
+from atta.networks.borrowing import device_of, dtype_of
+from atta.networks.description import has_weights
+from atta.run.runner import (
+    ITSELF,
+    Shown,
+    as_pixels,
+    batch_size,
+    check_takes,
+    logits_of,
+    run_views,
+    without_autocast,
+)
+
+CACHED = (
+    1 << 20
+)  # pixels that a CPU makes in one go: what is larger than its caches is made quicker view by view
+
+
+class Details(NamedTuple):
+    """What the answer to each image is made of: probs = (1 - share) · start + share · fused.
+
+    `base` is what the network says, `start` the same at the temperature that views are blended into, if there is one. `start`,
+    `fused` and `share` are None where the method has no such thing. `views` holds the probabilities of every view, NaN where an
+    image was not shown in it.
+    """
+
+    probs: Tensor
+    base: Tensor
+    fused: Tensor | None
+    share: Tensor | None
+    views: Mapping[str, Tensor]
+    passes: Tensor
+    start: Tensor | None = None
+
+
+class _Answer(NamedTuple):
+    """What the network says of a batch, and how many passes that took each image; None where it took all there are."""
+
+    logits: Tensor
+    views: dict[str, Tensor]
+    passes: Tensor | None = None
+
+
+class CalibratedClassifier(Estimator, OnHub):
+    """A network with its calibrator: `classifier(images)` gives calibrated probabilities.
+
+    Images are bytes, or floats in [0, 1], of the one shape it was fitted on; the model is kept as it is, in evaluation mode.
+    `preprocess` says how a photograph becomes such an image: `predict_proba` on files does it, and the network normalises.
+    """
+
+    @checked
+    def __init__(
+        self,
+        model: object,
+        calibrator: Calibrator,
+        policy: str | Policy | None = None,
+        *,
+        image_shape: Sequence[int],
+        class_names: Sequence[str] = (),
+        summary: Summary | None = None,
+        preprocess: Any = None,
+    ) -> None:
+        super().__init__()
+        check_one("calibrator", calibrator, Calibrator)
+        if len(image_shape) != 3 or not all(side > 0 for side in image_shape):
+            raise InputError(
+                f"image_shape: expected (channels, height, width), got {tuple(image_shape)}"
+            )
+        if class_names and len(class_names) != calibrator.classes:
+            raise InputError(
+                f"expected {calibrator.classes} class names, one a class, got {len(class_names)}"
+            )
+        self.preprocess = None if preprocess is None else Preprocess.of(preprocess)
+        size = self.preprocess.size if self.preprocess else None
+        if size is not None and tuple(image_shape[1:]) != size:
+            raise InputError(
+                f"image_shape: expected {size} pixels, as preprocess leaves them, got {tuple(image_shape[1:])}"
+            )
+        self.model = as_logits(normalised(_unwrapped(model), self.preprocess))
+        self.calibrator = calibrator.to(device_of(self.model))
+        self.policy = _used(policy, calibrator)
+        self.image_shape = tuple(int(side) for side in image_shape)
+        self.class_names = tuple(map(str, class_names))
+        self.summary = summary
+        self.together = Together(self.policy, self.image_shape).to(device_of(self.model))
+        self.images_seen = self.passes_run = 0
+        self.eval()
+        self._try_out()
+
+    # ---- answering -------------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def forward(self, images: Any) -> Tensor:
+        """Answer a batch (n, c, h, w) with its calibrated probabilities (n, k)."""
+        if torch.compiler.is_compiling():
+            return self.graph(images)[0]
+        answer = self._answer(self._validated(images))
+        return _checked(self._calibrated(answer), answer.logits)
+
+    def graph(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Answer with probabilities and base probabilities, all views in one pass, without a look at any value."""
+        pixels = as_pixels(images, dtype_of(self.model))
+        found = self._logits(pixels, (ITSELF, *self.calibrator.kinds), most=self.policy.passes)
+        answer = _Answer(found.pop(ITSELF)[:, 0], found)
+        return self._calibrated(answer), answer.logits.softmax(dim=-1)
+
+    @torch.no_grad()
+    def details(self, images: Any) -> Details:
+        """Say what the answer to each image is made of."""
+        answer = self._answer(self._validated(images))
+        probs, base = (
+            _checked(self._calibrated(answer), answer.logits),
+            answer.logits.softmax(dim=-1),
+        )
+        start = fused = share = None
+        if isinstance(self.calibrator, ViewBlend | AverageBlend):
+            start, fused = (
+                self.calibrator.base(answer.logits),
+                self.calibrator.fused(answer.logits, answer.views),
+            )
+            share = largest_share(
+                start, fused, self.calibrator.limit.to(start), step=self.calibrator.step
+            )
+            if not self.calibrator.keeps_class:
+                share = torch.ones_like(share)
+        views = {name: logits.softmax(dim=-1) for name, logits in answer.views.items()}
+        passes = (
+            torch.full(probs.shape[:1], self.policy.passes, device=probs.device)
+            if answer.passes is None
+            else answer.passes
+        )
+        return Details(probs, base, fused, share, views, passes, start)
+
+    @torch.no_grad()
+    def shown(self, images: Any) -> list[Shown]:
+        """The images in each view that may be looked at: its name, the repeat, and what the network is shown, n c h w."""
+        return list(
+            self._shown(
+                self._validated(images), (ITSELF, *self.calibrator.kinds), most=self.policy.passes
+            )
+        )
+
+    def drift(self, images: Any, *, channels: Channels = None) -> adapt.Drift:
+        """Say how far images without labels are from the validation images, and how often the network is right on them."""
+        return adapt.drift(self, images, channels=channels)
+
+    def adapt(self, images: Any, *, channels: Channels = None) -> "CalibratedClassifier":
+        """Return a classifier for the domain of these images without labels, 32 or more: less sure, of the same classes.
+
+        Nothing is adapted where the images have not surely drifted; `adapted` says what was done, `unadapted` undoes it.
+        """
+        return adapt.adapt(self, images, channels=channels)
+
+    def unadapted(self) -> "CalibratedClassifier":
+        """Return the classifier as it was before it was adapted."""
+        return adapt.unadapted(self)
+
+    @property
+    def mean_passes(self) -> float:
+        """Forward passes an image took, on average over all images answered so far; before any, what is expected."""
+        if self.images_seen:
+            return self.passes_run / self.images_seen
+        return self.summary.passes if self.summary else float(self.policy.passes)
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        pixels: str = "float32",
+        opset: int | None = None,
+        tolerance: float = graphs.TOLERANCE,
+    ) -> graphs.Exported:
+        """Write preprocessing, views, network and calibrator as one graph: .pt2 (`torch.export`) or .onnx.
+
+        Input `images` (n, c, h, w), n free, `pixels` "float32" in [0, 1] or "uint8"; outputs `probs` and `base`. Resizing and
+        cropping stay outside: the file says how (`preprocess`), beside `class_names`, `policy` and `mean_passes`. The graph is
+        held against this classifier before it is left behind.
+        """
+        if pixels not in ("float32", "uint8"):
+            raise InputError(f"pixels: expected 'float32' or 'uint8', got {pixels!r}")
+        if (dtype := dtype_of(self.model)) != torch.float32:
+            raise InputError(
+                f"expected a classifier in float32, got {dtype}: export classifier.float()"
+            )
+        if (network := network_of(self.model)) is not None:
+            check_inlines(network, Path(path).suffix)
+        elif not has_weights(self.model):
+            raise InputError(
+                "expected a network of torch or ONNX: a function cannot become part of a graph"
+            )
+        self._check_mode()
+        here = self if device_of(self).type == "cpu" else copy.deepcopy(self).cpu()
+        with torch.autocast("cpu", enabled=False):
+            return graphs.export(
+                _Graph(here),
+                self.image_shape,
+                path,
+                dtype=getattr(torch, pixels),
+                opset=opset,
+                tolerance=tolerance,
+                about=self._written_beside(pixels),
+                network=network,
+            )
+
+    def _written_beside(self, pixels: str) -> dict[str, str]:
+        """What whoever runs the graph has to know, as text."""
+        values = "bytes" if pixels == "uint8" else "floats in [0, 1]"
+        about = {
+            "input": f"{values}, channels first, cropped and not normalised: mean and std are in the graph",
+            "class_names": json.dumps(self.class_names),
+            "policy": str(self.policy),
+            "mean_passes": str(
+                self.policy.passes
+            ),  # a graph cannot choose: every image is shown in every view
+            "method": self.calibrator.method.name,
+        }
+        known = {
+            "preprocess": None if self.preprocess is None else self.preprocess.about(),
+            "reference": None if self.reference is None else self.reference.json(),
+            "strangeness": None
+            if self.strangeness is None or self.answers_otherwise
+            else asdict(self.strangeness),
+        }
+        return about | {
+            name: json.dumps(value) for name, value in known.items() if value is not None
+        }
+
+    def train(self, mode: bool = True) -> "CalibratedClassifier":
+        """Stay in evaluation mode: what was fitted is fitted to the network as it is."""
+        super().train(False)
+        return self
+
+    def _apply(
+        self, fn: Callable[[Tensor], Tensor], recurse: bool = True
+    ) -> "CalibratedClassifier":
+        """Cast and move the network; views and calibrator go where it goes, in the precision they have."""
+        self.model._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for part in (self.together, self.calibrator):
+            part._apply(lambda tensor: tensor.to(fn(tensor.new_empty(0)).device), recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def __repr__(self) -> str:
+        views = f", {str(self.policy)!r}" if self.policy.terms else ""
+        inner = getattr(self.model, "model", self.model)
+        shape = " × ".join(map(str, self.image_shape))
+        return f"CalibratedClassifier({type(inner).__name__}, {self.calibrator.extra_repr()}{views}, images {shape})"
+
+    def _try_out(self) -> None:
+        """Answer one image: what does not fit together is found now, not at someone's first picture."""
+        check_takes(self.model, self.image_shape, self.calibrator.classes)
+        self.details(torch.zeros(1, *self.image_shape, device=device_of(self)))
+        self.images_seen = self.passes_run = 0
+
+    def _validated(self, images: Any) -> Tensor:
+        """Check what comes in, once, and make pixels of it."""
+        expected = f"expected images of shape (n, {', '.join(map(str, self.image_shape))}), as it was fitted on"
+        if not isinstance(images, Tensor):
+            raise InputError(
+                f"{expected}, as a tensor, got {type(images).__name__}; predict_proba takes files, folders, arrays and datasets"
+            )
+        if images.ndim == 3:
+            raise InputError(
+                f"{expected}, got one of {tuple(images.shape)}: write images[None] for a batch of one"
+            )
+        if images.ndim != 4 or tuple(images.shape[1:]) != self.image_shape:
+            raise InputError(f"{expected}, got {tuple(images.shape)}")
+        if images.dtype != torch.uint8 and not images.is_floating_point():
+            raise InputError(f"expected images as uint8 or floats in [0, 1], got {images.dtype}")
+        if images.device != device_of(self):
+            raise InputError(
+                f"expected images on {device_of(self)}, where the model is, got {images.device}"
+            )
+        self._check_mode()
+        if images.is_floating_point() and images.shape[0]:
+            check_range(images, "image {} of the batch".format)
+        return as_pixels(images, dtype_of(self.model))
+
+    def _check_mode(self) -> None:
+        waiting: list[nn.Module | None] = [self.model]
+        while waiting:  # `modules()` takes four times as long, and a GPU waits until this is done
+            if (module := waiting.pop()) is not None:
+                if module.training:
+                    raise InputError(
+                        "expected the model in evaluation mode, it was put into training mode: classifier.eval()"
+                    )
+                waiting.extend(module._modules.values())
+
+    def _answer(self, pixels: Tensor) -> _Answer:
+        """Run the network on the images, and on the views that they need."""
+        n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
+        if n == 0:  # many a network fails on no images
+            logits = torch.zeros(0, self.calibrator.classes, dtype=pixels.dtype, device=device)
+            return _Answer(
+                logits,
+                {
+                    kind: logits.new_zeros(0, count, logits.shape[1])
+                    for kind, count in repeats.items()
+                },
+            )
+        most = max(1, batch_size(None, device) // n)
+        if self.calibrator.gated:
+            answer, run = self._stage_by_stage(pixels, most)
+        else:
+            views = self._logits(pixels, (ITSELF, *self.calibrator.kinds), most)
+            answer, run = _Answer(views.pop(ITSELF)[:, 0], views), n * self.policy.passes
+        self.images_seen += n
+        self.passes_run += run
+        return answer
+
+    def _stage_by_stage(self, pixels: Tensor, most: int) -> tuple[_Answer, int]:
+        """Show the images in the views of each stage, but only those that the calibrator is not yet done with.
+
+        Beside the answer, the passes that were run for all of them.
+        """
+        n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
+        logits = self._logits(pixels, (ITSELF,), most)[ITSELF][:, 0]
+        views: dict[str, Tensor] = {}
+        passes, left, run = (
+            torch.ones(n, dtype=torch.int64, device=device),
+            torch.arange(n, device=device),
+            n,
+        )
+        for stage in self.calibrator.stages:
+            if left.shape[0]:
+                seen = {kind: view[left] for kind, view in views.items()}
+                with without_autocast(device):
+                    left = left[self.calibrator.goes_on(logits[left], seen)]
+            for kind in stage:
+                views[kind] = logits.new_full((n, repeats[kind], logits.shape[1]), float("nan"))
+            if left.shape[0]:
+                for kind, answers in self._logits(pixels[left], stage, most).items():
+                    views[kind][left] = answers
+            more = sum(repeats[kind] for kind in stage)
+            passes[left] += more
+            run += more * left.shape[0]
+        return _Answer(logits, views, passes), run
+
+    def _calibrated(self, answer: _Answer) -> Tensor:
+        with without_autocast(answer.logits.device):
+            return self.calibrator.calibrate(answer.logits, answer.views)
+
+    def _logits(self, pixels: Tensor, kinds: Sequence[str], most: int) -> dict[str, Tensor]:
+        """Run the network on these kinds of view, `most` of them to a pass: kind → logits n r k."""
+        network = partial(logits_of, self.model, dtype=dtype_of(self.model))
+        found = list(run_views(network, self._shown(pixels, kinds, most), most))
+        every = torch.stack([logits for *_, logits in found])
+        counts = Counter(kind for kind, *_ in found)  # in their order
+        return {
+            kind: part.transpose(0, 1)
+            for kind, part in zip(counts, torch.split(every, [*counts.values()]), strict=True)
+        }
+
+    def _shown(self, pixels: Tensor, kinds: Sequence[str], most: int) -> Iterator[Shown]:
+        """Show the images in each repeat of each of these kinds, at most `most` made in one go; ITSELF is one of them."""
+        if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
+            most = min(most, max(1, CACHED // max(1, pixels.numel())))
+        passes = [(ITSELF, 0)] if ITSELF in kinds else []
+        passes += self.together.passes(kind for kind in kinds if kind != ITSELF)
+        for start in range(0, len(passes), most):
+            part = passes[start : start + most]
+            if part[0][0] == ITSELF:
+                yield *part.pop(0), pixels
+            with without_autocast(pixels.device):
+                shown = self.together.show(pixels, part)
+            yield from shown
+
+
+class _Graph(nn.Module):
+    """What is exported: `CalibratedClassifier.graph` as a module."""
+
+    def __init__(self, classifier: CalibratedClassifier) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.training = False
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        return self.classifier.graph(images)
+
+
+def _used(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
+    """The policy without the views that the calibrator does not look at."""
+    if not calibrator.kinds:
+        return Policy(())
+    if policy is None:
+        raise InputError(
+            f"expected the policy of the views {', '.join(calibrator.kinds)}, got none"
+        )
+    policy = Policy.parse(policy)
+    terms = {view.name: (view, repeats) for view, repeats in policy.terms}
+    if missing := [kind for kind in calibrator.kinds if kind not in terms]:
+        raise InputError(f"expected a policy with the views {', '.join(missing)}, got '{policy}'")
+    return Policy(tuple(terms[kind] for kind in calibrator.kinds))
+
+
+def _unwrapped(model: object) -> object:
+    """The network that torch.compile or DataParallel wrap: it is saved under its own names, and the whole can be wrapped."""
+    model = getattr(model, "_orig_mod", model)
+    return (
+        model.module
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
+        else model
+    )
+
+
+def _checked(probs: Tensor, logits: Tensor) -> Tensor:
+    """Refuse what a network could not answer; asked last, because a GPU has to be waited for."""
+    # The largest size is one reduction, and not finite where any of them is not.
+    if logits.shape[0] and not isfinite(torch.linalg.vector_norm(logits, inf)):
+        known = torch.isfinite(logits).all(dim=1)
+        raise InputError(
+            f"the model answers image {int(known.long().argmin())} of the batch with logits that are not finite"
+        )
+    return probs

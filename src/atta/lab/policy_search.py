@@ -1,0 +1,299 @@
+"""Which policy of views to take, told from validation images alone.
+
+Each candidate is judged by the NLL of images that its fit did not see, and chosen by the one-standard-error rule
+(`atta.calibrators.crossval`). The candidates are few and named: those of `POLICIES` that a `Pool` of records holds, several
+records of the same images as one. A free search over hundreds of views finds what fits the noise of the validation images.
+`greedy` is that search, to see so:
+
+    passes = {};  while the budget lasts and it helps:  passes ∪= the pass that lowers the held-out loss most
+
+Its loss is the least of many that were looked at, and no estimate of what new images will cost.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from atta._base.errors import InputError
+from atta._base.types import Labels, Probs
+from atta.calibrators import CATTA, Method
+from atta.calibrators.crossval import FOLDS, GAIN, Candidate, held_out, judge, losses, rank
+from atta.data.views import POLICIES, Policy, View
+from atta.lab.fits import written
+from atta.metrics.scores import evaluate
+from atta.record.predictions import Predictions, Record, Rows, as_labels
+from atta.results.rows import Results, Row
+from atta.results.words import PASSES
+
+BUDGET = 4  # passes an image, if nobody says otherwise
+TESTED = ("brier", "nll")
+ROUNDING = 0.01  # of the largest logit: more than batches or half precision move it, less than other images or networks do
+
+
+# ------------------------------------------------------------------------------------------------- records as one
+
+
+class Pass(NamedTuple):
+    """One look at the images: which of the records has it, the kind of view, and which of its repeats."""
+
+    record: int
+    kind: str
+    repeat: int
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Records of the same images by the same network, as one: policies that disagree about stratified repeats lie apart."""
+
+    records: tuple[Record, ...]
+    labels: Labels
+
+    @classmethod
+    def of(cls, records: Record | Sequence[Record], labels: Any = None) -> "Pool":
+        """Check that the records agree about the images; `labels` are needed where no record has them."""
+        records = (records,) if isinstance(records, Record) else tuple(records)
+        if not records:
+            raise InputError("expected at least one record to search, got none")
+        first = records[0].predictions
+        for i, record in enumerate(records[1:], start=2):
+            if not _same(record.predictions.logits, first.logits):
+                raise InputError(
+                    f"expected records of the same images by the same network, got other logits in record {i} than in "
+                    f"record 1: {record.predictions!r} and {first!r}"
+                )
+        known = [record.labels for record in records if record.labels is not None]
+        if labels is not None:
+            known.append(as_labels(labels, images=len(first), classes=first.classes))
+        if not known:
+            raise InputError(f"expected a record with labels, got {len(records)} without")
+        if not all(torch.equal(one, known[0]) for one in known):
+            raise InputError(
+                "expected records of the same images, got different labels for the same logits"
+            )
+        return cls(records, known[0])
+
+    def __len__(self) -> int:
+        return len(self.records[0])
+
+    def __getitem__(self, rows: Rows) -> "Pool":
+        """Return the pool of some of the images."""
+        parts = [
+            Record(record.predictions, self.labels, record.origin)[rows] for record in self.records
+        ]
+        return Pool(tuple(parts), parts[0].require_labels())
+
+    def find(self, policy: Policy) -> list[Pass] | None:
+        """The passes of a policy, if the records hold all of its views, and None otherwise.
+
+        Stratified draws are those of a deployed classifier and come first. They depend on how many there are: a record
+        of them holds a view with all of its repeats or not at all, one of random draws with fewer as well.
+        """
+        passes: list[Pass] = []
+        for view, repeats in policy.terms:
+            holding = [i for i, record in enumerate(self.records) if _holds(record, view, repeats)]
+            if not holding:
+                return None
+            first = min(holding, key=lambda i: not _stratified(self.records[i]))
+            passes += (Pass(first, view.name, repeat) for repeat in range(repeats))
+        return passes
+
+    def within(self, budget: int) -> tuple[dict[str, list[Pass]], list[str]]:
+        """The policies of the library within a budget: the passes of those that are held, and the names of the others."""
+        looked = {
+            name: self.find(policy) for name, policy in POLICIES.items() if policy.passes <= budget
+        }
+        held = {name: passes for name, passes in looked.items() if passes is not None}
+        if not held:
+            views = "; ".join(
+                f"{_listed(record)}{' (stratified)' * _stratified(record)}"
+                for record in self.records
+            )
+            raise InputError(
+                f"expected records that hold one of the policies within {budget} passes, {', '.join(looked)}; got the views "
+                f"{views}. Record one: atta collect MODEL DATASET --draws stratified --policy {next(iter(looked))} -o FILE"
+            )
+        return held, [name for name in looked if name not in held]
+
+    def passes(self) -> list[Pass]:
+        """Every look at the images that the records hold, each once: a flip in three records is one."""
+        found: dict[str, list[Pass]] = {}
+        for i, record in enumerate(self.records):
+            for kind, repeats in record.predictions.repeats.items():
+                others = found.setdefault(kind, [])
+                for repeat in range(repeats):
+                    new = Pass(i, kind, repeat)
+                    if not any(_same(self._look(new), self._look(one)) for one in others):
+                        others.append(new)
+        return [one for passes in found.values() for one in passes]
+
+    def pick(self, passes: Iterable[Pass]) -> Predictions:
+        """The predictions with these passes alone, those of one kind as its repeats."""
+        views: dict[str, list[Tensor]] = {}
+        for one in passes:
+            views.setdefault(one.kind, []).append(self._look(one))
+        looks = {kind: torch.stack(found, dim=1) for kind, found in views.items()}
+        return Predictions(self.records[0].predictions.logits, looks)
+
+    def _look(self, one: Pass) -> Tensor:
+        return self.records[one.record].predictions.views[one.kind][:, one.repeat]
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether two runs of a network saw the same images."""
+    return one.shape == other.shape and bool(
+        (one - other).abs().max() <= ROUNDING * one.abs().max()
+    )
+
+
+def _holds(record: Record, view: View, repeats: int) -> bool:
+    """Whether a record has the numbers that so many repeats of a view would be drawn with."""
+    have = record.predictions.repeats.get(view.name, 0)
+    return have == repeats or (have > repeats and not (view.random and _stratified(record)))
+
+
+def _stratified(record: Record) -> bool:
+    return record.origin.get("draws") == "stratified"
+
+
+def _listed(record: Record) -> str:
+    return written(record.predictions.repeats) or "none"
+
+
+# -------------------------------------------------------------------------------------------------------- searches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What a search found: the library's candidates, the choice first, and what a free search would have taken."""
+
+    candidates: list[Candidate]
+    missing: list[str]
+    """The policies within the budget that the records do not hold."""
+    free: Candidate | None = None
+    """The greedy choice, beside the best of the candidates. Its loss was selected on."""
+    tested: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Metrics on test images, of a fit on all searched ones, by policy."""
+
+    @property
+    def choice(self) -> Candidate:
+        """The candidate to take."""
+        return self.candidates[0]
+
+    @property
+    def rows(self) -> list[Candidate]:
+        """All that was judged."""
+        return [*self.candidates, *([self.free] if self.free else [])]
+
+    def results(self, dataset: str, *, method: str, images: int) -> Results:
+        """All numbers as rows; the chosen policy and the greedy one are marked by their `choice`."""
+        found = []
+        for one in self.rows:
+            what: dict[str, Any] = {
+                "dataset": dataset,
+                "validation": images,
+                "method": method,
+                "policy": one.policy,
+                "choice": "one-standard-error"
+                if one is self.choice
+                else "greedy"
+                if one is self.free
+                else "",
+            }
+            judged = {
+                PASSES: float(one.passes),
+                "cv_nll": one.nll,
+                "cv_nll_above": one.above,
+                "cv_nll_error": one.error,
+            }
+            numbers = {**judged, **self.tested.get(one.policy, {})}
+            found += [Row(**what, metric=metric, value=value) for metric, value in numbers.items()]
+        return Results(tuple(found))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How policies are judged: the most passes an image may take, the method that is fitted, and how images are held out."""
+
+    budget: int = BUDGET
+    method: Method = field(default_factory=CATTA)
+    folds: int = FOLDS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.method.needs_views:  # any such method gives every policy the same answer
+            raise InputError(
+                f"expected a method that looks at views, such as c-atta, got {self.method.name}"
+            )
+        if self.budget < 2:
+            raise InputError(
+                f"budget: expected 2 or more passes, the image itself and a view, got {self.budget}"
+            )
+        if self.folds < 2:
+            raise InputError(
+                f"folds: expected 2 or more, of which each is held out once, got {self.folds}"
+            )
+
+    def explore(self, pool: Pool, *, free: bool = False, test: Pool | None = None) -> Findings:
+        """Judge the library and, if `free`, a greedy choice; fit each on all images and measure it on `test`, if given."""
+        looks, missing = pool.within(self.budget)
+        answers = {name: self._answer(pool, passes) for name, passes in looks.items()}
+        candidates = rank(answers, pool.labels)
+        beside = None
+        if free:
+            taken = self.greedy(pool)
+            best = min(candidates, key=lambda one: one.nll).policy
+            passes, probs = self._answer(pool, taken)
+            loss, least = (losses(found, pool.labels) for found in (probs, answers[best][1]))
+            beside = judge(described(taken), passes, loss, least)
+            looks = {**looks, beside.policy: taken}
+        tested = (
+            {}
+            if test is None
+            else {name: self._test(pool, test, passes) for name, passes in looks.items()}
+        )
+        return Findings(candidates=candidates, missing=missing, free=beside, tested=tested)
+
+    def greedy(self, pool: Pool) -> list[Pass]:
+        """Add the pass that lowers the held-out loss most until the budget is spent or none lowers it; over-fits.
+
+        The passes of one kind are its repeats. A first one is always taken.
+        """
+        taken, left, least = list[Pass](), pool.passes(), float("inf")
+        while left and len(taken) < self.budget - 1:
+            found = {}
+            for one in left:
+                _, probs = self._answer(pool, [*taken, one])
+                found[one] = losses(probs, pool.labels).mean().item()
+            best = min(found, key=lambda one: found[one])
+            if found[best] > least - GAIN:
+                break
+            least = found[best]
+            taken.append(best)
+            left.remove(best)
+        if not taken:
+            raise InputError("expected records with views, got none")
+        return taken
+
+    def _answer(self, pool: Pool, passes: Sequence[Pass]) -> tuple[int, Probs]:
+        seen = pool.pick(passes)
+        return seen.passes, held_out(
+            self.method, seen, pool.labels, count=self.folds, seed=self.seed
+        )
+
+    def _test(self, pool: Pool, test: Pool, passes: Sequence[Pass]) -> dict[str, float]:
+        probs = self.method.fit(pool.pick(passes), pool.labels)(test.pick(passes))
+        return evaluate(probs, test.labels, metrics=TESTED, simplex=self.method.on_simplex)
+
+
+def search(records: Record | Sequence[Record], labels: Any = None, **how: Any) -> list[Candidate]:
+    """Judge the policies of the library that the records hold, as a `Search` with these settings; the choice comes first."""
+    return Search(**how).explore(Pool.of(records, labels)).candidates
+
+
+def described(passes: Iterable[Pass]) -> str:
+    """Write passes as a policy is written, without saying which repeats they are: flip + 2 shift."""
+    return written(Counter(one.kind for one in passes))

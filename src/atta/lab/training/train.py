@@ -1,0 +1,291 @@
+"""Train the networks of the experiments, in a run that can be stopped and continued.
+
+Shuffling, crops and dropout are functions of the seed and the epoch, and the learning rate of the step. A run that was
+stopped therefore needs only the weights and the momentum to go on exactly as if nothing had happened.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from atta._base.errors import InputError, advise
+from atta._base.files import locked
+from atta._base.progress import bar
+from atta._base.types import Labels
+from atta.data.image_set import Bytes, ImageSet
+from atta.lab.training.augment import NUMBERS, augment, symmetries
+from atta.lab.training.recipe import Recipe
+from atta.lab.training.trained import RunFolder
+from atta.networks.adapters import Normalized
+from atta.networks.borrowing import device_of, find_device
+from atta.networks.resnet import MODELS
+
+SEEDS = 9_000_000_000_000  # that many, each with a million epochs of its own, fit into the 64 bits of a generator
+CHECKPOINT_SECONDS = 30.0
+"""A checkpoint is written when this long has passed since the last: the most work that a killed run has to repeat."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """How one pass over the training images went; the accuracy is that on the augmented images."""
+
+    epoch: int
+    of: int
+    loss: float
+    accuracy: float
+    images_per_second: float
+
+    def __str__(self) -> str:
+        return f"loss {self.loss:.3f} · accuracy {self.accuracy:.1%} · {self.images_per_second:,.0f} images/s"
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """The trained model, in evaluation mode, and what is known about it; `accuracy` is that on the test set."""
+
+    model: Normalized
+    accuracy: float | None
+    history: tuple[Epoch, ...]
+    metadata: Mapping[str, Any]
+    path: Path | None
+
+
+def train(
+    model: str | nn.Module,
+    train_set: ImageSet,
+    *,
+    test_set: ImageSet | None = None,
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    output: str | Path | None = None,
+    resume: bool = True,
+    device: str | torch.device | None = None,
+    amp: bool | None = None,
+    compile: bool = False,
+    progress: bool = True,
+    on_epoch: Callable[[Epoch], None] | None = None,
+) -> TrainingResult:
+    """Train a network, named as in MODELS or given, and look at the test set once, at the end.
+
+    With an `output` folder the model is written there as `model.safetensors`, and on the way a `checkpoint.pt`, after
+    the first epoch and whenever CHECKPOINT_SECONDS have passed; `resume` goes on from it, or returns a finished model
+    at once. `amp` computes in bfloat16, by default on a GPU only. `on_epoch` is told how every epoch went. One run at a time
+    trains into a folder.
+    """
+    recipe = recipe or Recipe()
+    if not abs(seed) < SEEDS:
+        raise InputError(f"seed: expected a whole number below {SEEDS:.0e}, got {seed}")
+    at = find_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    run = _Run.of(train_set, recipe, seed, at, at.type == "cuda" if amp is None else amp)
+    with torch.random.fork_rng(devices=[at] if at.type == "cuda" else []):
+        torch.manual_seed(seed)
+        network, architecture = _build(model, train_set)
+        metadata = run.metadata(train_set, architecture)
+        normalized = Normalized(network, metadata["mean"], metadata["std"]).to(at)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        folder = None if output is None else RunFolder(Path(output), metadata)
+        if folder is not None and resume and (found := folder.load_finished(network)) is not None:
+            done = tuple(Epoch(**row) for row in found["history"])
+            return TrainingResult(normalized.eval(), found["accuracy"], done, found, folder.model)
+        with nullcontext() if folder is None else locked(folder.model):
+            normalized.train()
+            history = _all_epochs(run, normalized, folder, resume, compile, progress, on_epoch)
+            normalized.eval()
+            accuracy = None if test_set is None else accuracy_on(normalized, test_set)
+            metadata |= {"accuracy": accuracy, "history": [asdict(row) for row in history]}
+            if folder is not None:
+                folder.finish(network, metadata)
+    return TrainingResult(
+        normalized, accuracy, tuple(history), metadata, folder.model if folder else None
+    )
+
+
+def _all_epochs(
+    run: "_Run",
+    normalized: Normalized,
+    folder: RunFolder | None,
+    resume: bool,
+    compile: bool,
+    progress: bool,
+    on_epoch: Callable[[Epoch], None] | None,
+) -> list[Epoch]:
+    """Train the network, from its checkpoint on if there is one, and give how each epoch went."""
+    network, recipe = normalized.model, run.recipe
+    optimizer = torch.optim.SGD(
+        _groups(network, recipe), lr=0.0, momentum=recipe.momentum, nesterov=True
+    )
+    history = (
+        [Epoch(**row) for row in folder.resume(network, optimizer)]
+        if folder is not None and resume
+        else []
+    )
+    forward = torch.compile(normalized) if compile else normalized
+    saved = -math.inf
+    with bar("training", run.epochs, shown=progress, done=len(history), every=0.0) as tell:
+        for epoch in range(len(history), run.epochs):
+            done = run.epoch(forward, optimizer, epoch)
+            if not math.isfinite(done.loss):
+                raise InputError(
+                    f"expected a finite loss, got {done.loss} in epoch {epoch + 1}; a lower peak_lr may help"
+                )
+            history.append(done)
+            tell(done.epoch, str(done))
+            if on_epoch is not None:
+                on_epoch(done)
+            if folder is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
+                try:
+                    folder.write_checkpoint(network, optimizer, [asdict(row) for row in history])
+                except InputError as error:  # a full disk costs the safety, not the hours: the weights are in memory
+                    advise(
+                        f"{error}; training goes on, and the checkpoint before it stays: make room before it ends"
+                    )
+                saved = time.monotonic()
+    return history
+
+
+def accuracy_on(model: nn.Module, images: ImageSet, batch_size: int = 500) -> float:
+    """The part of the images whose most likely class is their label."""
+    device = device_of(model)
+    pixels, labels = _on(device, images)
+    right = torch.zeros((), device=device)
+    with torch.inference_mode():
+        for rows in torch.split(torch.arange(pixels.shape[0], device=device), batch_size):
+            right += (model(pixels[rows].float() / 255).argmax(dim=1) == labels[rows]).sum()
+    return right.item() / pixels.shape[0]
+
+
+def pixel_statistics(images: Bytes) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation of each channel of the pixels in [0, 1]."""
+    total = torch.zeros(2, images.shape[1], dtype=torch.float64, device=images.device)
+    for piece in torch.split(images, 256):
+        pixels = piece.double() / 255
+        total += torch.stack([pixels.sum(dim=(0, 2, 3)), pixels.square().sum(dim=(0, 2, 3))])
+    mean, square = total / (images.shape[0] * images.shape[2] * images.shape[3])
+    std = (square - mean**2).clamp(min=255**-2).sqrt()  # A constant channel would divide by zero.
+    return mean.tolist(), std.tolist()
+
+
+@dataclass(frozen=True)
+class _Run:
+    """All that stays the same from one epoch to the next."""
+
+    images: Bytes
+    labels: Labels
+    recipe: Recipe
+    mirrors: tuple[str, ...]
+    epochs: int
+    seed: int
+    amp: bool
+
+    @classmethod
+    def of(
+        cls, train_set: ImageSet, recipe: Recipe, seed: int, device: torch.device, amp: bool
+    ) -> "_Run":
+        """Put the images on the device, and ask them for their symmetries where the recipe does not name any."""
+        images, labels = _on(device, train_set)
+        mirrors = symmetries(images, labels) if recipe.mirrors is None else recipe.mirrors
+        return cls(images, labels, recipe, mirrors, recipe.epochs(images.shape[0]), seed, amp)
+
+    def metadata(self, train_set: ImageSet, architecture: Mapping[str, Any]) -> dict[str, Any]:
+        """What the file of the model says of its training."""
+        mean, std = pixel_statistics(self.images)
+        return {
+            "architecture": dict(architecture),
+            "dataset": train_set.name,
+            "images": len(train_set),
+            "shape": list(self.images.shape[1:]),
+            "classes": list(train_set.classes),
+            "mean": mean,
+            "std": std,
+            "recipe": asdict(self.recipe) | {"mirrors": list(self.mirrors)},
+            "seed": self.seed,
+        }
+
+    def epoch(
+        self, model: Callable[[Tensor], Tensor], optimizer: torch.optim.SGD, epoch: int
+    ) -> Epoch:
+        """Pass once over the images, in an order and with crops that depend on the seed and the epoch alone."""
+        recipe, n, device = self.recipe, self.images.shape[0], self.images.device
+        torch.manual_seed(
+            1_000_003 * self.seed + epoch
+        )  # dropout and the like, in networks that have them
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + epoch)
+        order = torch.randperm(n, generator=generator).to(device)
+        numbers = torch.rand(n, NUMBERS, generator=generator).to(device)
+        size = min(recipe.batch_size, n)
+        steps = (
+            n // size
+        )  # A last, smaller batch would have noisier statistics; the next epoch shuffles anew.
+        loss_sum, right = torch.zeros((), device=device), torch.zeros((), device=device)
+        start = time.perf_counter()
+        for step in range(steps):
+            rows = order[step * size : (step + 1) * size]
+            batch = augment(
+                self.images[rows].float() / 255,
+                numbers[rows],
+                shift=recipe.shift,
+                zoom=recipe.zoom,
+                zoomed=recipe.zoomed,
+                mirrors=self.mirrors,
+            ).contiguous(memory_format=torch.channels_last)
+            with torch.autocast(device.type, torch.bfloat16) if self.amp else nullcontext():
+                logits = model(batch)
+            loss = F.cross_entropy(
+                logits.float(), self.labels[rows], label_smoothing=recipe.label_smoothing
+            )
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.learning_rate(
+                    (epoch * steps + step + 1) / (self.epochs * steps + 1)
+                )
+            optimizer.step()
+            # Kept on the device: asking for a number at every step would make a GPU wait.
+            loss_sum += loss.detach()
+            right += (logits.detach().argmax(dim=1) == self.labels[rows]).sum()
+        loss_mean, accuracy = loss_sum.item() / steps, right.item() / (steps * size)
+        return Epoch(
+            epoch + 1,
+            self.epochs,
+            loss_mean,
+            accuracy,
+            steps * size / (time.perf_counter() - start),
+        )
+
+
+def _build(model: str | nn.Module, images: ImageSet) -> tuple[nn.Module, dict[str, Any]]:
+    if isinstance(model, nn.Module):
+        return model, {"class": type(model).__name__}
+    if model not in MODELS:
+        raise InputError(f"expected one of {', '.join(MODELS)} or a module, got {model!r}")
+    c, h, w = images.shape
+    # The one choice a dataset makes: above 64 pixels the network's first layers reduce the image by four.
+    settings = {
+        "num_classes": len(images.classes),
+        "in_channels": c,
+        "small_images": max(h, w) <= 64,
+    }
+    return MODELS[model](**settings), {"name": model, **settings}
+
+
+def _on(device: torch.device, images: ImageSet) -> tuple[Bytes, Labels]:
+    if images.labels is None:
+        raise InputError(f"expected labels with {images.name}, found none")
+    return images.tensors().to(device), images.labels.to(device)
+
+
+def _groups(network: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+    """Decay the weights of layers; biases and the scales of batch norm cannot over-fit and are left alone."""
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]

@@ -1,0 +1,478 @@
+"""What is passed around: the logits of images and of their views, and the record of them on disk.
+
+    Predictions(logits [n k], views={"flip": [n 1 k], "crop": [n 5 k]})
+    Record(predictions, labels, origin)   ⇄   one safetensors file, or a folder of shards (`sharded`)
+
+The network runs once a split; every policy, method and metric then works from the record. A file holds the tensors
+`logits` (n k), `view.<name>` (n r k), `labels` (n, optional), and text metadata: the origin, the order of the views as
+`kinds`, and a digest of all of it, by which a file that was damaged is found out. Files without one are read as well.
+
+Rehearsals lie beside the views under names that begin with `rehearse-`: the images made worse on purpose (`images.rehearsals`),
+which fits learn from what a shift does to the network. They are no kinds of view, and cost no pass when deployed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from atta._base.errors import InputError
+from atta._base.files import named, readable
+from atta._base.html import html_table, shortened
+from atta._base.tensors import DIGEST, HASH, as_tensor, read_tensors, write_tensors
+from atta._base.types import Labels, Logits, RepeatLogits, ViewLogits
+from atta.data.class_names import numbers_of
+from atta.data.views import REHEARSAL
+
+VIEW_PREFIX = "view."
+BUNDLED = Path(__file__).parents[1] / "records"
+CLONE = Path(__file__).parents[3]  # of the repository, if this is one
+ORIGIN = "atta.origin"
+"""The name in the metadata of what an origin says under one of our own names."""
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+FLOAT16_MAX = torch.finfo(torch.float16).max
+RESERVED = ("kinds", HASH, DIGEST, ORIGIN)
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+PIECE = 1 << 20  # numbers looked at together: looking takes memory as well
+Rows: TypeAlias = slice | Sequence[int] | np.ndarray | Tensor
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Predictions:
+    """Logits of n images and, for each kind of view, of its r repeats.
+
+    NumPy arrays and torch tensors are both welcome; all of it is brought to one dtype, at least float32, and checked here,
+    once. Probabilities are not logits, and nothing guesses: take their logarithm first if that is what you have.
+
+    >>> Predictions(torch.zeros(2, 3), {"flip": torch.zeros(2, 1, 3), "crop": torch.zeros(2, 5, 3)})
+    Predictions(2 images, 3 classes; 1 flip, 5 crop)
+    """
+
+    logits: Logits
+    views: Mapping[str, RepeatLogits]
+
+    def __init__(self, logits: Any, views: Mapping[str, Any] = NOTHING) -> None:
+        logits = _as_logits(logits, "logits")
+        if logits.ndim != 2:
+            raise InputError(f"logits must have shape (images, classes), got {_shape(logits)}")
+        n, k = logits.shape
+        if n == 0:
+            raise InputError("logits must hold at least one image, got none")
+        if k < 2:
+            raise InputError(f"logits must hold at least two classes, got {k}")
+        if not isinstance(views, Mapping):
+            raise InputError(
+                f"views must be a mapping from kinds of view to their logits, got {type(views).__name__}"
+            )
+        checked = {}
+        for name, given in views.items():
+            if not isinstance(name, str) or not name or readable(name) != name:
+                raise InputError(f"a kind of view needs a name, got {name!r}")
+            view = _as_logits(given, f"view {name!r}")
+            if view.ndim != 3:
+                raise InputError(
+                    f"view {name!r} must have shape (images, repeats, classes), got {_shape(view)}"
+                )
+            if view.shape[0] != n or view.shape[2] != k or view.shape[1] == 0:
+                raise InputError(
+                    f"view {name!r} must have shape ({n}, repeats ≥ 1, {k}) like the logits, got {_shape(view)}"
+                )
+            checked[name] = view
+        dtype = torch.float32
+        for tensor in (logits, *checked.values()):
+            dtype = torch.promote_types(dtype, tensor.dtype)
+        logits = logits.to(dtype)
+        check_finite(logits, "logits")
+        for name, view in checked.items():
+            checked[name] = view.to(device=logits.device, dtype=dtype)
+            check_finite(checked[name], f"view {name!r}")
+        object.__setattr__(self, "logits", logits)
+        object.__setattr__(self, "views", checked)
+
+    @classmethod
+    def _trusted(cls, logits: Tensor, views: Mapping[str, Tensor]) -> Predictions:
+        """Wrap tensors that come out of checked predictions, without checking them again."""
+        predictions = object.__new__(cls)
+        object.__setattr__(predictions, "logits", logits)
+        object.__setattr__(predictions, "views", dict(views))
+        return predictions
+
+    @property
+    def classes(self) -> int:
+        """The number of classes, k."""
+        return self.logits.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the logits of images and views."""
+        return self.logits.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+        return self.logits.device
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many passes there are of each kind of view and each rehearsal."""
+        return {kind: view.shape[1] for kind, view in self.views.items()}
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of the kinds of view, rehearsals not among them."""
+        return tuple(kind for kind in self.counts if not kind.startswith(REHEARSAL))
+
+    @property
+    def repeats(self) -> dict[str, int]:
+        """How many repeats there are of each kind of view."""
+        return {
+            kind: count for kind, count in self.counts.items() if not kind.startswith(REHEARSAL)
+        }
+
+    @property
+    def rehearsals(self) -> tuple[str, ...]:
+        """The names of the rehearsals: passes for fits alone."""
+        return tuple(kind for kind in self.counts if kind.startswith(REHEARSAL))
+
+    @property
+    def passes(self) -> int:
+        """How often the network ran for each image, rehearsals apart."""
+        return 1 + sum(self.repeats.values())
+
+    def view_logits(self, kinds: Sequence[str]) -> ViewLogits:
+        """Return one row a kind: the mean over its repeats, in logit space."""
+        return mean_views(self.views, kinds)
+
+    def __len__(self) -> int:
+        return self.logits.shape[0]
+
+    def __getitem__(self, rows: Rows) -> Predictions:
+        """Return the predictions of some of the images."""
+        index = as_index(rows, len(self))
+        return self._trusted(
+            self.logits[index], {name: view[index] for name, view in self.views.items()}
+        )
+
+    def __repr__(self) -> str:
+        views = ", ".join(f"{count} {kind}" for kind, count in self.repeats.items()) or "no views"
+        views += f"; {', '.join(self.rehearsals)}" if self.rehearsals else ""
+        return f"Predictions({len(self)} images, {self.classes} classes; {views})"
+
+    def chunks(self, rows: int) -> Iterator[Predictions]:
+        """Cut into pieces of at most `rows` images, without copying."""
+        for start in range(0, len(self), rows):
+            yield self[start : start + rows]
+
+    def select(self, kinds: Sequence[str]) -> Predictions:
+        """Return the predictions with only these kinds of view, in this order; rehearsals stay, for they are none."""
+        kept = dict.fromkeys([*self.check_kinds(kinds), *self.rehearsals])
+        return self._trusted(self.logits, {kind: self.views[kind] for kind in kept})
+
+    def take(self, repeats: Mapping[str, int]) -> Predictions:
+        """Return the predictions with only these kinds of view, each with its first so many repeats; rehearsals stay."""
+        self.check_repeats(repeats)
+        taken = {kind: self.views[kind][:, :count] for kind, count in repeats.items()}
+        return self._trusted(
+            self.logits,
+            taken | {kind: self.views[kind] for kind in self.rehearsals if kind not in taken},
+        )
+
+    def unrehearsed(self) -> Predictions:
+        """Return the predictions without their rehearsals: what a deployed calibrator is given."""
+        return self._trusted(self.logits, {kind: self.views[kind] for kind in self.kinds})
+
+    def to(self, *args: Any, **kwargs: Any) -> Predictions:
+        """Move or cast every tensor, as `Tensor.to` does."""
+        return self._trusted(
+            self.logits.to(*args, **kwargs),
+            {name: view.to(*args, **kwargs) for name, view in self.views.items()},
+        )
+
+    def check_kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
+        """Return `kinds` if each of them is here, and say which are not otherwise."""
+        missing = [kind for kind in kinds if kind not in self.counts]
+        if missing:
+            have = ", ".join(self.kinds) or "none"
+            raise InputError(
+                f"expected predictions with the views {', '.join(missing)}, got: {have}"
+            )
+        return tuple(kinds)
+
+    def check_repeats(self, repeats: Mapping[str, int]) -> None:
+        """Refuse more repeats of a kind of view than there are."""
+        for kind in self.check_kinds(list(repeats)):
+            if repeats[kind] > (have := self.counts[kind]):
+                raise InputError(
+                    f"expected predictions with {repeats[kind]} {kind} views an image, got {have}"
+                )
+
+
+def mean_views(views: Mapping[str, RepeatLogits], kinds: Sequence[str]) -> ViewLogits:
+    """Return one row a kind of view: the mean of its repeats, in the space they are given in."""
+    return torch.stack([repeat_mean(views[kind]) for kind in kinds], dim=1)
+
+
+def repeat_mean(view: RepeatLogits) -> Logits:
+    """Average the repeats of one kind of view, in the space they are given in."""
+    return view[:, 0] if view.shape[1] == 1 else view.mean(dim=1)
+
+
+def as_labels(labels: Any, *, images: int, classes: int, names: Sequence[str] = ()) -> Labels:
+    """Turn a list, array or tensor into labels for `images` images, and say what is wrong with it otherwise.
+
+    The number of classes is that of the logits: classes without a single label are fine. Labels that are texts are names of
+    classes, and found among `names`.
+    """
+    if labels is None:
+        raise InputError(f"expected {images} labels, one an image, got none")
+    if isinstance(labels, list | tuple | np.ndarray) and len(labels) and isinstance(labels[0], str):
+        if not names:
+            raise InputError(
+                f"labels must be class numbers where no class names are known, got {str(labels[0])!r}"
+            )
+        found = numbers_of(map(str, labels), names)
+        labels = [found[str(label)] for label in labels]
+    tensor = as_tensor(labels, "labels", "a list, an array or a tensor of class numbers")
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise InputError(f"labels must be integers, got {tensor.dtype}")
+    if tensor.ndim != 1:
+        raise InputError(f"labels must have shape (images,), got {_shape(tensor)}")
+    if tensor.shape[0] != images:
+        raise InputError(f"expected {images} labels, one an image, got {tensor.shape[0]}")
+    tensor = tensor.to(torch.int64)
+    wrong = ((tensor < 0) | (tensor >= classes)).nonzero()
+    if len(wrong):
+        row = int(wrong[0])
+        raise InputError(
+            f"labels must lie in 0 … {classes - 1}, got {int(tensor[row])} in row {row} ({len(wrong)} such)"
+        )
+    return tensor
+
+
+def unfair(labels: Tensor, fitted: Tensor) -> str | None:
+    """Say so if rows were fitted on one set of classes and the others are of another set, by more than chance would have it."""
+    rest = torch.ones(len(labels), dtype=torch.bool)
+    rest[fitted] = False
+    labels = labels.cpu()
+    if not rest.any() or rest.all():
+        return None
+    counts = torch.bincount(labels)
+    strange = torch.bincount(labels[fitted], minlength=len(counts))[labels[rest]] == 0
+    by_chance = rest.double().mean() ** (
+        counts[labels[rest]] - 1
+    )  # none of the others of its class is among the fitted
+    if strange.double().mean() - by_chance.mean() < 0.05:
+        return None
+    return (
+        f"{float(strange.double().mean()):.0%} of the other images are of classes that none of the {len(fitted)} fitted rows "
+        "has: the rows stand class by class. Shuffle the images when they are collected"
+    )
+
+
+def look_like_probabilities(logits: Logits) -> bool:
+    """Whether every row is without a negative number and sums to 1: no network's logits are of that form."""
+    size = max(1, PIECE // logits.shape[1])
+    return all(
+        bool(part.min() >= 0) and bool((part.double().sum(dim=1) - 1).abs().max() < 1e-3)
+        for part in torch.split(logits, size)
+    )
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Record:
+    """Predictions, the labels where they are known, and where all of it comes from (text, for people)."""
+
+    predictions: Predictions
+    labels: Labels | None
+    origin: Mapping[str, str]
+
+    def __init__(
+        self, predictions: Predictions, labels: Any = None, origin: Mapping[str, Any] = NOTHING
+    ) -> None:
+        if not isinstance(predictions, Predictions):
+            raise InputError(
+                f"a record is made of atta.Predictions, got {type(predictions).__name__}"
+            )
+        if not isinstance(origin, Mapping):
+            raise InputError(
+                f"the origin of a record must be a mapping from words to words, got {type(origin).__name__}"
+            )
+        if labels is not None:
+            labels = as_labels(labels, images=len(predictions), classes=predictions.classes)
+            labels = labels.to(predictions.device)
+        object.__setattr__(self, "predictions", predictions)
+        object.__setattr__(self, "labels", labels)
+        object.__setattr__(
+            self,
+            "origin",
+            {readable(str(key)): readable(str(value)) for key, value in origin.items()},
+        )
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+    def __repr__(self) -> str:
+        labels = "without labels" if self.labels is None else "with labels"
+        return f"Record({self.predictions!r}, {labels}, { {key: shortened(value) for key, value in self.origin.items()} })"
+
+    def _repr_html_(self) -> str:
+        predictions = self.predictions
+        views = (
+            " + ".join(f"{count} {name}" for name, count in predictions.counts.items()) or "none"
+        )
+        known = {
+            "images": len(self),
+            "classes": predictions.classes,
+            "views": views,
+            "labels": self.labels is not None,
+        }
+        origin = ((key, shortened(value)) for key, value in self.origin.items())
+        return html_table(("", ""), [*known.items(), *origin], title="Record")
+
+    def __getitem__(self, rows: Rows) -> Record:
+        """Return the record of some of the images."""
+        labels = None if self.labels is None else self.labels[as_index(rows, len(self))]
+        origin = {
+            key: value for key, value in self.origin.items() if key != "files"
+        }  # whose rows are others from now on
+        return Record(self.predictions[rows], labels, origin)
+
+    def require_labels(self) -> Labels:
+        """Return the labels, which this use of the record cannot do without."""
+        if self.labels is None:
+            raise InputError("expected a record with labels, got one without")
+        return self.labels
+
+    def save(self, path: str | os.PathLike[str], *, half: bool = False) -> Path:
+        """Write one safetensors file, whole or not at all; `half` stores the logits in float16."""
+        predictions = self.predictions.to(torch.float16) if half else self.predictions
+        if half and any(map(_bad_rows, (predictions.logits, *predictions.views.values()))):
+            raise InputError(
+                f"float16 holds logits up to {FLOAT16_MAX:.0f}, got larger ones: save with half=False"
+            )
+        tensors = {"logits": predictions.logits}
+        tensors |= {VIEW_PREFIX + name: view for name, view in predictions.views.items()}
+        if self.labels is not None:
+            tensors["labels"] = self.labels
+        metadata = {key: value for key, value in self.origin.items() if key not in RESERVED}
+        if hidden := {key: value for key, value in self.origin.items() if key in RESERVED}:
+            metadata[ORIGIN] = json.dumps(hidden)
+        metadata["kinds"] = json.dumps(list(predictions.views), ensure_ascii=False)
+        return write_tensors(path, tensors, metadata)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Record:
+        """Read what `save` wrote, or any safetensors file with that layout; of a folder of shards, the index alone."""
+        if named(path).is_dir():
+            from atta.record.folder import open_folder  # which is made of predictions
+
+            return open_folder(Path(path))
+        tensors, metadata = read_tensors(path)
+        logits, labels = tensors.pop("logits", None), tensors.pop("labels", None)
+        foreign = [name for name in tensors if not name.startswith(VIEW_PREFIX)]
+        if logits is None or foreign:
+            have = ", ".join(foreign) if foreign else "no logits"
+            raise InputError(
+                f"{path} is not a record: expected tensors logits, labels and view.<name>, got {have}"
+            )
+        views = {name.removeprefix(VIEW_PREFIX): view for name, view in tensors.items()}
+        order = [name for name in _read_kinds(metadata.pop("kinds", "")) if name in views]
+        views = {
+            name: views[name] for name in [*order, *(name for name in views if name not in order)]
+        }
+        try:
+            origin = metadata | json.loads(metadata.pop(ORIGIN, "{}"))
+            return cls(Predictions(logits, views), labels, origin)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        except (ValueError, TypeError, RecursionError) as error:
+            raise InputError(f"{path} is damaged: its origin cannot be read ({error})") from None
+
+
+def _read_kinds(text: str) -> list[Any]:
+    """The order of the kinds of view: a list in JSON or, in older files, names between commas."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    return (
+        [name for name in found if isinstance(name, str)]
+        if isinstance(found, list)
+        else text.split(",")
+    )
+
+
+def find_record(name: str | os.PathLike[str]) -> Record:
+    """Load a record by its path, or one that comes with the package by its name."""
+    if named(name).exists():
+        return Record.load(name)
+    own = own_records()
+    if str(name) in own:
+        return Record.load(own[str(name)])
+    raise InputError(
+        f"there is no file {name}, and no bundled record of that name; bundled: {', '.join(own) or 'none'}"
+    )
+
+
+def own_records() -> dict[str, Path]:
+    """The records that come with the package and, where this is a clone of the repository, those that lie in it, by name."""
+    folders = [BUNDLED, CLONE / "records"] if (CLONE / "pyproject.toml").is_file() else [BUNDLED]
+    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.safetensors"))}
+
+
+def as_index(rows: Rows, images: int) -> slice | Tensor:
+    """Turn any way to say which rows into one that a tensor understands."""
+    if isinstance(rows, slice) and (rows.step is None or rows.step > 0) and range(images)[rows]:
+        return rows  # a slice copies nothing
+    try:
+        numbers = list(range(images)[rows]) if isinstance(rows, slice) else rows
+        index = torch.arange(images)[as_tensor(numbers, "rows", "numbers").cpu()]
+    except (IndexError, InputError):
+        index = torch.empty(0)
+    if index.ndim != 1 or index.numel() == 0:
+        raise InputError(
+            f"expected a slice or a list of rows that leaves at least one image, got {rows!r} of {images} images"
+        )
+    return index
+
+
+def _as_logits(values: Any, name: str) -> Tensor:
+    tensor = as_tensor(values, name, "an array or a tensor of numbers")
+    if tensor.dtype not in FLOATS:
+        raise InputError(f"{name} must be floating-point numbers, got {tensor.dtype}")
+    return tensor.detach()
+
+
+def check_finite(tensor: Tensor, name: str) -> None:
+    """Refuse numbers that are not finite; `name` is what a refusal calls them."""
+    if rows := _bad_rows(tensor):
+        first = tensor[rows[0]]
+        value = first[~torch.isfinite(first)][0].item()
+        raise InputError(
+            f"{name} must be finite, got {value} in row {rows[0]} ({len(rows)} such rows)"
+        )
+
+
+def _bad_rows(tensor: Tensor) -> list[int]:
+    """The rows with numbers that are not finite, found piece by piece: a mask of all would take as much memory again."""
+    size = max(1, PIECE // max(1, tensor[0].numel()))
+    bad: list[int] = []
+    for number, piece in enumerate(torch.split(tensor, size)):
+        low, high = piece.aminmax()  # nan, if there is one
+        if not (torch.isfinite(low) and torch.isfinite(high)):
+            inside = ~torch.isfinite(piece).flatten(1).all(dim=1)
+            bad += (inside.nonzero().flatten() + number * size).tolist()
+    return bad
+
+
+def _shape(tensor: Tensor) -> str:
+    return str(tuple(tensor.shape))

@@ -1,0 +1,297 @@
+"""One batch of images through all of its views: the only place where the network runs.
+
+    images ─► pixels in [0, 1] ─► the images themselves and their views ─► several of them to a pass ─► logits, wide enough
+
+`run_views` and what it needs serve whoever shows images to a network: `collect`, and the classifier that answers at once.
+`Runner` is what `collect` adds: batch after batch without waiting for a GPU, in passes that fit into its memory.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from atta._base.errors import InputError, first_line
+from atta.data.source import Source
+from atta.data.views import Policy
+from atta.networks.borrowing import device_of, dtype_of
+from atta.record.predictions import Predictions
+from atta.record.shards import Shards
+
+ROWS = {"cuda": 256, "cpu": 32}
+"""Images to a pass, if nobody says otherwise: enough to keep the device busy, few enough for a CPU's caches."""
+LARGEST = 10**9  # images to a batch, of which no machine holds as many
+ITSELF = "the image itself"
+Shown: TypeAlias = tuple[str, int, Tensor]
+"""The name of a view, the repeat, and the images shown in it."""
+Network: TypeAlias = Callable[[Tensor], Tensor]
+
+
+# ---- one batch -----------------------------------------------------------------------------------------------------
+
+
+def wider(dtype: torch.dtype) -> torch.dtype:
+    """Half precision would round classes into ties, and pixels into each other."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """Step out of autocast: the network may run in half precision, what it is shown and what is made of it does not."""
+    return (
+        torch.autocast(device.type, enabled=False)
+        if torch.is_autocast_enabled(device.type)
+        else nullcontext()
+    )
+
+
+def as_pixels(images: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes, or floats in [0, 1] up to rounding, as the pixels that a network of this dtype and its views are given."""
+    wide = wider(dtype)
+    if images.dtype != torch.uint8:
+        return images.to(wide).clamp(0, 1)
+    # A tensor as divisor: by a Python number a GPU multiplies with the inverse, and the last bit would differ. Made there,
+    # for a GPU is waited for when it is sent a number.
+    return images / torch.full((), 255.0, dtype=wide, device=images.device)
+
+
+def logits_of(network: Network, images: Tensor, dtype: torch.dtype) -> Tensor:
+    """Run the network in its own dtype; the logits are float32 or wider."""
+    logits = network(images.to(dtype))
+    return logits.to(wider(logits.dtype))
+
+
+@contextmanager
+def failing_on(images: Tensor, *passed: type[Exception]) -> Iterator[None]:
+    """Say on what images a network failed, whatever it says itself; what is to be `passed` on stays as it is."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, (InputError, *passed)):
+            raise
+        shape = " x ".join(map(str, images.shape[1:]))
+        raise InputError(
+            f"the model failed on images of {shape} (channels x height x width): {first_line(error)}"
+        ) from error
+
+
+def run_views(network: Network, shown: Iterable[Shown], most: int) -> Iterator[Shown]:
+    """Run the network on all that is shown, `most` views of one size to a pass: the logits of each view, n k."""
+    for group in _groups(shown, most):
+        images = torch.cat([view for *_, view in group]) if len(group) > 1 else group[0][2]
+        logits = network(images).reshape(len(group), group[0][2].shape[0], -1)
+        for (name, repeat, _), answer in zip(group, logits, strict=True):
+            yield name, repeat, answer
+
+
+@torch.no_grad()
+def check_takes(model: nn.Module, shape: Sequence[int], classes: int) -> None:
+    """Make sure that the model takes such images and knows as many classes."""
+    image = torch.zeros(1, *shape, dtype=dtype_of(model), device=device_of(model))
+    try:
+        logits = Predictions(model(image).float()).logits
+    except InputError:
+        raise
+    except Exception as error:  # whatever a network says of images it cannot take
+        raise InputError(
+            f"expected a model that takes images of {tuple(shape)}, but this one fails: {first_line(error)}"
+        ) from error
+    if logits.shape[1] != classes:
+        raise InputError(
+            f"expected a model of {classes} classes, as the calibrator has, got one of {logits.shape[1]}"
+        )
+
+
+def _groups(shown: Iterable[Shown], most: int) -> Iterator[list[Shown]]:
+    """Up to `most` views in a row that have the same size; a full group does not wait for the next view to be made."""
+    group: list[Shown] = []
+    for view in shown:
+        if group and group[0][2].shape != view[2].shape:
+            yield group
+            group = []
+        group.append(view)
+        if len(group) == most:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+# ---- batch after batch ---------------------------------------------------------------------------------------------
+
+
+class Batch(NamedTuple):
+    """Consecutive images of a source, and their labels where they bring them along."""
+
+    start: int
+    pixels: Tensor
+    labels: Tensor | None
+
+
+def batch_size(asked: int | None, device: torch.device) -> int:
+    """What was asked for, or what is usual on such a device."""
+    size = ROWS.get(device.type, ROWS["cpu"]) if asked is None else asked
+    if not 1 <= size <= LARGEST:
+        raise InputError(
+            f"batch_size: expected {'1 or more' if size < 1 else f'{LARGEST} or fewer'}, got {size}"
+        )
+    return size
+
+
+def read_batches(
+    source: Source,
+    size: int,
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    workers: int = 0,
+    step: int = 1,
+) -> Iterator[Batch]:
+    """Read a source from `start` to `stop`, or to its end, `size` images at a time: every `step`-th batch."""
+    stop = source.count if stop is None else stop
+    blocks = source.read(ranges_of(size, start, stop, step), workers)
+    starts = (first for first, _ in ranges_of(size, start, stop, step))
+    for first, (pixels, labels) in zip(starts, blocks, strict=False):  # a stream may be shorter
+        yield Batch(first, pixels, labels)
+
+
+def ranges_of(size: int, start: int, stop: int | None, step: int = 1) -> Iterator[tuple[int, int]]:
+    """Where batches begin and end; without a `stop`, they do not."""
+    starts: Iterable[int] = (
+        count(start, size * step) if stop is None else range(start, stop, size * step)
+    )
+    return ((first, first + size if stop is None else min(first + size, stop)) for first in starts)
+
+
+class _Pending(NamedTuple):
+    """Answers that may still be on their way from a GPU."""
+
+    logits: Tensor
+    indices: Tensor
+    names: list[str]
+    event: torch.cuda.Event | None = None
+
+    def finish(self) -> Tensor:
+        """Wait for the answers and look at them."""
+        if self.event is not None:
+            self.event.synchronize()
+        logits = self.logits
+        if not torch.isfinite(logits).all():
+            image, view = (~torch.isfinite(logits)).any(dim=2).nonzero()[0].tolist()
+            value = float(logits[image, view][~torch.isfinite(logits[image, view])][0])
+            places = self.indices[(~torch.isfinite(logits)).flatten(1).any(dim=1)].tolist()
+            some = ", ".join(map(str, places[:5])) + (
+                f" and {len(places) - 5} more" if len(places) > 5 else ""
+            )
+            first = self.names[view]
+            raise InputError(
+                f"expected finite logits, got {value} for images {some}, first in the view {first}"
+            )
+        return logits
+
+
+@dataclass
+class Runner:
+    """Shows batches to the network: `rows` of anything go into one forward pass, fewer once a GPU is full.
+
+    Without `itself`, only the views are shown.
+    """
+
+    forward: Network
+    policy: Policy
+    seed: int
+    draws: str
+    device: torch.device
+    dtype: torch.dtype
+    channels_last: bool
+    rows: int
+    kept: Shards | None = None
+    itself: bool = True
+
+    def run(
+        self, batches: Iterable[Batch], places: Callable[[int, int], Tensor]
+    ) -> Generator[tuple[Batch, Tensor]]:
+        """Yield each batch with its answers, one batch late: a GPU works on the next one while this one is dealt with."""
+        source, waiting = iter(batches), list[tuple[Batch, _Pending]]()
+        while True:
+            try:
+                batch = next(source, None)
+                if batch is not None:
+                    stop = batch.start + batch.pixels.shape[0]
+                    waiting.append((batch, self.begin(batch.pixels, places(batch.start, stop))))
+            except BaseException:  # What is done is not lost to what cannot be done.
+                yield from ((done, pending.finish()) for done, pending in waiting)
+                raise
+            late = 1 if self.device.type == "cuda" and batch is not None else 0
+            while len(waiting) > late:
+                done, pending = waiting.pop(0)
+                yield done, pending.finish()
+            if batch is None:
+                return
+
+    def begin(self, pixels: Tensor, indices: Tensor) -> _Pending:
+        """Set the network to work on a batch; on a GPU, without waiting for it."""
+        # Bytes are uploaded as bytes, and become pixels there.
+        images = as_pixels(pixels.to(self.device).contiguous(), self.dtype)
+        views = self.policy.render(images, indices, seed=self.seed, draws=self.draws)
+        shown = chain([(ITSELF, 0, images)] if self.itself else [], _precisely(views, self.device))
+        names, answers = [], list[Tensor]()
+        # Few images leave room for several views in one pass.
+        for name, repeat, logits in run_views(
+            self._logits, shown, max(1, self.rows // pixels.shape[0])
+        ):
+            names.append(f"{name}, repeat {repeat}" if repeat else name)
+            answers.append(logits)
+        classes = [answer.shape[1] for answer in answers]
+        for name, k in zip(names, classes, strict=True):
+            if k < 2 or k != classes[0]:
+                expected = (
+                    "at least two classes" if k < 2 else f"{classes[0]} classes as for {ITSELF}"
+                )
+                raise InputError(f"expected the model to return {expected}, got {k} for {name}")
+        logits = torch.stack(answers, dim=1)
+        if self.device.type != "cuda":
+            return _Pending(logits.cpu(), indices, names)
+        there = torch.empty(logits.shape, dtype=logits.dtype, pin_memory=True)
+        there.copy_(logits, non_blocking=True)
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(
+            torch.cuda.current_stream(self.device)
+        )  # which need not be that of torch's current device
+        return _Pending(there, indices, names, event)
+
+    def _logits(self, images: Tensor) -> Tensor:
+        while True:
+            try:
+                return torch.cat([self._pass(part) for part in torch.split(images, self.rows)])
+            except torch.cuda.OutOfMemoryError as error:
+                if self.rows == 1:
+                    raise InputError(
+                        f"one image does not fit into the memory of {self.device} ({error})"
+                    ) from error
+            # Outside of the handler, whose error holds on to the tensors that filled the memory.
+            self.rows = max(1, min(self.rows, images.shape[0]) // 2)
+            torch.cuda.empty_cache()
+            if (
+                self.kept is not None
+            ):  # A resumed run shall cut its passes as this one does from now on.
+                self.kept.keep_rows(self.rows)
+
+    def _pass(self, images: Tensor) -> Tensor:
+        if self.channels_last:
+            images = images.to(self.dtype).contiguous(memory_format=torch.channels_last)
+        with failing_on(images, torch.cuda.OutOfMemoryError):
+            return logits_of(self.forward, images, self.dtype)
+
+
+def _precisely(views: Iterator[Shown], device: torch.device) -> Iterator[Shown]:
+    """Make views outside of autocast, which is on while they are looked at."""
+    while True:
+        with without_autocast(device):
+            view = next(views, None)
+        if view is None:
+            return
+        yield view

@@ -1,0 +1,169 @@
+"""Many images from whatever holds them, and scikit-learn, which takes a classifier for one of its own."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone, is_classifier
+from sklearn.calibration import calibration_curve
+from sklearn.ensemble import VotingClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import accuracy_score, get_scorer, log_loss
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.validation import check_is_fitted
+from torch.utils.data import DataLoader, TensorDataset
+
+import atta
+from atta._base.errors import InputError
+from atta.data.image_set import ImageSet
+from scenarios import POLICY, SHAPE, Items, Stream, made_classifier, pixels
+
+NAMES = ("cat", "dog", "emu", "fox", "gnu")
+
+
+def test_predictions_are_the_same_from_whatever_holds_the_images(fitted, labels, tmp_path):
+    images = pixels()
+    expected = fitted(images).numpy()
+    array = images.numpy()
+    holders = {
+        "tensor": images,
+        "array": array,
+        "channels last": array.transpose(0, 2, 3, 1),
+        "channels last, as floats": (array.transpose(0, 2, 3, 1) / 255).astype(np.float32),
+        "dataset": Items(images, labels.tolist()),
+        "loader": DataLoader(TensorDataset(images, labels), batch_size=7),
+        "stream": Stream(images),
+        "image set": ImageSet("made up", images, labels, ("a", "b", "c")),
+        "list": list(images),
+    }
+    for name, holder in holders.items():
+        for size, workers in ((None, 0), (13, 2)):
+            probs = fitted.predict_proba(holder, batch_size=size, workers=workers)
+            assert np.allclose(probs, expected, atol=1e-5), name
+    assert np.array_equal(fitted.predict(images), expected.argmax(1))
+    assert fitted.classes_.tolist() == [0, 1, 2]
+
+
+def test_predictions_come_from_a_folder_of_image_files(fitted, tmp_path):
+    from PIL import Image
+
+    (tmp_path / "a").mkdir()
+    images = pixels(4)
+    for i, image in enumerate(images):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / "a" / f"{i}.png")
+    assert np.allclose(fitted.predict_proba(tmp_path), fitted(images).numpy(), atol=1e-5)
+
+
+def test_progress_is_shown_on_the_error_stream_if_it_is_asked_for(fitted, capsys):
+    fitted.predict_proba(pixels(5))
+    assert capsys.readouterr() == ("", "")
+    fitted.predict_proba(pixels(5), progress=True)
+    out, err = capsys.readouterr()
+    assert "predicting" in err
+    assert "5/5" in err
+    assert not out
+
+
+@pytest.mark.parametrize(
+    ("images", "how", "message"),
+    [
+        (
+            np.zeros((2, 3, 9, 9), np.uint8),
+            {},
+            r"expected images of shape \(n, 3, 8, 8\).*got \(2, 3, 9, 9\)",
+        ),
+        (np.zeros((0, *SHAPE), np.uint8), {}, "expected at least one image"),
+        (Stream([]), {}, "expected at least one image in Stream, found none"),
+        (
+            np.zeros((2, *SHAPE), np.uint8),
+            {"batch_size": 0},
+            "batch_size: expected 1 or more, got 0",
+        ),
+        (np.zeros((2, 192)), {}, r"expected images of shape \(n, c, h, w\), got \(2, 192\)"),
+        ("nowhere", {}, "nowhere"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused(fitted, images, how, message):
+    with pytest.raises(InputError, match=message):
+        fitted.predict_proba(images, **how)
+
+
+# ---- scikit-learn
+
+
+def test_scikit_learn_takes_it_for_a_fitted_classifier(fitted, labels):
+    images, truth = pixels().numpy(), labels.numpy()
+    probs = fitted.predict_proba(images)
+    check_is_fitted(fitted)
+    assert is_classifier(fitted)
+    assert get_scorer("neg_log_loss")(fitted, images, truth) == pytest.approx(
+        -log_loss(truth, probs)
+    )
+    assert get_scorer("accuracy")(fitted, images, truth) == fitted.score(images, truth)
+    assert fitted.score(images, truth) == accuracy_score(truth, fitted.predict(images)) == 0.75
+    for scorer in ("neg_brier_score", "roc_auc_ovr", "top_k_accuracy"):
+        assert np.isfinite(get_scorer(scorer)(fitted, images, truth))
+    assert len(calibration_curve(truth == 0, probs[:, 0], n_bins=4)) == 2
+
+
+def test_scikit_learn_leaves_a_frozen_one_as_it_is(fitted, labels):
+    images, truth = pixels().numpy(), labels.numpy()
+    frozen = FrozenEstimator(fitted)
+    voting = VotingClassifier([("a", frozen), ("b", frozen)], voting="soft").fit(images, truth)
+    for model in (frozen, voting, make_pipeline(frozen)):
+        assert np.allclose(model.predict_proba(images), fitted.predict_proba(images), atol=1e-5)
+
+
+def test_scikit_learn_cross_validates_it(fitted, labels):
+    images, truth = pixels().numpy(), labels.numpy()
+    before = fitted.predict_proba(images)
+    scores = cross_val_score(clone(fitted), images, truth, cv=2, scoring="neg_log_loss")
+    halves = [
+        copy.deepcopy(fitted).fit(images[fit], truth[fit]).calibrator.weights[0].item()
+        for fit in (slice(0, 30), slice(30, None))
+    ]
+    assert np.isfinite(scores).all()
+    assert halves[0] != halves[1]
+    assert np.array_equal(fitted.predict_proba(images), before)
+
+
+def test_fitting_again_is_fitting_anew(network, labels):
+    method = atta.MeanTTATemperature()
+    images, truth = pixels()[20:], labels[20:]
+    first, anew = (
+        atta.calibrate(network, x, y, policy=POLICY, method=method, progress=False)
+        for x, y in ((pixels(), labels), (images, truth))
+    )
+    again = copy.deepcopy(first).fit(images.permute(0, 2, 3, 1).numpy(), truth.numpy())
+    assert again.summary is None
+    assert torch.equal(again(images), anew(images))
+    assert not torch.equal(again(images), first(images))
+
+
+def test_a_keyword_that_fit_does_not_take_is_named(fitted):
+    with pytest.raises(InputError, match=r"fit takes no 'batchsize'\. Did you mean 'batch_size'"):
+        copy.deepcopy(fitted).fit(pixels(), batchsize=3)
+
+
+@pytest.mark.parametrize("method", ["temperature", "isotonic"])
+def test_a_classifier_is_evaluated_on_images(network, labels, method):
+    classifier = atta.calibrate(network, pixels(), labels, method=method, progress=False)
+    simplex = classifier.calibrator.method.on_simplex
+    expected = atta.evaluate(classifier(pixels()), labels, simplex=simplex)
+    assert atta.evaluate(classifier, pixels(), labels) == pytest.approx(expected)
+    assert atta.evaluate(classifier, Items(pixels(), labels.tolist())) == pytest.approx(expected)
+    with pytest.raises(InputError, match="or a classifier, images and labels, got a Tensor first"):
+        atta.evaluate(classifier(pixels()), pixels(), labels)
+
+
+def test_a_classifier_is_evaluated_by_the_names_of_its_classes():
+    classifier = made_classifier(names=NAMES, summary=False)
+    images, numbers = pixels(20), torch.arange(20) % len(NAMES)
+    named = atta.evaluate(classifier, images, [NAMES[int(number)] for number in numbers])
+    assert named == atta.evaluate(classifier, images, numbers)
+    with pytest.raises(
+        InputError, match=r"expected names of the network's classes .*, got 'nobody'"
+    ):
+        atta.evaluate(classifier, images, ["nobody"] * 20)

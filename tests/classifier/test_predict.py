@@ -1,0 +1,332 @@
+"""Files in, a table out: the same numbers as the classifier itself, however the work is cut into pieces."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import atta
+from atta._base.files import locked
+from atta.classifier.predict import (
+    Answers,
+    Predictor,
+    beside,
+    find_images,
+    identity,
+    of_classifier,
+    open_predictor,
+    predict,
+)
+from scenarios import made_classifier
+
+Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+NAMES = ("cat", "dog", "emu, grey", 'f"x', "gnu")
+
+
+def write_images(
+    folder: Path, count: int = 7, size: tuple[int, int] = (8, 8), mode: str = "RGB"
+) -> list[Path]:
+    generator = torch.Generator().manual_seed(count)
+    paths = [folder / f"sub{i % 2}" / f"{i:02}.png" for i in range(count)]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pixels = torch.randint(0, 256, (*size, 3), generator=generator, dtype=torch.uint8).numpy()
+        Image.fromarray(pixels).convert(mode).save(path)
+    return sorted(paths)
+
+
+def tensor(path: Path) -> Tensor:
+    with Image.open(path) as image:
+        return (
+            torch.tensor(list(image.convert("RGB").tobytes()), dtype=torch.uint8)
+            .reshape(8, 8, 3)
+            .permute(2, 0, 1)
+        )
+
+
+def fake(shape: tuple[int, int, int] = (3, 8, 8), rows: int = 2) -> Predictor:
+    """Answers by the brightness of the image, two passes each."""
+
+    def answer(images: Tensor) -> Answers:
+        light = images.float().mean(dim=(1, 2, 3)) / 255
+        probs = torch.stack([light, 1 - light], dim=1)
+        return Answers(
+            probs,
+            probs.square() / probs.square().sum(dim=1, keepdim=True),
+            torch.full((len(images),), 2),
+        )
+
+    return Predictor(answer, shape, 2, rows=rows)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    if path.suffix == ".csv":
+        with path.open(newline="", encoding="utf-8") as file:
+            return [dict(row) for row in csv.DictReader(file)]
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
+    found: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_each_row_holds_what_the_classifier_answers(ending: str, tmp_path: Path) -> None:
+    paths, classifier = write_images(tmp_path / "in"), made_classifier(names=NAMES, summary=False)
+    done = predict(
+        of_classifier(classifier),
+        find_images([tmp_path / "in"]),
+        tmp_path / f"out.{ending}",
+        probs=True,
+    )
+    expected = classifier.details(torch.stack([tensor(path) for path in paths]))
+    rows = read(done.path)
+    assert [row["file"] for row in rows] == [str(path) for path in paths]
+    for row, probs, base in zip(rows, expected.probs.double(), expected.base.double(), strict=True):
+        assert row["class"] == NAMES[int(probs.argmax())]
+        assert float(row["confidence"]) == pytest.approx(probs.max().item(), abs=1e-6)
+        assert float(row["confidence_before"]) == pytest.approx(base.max().item(), abs=1e-6)
+        assert float(row["entropy"]) == pytest.approx(-(probs * probs.log()).sum().item(), abs=1e-6)
+        assert [float(row[f"p_{name}"]) for name in NAMES] == pytest.approx(
+            probs.tolist(), abs=1e-6
+        )
+    assert (done.images, done.passes, done.resized, done.unreadable) == (7, 4, 0, {})
+    assert done.confidence == pytest.approx(expected.probs.amax(dim=1).mean().item(), abs=1e-6)
+    assert not beside(done.path).exists()
+
+
+@pytest.mark.parametrize("stop", [0, 1, 2, 3])
+def test_an_interrupted_run_goes_on_to_the_same_bytes(stop: int, tmp_path: Path) -> None:
+    write_images(tmp_path / "in")
+    files, whole, predictor = find_images([tmp_path / "in"]), tmp_path / "whole.csv", fake()
+    predict(predictor, files, whole)
+    allowed = stop
+
+    def interrupted(images: Tensor) -> Answers:
+        nonlocal allowed
+        if not allowed:
+            raise KeyboardInterrupt
+        allowed -= 1
+        return predictor.answer(images)
+
+    cut, weary = tmp_path / "cut.csv", Predictor(interrupted, (3, 8, 8), 2, rows=2)
+    with pytest.raises(KeyboardInterrupt):
+        predict(weary, files, cut)
+    assert not cut.exists()
+    with beside(cut).open("a") as file:
+        file.write('{"file": "killed while it wr')
+    allowed = 4 - stop  # what was finished is not done again
+    done = predict(weary, files, cut)
+    assert cut.read_bytes() == whole.read_bytes()
+    assert done.images == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda how: {**how, "made_by": "other"}, "model"),
+        (lambda how: {**how, "probs": True}, "probs"),
+        (lambda how: {**how, "batch_size": 3}, "batch_size"),
+        (lambda how: {**how, "files": how["files"][1:]}, "files"),
+    ],
+)
+def test_finished_work_of_another_run_is_refused(
+    change: Callable[[dict[str, Any]], dict[str, Any]], word: str, tmp_path: Path
+) -> None:
+    def stopped(images: Tensor) -> Answers:
+        raise KeyboardInterrupt
+
+    how = {"files": write_images(tmp_path / "in"), "output": tmp_path / "out.csv", "made_by": "one"}
+    with pytest.raises(KeyboardInterrupt):
+        predict(Predictor(stopped, (3, 8, 8), 2, rows=2), **how)  # type: ignore[arg-type]
+    with pytest.raises(atta.InputError, match=f"another run: its {word} is"):
+        predict(fake(), **change(how))
+
+
+def test_unreadable_files_are_told_and_do_not_stop_the_others(tmp_path: Path) -> None:
+    paths = write_images(tmp_path / "in", 5)
+    paths[1].write_bytes(b"not an image")
+    paths[2].write_bytes(paths[0].read_bytes()[:60])
+    (tmp_path / "in" / "notes.txt").write_text("not looked at")
+    done = predict(fake(), find_images([tmp_path / "in"]), tmp_path / "out.jsonl")
+    assert list(done.unreadable) == [str(paths[1]), str(paths[2])]
+    assert [row["file"] for row in read(done.path)] == [str(paths[i]) for i in (0, 3, 4)]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_where_nothing_can_be_read_the_table_is_empty(ending: str, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    done = predict(fake(), [tmp_path / "a.png"], tmp_path / f"out.{ending}")
+    assert (done.images, len(done.unreadable), read(done.path)) == (0, 1, [])
+    assert "no image could be read" in str(done)
+
+
+def test_images_of_other_sizes_and_colours_become_what_the_classifier_takes(tmp_path: Path) -> None:
+    write_images(tmp_path / "wide", 2, size=(9, 16))
+    write_images(tmp_path / "grey", 2, mode="L")
+    write_images(tmp_path / "palette", 2, mode="P")
+    files = find_images([tmp_path / "wide", tmp_path / "grey", tmp_path / "palette"])
+    for channels in (1, 3):
+        done = predict(fake((channels, 8, 8)), files, tmp_path / "out.csv")
+        assert (done.images, done.resized) == (6, 2)
+    with pytest.raises(atta.InputError, match=r"1 channel \(grey\) or 3"):
+        predict(fake((4, 8, 8)), files, tmp_path / "out.csv")
+
+
+def test_folders_are_walked_in_order_and_no_file_comes_twice(tmp_path: Path) -> None:
+    paths = write_images(tmp_path / "in", 4)
+    (tmp_path / "odd").write_bytes(paths[0].read_bytes())
+    assert find_images([tmp_path / "odd", paths[2], tmp_path / "in"]) == [
+        tmp_path / "odd",
+        paths[2],
+        *(path for path in paths if path != paths[2]),
+    ]
+    with pytest.raises(atta.InputError, match="there is no file or folder"):
+        find_images([tmp_path / "nowhere"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(atta.InputError, match="expected images in"):
+        find_images([tmp_path / "empty"])
+
+
+def test_a_graph_answers_as_its_classifier_does(tmp_path: Path) -> None:
+    paths, small = write_images(tmp_path / "in", 3), made_classifier(summary=False)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5))
+    classifier = atta.CalibratedClassifier(
+        network, small.calibrator, small.policy, image_shape=(3, 8, 8)
+    )
+    expected = classifier(torch.stack([tensor(path) for path in paths])).double()
+    path = classifier.export(tmp_path / "graph.pt2", pixels="uint8").path
+    done = predict(open_predictor(path), paths, tmp_path / "out.csv", probs=True)
+    rows = read(done.path)
+    assert [int(row["class"]) for row in rows] == expected.argmax(dim=1).tolist()
+    found = [[float(row[f"p_{j}"]) for j in range(5)] for row in rows]
+    assert torch.allclose(torch.tensor(found, dtype=torch.float64), expected, atol=1e-5)
+    assert done.passes is None
+    with pytest.raises(atta.InputError, match="is a graph"):
+        open_predictor(path, device="cuda")
+
+
+def test_what_is_no_classifier_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "x.pt2").write_bytes(b"nothing")
+    for path, sentence in (("x.pt2", "is not a whole .pt2 file"), ("y.onnx", "there is no file")):
+        with pytest.raises(atta.InputError, match=sentence):
+            open_predictor(tmp_path / path)
+    with pytest.raises(atta.InputError, match=r"ends in .csv, .jsonl, .parquet, got 'x.xlsx'"):
+        predict(fake(), [], tmp_path / "x.xlsx")
+
+
+def test_an_identity_is_that_of_what_was_fitted(tmp_path: Path) -> None:
+    classifier = made_classifier(summary=False)
+    first = identity(classifier.save(tmp_path / "one"))
+    assert identity(classifier.save(tmp_path / "two")) == first
+    with torch.no_grad():
+        next(classifier.model.parameters()).add_(1)
+    assert identity(classifier.save(tmp_path / "one")) != first
+
+
+TWIN = """
+import sys
+
+import atta
+from atta.classifier.predict import Predictor, find_images, predict
+
+try:
+    predict(Predictor(None, (3, 8, 8), 2, rows=2), find_images([sys.argv[1]]), sys.argv[2])
+except atta.InputError as error:
+    sys.exit(str(error))
+"""
+
+
+def test_a_second_process_that_would_write_the_same_table_is_refused_and_the_first_one_is_whole(
+    tmp_path: Path,
+) -> None:
+    files, output = write_images(tmp_path / "in"), tmp_path / "out.csv"
+    predictor, said = fake(), list[str]()
+
+    def interrupted(images: Tensor) -> Answers:
+        if not said:  # while this process is at its first batch
+            twin = subprocess.run(
+                [sys.executable, "-c", TWIN, str(tmp_path / "in"), str(output)],
+                env={**os.environ, "PYTHONPATH": str(Path(atta.__file__).parent.parent)},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            said.append(twin.stderr.strip())
+            assert twin.returncode == 1
+        return predictor.answer(images)
+
+    done = predict(Predictor(interrupted, (3, 8, 8), 2, rows=2), files, output)
+    assert said == [f"another run is writing {output}: wait until it ends, or name another output"]
+    assert (done.images, len(read(output))) == (7, 7)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.csv"], (
+        "nor is a lock left"
+    )
+
+
+def test_what_a_dead_process_left_locked_holds_nobody_up(tmp_path: Path) -> None:
+    script = "import os, sys; from atta._base.files import locked\nwith locked(sys.argv[1]): os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "out.csv")], check=False)
+    assert (tmp_path / ".out.csv.lock").exists()
+    with (
+        locked(tmp_path / "out.csv"),
+        pytest.raises(atta.InputError, match="another run is writing"),
+    ):
+        locked(tmp_path / "out.csv").__enter__()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_link_to_an_output_has_its_lock_and_a_name_too_long_is_said_first(tmp_path: Path) -> None:
+    (tmp_path / "link.csv").symlink_to(tmp_path / "out.csv")
+    with (
+        locked(tmp_path / "out.csv"),
+        pytest.raises(atta.InputError, match="another run is writing"),
+    ):
+        locked(tmp_path / "link.csv").__enter__()
+    for name in ("é" * 200, "x" * 256 + "/y"):
+        with pytest.raises(atta.InputError, match="cannot be written: File name too long"):
+            locked(tmp_path / name).__enter__()
+    with locked(tmp_path / ("x" * 255)):
+        pass
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_a_name_that_is_no_text_has_its_row(ending: str, tmp_path: Path) -> None:
+    paths = write_images(tmp_path / "in", 3)
+    try:
+        odd = paths[1].rename(paths[1].with_name(os.fsdecode(b"caf\xe9.png")))
+    except OSError:
+        pytest.skip("this file system takes names that are text alone")
+    (tmp_path / "in" / os.fsdecode(b"\xff.png")).write_bytes(b"not an image")
+    done = predict(fake(), find_images([tmp_path / "in"]), tmp_path / f"out.{ending}")
+    assert len(done.unreadable) == 1
+    assert [row["file"] for row in read(done.path)] == [
+        str(path).replace("\udce9", "\\udce9") for path in sorted([paths[0], odd, paths[2]])
+    ]
+
+
+def test_no_spreadsheet_works_out_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (image,) = write_images(tmp_path, 1)
+    files = [
+        Path(name) for name in ("=1+1.png", "+a.png", "-b.png", "@c.png", "\td.png", "plain.png")
+    ]
+    for path in files:
+        path.write_bytes(image.read_bytes())
+    names = ("=cmd()", "-5")
+    predictor = Predictor(fake().answer, (3, 8, 8), 2, names)
+    rows = read(predict(predictor, files, "out.csv").path)
+    assert [row["file"] for row in rows] == [*(f"'{path}" for path in files[:-1]), "plain.png"]
+    assert {row["class"] for row in rows} <= {f"'{name}" for name in names}
+    assert all(float(row["confidence"]) <= 1 for row in rows)
+    assert [row["file"] for row in read(predict(predictor, files, "out.jsonl").path)] == [
+        *map(str, files)
+    ]

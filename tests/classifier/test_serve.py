@@ -1,0 +1,249 @@
+"""The page to try a classifier on, asked by a real client over a real connection: who is answered, and what is refused."""
+
+import http.client
+import json
+import logging
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import atta
+from atta._base.errors import InputError
+from atta.classifier.explain import Explainer
+from atta.classifier.predict import Answers, Predictor, of_classifier
+from scenarios import encoded, pixels
+
+pytest.importorskip("PIL", reason="Pillow is not installed")
+pytest.importorskip("starlette", reason="starlette is not installed")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed")
+
+from atta.classifier import serve as service
+from atta.classifier.serve import TryIt, is_here
+
+CHROMIUM = Path("/usr/bin/chromium")
+
+
+@contextmanager
+def open_page(explainer: Explainer, **settings: Any) -> Iterator[int]:
+    """The port of a page that is answering."""
+    page = TryIt(explainer, port=0, **settings)
+    thread = threading.Thread(target=page.run)
+    thread.start()
+    try:
+        yield int(page.url.rstrip("/").rpartition(":")[2])
+    finally:
+        page.stop()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def port(fitted: atta.CalibratedClassifier) -> Iterator[int]:
+    with open_page(
+        Explainer(of_classifier(fitted), coverage=0.9, views=True),
+        title="my <network>",
+        note="A & B.",
+    ) as port:
+        yield port
+
+
+def ask(
+    port: int, method: str = "GET", path: str = "/", body: Any = None, **headers: str
+) -> tuple[int, http.client.HTTPMessage, str]:
+    """Status, headers and text of what is answered."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request(
+            method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
+        )
+        found = connection.getresponse()
+        return found.status, found.headers, found.read().decode()
+    finally:
+        connection.close()
+
+
+def send(port: int, body: Any, **headers: str) -> tuple[int, dict[str, Any]]:
+    status, _, text = ask(port, "POST", "/answer", body, **{"Content_Type": "image/png"} | headers)
+    return status, json.loads(text)
+
+
+def test_the_page_is_one_file_that_fetches_nothing_and_says_what_it_is_of(port: int) -> None:
+    status, headers, page = ask(port)
+    assert (status, headers.get_content_type()) == (200, "text/html")
+    assert "my &lt;network&gt;" in page
+    assert "A &amp; B." in page
+    assert "A 90 % set holds the true class of 90 % of all images" in page
+    assert "{{" not in page
+    assert not re.findall(r"""(?:src|href)=["'](?!data:)""", page)
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")
+
+
+def test_an_image_is_answered_as_the_classifier_does(
+    port: int, fitted: atta.CalibratedClassifier
+) -> None:
+    image = pixels()[0]
+    status, said = send(port, encoded(image))
+    details = fitted.details(image[None])
+    assert status == 200
+    assert said["confidence"] == pytest.approx(details.probs.max().item())
+    assert said["confidence_before"] == pytest.approx(details.base.max().item())
+    assert said["class"] in said["set"]
+    assert (said["passes"], len(said["views"]), said["drift"]) == (4, 4, None)
+
+
+def test_another_page_in_the_same_browser_is_not_answered(port: int) -> None:
+    image, here = encoded(pixels()[0]), f"127.0.0.1:{port}"
+    for headers in (
+        {"Host": "evil.example"},
+        {"Host": f"evil.example:{port}"},
+        {"Host": "192.168.0.7"},
+        {"Host": "[::1"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": f"http://127.0.0.1:{port + 1}"},
+        {"Sec_Fetch_Site": "cross-site"},
+    ):
+        status, said = send(port, image, **headers)
+        assert (status, set(said)) == (403, {"error"}), headers
+        assert ask(port, **headers)[0] == 403
+    own = {"Host": "localhost", "Origin": "http://localhost"}
+    for headers in ({"Origin": f"http://{here}"}, own, {"Host": f"[::1]:{port}"}):
+        assert send(port, image, **headers)[0] == 200, headers
+    form = {"Content_Type": "multipart/form-data; boundary=x"}
+    assert send(port, image, **form)[0] == 415
+
+
+def test_others_are_let_in_by_an_address_or_the_name_that_was_given_and_by_no_other() -> None:
+    async def unasked(*asked: Any) -> None:
+        raise AssertionError
+
+    door = service.Guarded(unasked, "0.0.0.0")
+    assert all(map(door._known, ("192.168.0.7:8000", "[fe80::1]", "localhost")))
+    assert not any(map(door._known, ("evil.example", "", "a b")))
+    assert service.Guarded(unasked, "Box.lan")._known("box.lan:8000")
+    assert all(map(is_here, ("127.0.0.1", "127.1.2.3", "::1", "localhost")))
+    assert not any(map(is_here, ("0.0.0.0", "::", "box.lan", "")))
+
+
+def test_what_cannot_be_answered_is_one_sentence(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, said = send(port, b"no image")
+    assert (status, said["error"]) == (
+        422,
+        "expected an image in what was sent, but it cannot be decoded: cannot identify image file",
+    )
+    assert send(port, bytes(service.LARGEST + 1)) == (
+        413,
+        {"error": "expected an image of at most 20 MB, got more"},
+    )
+    assert ask(port, "POST", "/answer?file=/etc/passwd", b"", Content_Type="image/png")[0] == 422
+    assert ask(port, path="/../../etc/passwd")[0] == 404
+    assert ask(port, path="/answer")[0] == 405
+    monkeypatch.setattr(service, "PATIENCE", 0.1)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as line:
+        head = "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 9\r\n\r\nslow"
+        line.sendall(head.encode())
+        assert line.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_a_fault_is_told_to_the_terminal_and_not_to_the_client(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(images: Tensor) -> Answers:
+        raise RuntimeError("secret/path")
+
+    with (
+        caplog.at_level(logging.ERROR),
+        open_page(Explainer(Predictor(broken, (3, 8, 8), 2))) as port,
+    ):
+        status, headers, text = ask(
+            port, "POST", "/answer", encoded(pixels()[0]), Content_Type="image/png"
+        )
+    assert status == 500
+    assert "secret" not in text
+    assert "terminal" in json.loads(text)["error"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert "secret/path" in caplog.text
+
+
+def test_many_callers_are_answered_one_image_at_a_time() -> None:
+    at_once = [0, 0]
+
+    def answer(images: Tensor) -> Answers:
+        at_once[0] += 1
+        at_once[1] = max(at_once)
+        time.sleep(0.01)
+        at_once[0] -= 1
+        return Answers(torch.tensor([[0.9, 0.1]]), torch.tensor([[0.8, 0.2]]), None)
+
+    with open_page(Explainer(Predictor(answer, (3, 8, 8), 2), views=True)) as port:
+        found: list[int] = []
+        callers = [
+            threading.Thread(target=lambda: found.append(send(port, encoded(pixels()[0]))[0]))
+            for _ in range(8)
+        ]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+    assert (found, at_once[1]) == ([200] * 8, 1)
+
+
+def test_an_address_that_cannot_be_had_is_said(port: int) -> None:
+    explainer = Explainer(Predictor(lambda images: Answers(images, images, None), (3, 8, 8), 2))
+    for settings in ({"port": port}, {"host": "203.0.113.1", "port": 0}, {"port": 99999}):
+        with pytest.raises(
+            InputError,
+            match="host, port: expected an address of this machine and a port that is free",
+        ):
+            TryIt(explainer, **settings)  # type: ignore[arg-type]
+
+
+def test_a_browser_shows_what_was_answered_and_what_was_refused(
+    port: int, fitted: atta.CalibratedClassifier
+) -> None:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM.is_file():
+        pytest.skip(f"there is no {CHROMIUM}")
+    image, wrong = pixels()[0], list[str]()
+    files = [
+        {"name": "<b>one</b>.png", "mimeType": "image/png", "buffer": encoded(image)},
+        {"name": "two.png", "mimeType": "image/png", "buffer": b"no image"},
+    ]
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 375, "height": 800})
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text))
+        page.goto(f"http://localhost:{port}/")
+        page.set_input_files("#files", files)
+        page.wait_for_selector("#status:has-text('1 image answered')")
+        refused, answered = page.query_selector_all("article")
+        assert "two.png" in refused.inner_text()
+        assert "expected an image in what was sent" in refused.inner_text()
+        assert "<b>one</b>.png" in answered.inner_text()
+        assert "4 passes" in answered.inner_text()
+        assert len(answered.query_selector_all("img")) == 4
+        details = fitted.details(image[None])
+        for kind, probs in (("before", details.base), ("after", details.probs)):
+            part = page.eval_on_selector(
+                f".{kind} .bar span", "span => span.offsetWidth / span.parentElement.offsetWidth"
+            )
+            assert part == pytest.approx(probs.max().item(), abs=0.02)
+            assert page.inner_text(f".{kind} .number") == f"{100 * probs.max().item():.1f} %"
+        assert page.evaluate("document.documentElement.scrollWidth") == 375
+        browser.close()
+    assert len(wrong) == 1, wrong
+    assert "422" in wrong[0]

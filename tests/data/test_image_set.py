@@ -1,0 +1,158 @@
+"""Sets of images: what they decode to, what they are cut and saved as."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from atta._base.errors import InputError
+from atta.data.image_set import BadImage, ImageSet
+from atta.data.layouts import folder_of_images
+from atta.data.parts import readable
+from atta.data.preprocess import Preprocess
+from atta.data.source import as_source
+from atta.lab.datasets import load, resize
+from layouts_made import EXPECTED, LABELS, PIXELS, write_images
+
+pytestmark = pytest.mark.usefixtures("apart")
+
+
+def test_images_of_different_sizes_need_a_size(tmp_path):
+    write_images(tmp_path)
+    Image.fromarray(PIXELS[1][:4]).save(tmp_path / "bee" / "1.png")
+    found = load("insects", "train", data=tmp_path)
+    with pytest.raises(
+        InputError, match=r"to be \(3, 8, 8\) as the first is, image 2 is \(3, 4, 8\); give an"
+    ):
+        found.tensors()
+    assert found.resized(5).tensors().shape == (6, 3, 5, 5)
+    assert load("insects", "train", data=tmp_path, image_size=5)[2][0].shape == (3, 5, 5)
+
+
+def save_modes(folder: Path, modes: list[str]) -> ImageSet:
+    (folder / "one").mkdir()
+    for i, mode in enumerate(modes):
+        Image.fromarray(PIXELS[i]).convert(mode).save(folder / "one" / f"{i}.png")
+    return load("modes", "train", data=folder)
+
+
+def test_colour_comes_as_rgb_whatever_the_file_holds(tmp_path):
+    assert save_modes(tmp_path, ["RGB", "RGBA", "L", "P"]).tensors().shape == (4, 3, 8, 8)
+
+
+def test_a_grey_set_is_grey(tmp_path):
+    found = save_modes(tmp_path, ["L", "L"])
+    assert found.tensors().shape == (2, 1, 8, 8)
+    assert torch.equal(
+        found[0][0][0], torch.from_numpy(np.asarray(Image.fromarray(PIXELS[0]).convert("L")).copy())
+    )
+
+
+def test_colour_in_a_grey_set_is_refused_in_a_subset_too(tmp_path):
+    found = save_modes(tmp_path, ["L", "RGB"])
+    for images in (found, found.subset([1])):
+        with pytest.raises(InputError, match=r"got colour in .*1.png"):
+            images.tensors()
+
+
+def test_more_than_8_bits_are_refused(tmp_path):
+    (tmp_path / "one").mkdir()
+    Image.fromarray(PIXELS[0, ..., 0].astype(np.uint16)).save(tmp_path / "one" / "0.png")
+    with pytest.raises(InputError, match=r"expected 8 bits a channel in .* found the mode I"):
+        load("deep", "train", data=tmp_path).tensors()
+    deep = Image.fromarray(
+        np.full((8, 8), 40000, dtype=np.uint16)
+    )  # which Pillow would show as white
+    for preprocess in (None, Preprocess(resize=4)):
+        with pytest.raises(
+            InputError, match=r"expected 8 bits a channel in image 0 of .* found the mode I"
+        ):
+            list(as_source([deep], preprocess=preprocess).read([(0, 1)]))
+
+
+def test_a_file_that_pillow_refuses_in_its_own_way_is_named_and_can_be_left_out(tmp_path):
+    from PIL.PngImagePlugin import PngInfo
+
+    for name, letters in (("a", 0), ("b", 2_000_000), ("c", 0)):  # more text than Pillow unfolds
+        text = PngInfo()
+        text.add_text("comment", "x" * letters, zip=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{name}.png", pnginfo=text)
+    with pytest.raises(
+        BadImage, match=r"expected an image in .*b\.png, but it cannot be decoded: .*too large"
+    ):
+        folder_of_images(tmp_path).images[1]
+    assert readable(as_source(tmp_path))[0].tolist() == [0, 2]
+
+
+def test_a_photograph_is_turned_upright(tmp_path):
+    (tmp_path / "one").mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turn by a quarter
+    Image.fromarray(PIXELS[0][:, :4]).save(tmp_path / "one" / "0.jpg", exif=exif)
+    assert load("photos", "train", data=tmp_path).shape == (3, 4, 8)
+
+
+def test_an_unlabelled_set_can_be_saved(tmp_path):
+    ImageSet("clouds", EXPECTED).save(tmp_path / "clouds.safetensors")
+    assert ImageSet.load_file(tmp_path / "clouds.safetensors").labels is None
+
+
+def test_a_file_that_holds_no_set_is_refused(tmp_path):
+    from safetensors.torch import save_file
+
+    with pytest.raises(InputError, match="there is no file"):
+        ImageSet.load_file(tmp_path / "none.safetensors")
+    (tmp_path / "broken.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="is not a whole safetensors file"):
+        ImageSet.load_file(tmp_path / "broken.safetensors")
+    save_file({"weight": torch.zeros(1)}, tmp_path / "weights.safetensors")
+    with pytest.raises(InputError, match=r"expected images, a name and classes in .* found weight"):
+        ImageSet.load_file(tmp_path / "weights.safetensors")
+
+
+def test_a_set_is_a_torch_dataset():
+    images = ImageSet("insects", EXPECTED, torch.tensor(LABELS), ("ant", "bee", "cat"))
+    batch, labels = next(iter(DataLoader(images, batch_size=6)))
+    assert torch.equal(batch, EXPECTED)
+    assert labels.tolist() == LABELS
+    assert len(list(images)) == 6
+
+
+def test_a_subset_remembers_where_its_images_stood():
+    images = ImageSet("insects", EXPECTED, torch.tensor(LABELS), ("ant", "bee", "cat"))
+    some = images.subset([5, 3, 1]).subset(torch.tensor([2, 0]))
+    assert some.indices.tolist() == [1, 5]
+    assert torch.equal(some.tensors(), EXPECTED[[1, 5]])
+    with pytest.raises(InputError, match="expected positions from 0 to 5 in insects, got 2 to 6"):
+        images.subset([2, 6])
+
+
+def test_a_set_checks_what_it_is_made_of():
+    with pytest.raises(
+        InputError, match=r"as uint8 of shape \(n, c, h, w\), got torch.float32 of shape \(2, 3"
+    ):
+        ImageSet("x", torch.zeros(2, 3, 4, 4))
+    with pytest.raises(InputError, match=r"expected 6 labels in x, got shape \(5,\)"):
+        ImageSet("x", EXPECTED, torch.zeros(5), ("a",))
+    with pytest.raises(
+        InputError, match="expected labels from 0 to 1 in x, which has 2 classes, got 0 to 2"
+    ):
+        ImageSet("x", EXPECTED, torch.tensor(LABELS), ("a", "b"))
+    with pytest.raises(InputError, match="expected at least one image in x"):
+        ImageSet("x", EXPECTED[:0]).tensors()
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+@settings(max_examples=20, deadline=None)
+def test_resizing_keeps_the_mean_and_agrees_with_pillow(before, after):
+    pixels = np.random.default_rng(before).integers(0, 256, (before, before, 3), dtype=np.uint8)
+    ours = resize(torch.from_numpy(pixels).permute(2, 0, 1)[None], after)[0].permute(1, 2, 0)
+    theirs = np.asarray(Image.fromarray(pixels).resize((after, after), Image.Resampling.BILINEAR))
+    assert np.abs(ours.numpy().astype(int) - theirs).max() <= 1
+    with pytest.raises(InputError, match="at least 1 pixel"):
+        resize(EXPECTED, 0)

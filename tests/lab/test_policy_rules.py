@@ -1,0 +1,67 @@
+import torch
+
+from atta import MATTA, VATTA, Predictions, Record
+from atta.lab.fits import Fit, Fits, Rows
+from atta.lab.policy_rules import RULES, choose
+from atta.metrics.scores import METRICS
+from scenarios import made_up
+
+QUICK = VATTA(optimizer="adam", start="1/k", epochs=3)
+POLICIES = ("flip", "flip + crop", "flip + 2 crop + brightness")
+
+
+def candidates(method: MATTA | VATTA, validation: int = 100) -> list[Fit]:
+    return [Fit("a", Rows(300, validation), method, policy) for policy in POLICIES]
+
+
+def test_the_papers_rule_takes_the_best_brier_on_the_fitted_images(record: Record) -> None:
+    fits, scores = Fits({"a": record}), {}
+    for fit in candidates(QUICK):
+        part = fits.part(fit)
+        scores[fit] = METRICS["brier"](
+            QUICK.fit(part.predictions, part.labels)(part.predictions), part.labels
+        )
+    assert choose(fits, candidates(QUICK), "paper") == min(scores, key=scores.__getitem__)
+
+
+def test_the_cross_validated_score_is_that_of_images_not_fitted_on(record: Record) -> None:
+    fits, fit = Fits({"a": record}), candidates(QUICK)[1]
+    seen = fits.seen(fit, record)
+    assert seen.labels is not None
+    squares = []
+    for part in fit.rows.parted():
+        rows, held = part.fitted(), part.held_out()
+        probs = QUICK.fit(seen.predictions[rows], seen.labels[rows])(seen.predictions[held])
+        confidence, prediction = probs.max(dim=1)
+        squares.append((confidence - (prediction == seen.labels[held]).float()).double().square())
+    assert torch.allclose(
+        torch.tensor(RULES["cross-validated"].score(fits, fit)).double(), torch.cat(squares).mean()
+    )
+
+
+def test_a_rule_says_beforehand_which_fits_it_needs(record: Record) -> None:
+    for rule in RULES.values():
+        fits = Fits({"a": record})
+        fit = candidates(QUICK)[0]
+        fits.make([fit, *rule.needs(fit)])
+        before = len(fits._done)
+        rule.score(fits, fit)
+        assert len(fits._done) == before
+
+
+def test_cross_validation_is_not_taken_in_by_over_fitting() -> None:
+    """Weights a class on pure noise shine on the images they were fitted on; held-out images tell."""
+    honest = made_up(400, 5, seed=3)
+    noise = {"noise": 6 * torch.randn(400, 1, 5, generator=torch.Generator().manual_seed(0))}
+    record = Record(
+        Predictions(honest.predictions.logits, {**honest.predictions.views, **noise}), honest.labels
+    )
+    fits = Fits({"a": record})
+    wild = MATTA(epochs=200, lr=0.05, start=0.0)
+    fit = Fit("a", Rows(400, 40), wild, "recorded")
+    assert RULES["paper"].score(fits, fit) < RULES["cross-validated"].score(fits, fit)
+
+
+def test_of_equal_policies_the_first_is_taken(record: Record) -> None:
+    twins = [Fit("a", Rows(300, 100), QUICK, policy) for policy in ("flip + crop", "flip + 1 crop")]
+    assert choose(Fits({"a": record}), twins, "paper") is twins[0]

@@ -1,0 +1,162 @@
+"""The same result however often the run was stopped."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from atta._base.errors import Advice, InputError
+from atta._base.files import locked
+from atta.data.image_set import ImageSet
+from atta.lab.training import train as training
+from atta.lab.training.train import pixel_statistics, train
+from atta.lab.training.trained import RunFolder
+from scenarios import BRIEF, StopsAt, stripes
+
+
+def weights(result) -> list[torch.Tensor]:
+    return list(result.model.state_dict().values())
+
+
+def equal(a, b) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(weights(a), weights(b), strict=True))
+
+
+@pytest.mark.parametrize("stop_at", [2, 6, 12])
+def test_a_run_that_was_interrupted_ends_bit_for_bit_as_if_it_had_not_been(
+    tmp_path, stop_at, monkeypatch
+):
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    settings = {"recipe": BRIEF, "progress": False}
+    whole = train(StopsAt(), stripes(), **settings)
+    with pytest.raises(KeyboardInterrupt):
+        train(StopsAt(stop_at), stripes(), output=tmp_path, **settings)
+    again = train(StopsAt(), stripes(), output=tmp_path, **settings)
+    assert equal(whole, again)
+    assert [row.loss for row in whole.history] == [row.loss for row in again.history]
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_full_disk_costs_a_checkpoint_and_not_the_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
+    written, real = [], RunFolder.write_checkpoint
+
+    def full(folder, network, optimizer, history):
+        if written:
+            raise InputError("checkpoint.pt cannot be written: no space left on device")
+        written.append(len(history))
+        real(folder, network, optimizer, history)
+
+    monkeypatch.setattr(RunFolder, "write_checkpoint", full)
+    with pytest.warns(
+        Advice,
+        match="no space left on device; training goes on, and the checkpoint before it stays",
+    ):
+        result = train(StopsAt(), stripes(), recipe=BRIEF, progress=False, output=tmp_path)
+    assert equal(result, train(StopsAt(), stripes(), recipe=BRIEF, progress=False))
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_the_seed_decides_everything_and_leaves_the_global_generator_alone():
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    runs = [
+        train("small_cnn", stripes(), recipe=BRIEF, seed=seed, progress=False) for seed in (0, 0, 1)
+    ]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert equal(runs[0], runs[1])
+    assert not equal(runs[0], runs[2])
+
+
+def test_the_network_learns():
+    result = train(
+        "small_cnn",
+        stripes(),
+        test_set=stripes(seed=1),
+        recipe=replace(BRIEF, steps=40),
+        progress=False,
+    )
+    assert result.accuracy is not None
+    assert result.accuracy > 0.95
+    assert result.history[-1].loss < result.history[0].loss
+    assert not result.model.training
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path):
+    first = train("small_cnn", stripes(), recipe=BRIEF, output=tmp_path, progress=False)
+    epochs = []
+    second = train(
+        "small_cnn",
+        stripes(),
+        recipe=BRIEF,
+        output=tmp_path,
+        progress=False,
+        on_epoch=epochs.append,
+    )
+    assert epochs == []
+    assert equal(first, second)
+    assert second.history == first.history
+
+
+def test_a_network_given_in_evaluation_mode_is_trained_all_the_same():
+    whole = train(StopsAt(), stripes(), recipe=BRIEF, progress=False)
+    assert equal(whole, train(StopsAt().eval(), stripes(), recipe=BRIEF, progress=False))
+
+
+def test_a_half_precision_run_learns_too():
+    result = train(
+        "small_cnn", stripes(), test_set=stripes(seed=1), recipe=BRIEF, amp=True, progress=False
+    )
+    assert all(value.dtype in (torch.float32, torch.int64) for value in weights(result))
+
+
+def test_the_bar_shows_loss_accuracy_and_speed(capfd):
+    train("small_cnn", stripes(16), recipe=replace(BRIEF, steps=2))
+    shown = capfd.readouterr().err
+    for word in ("loss", "accuracy", "images/s", "2/2"):
+        assert word in shown
+
+
+def test_what_cannot_be_trained_on_is_refused():
+    unlabelled = ImageSet("sky", torch.zeros(4, 3, 8, 8, dtype=torch.uint8))
+    with pytest.raises(InputError, match="expected labels with sky"):
+        train("small_cnn", unlabelled, progress=False)
+    with pytest.raises(
+        InputError, match="expected one of resnet18, resnet50, small_cnn or a module, got 'vgg'"
+    ):
+        train("vgg", stripes(), progress=False)
+    with pytest.raises(InputError, match="expected a finite loss, got nan in epoch"):
+        train("small_cnn", stripes(), recipe=replace(BRIEF, peak_lr=1e30), progress=False)
+
+
+def test_pixel_statistics_are_those_of_the_whole_set():
+    images = torch.randint(
+        0, 256, (3000, 2, 4, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
+    mean, std = pixel_statistics(images)
+    pixels = images.double() / 255
+    assert mean == pytest.approx(pixels.mean(dim=(0, 2, 3)).tolist())
+    assert std == pytest.approx(pixels.std(dim=(0, 2, 3), correction=0).tolist())
+    assert pixel_statistics(torch.zeros(2, 1, 3, 3, dtype=torch.uint8))[1] == [1 / 255]
+
+
+def test_training_needs_neither_the_library_datasets_nor_a_decoder_nor_a_bar():
+    absent = ("datasets", "PIL", "rich", "typer", "sklearn", "onnxruntime", "pyarrow")
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import atta.lab.training.train, atta.data.image_set"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_one_run_at_a_time_trains_into_a_folder_on_a_device_that_is_there(tmp_path):
+    with (
+        locked(tmp_path / "model.safetensors"),
+        pytest.raises(InputError, match="another run is writing"),
+    ):
+        train(StopsAt(), stripes(), output=tmp_path, recipe=BRIEF, progress=False)
+    for settings, sentence in (
+        ({"device": "meta"}, "device: expected cpu"),
+        ({"seed": 10**18}, "seed: expected a whole number"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            train(StopsAt(), stripes(), recipe=BRIEF, progress=False, **settings)

@@ -1,0 +1,87 @@
+"""A trained network on disk: it is built again, says how it was made, and belongs to one run."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from atta._base.errors import InputError
+from atta.lab.training.train import pixel_statistics, train
+from atta.lab.training.trained import load_trained
+from atta.networks.resnet import small_cnn
+from atta.networks.weights import save_weights
+from scenarios import BRIEF, StopsAt, stripes
+
+
+def test_a_trained_file_rebuilds_the_model_and_says_how_it_was_made(tmp_path):
+    result = train(
+        "small_cnn",
+        stripes(),
+        test_set=stripes(seed=1),
+        recipe=BRIEF,
+        output=tmp_path,
+        progress=False,
+    )
+    model, metadata = load_trained(tmp_path / "model.safetensors")
+    images = torch.rand(4, 3, 8, 8)
+    torch.testing.assert_close(model(images), result.model(images))
+    assert metadata["architecture"] == {
+        "name": "small_cnn",
+        "num_classes": 2,
+        "in_channels": 3,
+        "small_images": True,
+    }
+    assert metadata["classes"] == ["dark", "light"]
+    assert metadata["dataset"] == "stripes"
+    assert metadata["accuracy"] == result.accuracy
+    assert metadata["recipe"]["steps"] == 12
+    assert metadata["mean"] == pixel_statistics(stripes().tensors())[0]
+
+
+def test_a_network_of_ones_own_is_given_again_to_load_it(tmp_path):
+    result = train(StopsAt(), stripes(), recipe=BRIEF, output=tmp_path, progress=False)
+    with pytest.raises(InputError, match="give the model as well"):
+        load_trained(result.path)
+    model, _ = load_trained(result.path, StopsAt())
+    torch.testing.assert_close(model(torch.ones(1, 3, 8, 8)), result.model(torch.ones(1, 3, 8, 8)))
+
+
+def test_a_run_with_other_settings_does_not_go_on_from_this_one(tmp_path):
+    train("small_cnn", stripes(), recipe=BRIEF, output=tmp_path, progress=False)
+    with pytest.raises(
+        InputError, match=r"its seed is 0 and not 1; .* delete this file to start again"
+    ):
+        train("small_cnn", stripes(), recipe=BRIEF, output=tmp_path, seed=1, progress=False)
+    with pytest.raises(
+        InputError, match=r"its recipe.steps is 12 and not 13; choose another folder"
+    ):
+        train(
+            "small_cnn", stripes(), recipe=replace(BRIEF, steps=13), output=tmp_path, progress=False
+        )
+    train(
+        "small_cnn", stripes(), recipe=BRIEF, output=tmp_path, seed=1, resume=False, progress=False
+    )
+    assert load_trained(tmp_path / "model.safetensors")[1]["seed"] == 1
+
+
+def test_a_plain_file_of_weights_is_no_trained_model(tmp_path):
+    with pytest.raises(InputError, match="found no file at"):
+        load_trained(tmp_path / "none.safetensors")
+    save_weights(small_cnn(2), tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match="says nothing of its training"):
+        load_trained(tmp_path / "model.safetensors")
+
+
+def test_a_broken_file_is_named(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(
+        InputError, match=r"expected a trained model at .*model.safetensors, but it cannot be read"
+    ):
+        load_trained(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "checkpoint.pt").write_bytes(b"")
+    with pytest.raises(
+        InputError,
+        match=r"expected a checkpoint of `train` at .*checkpoint.pt, but it cannot be read",
+    ):
+        train("small_cnn", stripes(), recipe=BRIEF, output=tmp_path, progress=False)

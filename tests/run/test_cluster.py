@@ -1,0 +1,236 @@
+"""On Ray, with two actors on this machine: the same files as by one process, also where workers and the driver are killed."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import atta
+from atta._base.errors import InputError, MissingExtra
+from atta._base.files import locked
+from atta.classifier.predict import of_classifier, predict
+from atta.data.image_set import ImageSet, arrange
+from atta.lab.fits import Fits
+from atta.lab.run import run
+from atta.record import shards as shards_module
+from atta.run import cluster
+from scenarios import command, linear, pixels, same, small_experiment
+
+try:
+    import ray
+except ImportError:
+    ray = None
+pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's are about itself
+needs_ray = pytest.mark.skipif(ray is None, reason="Ray is not installed: pip install 'atta[ray]'")
+SETTINGS = {"policy": "flip + 2 crop", "batch_size": 8, "progress": False, "checks": False}
+LABELS = torch.arange(60) % 3
+HERE = Path(__file__).parent
+FOLDERS = [
+    str(HERE),
+    str(HERE.parent),
+    str(Path(atta.__file__).parent.parent),
+]  # where other processes find what tests have
+
+
+@pytest.fixture
+def brief(monkeypatch):
+    """Shards of two batches."""
+    monkeypatch.setattr(shards_module, "PASSES", 2 * 4 * 8)
+
+
+@pytest.fixture(scope="module")
+def two_workers():
+    """Two workers and what reads for them, for all tests of this file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(FOLDERS))
+        patch.delenv("RAY_ADDRESS", raising=False)
+        with cluster.connected(cluster.Engine(2)):
+            yield {"engine": "ray", "actors": 2}
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        path.name: path.read_bytes()
+        for path in folder.glob("*")
+        if path.is_file() and path.name[0] != "."
+    }
+
+
+def deadly(marks: Path, after: int):
+    """A network and images which each kill the process that has them, once: their marks say that they did."""
+
+    def die(name: str) -> None:
+        if not (marks / name).exists():
+            (marks / name).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    class Deadly(
+        nn.Module
+    ):  # It names nothing that tests share: workers would wait for all that those import.
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner, self.calls = inner, 0
+
+        def forward(self, images):
+            self.calls += 1
+            if self.calls > after:
+                die("network")
+            return self.inner(images)
+
+    class DeadlyImages(TensorDataset):
+        def __getitem__(self, at):
+            if at == 33:
+                die("images")
+            image, label = super().__getitem__(at)
+            return image, int(label)
+
+    return Deadly(linear()), DeadlyImages(pixels(60), LABELS)
+
+
+@needs_ray
+def test_the_files_are_those_of_one_process_also_where_workers_are_killed(
+    two_workers, brief, tmp_path
+):
+    network, images = deadly(tmp_path, after=5)
+    told: list[int] = []
+    on_ray = atta.collect(
+        network,
+        images,
+        **(SETTINGS | {"progress": told.append}),
+        **two_workers,
+        output=tmp_path / "ray",
+    )
+    assert (tmp_path / "network").is_file()
+    assert (tmp_path / "images").is_file()
+    one = atta.collect(network, images, **SETTINGS, output=tmp_path / "one")
+    assert same(one, on_ray)
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "ray")
+    assert sum(told) == 60 * 4
+    assert len(told) == 8, "progress comes batch by batch"
+
+
+@needs_ray
+def test_records_in_memory_have_the_same_bits_and_rows_their_own_draws(two_workers, tmp_path):
+    images = ImageSet("some", pixels(60), LABELS, ("a", "b", "c"))
+    part = arrange(images, shuffle=3)
+    assert same(
+        atta.collect(linear(), part, **SETTINGS),
+        atta.collect(linear(), part, **SETTINGS, **two_workers),
+    )
+
+
+DRIVER = """
+import os, signal, sys
+from pathlib import Path
+import torch
+import atta
+from atta.record import shards
+from test_cluster import SETTINGS, deadly
+
+torch.set_num_threads(1)
+shards.PASSES, shards.SECONDS = 2 * 4 * 8, float(sys.argv[2])
+done = 0
+
+
+def die(passes):
+    global done
+    done += passes
+    if done >= 5 * 8 * 4:  # in the middle of the third shard
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+folder = Path(sys.argv[1])
+network, images = deadly(folder, after=5)
+atta.collect(network, images, **(SETTINGS | {"progress": die}), engine="ray", actors=2, output=folder / "ray")
+"""
+
+
+@needs_ray
+def test_a_driver_that_is_killed_after_a_worker_goes_on_from_its_shards(
+    two_workers, brief, tmp_path
+):
+    found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = found | {"PYTHONPATH": os.pathsep.join(FOLDERS), "OMP_NUM_THREADS": "1"}
+    driver = [sys.executable, "-c", DRIVER, str(tmp_path), "0"]
+    killed = subprocess.run(
+        driver, env=environment, check=False, capture_output=True, text=True, timeout=120
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    kept = {name for name in files_of(tmp_path / "ray") if name.startswith("0")}
+    assert kept == {
+        f"{start:010}-{stop:010}.safetensors" for start, stop in [(0, 16), (16, 32), (32, 40)]
+    }
+    network, images = deadly(tmp_path, after=5)
+    atta.collect(network, images, **SETTINGS, **two_workers, output=tmp_path / "ray")
+    atta.collect(network, images, **SETTINGS, output=tmp_path / "one")
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "ray")
+
+
+@needs_ray
+def test_what_an_actor_or_a_reader_refuses_is_said_here_and_what_is_done_is_kept(
+    two_workers, brief, tmp_path
+):
+    class Strange(nn.Module):
+        def forward(self, images):
+            return images.flatten(1)[:, :3] / (images.flatten(1).mean(dim=1, keepdim=True) < 1)
+
+    images = pixels(60)
+    images[57] = 255
+    with pytest.raises(InputError, match="expected finite logits, got inf for images 57"):
+        atta.collect(Strange(), images, LABELS, **SETTINGS, **two_workers, output=tmp_path / "ray")
+    assert "0000000032-0000000048.safetensors" in files_of(tmp_path / "ray")
+    with locked(tmp_path / "ray" / "run.json"), pytest.raises(InputError, match="another"):
+        atta.collect(Strange(), images, LABELS, **SETTINGS, **two_workers, output=tmp_path / "ray")
+
+
+@needs_ray
+def test_fits_and_tests_on_a_cluster_have_the_same_bits(two_workers, record, tmp_path):
+    experiment = small_experiment()
+    there = run(experiment, {"a": record}, fits=Fits({"a": record}, tmp_path, engine="ray"))
+    assert there.rows == run(experiment, {"a": record}).rows
+    assert list(tmp_path.glob("*/*.safetensors"))
+
+
+@needs_ray
+def test_a_table_of_predictions_is_that_of_one_process(two_workers, tmp_path):
+    image_module = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    images, files = pixels(20), []
+    for i, image in enumerate(images):
+        files.append(tmp_path / f"{i:02}.png")
+        image_module.fromarray(image.permute(1, 2, 0).numpy()).save(files[-1])
+    files[7].write_bytes(b"no image")
+    classifier = atta.calibrate(linear(), images, LABELS[:20], policy="flip", progress=False)
+    predictor = of_classifier(classifier)
+    one = predict(predictor, files, tmp_path / "one.csv", batch_size=8)
+    on_ray = predict(predictor, files, tmp_path / "ray.csv", batch_size=8, **two_workers)
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "ray.csv").read_bytes()
+    assert [*on_ray.unreadable] == [*one.unreadable] == [str(files[7])]
+
+
+@needs_ray
+def test_what_cannot_be_read_by_places_or_has_no_room_is_refused(two_workers):
+    loader = DataLoader(TensorDataset(pixels(60), LABELS), batch_size=8)
+    with pytest.raises(InputError, match="can be read only once"):
+        atta.collect(linear(), loader, **SETTINGS, **two_workers)
+    with pytest.raises(InputError, match="expected a Ray cluster with room for 99 actors"):
+        atta.collect(linear(), pixels(60), **SETTINGS, **two_workers | {"actors": 99})
+
+
+def test_an_engine_is_ray_or_none_and_actors_are_its_own(monkeypatch, tmp_path):
+    with pytest.raises(InputError, match="engine must be one of ray or None, got 'dask'"):
+        atta.collect(linear(), pixels(8), **SETTINGS, engine="dask")
+    with pytest.raises(InputError, match="actors: expected engine ray beside it"):
+        atta.collect(linear(), pixels(8), **SETTINGS, actors=2)
+    refused = command(
+        "collect", "small", "digits", "-o", str(tmp_path / "record"), "--engine", "dask", ok=False
+    )
+    assert "--engine: expected 'ray'" in str(refused.exception) + refused.output
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'atta\[ray\]'"):
+        atta.collect(linear(), pixels(8), **SETTINGS, engine="ray")

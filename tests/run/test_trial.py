@@ -1,0 +1,186 @@
+"""Check first, run later: a mistake costs no pass, or eight."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+import atta
+from atta._base.errors import Advice, InputError
+from atta.data.views import Policy, View
+from atta.run.collect import collect
+from scenarios import Counting, Items, Scripted, pixels
+
+
+def looks(images):
+    return torch.stack(
+        [images.mean((1, 2, 3)), images[:, 0].amax((1, 2)), images[:, 1].amin((1, 2))], 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"labels": torch.rand(60)}, "labels must be integers"),
+        ({"labels": torch.arange(60) % 3 - 1}, "labels must lie in 0 … 1, got -1 in row 0"),
+        ({"labels": torch.zeros(60, 3).long()}, "labels must have shape"),
+        ({"labels": torch.zeros(59).long()}, "expected 60 labels, one an image, got"),
+        ({"policy": "flip + spin"}, "expected a name that is known, got 'spin'"),
+        ({"policy": 3.5}, "expected a name of atta.VIEWS, an atta.View, or a transform of kornia"),
+        ({"device": "gpu"}, "device: expected cpu.*, got 'gpu'"),
+        ({"device": "cuda:99"}, "device: expected cpu.*, got 'cuda:99'"),
+        (
+            {"policy": View.of("half", lambda images: images[:1])},
+            "View 'half': expected images of shape",
+        ),
+        (
+            {"policy": View.of("log", lambda images: images.log() * 0)},
+            "View 'log': expected pixels .* not finite",
+        ),
+    ],
+)
+def test_what_was_given_is_refused_before_the_first_pass(settings, message):
+    model = Counting()
+    given = {"labels": torch.arange(60) % 3, "policy": "flip"} | settings
+    with pytest.raises(InputError, match=message):
+        collect(model, pixels(), given.pop("labels"), progress=False, **given)
+    assert model.seen == 0
+
+
+@pytest.mark.parametrize(
+    "labels", [torch.arange(60) % 4, Items(pixels(), [i % 4 for i in range(60)])]
+)
+def test_labels_that_the_network_does_not_know_cost_eight_passes(labels):
+    model = Counting()
+    images, labels = (labels, None) if isinstance(labels, Items) else (pixels(), labels)
+    with pytest.raises(InputError, match="labels must lie in 0 … 2, got 3"):
+        collect(model, images, labels, policy="aug8", progress=False)
+    assert model.seen == 8
+
+
+def test_a_network_that_answers_nan_is_found_by_eight_images():
+    model = Scripted(lambda images, _: looks(images) / 0)
+    with pytest.raises(
+        InputError, match=r"expected finite logits, got .* for image 0 of the images"
+    ):
+        collect(model, pixels(), policy="flip", progress=False)
+    assert model.calls == 2
+
+
+def test_the_images_of_a_trial_come_from_all_over_the_set_and_none_is_lost_of_a_stream():
+    seen = []
+    model = Scripted(lambda images, _: seen.append(images[:, 0, 0, 0] * 60) or looks(images))
+    numbered = (torch.arange(60) / 60).view(60, 1, 1, 1).expand(60, 3, 8, 8)
+    collect(model, numbered, policy="flip", progress=False)
+    assert torch.cat(seen[:2]).round().tolist() == [0, 8, 17, 25, 34, 42, 51, 59]
+    loader = DataLoader(numbered, batch_size=7)
+    first = collect(
+        Scripted(lambda images, _: looks(images)), loader, policy="flip", progress=False
+    )
+    again = collect(
+        Scripted(lambda images, _: looks(images)), numbered, policy="flip", progress=False
+    )
+    assert torch.equal(first.predictions.logits, again.predictions.logits)
+
+
+def test_a_shuffled_loader_beside_separate_labels_is_said():
+    loader = DataLoader(pixels(), batch_size=7, shuffle=True)
+    with pytest.warns(Advice, match="the DataLoader is shuffled and the labels come apart from it"):
+        collect(Counting(), loader, torch.arange(60) % 3, policy="flip", progress=False)
+
+
+def test_a_view_that_leaves_the_range_is_clipped_and_said():
+    bright = Policy(((View.of("bright", lambda images: images * 3 - 1), 1),))
+    with pytest.warns(
+        Advice, match=r"the view 'bright' leaves \[0, 1\] \(from -1 to 2\) and is clipped"
+    ):
+        collect(Counting(), pixels(), policy=bright, progress=False)
+    (shown,) = (shown for *_, shown in bright.render(pixels() / 255, draws="stratified"))
+    assert 0 <= shown.min() <= shown.max() <= 1
+
+
+def test_the_network_is_given_back_as_it_was_and_runs_on_no_images_without_checks():
+    model = Counting().train()
+    collect(model, pixels(20), policy="flip", progress=False, checks=False)
+    assert (model.seen, model.training) == (40, True)
+    collect(model, pixels(20), policy="flip", progress=False)
+    assert (model.seen, model.training) == (40 + 8 + 40, True)
+
+
+def test_a_network_of_probabilities_is_said_by_collect_and_refused_by_calibrate():
+    model = nn.Sequential(Counting(), nn.Softmax(1))
+    with pytest.warns(Advice, match=r"atta.FromProbabilities\(model\)"):
+        collect(model, pixels(), policy="flip", progress=False)
+    model[0].seen = 0
+    with pytest.raises(InputError, match="expected a model that returns logits"):
+        atta.calibrate(model, pixels(), torch.arange(60) % 3, progress=False)
+    assert model[0].seen == 8
+
+
+class OneNumber(nn.Module):
+    """Says of red images that they are of class 1, by one logit."""
+
+    def forward(self, images):
+        return 6 * (images[:, 0].mean((1, 2)) - images[:, 1].mean((1, 2)))[:, None]
+
+
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [(OneNumber(), "$"), (nn.Sequential(OneNumber(), nn.Sigmoid()), ".*FromProb")],
+)
+def test_a_network_of_one_output_is_one_of_two_classes_and_that_is_said(model, more):
+    with pytest.warns(Advice, match=f"taken for the logit of class 1, beside 0 for class 0{more}"):
+        collect(model, pixels(), policy="flip", progress=False)
+
+
+@pytest.mark.parametrize(
+    "model", [OneNumber(), atta.FromProbabilities(nn.Sequential(OneNumber(), nn.Sigmoid()))]
+)
+def test_a_network_of_one_output_is_calibrated_and_keeps_its_class(model, tmp_path):
+    images = pixels().float() / 255
+    answers = OneNumber()(images)[:, 0]
+    labels = ((answers > 0).long() + (torch.arange(60) % 5 == 0)) % 2
+    how = {"policy": "flip", "class_names": ("green", "red"), "rehearse": False, "progress": False}
+    classifier = atta.calibrate(model, images, labels, **how)
+    classifier = atta.CalibratedClassifier.load(classifier.save(tmp_path / "saved"), model)
+    assert classifier(images).shape == (60, 2)
+    assert torch.equal(classifier(images).argmax(dim=1), (answers > 0).long())
+
+
+def test_a_forgotten_normalisation_is_said_where_the_network_knows_it():
+    model = nn.Sequential(Counting())
+    model.pretrained_cfg = {"input_size": (3, 8, 8), "mean": (0.5,) * 3, "std": (0.2,) * 3}
+    with pytest.warns(
+        Advice,
+        match=r"wants photographs as 'shortest edge to 9 .*std 0.2 0.2 0.2'.*preprocess=model",
+    ):
+        collect(model, pixels(), policy="flip", progress=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "the network itself says", Advice)
+        collect(model, pixels(), policy="flip", preprocess=model, progress=False)
+        model.pretrained_cfg |= {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+        collect(model, pixels(), policy="flip", progress=False)
+
+
+def test_pixels_of_another_spread_than_in_training_are_said_by_calibrate_and_leave_no_hook_behind():
+    torch.manual_seed(0)
+    norm, images, labels = nn.BatchNorm2d(3), pixels(shape=(3, 8, 8)), torch.arange(60) % 3
+    model = nn.Sequential(norm, nn.Flatten(), nn.Linear(3 * 8 * 8, 3)).eval()
+    how = {"method": atta.TemperatureScaling(), "policy": "flip", "progress": False}
+
+    def said() -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            atta.calibrate(model, images, labels, **how)
+        return [str(one.message) for one in caught if "batch normalisation" in str(one.message)]
+
+    assert not said()  # as it was made: it remembers nothing
+    norm.running_var[:] = (images.double() / 255).var()
+    assert not said()
+    norm.running_var /= 0.05
+    (sentence,) = said()
+    assert "is given 0.0" in sentence
+    assert "--mean, --std" in sentence
+    assert not norm._forward_pre_hooks
