@@ -48,9 +48,11 @@ if TYPE_CHECKING:
     from atta.metrics.sums import Sums
     from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel
     from atta.record.predictions import Predictions, Record, find_record
+    from atta.record.writer import RecordWriter
     from atta.report.figures.reliability import compare_plot, reliability
     from atta.results.rows import Results
     from atta.run.collect import collect
+    from atta.run.execution import Execution
 
 _HOMES = {
     "CATTA": "calibrators",
@@ -68,6 +70,7 @@ _HOMES = {
     "Conformal": "calibrators.conformal",
     "ConformalSets": "calibrators.conformal",
     "Dirichlet": "calibrators",
+    "Execution": "run.execution",
     "FromProbabilities": "networks.adapters",
     "HedgedCATTA": "calibrators",
     "HedgedTemperature": "calibrators",
@@ -85,6 +88,7 @@ _HOMES = {
     "Predictions": "record.predictions",
     "Preprocess": "data.preprocess",
     "Record": "record.predictions",
+    "RecordWriter": "record.writer",
     "Results": "results.rows",
     "SelectiveVATTA": "calibrators",
     "SequentialVATTA": "calibrators",

@@ -10,10 +10,10 @@ import torch
 import atta
 from atta import InputError
 from atta.calibrators.shift import Reference
-from atta.classifier.adapt import Files
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.export import open_graph
-from atta.classifier.predict import find_images, of_classifier, open_predictor, predict
+from atta.classifier.predict import of_classifier, open_predictor, predict
+from atta.data.layouts import find_images
 from scenarios import linear, pixels
 
 
@@ -129,7 +129,7 @@ def test_files_of_images_are_read_as_the_classifier_expects_them(classifier, tmp
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     for i, one in enumerate(pixels(40, (3, 10, 12))):
         image.fromarray(one.permute(1, 2, 0).numpy()).save(tmp_path / f"{i:02}.png")
-    files = Files(find_images([tmp_path]), classifier)
+    files = find_images([tmp_path])
     assert {tuple(one.shape) for one in files} == {(3, 8, 8)}
     assert classifier.drift(files).images == 40
 
@@ -195,7 +195,7 @@ def test_a_set_is_a_text_in_every_kind_of_table(classifier, tmp_path, ending):
             rows = list(csv.DictReader(file))
     else:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
-    expected = classifier.predict_set(Files(files, classifier), coverage=0.9)
+    expected = classifier.predict_set(files, coverage=0.9)
     assert [sorted(map(int, row["set"].split("|"))) for row in rows] == [
         one.nonzero()[0].tolist() for one in expected
     ]
@@ -214,7 +214,7 @@ def test_a_table_of_predictions_holds_sets_and_strangers_and_ends_with_the_drift
     predictor = open_predictor(tmp_path / kind, None if "." in kind else linear())
     done = predict(predictor, files, tmp_path / "out.jsonl", coverage=0.9)
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    expected = classifier.predict_set(Files(files, classifier), coverage=0.9)
+    expected = classifier.predict_set(files, coverage=0.9)
     assert [sorted(map(int, row["set"].split("|"))) for row in rows] == [
         one.nonzero()[0].tolist() for one in expected
     ]
@@ -223,7 +223,7 @@ def test_a_table_of_predictions_holds_sets_and_strangers_and_ends_with_the_drift
         sum(row["ood"] > 0.9 for row in rows) > 20
     )  # one in ten of images like the validation images
     assert done.drift.accuracy == pytest.approx(
-        classifier.drift(Files(files, classifier)).accuracy, abs=0.03
+        classifier.drift(files).accuracy, abs=0.03
     )
     if "." in kind:
         with pytest.raises(InputError, match="is a graph, whose numbers are fixed"):

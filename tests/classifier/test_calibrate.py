@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import atta
 from atta._base.errors import InputError
 from atta.classifier.classifier import CalibratedClassifier
-from atta.classifier.door import candidates
+from atta.classifier.choice import candidates
 from atta.data.image_set import ImageSet
 from atta.data.views import POLICIES, Policy, View
 from atta.networks.resnet import small_cnn

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 import atta
 from atta._base.files import locked
+from atta.data.layouts import find_images
 from atta.classifier.predict import (
     Answers,
     Predictor,
     beside,
-    find_images,
     identity,
     of_classifier,
     open_predictor,
@@ -236,7 +236,8 @@ TWIN = """
 import sys
 
 import atta
-from atta.classifier.predict import Predictor, find_images, predict
+from atta.classifier.predict import Predictor, predict
+from atta.data.layouts import find_images
 
 try:
     predict(Predictor(None, (3, 8, 8), 2, rows=2), find_images([sys.argv[1]]), sys.argv[2])

@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader
 from atta._base.errors import InputError
 from atta.data.image_set import BadImage, ImageSet
 from atta.data.layouts import folder_of_images
-from atta.data.parts import readable
 from atta.data.preprocess import Preprocess
 from atta.data.source import as_source
 from atta.lab.datasets import load, resize
@@ -72,7 +71,7 @@ def test_more_than_8_bits_are_refused(tmp_path):
         with pytest.raises(
             InputError, match=r"expected 8 bits a channel in image 0 of .* found the mode I"
         ):
-            list(as_source([deep], preprocess=preprocess).read([(0, 1)]))
+            list(as_source([deep], preprocess=preprocess).read([[0]]))
 
 
 def test_a_file_that_pillow_refuses_in_its_own_way_is_named_and_can_be_left_out(tmp_path):

@@ -170,16 +170,16 @@ def test_files_folders_lists_and_pillow_images_give_the_same_pixels(tmp_path):
     files, preprocess = sorted(tmp_path.iterdir()), Preprocess(resize=40, crop=32)
     opened = [Image.open(file) for file in files]
     found = [
-        next(as_source(images, None, preprocess).read([(0, 5)]))[0]
+        next(as_source(images, None, preprocess).read([range(5)])).pixels
         for images in (tmp_path, files, opened)
     ]
     assert found[0].shape == (5, 3, 32, 32)
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0], found[2])
-    one = next(as_source(files[3], None, preprocess).read([(0, 1)]))[0]
+    one = next(as_source(files[3], None, preprocess).read([[0]])).pixels
     assert torch.equal(one[0], found[0][3])
 
 
 def test_tensors_have_to_be_cropped_already():
     with pytest.raises(InputError, match=r"cropped to 32 x 32, as preprocess says, got 8 x 8"):
-        list(as_source(torch.zeros(2, 3, 8, 8), None, atta.Preprocess(crop=32)).read([(0, 2)]))
+        list(as_source(torch.zeros(2, 3, 8, 8), None, atta.Preprocess(crop=32)).read([range(2)]))

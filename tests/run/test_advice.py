@@ -7,7 +7,7 @@ import torch
 
 from atta import Predictions, Record
 from atta._base.errors import Advice, advise
-from atta.run.advice import advice, look_over
+from atta.run.checks import advice, look_over
 from scenarios import made_up
 
 

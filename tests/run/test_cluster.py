@@ -18,7 +18,7 @@ from atta.classifier.predict import of_classifier, predict
 from atta.data.image_set import ImageSet, arrange
 from atta.lab.fits import Fits
 from atta.lab.run import run
-from atta.record import shards as shards_module
+from atta.record import writer as shards_module
 from atta.run import cluster
 from scenarios import command, linear, pixels, same, small_experiment
 
@@ -130,7 +130,7 @@ import os, signal, sys
 from pathlib import Path
 import torch
 import atta
-from atta.record import shards
+from atta.record import writer as shards
 from test_cluster import SETTINGS, deadly
 
 torch.set_num_threads(1)

@@ -7,7 +7,7 @@ import torch
 
 from atta._base.errors import InputError
 from atta.data.source import as_source
-from atta.run.runner import ITSELF, as_pixels, batch_size, read_batches, run_views
+from atta.run.runner import IMAGE, as_pixels, batch_size, run_views
 from scenarios import ChannelMeans, Scripted, Stream, Sums, run, same, twenty
 
 
@@ -25,7 +25,7 @@ def test_pixels_are_floats_in_0_to_1_that_half_precision_does_not_round(dtype):
 def test_views_of_one_size_share_a_pass_and_keep_their_order(most, passes):
     small, large = torch.rand(4, 3, 6, 6), torch.rand(4, 3, 8, 8)
     shown = [
-        (ITSELF, 0, small),
+        (IMAGE, 0, small),
         ("flip", 0, small.flip(-1)),
         ("crop", 0, large),
         ("crop", 1, small),

@@ -9,22 +9,15 @@ What is known of the validation images is the classifier's `reference` (`calibra
 """
 
 import copy
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import torch
-from torch import Tensor
 
 from atta._base.errors import InputError
 from atta.calibrators import shift
 from atta.calibrators.shift import LEVEL, Reference
-from atta.data.image_set import mode_of, read_image, resize
-from atta.data.source import Channels, as_source
+from atta.data.source import Channels
 from atta.networks.borrowing import device_of
 from atta.record.predictions import Predictions
-from atta.run.runner import ITSELF, batch_size, read_batches
 
 if TYPE_CHECKING:
     from atta.classifier.classifier import CalibratedClassifier
@@ -104,7 +97,7 @@ class Drift:
 
 def drift(classifier: "CalibratedClassifier", images: Any, *, channels: Channels = None) -> Drift:
     """Say how far images without labels are from the validation images; fewer than 32 say too little."""
-    reference, predictions = _reference(classifier), answers(classifier, images, channels=channels)
+    reference, predictions = _reference(classifier), _answers(classifier, images, channels)
     if len(predictions) < shift.LEAST:
         raise InputError(
             f"expected at least {shift.LEAST} images, for fewer say too little of a domain, got {len(predictions)}"
@@ -127,7 +120,7 @@ def adapt(
         )
     classifier.calibrator.softened(1.0)  # those that cannot be say so before the network runs
     calibrator, adapted = shift.adapt(
-        classifier.calibrator, reference, answers(classifier, images, channels=channels)
+        classifier.calibrator, reference, _answers(classifier, images, channels)
     )
     there = copy.copy(classifier)
     there._modules = dict(classifier._modules)  # the network is shared, what was learned is not
@@ -164,37 +157,8 @@ def _reference(classifier: "CalibratedClassifier") -> Reference:
     return classifier.reference
 
 
-@torch.no_grad()
-def answers(
-    classifier: "CalibratedClassifier", images: Any, *, channels: Channels = None
+def _answers(
+    classifier: "CalibratedClassifier", images: Any, channels: Channels = None
 ) -> Predictions:
-    """What the network says of all images and of the views that the classifier looks at."""
-    device, kinds = device_of(classifier), (ITSELF, *classifier.calibrator.kinds)
-    source = as_source(images, channels or classifier._channels(images), classifier.preprocess)
-    parts: dict[str, list[Tensor]] = {kind: [] for kind in kinds}
-    for batch in read_batches(source, batch_size(None, device)):
-        pixels = classifier._validated(batch.pixels.to(device))
-        for kind, found in classifier._logits(pixels, kinds, most=1).items():
-            parts[kind].append(found.cpu())
-    if not parts[ITSELF]:
-        raise InputError(f"expected at least one image in {source.name}, found none")
-    logits = {kind: torch.cat(found) for kind, found in parts.items()}
-    return Predictions(logits.pop(ITSELF)[:, 0], logits)
-
-
-class Files(Sequence[Tensor]):
-    """Files of images as the classifier expects them: grey or colour, preprocessed as it says, and else resized."""
-
-    def __init__(self, files: Sequence[Path], classifier: "CalibratedClassifier") -> None:
-        channels, *size = classifier.image_shape
-        self.files, self.size, self.mode = list(files), (size[0], size[1]), mode_of(channels)
-        self.preprocess = classifier.preprocess
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: Any) -> Any:
-        return resize(read_image(self.files[index], self.mode, self.preprocess)[None], self.size)[0]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (self[i] for i in range(len(self)))
+    """Return what the network says of all images and of the views of the classifier."""
+    return classifier.record(images, channels=channels).predictions

@@ -16,9 +16,9 @@ from atta._base.tensors import DIGEST, read_header, read_tensors
 from atta.calibrators.base import FORMAT as CALIBRATOR
 from atta.classifier import archive
 from atta.classifier.export import open_graph
-from atta.record.folder import INDEX, check_folder
 from atta.record.predictions import Record
-from atta.record.shards import SHARDS
+from atta.record.store import INDEX, check_folder
+from atta.record.writer import SHARDS
 from atta.results.rows import Results
 
 UNKNOWN = "nothing that atta writes"

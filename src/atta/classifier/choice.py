@@ -1,19 +1,19 @@
-"""Which policy, at as few passes as will do: views are recorded in rounds, on the images that are not settled.
+"""Choose the policy with as few passes as possible: views are recorded in rounds.
 
-The least confident images tell policies apart; what the network is sure of, it is sure of in every view. So the image itself
-is shown once for all, and then
+The least confident images tell policies apart: the network answers confident images alike in every
+view. So the images themselves are run once, and then
 
     round   an eighth of the images, the least confident: the views of all policies
-            a quarter of them: those of the best four;   a half: those of the best two
-    last    all images: the views of the one that is left, and every policy that needs no others
+            a quarter of them: the views of the best four;   a half: those of the best two
+    last    all images: the views of the policy that is left, and of every policy that needs no more
 
-A policy that is worse than the best by more than two standard errors is out at once. Rounds of fewer than a hundred images
-say too little and are left out: of fewer than 200 images, all views are recorded. On 15 draws of 1000 images (AID, CIFAR-100
-and its shifted images; 14 policies) the choice was that of a search with all views of all images each time, at 0.34 of its
-passes (`python -m benchmarks.choice FOLDER`).
+A policy that is worse than the best by more than two standard errors is dropped. Rounds of fewer
+than a hundred images are noise and left out: with fewer than 200 images, all views are recorded. On
+15 draws of 1000 images (AID, CIFAR-100 and its shifted images; 14 policies) the choice was that of a
+search with all views of all images, with 0.34 of its passes (`python -m benchmarks.choice FOLDER`).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,23 +21,27 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from atta._base.errors import InputError
 from atta._base.types import Probs
 from atta.calibrators import Method
+from atta.calibrators.base import ViewMethod
+from atta.calibrators.convex import GuardedMethod
 from atta.calibrators.crossval import Candidate, held_out, rank
-from atta.data.parts import part_of
-from atta.data.source import Source
-from atta.data.views import Policy, View
+from atta.data.views import POLICIES, Policy, View
 from atta.record.predictions import Predictions, Record
-from atta.run.collect import LADDER, collect
+from atta.run.collect import MOST_SEVERITIES, Run
+from atta.run.runner import as_pixels
 
-PARTS = (8, 4, 2)  # of the images: a round records an eighth of them, then a quarter, then a half
+NO_VIEWS = "temperature"
+"""Name of the candidate without views: any method that keeps the class is temperature scaling then."""
+PARTS = (8, 4, 2)  # a round records an eighth of the images, then a quarter, then a half
 KEPT = (4, 2, 1)  # policies that go on from the first round, the second, the third
 FEWEST = 100  # images that a round needs
-SURE = 2  # standard errors above the best
+ERRORS = 2  # standard errors above the best, from which on a policy is dropped
 
 
 class Choice(NamedTuple):
-    """The policy that was chosen, its record of all images, the answers to them held out, and how all others did."""
+    """The chosen policy, its record of all images, cross-validated answers, and all candidates."""
 
     policy: str
     record: Record
@@ -45,8 +49,66 @@ class Choice(NamedTuple):
     judged: list[Candidate]
 
 
+# ---- candidates ----------------------------------------------------------------------------------
+
+
+def as_budget(policy: Any, budget: int) -> tuple[Policy | str, int]:
+    """Return the policy, or "auto" and the most passes; a policy that is a number is a budget."""
+    policy, budget = ("auto", policy) if type(policy) is int else (policy, budget)
+    auto = isinstance(policy, str) and policy.strip() == "auto"
+    return policy if auto else Policy.parse(policy), budget
+
+
+def candidates(policy: Any, budget: int, image: Tensor, method: Method) -> dict[str, Policy]:
+    """Return the given policy, or those of the library that fit the budget and such an image.
+
+    A method that keeps the class, or could, is temperature scaling where it has no views: one pass
+    is a candidate, too.
+    """
+    if not method.needs_views:
+        return {NO_VIEWS: Policy(())}
+    parsed, budget = as_budget(policy, budget)
+    if isinstance(parsed, Policy):
+        _check_kinds(method, parsed)
+        return {policy if isinstance(policy, str) else str(parsed): parsed}
+    wanted = set(method.views or ()) if isinstance(method, ViewMethod) else set()
+    found = {
+        name: one
+        for name, one in POLICIES.items()
+        if one.passes <= budget and wanted <= set(one.kinds) and _keeps_size(one, image)
+    }
+    if budget >= 1 and (method.keeps_class or isinstance(method, GuardedMethod)):
+        found = {NO_VIEWS: Policy(()), **found}
+    if not found:
+        raise InputError(
+            f"budget: expected enough passes for {method.name}, 2 or more (1 is temperature "
+            f"scaling), got {budget}"
+        )
+    return found
+
+
+def _check_kinds(method: Method, policy: Policy) -> None:
+    """Check that the method finds its views in the policy."""
+    if isinstance(method, ViewMethod):
+        views = {kind: torch.zeros(1, repeats, 2) for kind, repeats in policy.repeats.items()}
+        method.kinds_of(Predictions(torch.zeros(1, 2), views))
+
+
+def _keeps_size(policy: Policy, image: Tensor) -> bool:
+    """Whether each view can be made of such an image, and has its size."""
+    pixels = as_pixels(image, torch.float32)
+    try:
+        views = policy.render(pixels, draws="stratified")
+        return all(shown.shape == pixels.shape for *_, shown in views)
+    except InputError:
+        return False
+
+
+# ---- recording in rounds -------------------------------------------------------------------------
+
+
 def rounds(images: int, policies: Mapping[str, Policy]) -> list[tuple[int, int]]:
-    """How many images each round records, and how many policies go on from it."""
+    """Return how many images each round records, and how many policies go on from it."""
     several = sum(bool(policy.terms) for policy in policies.values()) > 1
     sizes = [images // part for part in PARTS if images // part >= FEWEST]
     return list(zip(sizes, KEPT, strict=False)) if several else []
@@ -55,8 +117,8 @@ def rounds(images: int, policies: Mapping[str, Policy]) -> list[tuple[int, int]]
 def most_passes(
     images: int, policies: Mapping[str, Policy], rehearse: bool | Iterable[int] = False
 ) -> int:
-    """The most passes that `choose` runs, rehearsals among them."""
-    worse = LADDER * rehearse if isinstance(rehearse, bool) else len(list(rehearse))
+    """Return the most passes that `choose` runs, rehearsals included."""
+    worse = MOST_SEVERITIES * rehearse if isinstance(rehearse, bool) else len(list(rehearse))
     total, before, left = images * (1 + worse), 0, list(policies.values())
     for size, keep in [*rounds(images, policies), (images, 0)]:
         total += (size - before) * sum(repeats for _, repeats in _terms(left))
@@ -67,30 +129,29 @@ def most_passes(
 
 @dataclass
 class Recorder:
-    """What the network says of the images, and of those of their views that were asked for; each is run once."""
+    """The answers to the images, and to those of their views that were asked for; each is run once.
 
-    network: Any
-    source: Source
-    labels: Any
-    how: Mapping[str, Any]
-    rehearse: bool | Iterable[int] = False
-    told: Callable[[int], None] = lambda passes: None
-    passes: int = 0
-    base: Record = field(init=False)
+    Args:
+        run: The network and its images.
+        base: The record of the images themselves and of rehearsals.
+        cache: A folder that keeps finished passes.
+    """
+
+    run: Run
+    base: Record
+    cache: Path | None = None
     _views: dict[tuple[str, int], Tensor] = field(default_factory=dict)
     _known: dict[tuple[str, int], Tensor] = field(default_factory=dict)
     _runs: int = 0
 
-    def __post_init__(self) -> None:
-        self.base = self._run(self.source, Policy(()), labels=self.labels, rehearse=self.rehearse)
-
     def extend(self, policies: Iterable[Policy], rows: Tensor) -> None:
         """Record the views of these policies for these rows, if that has not been done.
 
-        Stratified numbers depend on how many repeats there are: views that policies repeat differently are recorded apart.
+        Stratified numbers depend on the number of repeats, so that views that policies repeat
+        differently are recorded separately.
         """
         logits = self.base.predictions.logits
-        for terms in _apart(_terms(policies)):
+        for terms in _layers(_terms(policies)):
             known = [
                 self._known.setdefault(_key(*term), torch.zeros(len(logits), dtype=torch.bool))
                 for term in terms
@@ -98,71 +159,54 @@ class Recorder:
             new = rows[~torch.stack(known).all(dim=0)[rows]]
             if not len(new):
                 continue
-            labels = None if self.base.labels is None else self.base.labels[new]
-            found = self._run(
-                part_of(self.source, new), Policy(tuple(terms)), labels=labels, logits=logits[new]
-            )
+            found = self._recorded(Policy(tuple(terms)), new)
             for (view, repeats), seen in zip(terms, known, strict=True):
                 shape = (len(logits), repeats, logits.shape[1])
                 kept = self._views.setdefault(_key(view, repeats), logits.new_zeros(shape))
-                kept[new], seen[new] = found.predictions.views[view.name].to(kept), True
+                kept[new], seen[new] = found[view.name].to(kept), True
+
+    def _recorded(self, policy: Policy, rows: Tensor) -> dict[str, Tensor]:
+        self._runs += 1
+        source = self.run.source
+        if len(rows) != source.count:
+            source = source.subset(rows)
+        folder = None if self.cache is None else self.cache / str(self._runs)
+        return replace(self.run, source=source).answers(policy, itself=False, folder=folder).views()
 
     def record(self, policy: Policy, rows: Tensor | None = None) -> Record:
-        """What is known of a policy on these rows, all of them by default."""
+        """Return the record of a policy on these rows, by default on all of them."""
         views = dict(self.base.predictions.views)  # the rehearsals
         views |= {view.name: self._views[_key(view, repeats)] for view, repeats in policy.terms}
         origin = {**self.base.origin, "policy": str(policy), "passes": str(policy.passes)}
-        whole = Record(Predictions(self.base.predictions.logits, views), self.base.labels, origin)
+        predictions = Predictions(self.base.predictions.logits, views)
+        whole = Record(predictions, self.base.labels, origin)
         return whole if rows is None else whole[rows]
-
-    def _run(self, source: Source, policy: Policy, **what: Any) -> Record:
-        how = dict(self.how)
-        if how.get("shards") is not None:
-            how["shards"] = Path(how["shards"]) / str(self._runs)
-
-        def tell(passes: int) -> None:
-            self.passes += passes
-            self.told(self.passes)
-
-        self._runs += 1
-        return collect(
-            self.network,
-            source,
-            policy=policy,
-            draws="stratified",
-            progress=tell,
-            checks=False,
-            **what,
-            **how,
-        )
 
 
 def choose(
     recorder: Recorder, policies: Mapping[str, Policy], methods: Mapping[str, Method]
 ) -> Choice:
-    """Record in rounds, and choose by cross-validation (`crossval`): the fewest passes that are as good as the best."""
+    """Record in rounds, and choose the fewest passes that are as good as the best (`crossval`)."""
     labels = recorder.base.require_labels()
     confidence = recorder.base.predictions.logits.softmax(dim=-1).amax(dim=-1)
     order, left, out = confidence.argsort(stable=True), list(policies), dict[str, Candidate]()
 
     def judge(names: Iterable[str], rows: Tensor) -> tuple[list[Candidate], dict[str, Probs]]:
-        records = {name: recorder.record(policies[name], rows) for name in names}
         answers = {
-            name: held_out(methods[name], one.predictions, labels[rows])
-            for name, one in records.items()
+            name: held_out(
+                methods[name], recorder.record(policies[name], rows).predictions, labels[rows]
+            )
+            for name in names
         }
-        return rank(
-            {name: (policies[name].passes, answers[name]) for name in records}, labels[rows]
-        ), answers
+        passes = {name: (policies[name].passes, probs) for name, probs in answers.items()}
+        return rank(passes, labels[rows]), answers
 
     for size, keep in rounds(len(recorder.base), policies):
         rows = order[:size].sort().values
         recorder.extend((policies[name] for name in left), rows)
         judged, _ = judge(left, rows)
-        on = [
-            one.policy for i, one in enumerate(judged) if i == 0 or one.above <= SURE * one.error
-        ][:keep]
-        left = _served(on, policies)
+        good = (one.policy for one in judged if one is judged[0] or one.above <= ERRORS * one.error)
+        left = _free(list(good)[:keep], policies)
         out |= {one.policy: replace(one, images=size) for one in judged}
     everything = torch.arange(len(recorder.base))
     recorder.extend((policies[name] for name in left), everything)
@@ -171,21 +215,20 @@ def choose(
         (one for name, one in out.items() if name not in left),
         key=lambda one: (-one.images, one.above),
     )
-    return Choice(
-        judged[0].policy, recorder.record(policies[judged[0].policy]), answers, [*judged, *others]
-    )
+    best = judged[0].policy
+    return Choice(best, recorder.record(policies[best]), answers, [*judged, *others])
 
 
-def _served(names: Iterable[str], policies: Mapping[str, Policy]) -> list[str]:
-    """These policies and all others that need no view beside theirs: those cost nothing."""
-    held = {_key(*term) for term in _terms(policies[name] for name in names)}
+def _free(names: Iterable[str], policies: Mapping[str, Policy]) -> list[str]:
+    """Return these policies and all others that need only their views: those cost nothing."""
+    there = {_key(*term) for term in _terms(policies[name] for name in names)}
     return [
-        name for name, policy in policies.items() if {_key(*term) for term in policy.terms} <= held
+        name for name, policy in policies.items() if {_key(*term) for term in policy.terms} <= there
     ]
 
 
 def _terms(policies: Iterable[Policy]) -> list[tuple[View, int]]:
-    """The different terms of some policies, in their order."""
+    """Return the different terms of some policies, in their order."""
     return list({_key(*term): term for policy in policies for term in policy.terms}.values())
 
 
@@ -193,8 +236,8 @@ def _key(view: View, repeats: int) -> tuple[str, int]:
     return view.name, repeats
 
 
-def _apart(terms: Iterable[tuple[View, int]]) -> list[list[tuple[View, int]]]:
-    """The terms in as few policies as hold them, each view once in each."""
+def _layers(terms: Iterable[tuple[View, int]]) -> list[list[tuple[View, int]]]:
+    """Distribute terms over as few policies as possible, each view at most once in each."""
     layers: list[list[tuple[View, int]]] = []
     for term in terms:
         free = (layer for layer in layers if all(term[0].name != view.name for view, _ in layer))

@@ -44,7 +44,7 @@ from atta.networks.adapters import as_logits, normalised
 from atta.networks.borrowing import device_of, dtype_of
 from atta.networks.description import has_weights
 from atta.run.runner import (
-    ITSELF,
+    IMAGE,
     Shown,
     as_pixels,
     batch_size,
@@ -143,8 +143,8 @@ class CalibratedClassifier(Estimator, OnHub):
     def graph(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Answer with probabilities and base probabilities, all views in one pass, without a look at any value."""
         pixels = as_pixels(images, dtype_of(self.model))
-        found = self._logits(pixels, (ITSELF, *self.calibrator.kinds), most=self.policy.passes)
-        answer = _Answer(found.pop(ITSELF)[:, 0], found)
+        found = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most=self.policy.passes)
+        answer = _Answer(found.pop(IMAGE)[:, 0], found)
         return self._calibrated(answer), answer.logits.softmax(dim=-1)
 
     @torch.no_grad()
@@ -179,7 +179,7 @@ class CalibratedClassifier(Estimator, OnHub):
         """The images in each view that may be looked at: its name, the repeat, and what the network is shown, n c h w."""
         return list(
             self._shown(
-                self._validated(images), (ITSELF, *self.calibrator.kinds), most=self.policy.passes
+                self._validated(images), (IMAGE, *self.calibrator.kinds), most=self.policy.passes
             )
         )
 
@@ -344,8 +344,8 @@ class CalibratedClassifier(Estimator, OnHub):
         if self.calibrator.gated:
             answer, run = self._stage_by_stage(pixels, most)
         else:
-            views = self._logits(pixels, (ITSELF, *self.calibrator.kinds), most)
-            answer, run = _Answer(views.pop(ITSELF)[:, 0], views), n * self.policy.passes
+            views = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most)
+            answer, run = _Answer(views.pop(IMAGE)[:, 0], views), n * self.policy.passes
         self.images_seen += n
         self.passes_run += run
         return answer
@@ -356,7 +356,7 @@ class CalibratedClassifier(Estimator, OnHub):
         Beside the answer, the passes that were run for all of them.
         """
         n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
-        logits = self._logits(pixels, (ITSELF,), most)[ITSELF][:, 0]
+        logits = self._logits(pixels, (IMAGE,), most)[IMAGE][:, 0]
         views: dict[str, Tensor] = {}
         passes, left, run = (
             torch.ones(n, dtype=torch.int64, device=device),
@@ -394,14 +394,14 @@ class CalibratedClassifier(Estimator, OnHub):
         }
 
     def _shown(self, pixels: Tensor, kinds: Sequence[str], most: int) -> Iterator[Shown]:
-        """Show the images in each repeat of each of these kinds, at most `most` made in one go; ITSELF is one of them."""
+        """Show the images in each repeat of each of these kinds, at most `most` made in one go; IMAGE is one of them."""
         if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
             most = min(most, max(1, CACHED // max(1, pixels.numel())))
-        passes = [(ITSELF, 0)] if ITSELF in kinds else []
-        passes += self.together.passes(kind for kind in kinds if kind != ITSELF)
+        passes = [(IMAGE, 0)] if IMAGE in kinds else []
+        passes += self.together.passes(kind for kind in kinds if kind != IMAGE)
         for start in range(0, len(passes), most):
             part = passes[start : start + most]
-            if part[0][0] == ITSELF:
+            if part[0][0] == IMAGE:
                 yield *part.pop(0), pixels
             with without_autocast(pixels.device):
                 shown = self.together.show(pixels, part)

@@ -9,16 +9,18 @@ from torch import Tensor
 
 from atta._base.errors import InputError
 from atta._base.progress import counted
+from atta.calibrators import Vanilla
 from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.shift import Reference
 from atta.classifier.archive import Archived
-from atta.data.labels import Truth, truth_of
-from atta.data.source import Channels, Source, as_source
+from atta.data.labels import Labelling, labelled_source, labelling_of
+from atta.data.source import Channels, Source, as_source, batches_of
+from atta.metrics.scores import evaluate
 from atta.networks.borrowing import device_of
-from atta.record.predictions import as_labels
-from atta.run.collect import Collecting, collect, refuse_unknown
+from atta.record.predictions import Record, as_labels
+from atta.run.collect import CollectOptions, Run
+from atta.run.execution import split_options
 from atta.run.runner import batch_size as usual_size
-from atta.run.runner import read_batches
 
 Fitted = TypeVar("Fitted", bound="Estimator")
 
@@ -49,8 +51,13 @@ class Estimator(Archived):
         Files and Pillow images are resized and cropped as `preprocess` says.
         An array (n, h, w, c) needs no `channels` where the shape tells it apart.
         """
-        source = as_source(images, channels or self._channels(images), self.preprocess)
-        return self._proba(source, Truth(None), batch_size, workers, progress)[0]
+        source = self.source(images, channels)
+        return self._proba(source, Labelling(), batch_size, workers, progress)[0]
+
+    def source(self, images: Any, channels: Channels = None) -> Source:
+        """Read images as the classifier expects them: its channels, its size, its preprocessing."""
+        where = channels or self._channels(images)
+        return as_source(images, where, self.preprocess, self.image_shape)
 
     def predict_set(self, images: Any, *, coverage: float = 0.95, **how: Any) -> np.ndarray:
         """Mark the classes of each image, (n, k), of which the true one is one with this probability; the class is among them.
@@ -91,51 +98,105 @@ class Estimator(Archived):
         progress: bool = False,
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """What `predict_proba` gives, and the labels, given or brought along by the images, by the names of its classes."""
-        source = as_source(images, channels or self._channels(images), self.preprocess)
-        truth = truth_of(labels, source, self.class_names)
-        truth.settle(self.calibrator.classes)
-        probs, own = self._proba(source, truth, batch_size, workers, progress)
-        labels = truth.labels if truth.labels is not None else own
+        source = self.source(images, channels)
+        labelling = labelling_of(labels, source, self.class_names)
+        labelling = labelling.settled(self.calibrator.classes)
+        probs, own = self._proba(source, labelling, batch_size, workers, progress)
+        labels = labelling.labels if labelling.labels is not None else own
         return probs, None if labels is None else labels.numpy()
 
     def _proba(
-        self, source: Source, truth: Truth, batch_size: int | None, workers: int, progress: bool
+        self,
+        source: Source,
+        labelling: Labelling,
+        batch_size: int | None,
+        workers: int,
+        progress: bool,
     ) -> tuple[np.ndarray, Tensor | None]:
         device = device_of(self)
         size, probs, own = usual_size(batch_size, device), list[Tensor](), list[Tensor]()
         with counted("predicting", source.count, shown=progress) as tell:
-            for batch in read_batches(source, size, workers=workers):
+            for batch in source.read(batches_of(size, 0, source.count), workers):
                 probs.append(self(batch.pixels.to(device)).cpu())
-                labels = truth.own(batch.labels)
+                labels = labelling.own(batch.labels)
                 own += [] if labels is None else [labels]
-                tell(batch.start + batch.pixels.shape[0])
+                tell(batch.positions[-1] + 1)
         if not probs:
             raise InputError(f"expected at least one image in {source.name}, found none")
         return torch.cat(probs).numpy(), torch.cat(own) if own else None
 
-    def fit(
-        self: Fitted,
+    def record(
+        self,
         images: Any,
         labels: Any = None,
         *,
         channels: Channels = None,
-        progress: bool = False,
-        **collecting: Unpack[Collecting],
+        rehearse: bool = False,
+        **options: Unpack[CollectOptions],
+    ) -> Record:
+        """Run the network on images and on the views of this classifier, and return the logits.
+
+        Args:
+            images: What `predict_proba` takes.
+            labels: Class numbers or names; by default those of the images, if they have any.
+            channels: Where arrays have their channels.
+            rehearse: Also record degraded images, as `collect` does.
+            **options: What `collect` takes: `batch_size`, `workers`, `skip_bad`, ...
+        """
+        options.setdefault("progress", False)
+        execution, rest = split_options("record", options, Estimator.record, CollectOptions)
+        source, labelling, about = labelled_source(
+            images,
+            labels,
+            self.class_names,
+            channels=channels or self._channels(images),
+            preprocess=self.preprocess,
+            shape=self.image_shape,
+            shuffle=rest.get("shuffle", False),
+            skip_bad=rest.get("skip_bad", False),
+            workers=execution.workers,
+        )
+        run = Run(self.model, source, labelling, execution, seed=0, draws="stratified")
+        about |= dict(rest.get("origin") or {})
+        return run.record(self.policy, rehearse, about, checks=rest.get("checks", False))
+
+    def evaluate(
+        self, images: Any, labels: Any = None, **options: Unpack[CollectOptions]
+    ) -> dict[str, dict[str, float]]:
+        """Measure the network and the classifier on labelled images.
+
+        Args:
+            images: What `predict_proba` takes.
+            labels: Class numbers or names; by default those of the images.
+            **options: What `record` takes.
+
+        Returns:
+            The metrics of `atta.evaluate`, under "vanilla" and under the name of the method.
+        """
+        record = self.record(images, labels, **options)
+        known = record.require_labels()
+        vanilla = Vanilla().fit(record.predictions, known)
+        return {
+            one.method.name: evaluate(one(record.predictions), known, simplex=self.on_simplex)
+            for one in (vanilla, self.calibrator)
+        }
+
+    def fit(
+        self: Fitted, images: Any, labels: Any = None, **options: Unpack[CollectOptions]
     ) -> Fitted:
-        """Fit the same method with the same views to other images, in place; all else is what `collect` takes."""
-        refuse_unknown("fit", collecting, [*Collecting.__annotations__])
-        how: Any = {
-            "channels": channels or self._channels(images),
-            "progress": progress,
-            **collecting,
-        }
+        """Fit the same method with the same views to other images, in place.
+
+        Args:
+            images: What `collect` takes.
+            labels: Class numbers or names; by default those of the images.
+            **options: What `record` takes.
+
+        Returns:
+            The classifier itself.
+        """
+        options.setdefault("checks", True)
         rehearse = self.reference is not None and self.reference.slope is not None
-        how |= {
-            "preprocess": self.preprocess,
-            "class_names": self.class_names,
-            "rehearse": rehearse,
-        }
-        record = collect(self.model, images, labels, policy=self.policy, draws="stratified", **how)
+        record = self.record(images, labels, rehearse=rehearse, **options)
         fitted = self.calibrator.method.fit(record.predictions, record.require_labels())
         self.calibrator, self.summary, self.strangeness = fitted.to(device_of(self)), None, None
         self.adapted, self.before = None, ()

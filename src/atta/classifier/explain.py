@@ -4,7 +4,6 @@
 |-------------------|-----------------------------------------------------------------------------------------------|
 | class … set       | as the columns of `atta predict`; `set` is a list, the likeliest first                          |
 | passes            | how often the network ran; null for a graph, which does not tell                                |
-| resized           | whether the image was squashed to the size of the network                                     |
 | views             | with `views`: what the network was shown, and what it said of it                              |
 
 A view is {"view", "repeat", "picture", "class", "confidence"}: `picture` is a data URI, `class` and `confidence` are null where
@@ -24,7 +23,7 @@ from atta.calibrators import shift
 from atta.classifier.adapt import Drift
 from atta.classifier.predict import Answers, Predictor, described
 from atta.data.image_set import data_uri, mode_of, thumbnail
-from atta.run.runner import ITSELF
+from atta.run.runner import IMAGE
 
 REMEMBERED = 500
 PICTURE = 192  # pixels of a side; what is larger is made so small
@@ -46,17 +45,12 @@ class Explainer:
 
     def __call__(self, data: bytes) -> dict[str, Any]:
         """Answer one image, or say in an `InputError` why it is none that can be answered."""
-        pixels, resized = self.predictor.read(data)
-        images = pixels[None]
+        images = self.predictor.read(data)[None]
         answers = self.predictor.answer(images)
         (said,) = described(self.predictor, answers, self._sets)
         if (score := said.pop("score")) is not None:
             self._seen.append((score, said["confidence"]))
-        return (
-            said
-            | {"resized": resized}
-            | ({"views": list(self._views(images, answers))} if self.views else {})
-        )
+        return said | ({"views": list(self._views(images, answers))} if self.views else {})
 
     def drift(self) -> Drift | None:
         """How far the last images are from the validation images; None where these are unknown, or the images too few."""
@@ -78,7 +72,7 @@ class Explainer:
         if self.predictor.show is None:
             return
         for kind, repeat, shown in self.predictor.show(images):
-            probs = answers.base[0] if kind == ITSELF else answers.views[kind][0, repeat]
+            probs = answers.base[0] if kind == IMAGE else answers.views[kind][0, repeat]
             confidence, winner = probs.max(dim=0)
             known = bool(torch.isfinite(confidence))
             yield {

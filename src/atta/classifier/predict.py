@@ -21,7 +21,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from math import isnan, nan
@@ -38,14 +37,15 @@ from atta._base.progress import counted
 from atta.calibrators import shift
 from atta.calibrators.conformal import ConformalSets, Strangeness
 from atta.calibrators.shift import Reference
-from atta.classifier.adapt import Drift, Files
+from atta.classifier.adapt import Drift
 from atta.classifier.archive import ABOUT
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.export import SUFFIXES, open_graph
 from atta.classifier.tables import check_format, write_table
-from atta.data.image_set import mode_of, read_image, resize
-from atta.data.layouts import IMAGES
+from atta.data.image_set import decode, mode_of
+from atta.data.layouts import files_of_images
 from atta.data.preprocess import Preprocess
+from atta.data.source import Batch, Positions, Source, as_source, batches_of, check_pixels
 from atta.networks.borrowing import device_of
 from atta.run.cluster import Engine, check_engine, stream
 from atta.run.runner import ROWS, Shown
@@ -76,16 +76,22 @@ class Predictor:
     names: tuple[str, ...] = ()
     rows: int = ROWS["cpu"]
     preprocess: Preprocess | None = None
-    """How a photograph comes to that shape; without one it is squashed."""
+    """How a photograph gets that shape; without one, photographs of another size are refused."""
     reference: Reference | None = None
     sets: Callable[[float], ConformalSets] | None = None
     gpu: bool = False
     show: Callable[[Tensor], Iterable[Shown]] | None = None
     """The images in each of their views, in the order of `Answers.views`."""
 
-    def read(self, source: Path | bytes) -> tuple[Tensor, bool]:
-        """Decode a file, or what was sent, into the shape that is answered; say whether it had to be squashed."""
-        return _Decoding(self.shape, self.preprocess).read(source)
+    def read(self, data: bytes) -> Tensor:
+        """Decode bytes that were sent to the shape that is answered."""
+        pixels = decode(data, mode_of(self.shape[0]), self.preprocess, "what was sent", sent=True)
+        return check_pixels(pixels[None], self.shape, self.preprocess, "what was sent")[0]
+
+    def source(self, files: Sequence[Path], folder: Path | None = None) -> Source:
+        """Return a source of files; `folder` is where other processes find them."""
+        images = files_of_images(files, folder)
+        return as_source(images, preprocess=self.preprocess, shape=self.shape)
 
     def columns(self, probs: bool, coverage: float | None = None) -> list[str]:
         """What the columns of the table are called."""
@@ -122,7 +128,6 @@ class Predicted:
 
     path: Path
     images: int
-    resized: int
     confidence: float
     before: float
     passes: float | None
@@ -178,8 +183,16 @@ def predict(
                 part.open("a", encoding="utf-8") as log,
                 counted("predicting", len(files), shown=progress, done=done) as tell,
             ):
-                answering = _Answering(predictor, probs, sets)
-                for lines in answering.lines(files[done:], size, engine, actors):
+                answering = _Answering(predictor, list(map(str, files)), probs, sets)
+                source = predictor.source(files, None if engine is None else Path.cwd())
+                batches = batches_of(size, done, len(files))
+                answered: Iterable[list[dict[str, Any]]]
+                if engine is None:
+                    answered = map(answering, source.read(batches, READERS, InputError))
+                else:
+                    there = Engine(actors, predictor.gpu, torch.get_num_threads())
+                    answered = stream(batches, _Reading(source), answering.work, there)
+                for lines in answered:
                     log.writelines(json.dumps(line) + "\n" for line in lines)
                     log.flush()
                     done += len(lines)
@@ -196,24 +209,6 @@ def predict(
 def beside(output: Path) -> Path:
     """The file that holds what is finished, until all is."""
     return output.with_name(output.name + ".part")
-
-
-def find_images(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """The files that were named, and those of images in folders, at any depth and in the order of their names."""
-    found: dict[Path, None] = {}
-    for path in map(Path, paths):
-        if not path.exists():
-            raise InputError(f"there is no file or folder {path}")
-        inside = (
-            file
-            for file in sorted(path.rglob("*"))
-            if file.suffix.lower() in IMAGES and file.is_file()
-        )
-        files = dict.fromkeys(inside) if path.is_dir() else {path: None}
-        if not files:
-            raise InputError(f"expected images in {path} ({', '.join(sorted(IMAGES))}), found none")
-        found |= files
-    return list(found)
 
 
 # ---- what answers --------------------------------------------------------------------------------------------------
@@ -233,9 +228,7 @@ def open_predictor(
     path = Path(path)
     if path.suffix not in SUFFIXES:
         classifier = CalibratedClassifier.load(path, model, device=device)
-        return of_classifier(
-            classifier.adapt(Files(adapt_to, classifier)) if adapt_to else classifier
-        )
+        return of_classifier(classifier.adapt(list(adapt_to)) if adapt_to else classifier)
     if adapt_to:
         raise InputError(
             f"{path.name} is a graph, whose numbers are fixed: adapt the classifier, and export that"
@@ -320,109 +313,51 @@ def identity(path: str | os.PathLike[str]) -> str:
 # ---- one batch -----------------------------------------------------------------------------------------------------
 
 
-class _Image(NamedTuple):
-    file: str
-    pixels: Tensor | None
-    resized: bool = False
-    error: str = ""
-
-
 @dataclass(frozen=True)
-class _Decoding:
-    """Reads a file of an image to the shape of a predictor; several of them in another process."""
+class _Reading:
+    """Reads a batch of files, in any process."""
 
-    shape: tuple[int, int, int]
-    preprocess: Preprocess | None
-    folder: Path | None = None
-    """That of the process that named the files, in others."""
+    source: Source
 
-    def one(self, path: Path) -> _Image:
-        """Decode a file."""
-        try:
-            return _Image(
-                str(path), *self.read(path if self.folder is None else self.folder / path)
-            )
-        except InputError as error:
-            return _Image(str(path), None, error=str(error))
-
-    def read(self, source: Path | bytes) -> tuple[Tensor, bool]:
-        """Decode a file or its bytes, and say whether the image had to be squashed."""
-        pixels = read_image(source, mode_of(self.shape[0]), self.preprocess)
-        own = self.preprocess is not None and self.preprocess.size is not None
-        return resize(pixels[None], self.shape[1:])[0], not own and tuple(
-            pixels.shape[1:]
-        ) != self.shape[1:]
-
-    def __call__(self, files: Sequence[Path]) -> list[_Image]:
-        return [self.one(path) for path in files]
+    def __call__(self, positions: Positions) -> Batch:
+        return next(self.source.read([positions], skip=InputError))
 
 
 @dataclass(frozen=True)
 class _Answering:
-    """What is said of each image of a batch, here or on a cluster."""
+    """Answers the images of a batch, here or on a cluster."""
 
     predictor: Predictor
+    files: Sequence[str]
     probs: bool
     sets: ConformalSets | None
 
-    def lines(
-        self, files: Sequence[Path], size: int, engine: str | None, actors: int | None
-    ) -> Iterator[list[dict[str, Any]]]:
-        """Decode and answer the files batch by batch."""
-        read = _Decoding(
-            self.predictor.shape, self.predictor.preprocess, None if engine is None else Path.cwd()
-        )
-        batches = (files[start : start + size] for start in range(0, len(files), size))
-        if engine is None:
-            return map(self, _decoded(read, batches))
-        return stream(
-            batches, read, self.there, Engine(actors, self.predictor.gpu, torch.get_num_threads())
-        )
-
-    def there(self) -> Callable[[Sequence[_Image]], list[dict[str, Any]]]:
-        """What an actor answers by."""
+    def work(self) -> Callable[[Batch], list[dict[str, Any]]]:
+        """Return what an actor answers by."""
         return self
 
-    def __call__(self, batch: Sequence[_Image]) -> list[dict[str, Any]]:
-        return _lines(self.predictor, batch, self.probs, self.sets)
-
-
-def _decoded(read: _Decoding, batches: Iterator[Sequence[Path]]) -> Iterator[list[_Image]]:
-    """Decode the files batch by batch, a batch ahead."""
-    with ThreadPoolExecutor(READERS) as pool:
-        ahead = [pool.submit(read.one, path) for path in next(batches, ())]
-        try:
-            while ahead:
-                now, ahead = ahead, [pool.submit(read.one, path) for path in next(batches, ())]
-                yield [item.result() for item in now]
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _lines(
-    predictor: Predictor, batch: Sequence[_Image], probs: bool, sets: ConformalSets | None
-) -> list[dict[str, Any]]:
-    """What is kept of each image of a batch."""
-    lines: list[dict[str, Any]] = [
-        {"file": image.file, "error": image.error} if image.pixels is None else {"file": image.file}
-        for image in batch
-    ]
-    pixels = [image.pixels for image in batch if image.pixels is not None]
-    if not pixels:
-        return lines
-    answers = predictor.answer(torch.stack(pixels))
-    each = answers.probs.double().tolist() if probs else [[]] * len(pixels)
-    found = zip(described(predictor, answers, sets), each, strict=True)
-    for line, image in zip(lines, batch, strict=True):
-        if image.pixels is not None:
-            said, p = next(found)
-            count, score = said.pop("passes"), said.pop("score")
-            row = [
-                "|".join(map(str, value)) if isinstance(value, list) else value
-                for value in said.values()
-            ]
-            line |= {"row": [*row, *p], "resized": image.resized, "passes": count, "score": score}
-    return lines
+    def __call__(self, batch: Batch) -> list[dict[str, Any]]:
+        """Return what is kept of each image: a row of the table, or why it could not be read."""
+        lines: dict[int, dict[str, Any]] = {
+            row: {"file": self.files[row], "error": why} for row, why in batch.faults.items()
+        }
+        if len(batch.positions):
+            answers = self.predictor.answer(batch.pixels)
+            each = answers.probs.double().tolist() if self.probs else [[]] * len(batch.positions)
+            said = described(self.predictor, answers, self.sets)
+            for row, found, p in zip(batch.positions, said, each, strict=True):
+                passes, score = found.pop("passes"), found.pop("score")
+                cells = [
+                    "|".join(map(str, value)) if isinstance(value, list) else value
+                    for value in found.values()
+                ]
+                lines[row] = {
+                    "file": self.files[row],
+                    "row": [*cells, *p],
+                    "passes": passes,
+                    "score": score,
+                }
+        return [lines[row] for row in sorted(lines)]
 
 
 def described(
@@ -494,7 +429,7 @@ def _finish(
     scores = list[float]()
     unreadable, sums = (
         dict[str, str](),
-        dict.fromkeys(("images", "resized", "confidence", "before", "passes"), 0.0),
+        dict.fromkeys(("images", "confidence", "before", "passes"), 0.0),
     )
 
     def rows() -> Iterator[list[Any]]:
@@ -505,9 +440,7 @@ def _finish(
                     continue
                 _, confidence, _, before, *_ = line["row"]
                 passes = nan if line["passes"] is None else line["passes"]
-                for name, value in zip(
-                    sums, (1, line["resized"], confidence, before, passes), strict=True
-                ):
+                for name, value in zip(sums, (1, confidence, before, passes), strict=True):
                     sums[name] += value
                 if reference is not None:
                     scores.append(line["score"])
@@ -527,7 +460,6 @@ def _finish(
     return Predicted(
         path=output,
         images=images,
-        resized=int(sums["resized"]),
         confidence=mean["confidence"],
         before=mean["before"],
         passes=None if isnan(mean["passes"]) else mean["passes"],

@@ -9,9 +9,6 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import StringIO
 from typing import Annotated
 
 import typer
@@ -20,7 +17,6 @@ from atta import __version__
 from atta._base.errors import InputError, first_line
 from atta.cli import deploy, experiments, files, networks, pages, records, shift
 from atta.cli.terminal import advised, fail, say, tell, unfailing
-from atta.run.ranks import started
 
 commands = typer.Typer(
     name="atta",
@@ -50,9 +46,8 @@ def app() -> None:
     What this machine refuses (a full disk, too little memory) is one sentence and exit code 1. An output that cannot take
     the answers changes nothing of the work: it is told at the end. A fault of the package shows where it is.
     """
-    rank, _ = started()
     with unfailing() as answers:
-        code = _run() if rank == 0 else _beside()
+        code = _run()
         answers.flush()
         if isinstance(answers.failed, BrokenPipeError):
             code = code or CLOSED
@@ -62,19 +57,6 @@ def app() -> None:
             )
             code = code or 1
     sys.exit(code)
-
-
-def _beside() -> int:
-    """Run the command as one of the processes that torchrun started, of which the first speaks, and says what is wrong.
-
-    What befell this one alone is said here, and its exit code ends the others.
-    """
-    with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as said:
-        code = _run()
-    if code in (0, USAGE):
-        return 0
-    print(said.getvalue(), file=sys.stderr, end="")
-    return code
 
 
 def _run() -> int:
@@ -134,16 +116,6 @@ def main(
         raise typer.Exit
 
 
-@contextmanager
-def _unshared(command: str) -> Iterator[None]:
-    """Refuse to run in several processes what each of them would do, and write, in full."""
-    if (processes := started()[1]) > 1:
-        raise InputError(
-            f"torchrun started {processes} processes, which collect alone shares: run {command} without torchrun"
-        )
-    yield
-
-
 for command in (  # in the order of --help
     *(records.methods, records.compare, records.fit, records.evaluate),
     *(networks.train, networks.collect),
@@ -156,5 +128,4 @@ for command in (  # in the order of --help
     pages.figure,
     *(files.records, files.check),
 ):
-    shared = command is networks.collect
-    commands.command()(advised()(command if shared else _unshared(command.__name__)(command)))
+    commands.command()(advised()(command))

@@ -165,6 +165,7 @@ def predict(
     from atta.classifier import predict as predicting
     from atta.classifier.export import SUFFIXES
     from atta.classifier.tables import check_format
+    from atta.data.layouts import find_images
 
     check_format(output)
     read_engine(engine, actors)
@@ -173,7 +174,7 @@ def predict(
             f"--engine ray takes what `atta calibrate` wrote, got {classifier.name}, a graph"
         )
     where = device if classifier.suffix in SUFFIXES else read_device(device)
-    files = predicting.find_images(images)
+    files = find_images(images)
     with waiting(f"reading {classifier}"):
         network = None if model is None else read_model(model)[0]
         predictor = predicting.open_predictor(
@@ -191,10 +192,6 @@ def predict(
             progress=err.is_terminal,
             engine=engine,
             actors=actors,
-        )
-    if done.resized:
-        say(
-            f"resized to {' x '.join(map(str, predictor.shape[1:]))}: {done.resized} of {done.images} images"
         )
     tell(str(done))
     if done.drift is not None:

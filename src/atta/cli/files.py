@@ -39,8 +39,8 @@ def records(
     ] = None,
 ) -> None:
     """List the records that come with atta, or lie in a folder: what they are of, and where they came from."""
-    from atta.record.folder import INDEX
     from atta.record.predictions import Record, own_records
+    from atta.record.store import INDEX
 
     if folder is not None and not folder.is_dir():
         raise InputError(f"--folder: there is no folder {folder}")

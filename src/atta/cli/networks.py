@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -132,44 +131,38 @@ def collect(
     A folder is for records that do not fit into memory: run again, it is also mended where shards are missing or damaged.
     """
     from atta.data.views import Policy
-    from atta.record.shards import as_folder, beside
+    from atta.run.collect import as_folder
     from atta.run.collect import collect as run
-    from atta.run.ranks import several, together
 
     folder = as_folder(output)
     if folder and half:
         raise InputError(
-            f"--half: expected NAME.safetensors to write, got the folder {output}, which takes logits as they are"
+            f"--half: expected NAME.safetensors to write, got the folder {output}, which takes "
+            "logits as they are"
         )
-    if not folder and several():
-        raise InputError(
-            f"--output: expected the name of a folder under torchrun, got the file {output}"
+    how, views, preprocess = running.read(), Policy.parse(policy), photographs.read()
+    with waiting(f"reading {dataset}"):
+        images, arranged = _arranged(dataset, source, rows, shift)
+        network, about = read_model(model)
+    with resumable(Path(output) if folder else Path(f"{output}.shards")):
+        record = run(
+            network,
+            images,
+            source.labels,
+            class_names=source.class_names(),
+            skip_bad=source.skip_bad,
+            policy=views,
+            seed=seed,
+            draws=draws,
+            rehearse=rehearse,
+            preprocess=preprocess,
+            output=output,
+            origin={**about, **arranged},
+            **how,
         )
-
-    with together():
-        how, views, preprocess = running.read(), Policy.parse(policy), photographs.read()
-        with waiting(f"reading {dataset}"):
-            images, arranged = _arranged(dataset, source, rows, shift)
-            network, about = read_model(model)
-        place = nullcontext(Path(output)) if folder else beside(Path(output))
-        with place as shards, resumable(shards):
-            record = run(
-                network,
-                images,
-                source.labels,
-                class_names=source.class_names(),
-                skip_bad=source.skip_bad,
-                policy=views,
-                seed=seed,
-                draws=draws,
-                rehearse=rehearse,
-                preprocess=preprocess,
-                shards=None if folder else shards,
-                output=shards if folder else None,
-                origin={**about, **arranged},
-                **how,
-            )
-            path = shards if folder else record.save(output, half=half)
+    if half:
+        record.save(output, half=True)
+    path = Path(output)
     tell(f"{record.predictions}: {path}")
 
 

@@ -21,7 +21,7 @@ from atta.cli.arguments import read_device, read_engine, read_numbers, read_rows
 if TYPE_CHECKING:
     from atta.data.image_set import ImageSet
     from atta.data.preprocess import Preprocess
-    from atta.run.collect import Execution
+    from atta.run.execution import ExecutionOptions
 
 
 def _seed(value: int | None) -> int | None:
@@ -198,10 +198,12 @@ class Source:
 
     def read(self, dataset: str, rows: str | None) -> tuple[ImageSet, int | None]:
         """Load a dataset by name, or a folder of images by its path; shuffled and cut; with the seed."""
-        from atta.data.layouts import by_file_name, folder_of_images
+        from atta.data.layouts import by_file_name, files_of_images, folder_of_images
         from atta.lab.datasets import arrange, load
 
         part = None if rows is None else read_rows(rows)
+        if Path(dataset).is_symlink() and not Path(dataset).exists():
+            return files_of_images([Path(dataset)]), None
         if self.data is None and Path(dataset).is_dir():
             images = folder_of_images(Path(dataset))
             seed = self.seed(images)
@@ -277,7 +279,7 @@ class Running:
     engine: Engine = None
     actors: Actors = None
 
-    def read(self) -> Execution:
+    def read(self) -> ExecutionOptions:
         """What `collect` takes of it, if it can be had."""
         return {
             "engine": read_engine(self.engine, self.actors),

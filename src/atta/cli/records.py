@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -220,11 +220,16 @@ def evaluate(
 
 
 def _record_anew(
-    classifier: str, dataset: str, source: Source, rows: str | None, model: str | None, **how: Any
+    classifier: str,
+    dataset: str,
+    source: Source,
+    rows: str | None,
+    model: str | None,
+    device: str | None,
+    batch_size: int | None,
 ) -> tuple[Calibrator, Record]:
     """What a classifier's network says of new images in the classifier's views, and the classifier's calibrator."""
     from atta.classifier.classifier import CalibratedClassifier
-    from atta.run.collect import collect
 
     with waiting(f"reading {classifier} and {dataset}"):
         loaded = CalibratedClassifier.load(
@@ -235,18 +240,16 @@ def _record_anew(
         raise InputError(
             f"{dataset} has no labels: expected a folder for each class, or --labels FILE; `atta drift` needs none"
         )
-    how |= {
-        "device": read_device(how["device"]),
-        "progress": err.is_terminal,
-        "preprocess": loaded.preprocess,
-    }
-    how |= {
-        "policy": loaded.policy,
-        "draws": "stratified",
-        "class_names": loaded.class_names,
-        "skip_bad": source.skip_bad,
-    }
-    return loaded.calibrator, collect(loaded.model, images, source.labels, **how)
+    record = loaded.record(
+        images,
+        source.labels,
+        device=read_device(device),
+        batch_size=batch_size,
+        skip_bad=source.skip_bad,
+        progress=err.is_terminal,
+        checks=True,
+    )
+    return loaded.calibrator, record
 
 
 def search(

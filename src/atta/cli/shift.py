@@ -13,7 +13,7 @@ from atta.cli.options import Device, Json, OwnModel
 from atta.cli.terminal import say, say_written, tell, waiting, write_numbers
 
 if TYPE_CHECKING:
-    from atta.classifier.adapt import Drift, Files
+    from atta.classifier.adapt import Drift
     from atta.classifier.classifier import CalibratedClassifier
 
 ClassifierArgument = Annotated[
@@ -85,13 +85,12 @@ def adapt(
 
 def _read(
     path: Path, images: list[Path], model: str | None, device: str | None
-) -> tuple[CalibratedClassifier, Files]:
-    from atta.classifier.adapt import Files
+) -> tuple[CalibratedClassifier, list[Path]]:
     from atta.classifier.classifier import CalibratedClassifier
-    from atta.classifier.predict import find_images
+    from atta.data.layouts import find_images
 
     found = find_images(images)
     with waiting(f"reading {path}"):
         network = None if model is None else read_model(model)[0]
         classifier = CalibratedClassifier.load(path, network, device=read_device(device))
-    return classifier, Files(found, classifier)
+    return classifier, found

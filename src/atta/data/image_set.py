@@ -7,6 +7,7 @@ all of it at once as bytes, which is how the networks here are fed.
 import io
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -40,95 +41,105 @@ def check_depth(image: "Image.Image", where: str) -> None:
         raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
 
 
+@dataclass(frozen=True, eq=False)
 class EncodedImages:
-    """Files of images, decoded one by one; `read(row)` gives a path or the bytes, `where(row)` names it in an error.
+    """Image files that are decoded one by one.
 
-    Colour is made RGB. A set whose first image is grey is grey, and a colour image in it is an error.
+    Colour images become RGB. If no mode is given, a set whose first image is grey is grey, and a
+    colour image in it is an error.
+
+    Args:
+        rows: Numbers of the images, which `read` and `where` take.
+        read: Returns the path or the bytes of an image.
+        where: Names an image in an error message.
+        size: Side to which images are resized.
+        preprocess: How images are resized and cropped instead.
+        mode: Pillow's mode that images are converted to, "L" or "RGB".
     """
 
-    def __init__(
-        self,
-        rows: Int[Tensor, "n"],
-        read: Callable[[int], bytes | Path],
-        where: Callable[[int], str],
-        size: int | None = None,
-        preprocess: Preprocess | None = None,
-    ) -> None:
-        self.rows, self.read, self.where, self.size, self.preprocess = (
-            rows,
-            read,
-            where,
-            size,
-            preprocess,
-        )
-        self._formats: tuple[str, ...] | None = None
-        _require_pillow()
+    rows: Int[Tensor, "n"]
+    read: Callable[[int], bytes | Path]
+    where: Callable[[int], str]
+    size: int | None = None
+    preprocess: Preprocess | None = None
+    mode: str | None = None
 
     def __len__(self) -> int:
         return self.rows.shape[0]
 
     def __getitem__(self, index: int) -> Pixels:
-        row = int(self.rows[index])
-        image = self._decode(
-            row, (self.preprocess and self.preprocess.mode) or ("L" if self.grey else "RGB")
-        )
+        own = self.mode or (self.preprocess.mode if self.preprocess else None)
+        mode, row = own or ("L" if self.grey else "RGB"), int(self.rows[index])
+        strict = own is None
+        image = decode(self.read(row), mode, self.preprocess, self.where(row), strict=strict)
         return image if self.size is None else resize(image[None], self.size)[0]
 
     def take(self, indices: Int[Tensor, "n"]) -> "EncodedImages":
-        """The images at these positions, still encoded."""
-        return EncodedImages(self.rows[indices], self.read, self.where, self.size, self.preprocess)
+        """Return the images at these positions, still encoded."""
+        return replace(self, rows=self.rows[indices])
 
     def path(self, index: int) -> Path | None:
-        """The file of an image, where it has one of its own."""
+        """Return the file of an image, if it has one of its own."""
         source = self.read(int(self.rows[index]))
         return source if isinstance(source, Path) else None
 
     @cached_property
     def grey(self) -> bool:
-        """Whether the first row is grey; subsets ask the same row, so that they decode as the whole would.
+        """Whether the first image of the whole set is grey, so that subsets decode alike.
 
-        Where it cannot be decoded, the first of these that can is asked.
+        If it cannot be decoded, the first image that can be decides.
         """
         for row in (0, *self.rows.sort().values.tolist()):
             try:
-                return self._decode(row, None).shape[0] == 1
+                image = decode(self.read(row), None, self.preprocess, self.where(row))
+                return image.shape[0] == 1
             except BadImage:
                 continue
         return False
 
-    def _decode(self, row: int, mode: str | None) -> Pixels:
-        from PIL.Image import DecompressionBombError
 
-        source = self.read(row)
-        try:
-            with self._open(source if isinstance(source, bytes) else source.read_bytes()) as image:
-                check_depth(image, self.where(row))
-                own = "L" if image.mode in ("1", "L") else "RGB"
-                if (mode, own) == ("L", "RGB") and not (self.preprocess and self.preprocess.mode):
-                    raise InputError(
-                        f"expected grey as in the first image of the set, got colour in {self.where(row)}"
-                    )
-                return (self.preprocess or AS_IT_IS)(image, mode or own)
-        except InputError:
-            raise
-        except (OSError, SyntaxError, ValueError, DecompressionBombError) as error:
-            why = str(error).partition(" <")[
-                0
-            ]  # without the place in memory that the bytes were read from
-            raise BadImage(
-                f"expected an image in {self.where(row)}, but it cannot be decoded: {why}"
-            ) from error
+def decode(
+    source: Path | bytes,
+    mode: str | None,
+    preprocess: Preprocess | None,
+    where: str,
+    *,
+    strict: bool = False,
+    sent: bool = False,
+) -> Pixels:
+    """Decode one image, and resize and crop it. This is the only place that decodes images.
 
-    def _open(self, data: bytes) -> "Image.Image":
-        from PIL import Image, UnidentifiedImageError
+    Args:
+        source: A path or the bytes of a file.
+        mode: "L" or "RGB"; None keeps grey images grey.
+        preprocess: How the image is resized and cropped; None leaves its size.
+        where: Names the image in an error message.
+        strict: Refuse to convert colour to grey.
+        sent: The bytes come from a stranger: check their format and size before unpacking them.
 
-        # Pillow asks one format after another. That of the last image is most likely this one's: 1.4 times as fast.
-        try:
-            image = Image.open(io.BytesIO(data), formats=self._formats)
-        except UnidentifiedImageError:
-            image = Image.open(io.BytesIO(data))
-        self._formats = (image.format,) if image.format else None
-        return image
+    Raises:
+        BadImage: If this is not an image, or a damaged one.
+    """
+    _require_pillow()
+    from PIL import Image
+
+    try:
+        data = source if isinstance(source, bytes) else source.read_bytes()
+        with Image.open(io.BytesIO(data), formats=SENT if sent else None) as image:
+            if sent:
+                _check_size(*image.size)
+            check_depth(image, where)
+            own = "L" if image.mode in ("1", "L") else "RGB"
+            if strict and (mode, own) == ("L", "RGB"):
+                raise InputError(
+                    f"expected grey as in the first image of the set, got colour in {where}"
+                )
+            return (preprocess or AS_IT_IS)(image, mode or own)
+    except InputError:
+        raise
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        why = str(error).partition(" <")[0]  # without the address of the buffer
+        raise BadImage(f"expected an image in {where}, but it cannot be decoded: {why}") from error
 
 
 class ImageSet(Dataset[tuple[Tensor, int]]):
@@ -208,9 +219,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         if isinstance(self.images, Tensor):
             images: Tensor | EncodedImages = resize(self.images, size)
         else:
-            images = EncodedImages(
-                self.images.rows, self.images.read, self.images.where, size, self.images.preprocess
-            )
+            images = replace(self.images, size=size)
         return ImageSet(self.name, images, self.labels, self.classes, self.indices)
 
     def preprocessed(self, preprocess: Preprocess) -> "ImageSet":
@@ -230,7 +239,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
             raise InputError(
                 f"expected images that are not resized before they are preprocessed, got a size of {encoded.size}"
             )
-        images = EncodedImages(encoded.rows, encoded.read, encoded.where, None, preprocess)
+        images = replace(encoded, preprocess=preprocess)
         return ImageSet(self.name, images, self.labels, self.classes, self.indices)
 
     def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
@@ -318,31 +327,6 @@ SENT = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 MOST_PIXELS, MOST_ASPECT = 50_000_000, 50
 """Pixels of an image that a stranger sent, and how often its shorter side goes into the longer: a few bytes may claim any size,
 and the shortest edge of a thread, made as long as a network wants it, has no end on the other side."""
-
-
-def read_image(source: Path | bytes, mode: str, preprocess: Preprocess | None = None) -> Pixels:
-    """Decode one file into a mode of `mode_of`, whatever it is itself, and resize and crop it as is said.
-
-    Bytes are what a stranger sent: their kind and size are looked at before they are unpacked.
-    """
-    from PIL import Image
-
-    what, kinds = ("what was sent", SENT) if isinstance(source, bytes) else (str(source), None)
-    try:
-        with Image.open(
-            io.BytesIO(source) if isinstance(source, bytes) else source, formats=kinds
-        ) as image:
-            if kinds:
-                _check_size(*image.size)
-            check_depth(image, what)
-            return (preprocess or AS_IT_IS)(image, mode)
-    except InputError:
-        raise
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        why = (
-            str(error).partition(" <")[0] if kinds else error
-        )  # without the place in memory that the bytes were read from
-        raise InputError(f"expected an image in {what}, but it cannot be decoded: {why}") from error
 
 
 def _check_size(width: int, height: int) -> None:

@@ -1,69 +1,185 @@
-"""Labels from a table of files, and the labels of a source by the names of the network's classes.
+"""Labels: read from a table of files, matched to the network's class names, joined to a source.
 
-A table is CSV or Parquet with a column of files (file, filename, path or image) and one of labels (label or class): class
-numbers or names. A file is found by its name, or by as much of its path as tells it apart.
+A table is a CSV or Parquet file with a column of files (file, filename, path or image) and a column
+of labels (label or class): class numbers or names. A file is found by its name, or by as much of its
+path as is needed to tell it apart.
 """
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from atta._base.errors import InputError, require
+from atta._base.errors import InputError, advise, require
 from atta._base.tensors import as_tensor
 from atta.data.class_names import IMAGENET, imagenet, is_number, numbers_of
-from atta.data.source import Source
+from atta.data.image_set import BadImage, ImageSet, arrange
+from atta.data.layouts import by_file_name, folder_of_images
+from atta.data.preprocess import Preprocess
+from atta.data.source import Channels, Shape, Source, as_source, batches_of, cached
 
 FILES, LABELS = ("file", "filename", "file_name", "path", "image"), ("label", "class")
 TABLES = (".csv", ".parquet")
+MOST_NAMED = 20
+"""Images that cannot be read, named one by one; of more, only the number is given."""
 
 
-@dataclass
-class Truth:
-    """Labels as class numbers, as far as they are known before the images are read, and the names of the classes.
+@dataclass(frozen=True)
+class Labelling:
+    """Class numbers, as far as they are known before the images are read, and the class names.
 
-    `guessed` names are those of the images, in their own order, for want of the network's: they have to be as many as its
-    classes. `numbers` are of the labels that come with each image of a dataset.
+    Args:
+        labels: Class number of each image.
+        classes: Class names of the network, in its order.
+        guessed: The names are those of the images, in their own order, because the network's are
+            unknown: there must be as many of them as the network has classes.
+        numbers: The network's class number for each class number of the dataset, for labels that
+            come with each image.
     """
 
-    labels: Tensor | None
+    labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     guessed: bool = False
     numbers: Tensor | None = None
 
-    def settle(self, k: int) -> None:
-        """Make sure, now that the network's number of classes is known, that the names can be those of its classes."""
+    def settled(self, k: int) -> "Labelling":
+        """Check the names against the network's number of classes, once that is known."""
         if not self.guessed:
             if self.classes and len(self.classes) != k:
                 raise InputError(
-                    f"class_names: expected {k}, one a class of the network, got {len(self.classes)}"
+                    f"class_names: expected {k}, one for each class of the network, got "
+                    f"{len(self.classes)}"
                 )
-            return
+            return self
         if len(self.classes) == k:
-            return
+            return self
         if k == IMAGENET and all(name in imagenet() for name in self.classes):
-            self.numbers = torch.tensor([imagenet()[name] for name in self.classes])
-            self.labels = None if self.labels is None else self.numbers[self.labels]
-            self.classes, self.guessed = tuple(imagenet()), False
-            return
+            numbers = torch.tensor([imagenet()[name] for name in self.classes])
+            labels = None if self.labels is None else numbers[self.labels]
+            return Labelling(labels, tuple(imagenet()), numbers=numbers)
         some = ", ".join(self.classes[:6]) + (", ..." if len(self.classes) > 6 else "")
         raise InputError(
-            f"the images are of {len(self.classes)} classes ({some}), and the network knows {k}: which is which cannot be "
-            "told. Name the network's classes in its order, class_names=[...] (--classes FILE or a,b,c), or give class numbers"
+            f"the images have {len(self.classes)} classes ({some}), and the network has {k}: it is "
+            "unclear which is which. Name the network's classes in its order, class_names=[...] "
+            "(--classes FILE or a,b,c), or give class numbers"
         )
 
     def own(self, labels: Tensor | None) -> Tensor | None:
-        """The numbers of labels that came with images."""
+        """Translate labels that came with images into the network's class numbers."""
         return labels if labels is None or self.numbers is None else self.numbers[labels]
 
 
-def truth_of(labels: Any, source: Source, names: Sequence[str]) -> Truth:
-    """Read the labels that were given, or those that the images bring along, by the names of the network's classes."""
+class Labelled(NamedTuple):
+    """A source, its labels, and what the origin of a record says of their order."""
+
+    source: Source
+    labelling: Labelling
+    origin: dict[str, str]
+
+
+def labelled_source(
+    images: object,
+    labels: object,
+    class_names: Sequence[str],
+    *,
+    channels: Channels = None,
+    preprocess: Preprocess | None = None,
+    shape: Shape | None = None,
+    shuffle: int | bool | None = None,
+    skip_bad: bool = False,
+    cache: bool = False,
+    workers: int = 0,
+) -> Labelled:
+    """Prepare images and labels for a network: order them, read the labels, leave out bad images.
+
+    Args:
+        images: What `as_source` takes.
+        labels: Class numbers, names, a CSV or Parquet file, or None if the images have labels.
+        class_names: Names of the network's classes, in its order; empty if they are unknown.
+        channels: Where arrays have their channels.
+        preprocess: How photographs are resized and cropped.
+        shape: Channels, height and width that every image must have.
+        shuffle: Seed by which a labelled folder is shuffled; False leaves its order.
+        skip_bad: Leave out images that cannot be decoded, with a line for each.
+        cache: Decode each image once, however often it is read.
+        workers: Threads that decode.
+    """
+    _check_names(class_names)
+    given, origin = _shuffled(images, labels, shuffle)
+    source = as_source(given, channels, preprocess, shape, skip_bad)
+    if skip_bad and source.once:
+        raise InputError(
+            "skip_bad: a loader or a stream reads its images itself, and once: expected a folder, "
+            "files, a table or a dataset"
+        )
+    source = cached(source) if cache else source
+    labelling = labelling_of(labels, source, class_names)
+    if skip_bad:
+        source, labelling, left_out = _without_bad(source, labelling, workers)
+        origin |= left_out
+    return Labelled(source, labelling, origin)
+
+
+def _check_names(class_names: Sequence[str]) -> None:
+    if isinstance(class_names, str) or not all(isinstance(name, str) for name in class_names):
+        raise InputError(
+            f"class_names: expected a list of texts, one for each class, got {class_names!r}"
+        )
+    if len(set(class_names)) < len(class_names):
+        twice = next(name for name in class_names if list(class_names).count(name) > 1)
+        raise InputError(
+            f"class_names: expected a different name for each class, got {twice!r} twice"
+        )
+
+
+def _shuffled(
+    images: object, labels: object, shuffle: int | bool | None
+) -> tuple[object, dict[str, str]]:
+    """Shuffle the images of a folder, unless labels in an order of their own belong to them."""
+    if shuffle is False or (labels is not None and not isinstance(labels, str | Path)):
+        return images, {}
+    seed, found = int(shuffle or 0), None
+    if isinstance(images, str | Path) and Path(images).is_dir():
+        inside = folder_of_images(Path(images))
+        if inside.labels is None and labels is None and shuffle is None:
+            return images, {}  # without labels the order is that of the file names
+        found = by_file_name(inside)
+    elif shuffle is not None and isinstance(images, ImageSet):
+        found = images
+    if found is None:
+        return images, {}
+    return arrange(found, shuffle=seed), {"shuffle": str(seed)}
+
+
+def _without_bad(
+    source: Source, labelling: Labelling, workers: int
+) -> tuple[Source, Labelling, dict[str, str]]:
+    """Leave out images that cannot be decoded, and name them."""
+    faults: dict[int, str] = {}
+    count = source.count or 0
+    for batch in source.read(batches_of(64, 0, count), workers, BadImage):
+        faults |= batch.faults
+    if not faults:
+        return source, labelling, {}
+    for reason in list(faults.values())[:MOST_NAMED]:
+        advise(f"left out: {reason}")
+    if len(faults) > MOST_NAMED:
+        advise(f"left out: {len(faults) - MOST_NAMED} more, {len(faults)} of {count} images")
+    rows = torch.tensor([row for row in range(count) if row not in faults])
+    if labelling.labels is not None:
+        labelling = replace(labelling, labels=labelling.labels[rows])
+    left_out = {"left_out": json.dumps([source.where(row) for row in faults])}
+    return source.subset(rows), labelling, left_out
+
+
+def labelling_of(labels: Any, source: Source, names: Sequence[str]) -> Labelling:
+    """Read the labels that were given or that belong to the images, by the network's class names."""
     names = tuple(map(str, names))
     if isinstance(labels, str | Path):
         labels = _of_files(read_labels(Path(labels)), source, Path(labels))
@@ -78,7 +194,7 @@ def truth_of(labels: Any, source: Source, names: Sequence[str]) -> Truth:
         raise InputError(
             f"expected {source.count} labels, one an image, got {tuple(numbers.shape)}"
         )
-    return Truth(numbers, names)
+    return Labelling(numbers, names)
 
 
 def is_text(labels: Any) -> bool:
@@ -94,13 +210,13 @@ def is_text(labels: Any) -> bool:
     )
 
 
-def _own(source: Source, names: tuple[str, ...]) -> Truth:
+def _own(source: Source, names: tuple[str, ...]) -> Labelling:
     """The labels of a set are numbers of its own classes, in their own order: find the network's."""
     own, labels = source.classes, source.labels
     if not own:
-        return Truth(labels, names)
+        return Labelling(labels, names)
     if not names:
-        return Truth(
+        return Labelling(
             labels, () if all(map(is_number, own)) else own, guessed=not all(map(is_number, own))
         )
     present = range(len(own)) if labels is None else sorted(set(labels.tolist()))
@@ -108,16 +224,16 @@ def _own(source: Source, names: tuple[str, ...]) -> Truth:
     numbers = torch.full((len(own),), -1)
     for i in present:
         numbers[i] = found[own[i]]
-    return Truth(None if labels is None else numbers[labels], names, numbers=numbers)
+    return Labelling(None if labels is None else numbers[labels], names, numbers=numbers)
 
 
-def _named(texts: Sequence[str], names: tuple[str, ...]) -> Truth:
+def _named(texts: Sequence[str], names: tuple[str, ...]) -> Labelling:
     """Labels as texts: numbers, or names of the network's classes, or of classes in the order of the alphabet."""
     if all(map(is_number, texts)) and not {*texts} & {*names}:
-        return Truth(torch.tensor([int(text) for text in texts]), names)
+        return Labelling(torch.tensor([int(text) for text in texts]), names)
     known = names or tuple(sorted(set(texts)))
     found = numbers_of(texts, known)
-    return Truth(torch.tensor([found[text] for text in texts]), known, guessed=not names)
+    return Labelling(torch.tensor([found[text] for text in texts]), known, guessed=not names)
 
 
 def read_labels(path: Path) -> dict[str, str]:

@@ -6,9 +6,10 @@ Looking for a layout costs a glance at names; what takes time and memory is done
 
 import pickle
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -306,10 +307,7 @@ def folder_of_images(folder: Path) -> ImageSet:
             f"{listed(sorted_in.classes)}"
         )
     if sorted_in is None and not flat:
-        there = sorted(path.name for path in folder.iterdir())
-        raise InputError(
-            f"expected images, or folders of images named by their class, in {folder}, found {listed(there)}"
-        )
+        raise InputError(_none_in(folder))
     images = EncodedImages(
         torch.arange(len(flat)), lambda row: flat[row], lambda row: str(flat[row])
     )
@@ -331,14 +329,40 @@ def by_file_name(images: ImageSet) -> ImageSet:
     return ImageSet(ordered.name, ordered.images, ordered.labels, ordered.classes)
 
 
-def files_of_images(files: Sequence[Path]) -> ImageSet:
-    """These files, in this order, without labels."""
-    if missing := [str(path) for path in files if not path.is_file()]:
+def files_of_images(files: Sequence[Path], folder: Path | None = None) -> ImageSet:
+    """Return these files, in this order, without labels; `folder` is where relative names begin."""
+    if missing := [str(path) for path in files if not (path.is_file() or path.is_symlink())]:
         raise InputError(f"expected files of images, found none at {listed(missing)}")
     images = EncodedImages(
-        torch.arange(len(files)), lambda row: files[row], lambda row: str(files[row])
+        torch.arange(len(files)),
+        lambda row: files[row] if folder is None else folder / files[row],
+        lambda row: str(files[row]),
     )
     return ImageSet(files[0].name if len(files) == 1 else "files", images)
+
+
+def find_images(paths: Iterable[str | PathLike[str]]) -> list[Path]:
+    """Return the files that were named, and all images in folders, at any depth, by name."""
+    found: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if not (path.exists() or path.is_symlink()):
+            raise InputError(f"there is no file or folder {path}")
+        files = {path: None}
+        if path.is_dir():
+            inside = (file for file in sorted(path.rglob("*")) if not file.is_dir())
+            files = dict.fromkeys(file for file in inside if file.suffix.lower() in IMAGES)
+        if not files:
+            raise InputError(_none_in(path))
+        found |= files
+    return list(found)
+
+
+def _none_in(folder: Path) -> str:
+    there = sorted(path.name for path in folder.iterdir())
+    return (
+        f"expected images, or folders of images named by their class, in {folder}, found "
+        f"{listed(there)}"
+    )
 
 
 def subfolders(folder: Path) -> list[Path]:

@@ -1,38 +1,41 @@
-"""Images in, whatever holds them: arrays, sets, datasets, loaders, tables and folders all become a `Source`.
+"""Sources of images: everything that holds images becomes a `Source`, which is read in batches.
 
-| what you give                              | read as                                                              |
-|--------------------------------------------|----------------------------------------------------------------------|
-| a tensor                                   | slices; channels first, torch's convention, unless `channels="last"` |
-| a NumPy array, a memory-mapped one too     | slices; `channels` must be stated                                    |
-| an `ImageSet`, a folder, a saved set       | slices of bytes, or files decoded as they are needed                 |
-| a Hugging Face table                       | its column of images, decoded as they are needed                     |
-| a Hugging Face dataset that streams        | its column of images, once, in its order                             |
-| a file, a list of files, a Pillow image    | decoded as they are needed                                           |
-| a torch dataset or a list                  | items: an image, or an image and its label                           |
-| a `DataLoader`, an iterable dataset        | its batches, in its order                                            |
+| what you give                              | read as                                                  |
+|--------------------------------------------|----------------------------------------------------------|
+| a tensor                                   | slices; channels first unless `channels="last"`          |
+| a NumPy array, also a memory-mapped one    | slices; `channels` must be stated                        |
+| an `ImageSet`, a folder, a saved set       | slices of bytes, or files decoded when they are read     |
+| a Hugging Face table                       | its image column, decoded when it is read                |
+| a Hugging Face dataset that streams        | its image column, once, in its order                     |
+| a file, a list of files, a Pillow image    | decoded when they are read                               |
+| a torch dataset or a list                  | items: an image, or an image and its label               |
+| a `DataLoader`, an iterable dataset        | its batches, once, in its order                          |
 
-Pixels are bytes, or floats in [0, 1]; anything else is refused, never rescaled. A `Source` is read in ranges, so that
-work that was interrupted goes on without reading what is done. A `Preprocess` resizes and crops whatever is a photograph:
-files, sets, tables and Pillow images. Tensors and arrays are pixels that were cropped before, and have to be of its size.
+Pixels are bytes, or floats in [0, 1]; other values are refused, never rescaled. There is one rule for
+photographs of another size: with a `Preprocess` they are resized and cropped, without one they are
+refused. Tensors and arrays are not resized: they must have the size that the `Preprocess` states.
 """
 
 import operator
+import tempfile
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import count
+from dataclasses import dataclass, field, replace
+from itertools import chain, count
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, final
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset
 
 from atta._base.errors import InputError
 from atta._base.types import dense
-from atta.data.image_set import BadImage, ImageSet, check_depth
+from atta.data.image_set import BadImage, EncodedImages, ImageSet, check_depth, mode_of
 from atta.data.layouts import (
     IMAGES,
     files_of_images,
@@ -45,93 +48,178 @@ from atta.data.layouts import (
 from atta.data.preprocess import Preprocess, upright
 
 Channels: TypeAlias = Literal["first", "last"] | None
-Range: TypeAlias = tuple[int, int]
-Block: TypeAlias = tuple[Tensor, Tensor | None]
-"""The pixels of a range, n c h w, and its labels where the images bring them along."""
+Shape: TypeAlias = tuple[int, ...]
+Positions: TypeAlias = Sequence[int]
+"""The images of a batch: a range, or a list of ascending numbers."""
 
 _ROUNDING = 1e-5  # A resize in floats may leave [0, 1] by the last few bits.
+_MEMORY = 1 << 30  # Bytes of decoded pixels kept in memory; more go to a temporary file.
 
 
+class Batch(NamedTuple):
+    """Images that were read together: positions, pixels (n, c, h, w), labels, and what failed."""
+
+    positions: Positions
+    pixels: Tensor
+    labels: Tensor | None = None
+    faults: Mapping[int, str] = MappingProxyType({})
+    """Images that could not be read, by position, with the reason; `positions` leaves them out."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Source(ABC):
-    """Images in a fixed order. `count` is None where only reading to the end tells it."""
+    """Images in a fixed order, all of one shape, with what is known about them.
 
-    def __init__(
-        self,
-        dataset: str | None,
-        count: int | None,
-        labels: Tensor | None = None,
-        indices: Tensor | None = None,
-    ) -> None:
-        self.dataset, self.count, self.labels, self.indices = dataset, count, labels, indices
-        self.name = dataset or "the images"
-        self.shape: tuple[int, ...] | None = None
-        self.classes: tuple[str, ...] = ()
-        self.preprocess: Preprocess | None = None
-        self.files: list[Path] | None = None
-        if count == 0:
-            raise InputError(f"expected at least one image in {self.name}, found none")
+    Args:
+        name: How errors call the images.
+        count: Number of images; None if only reading to the end tells.
+        shape: Channels, height and width of every image.
+        dataset: Name of the dataset, for the origin of a record.
+        labels: Class numbers that belong to the images, in the order of `classes`.
+        classes: Class names of the dataset or the folder.
+        indices: Position of each image in the set it comes from; random views are drawn by it.
+        files: Path of each image, if the images are files.
+        preprocess: How photographs are resized and cropped.
+    """
+
+    name: str
+    count: int | None
+    shape: Shape
+    dataset: str | None = None
+    labels: Tensor | None = None
+    classes: tuple[str, ...] = ()
+    indices: Tensor | None = None
+    files: list[Path] | None = None
+    preprocess: Preprocess | None = None
+
+    once = False
+    """Whether the images can be read only once, in their own order."""
 
     @abstractmethod
-    def read(self, ranges: Iterable[Range], workers: int = 0) -> Iterator[Block]:
-        """Give the block of each range; starts never go back. A source that ends early gives a shorter one, or none.
+    def read(
+        self,
+        batches: Iterable[Positions],
+        workers: int = 0,
+        skip: type[InputError] | None = None,
+    ) -> Iterator[Batch]:
+        """Read batches of images.
 
-        `workers` threads read ahead where images are read one by one.
+        Args:
+            batches: Positions of the images of each batch, ascending over all batches.
+            workers: Threads that decode the next batch meanwhile.
+            skip: Kind of error that a single image may cause; such images are left out of the
+                batch and listed in its `faults`. By default the first error is raised.
         """
 
     def where(self, position: int) -> str:
-        """Name an image in an error."""
+        """Name an image in an error message."""
         return f"image {position} of {self.name}"
 
-    def places(self, start: int, stop: int) -> Tensor:
-        """Where these images stood in the set they come from: what their random views are drawn by."""
-        return torch.arange(start, stop) if self.indices is None else self.indices[start:stop]
+    def places(self, positions: Positions) -> Tensor:
+        """Return the positions of images in the set they come from."""
+        rows = torch.as_tensor(positions)
+        return rows if self.indices is None else self.indices[rows]
 
-    def _checked(self, pixels: Tensor, start: int) -> Tensor:
-        """Make sure that all images are alike, and are pixels."""
-        shape = tuple(pixels.shape[1:])
-        if self.preprocess and (size := self.preprocess.size) and shape[1:] != size:
+    def subset(self, rows: Tensor) -> "Source":
+        """Return the images of these ascending rows."""
+        numbers, files = rows.tolist(), self.files
+        return SubsetSource(
+            name=self.name,
+            count=len(numbers),
+            shape=self.shape,
+            dataset=self.dataset,
+            labels=None if self.labels is None else self.labels[rows],
+            classes=self.classes,
+            indices=self.places(numbers),
+            files=None if files is None else [files[row] for row in numbers],
+            preprocess=self.preprocess,
+            source=self,
+            rows=numbers,
+        )
+
+
+def batches_of(size: int, start: int, stop: int | None) -> Iterator[range]:
+    """Yield positions from `start` to `stop`, or without end, `size` at a time.
+
+    >>> list(batches_of(4, 0, 10))
+    [range(0, 4), range(4, 8), range(8, 10)]
+    """
+    for first in count(start, size):
+        if stop is not None and first >= stop:
+            return
+        yield range(first, first + size if stop is None else min(first + size, stop))
+
+
+def check_pixels(pixels: Tensor, shape: Shape, preprocess: Preprocess | None, where: str) -> Tensor:
+    """Return images (n, c, h, w) with floats clamped to [0, 1], if they are of this shape."""
+    found = tuple(pixels.shape[1:])
+    if found != shape:
+        if preprocess and preprocess.size:
             raise InputError(
-                f"expected tensors and arrays to be cropped to {size[0]} x {size[1]}, as preprocess says, got "
-                f"{' x '.join(map(str, shape[1:]))} in {self.where(start)}; files and Pillow images are resized and cropped"
+                f"expected tensors and arrays of {_by(shape[1:])} pixels, the size that "
+                f"preprocess states, got {_by(found[1:])} in {where}; "
+                "only files and Pillow images are resized and cropped"
             )
-        self.shape = self.shape or shape
-        if shape != self.shape:
-            raise InputError(
-                f"expected all images to have the shape {self.shape}, as the first has, got {shape} in "
-                f"{self.where(start)}; say what the network wants: preprocess=Preprocess(resize=..., crop=..., mean=..., "
-                "std=...) (--resize, --crop, --mean, --std)"
-            )
-        if pixels.dtype == torch.uint8:
-            return pixels
-        check_range(pixels, lambda row: self.where(start + row))
-        return pixels.clamp(0, 1)
+        raise BadSize(
+            f"expected images of the shape {shape}, got {found} in {where}; photographs of other "
+            "sizes need preprocessing: preprocess=Preprocess(resize=..., crop=..., mean=..., "
+            "std=...) (--resize, --crop, --mean, --std)"
+        )
+    if pixels.dtype == torch.uint8:
+        return pixels
+    check_range(pixels, lambda row: where)
+    return pixels.clamp(0, 1)
+
+
+class BadSize(InputError):
+    """An image whose shape differs from that of the others."""
+
+
+def _by(sides: Sequence[int]) -> str:
+    return " x ".join(map(str, sides))
 
 
 def check_range(pixels: Tensor, where: Callable[[int], str]) -> None:
-    """Make sure that floats lie in [0, 1] up to rounding, and name the first image that does not, as `where` does."""
-    low, high = torch.stack(dense(pixels, "pixels").aminmax()).tolist()  # a GPU is waited for once
+    """Refuse floats outside of [0, 1], up to rounding; `where` names the image of a row."""
+    low, high = torch.stack(dense(pixels, "pixels").aminmax()).tolist()  # one wait for a GPU
     if low >= -_ROUNDING and high <= 1 + _ROUNDING:
         return
     rows = (~((pixels >= -_ROUNDING) & (pixels <= 1 + _ROUNDING))).flatten(1).any(dim=1).nonzero()
     place, expected = where(int(rows[0])), "expected floating point pixels in [0, 1]"
     if low != low:
         raise InputError(f"{expected}, got nan in {place}")
-    hint = "take the normalisation out of the data and put it around the model: Normalized(model, mean, std)"
+    hint = (
+        "take the normalisation out of the data and put it around the model: "
+        "Normalized(model, mean, std)"
+    )
     if low >= 0 and high <= 255:
         hint = "give bytes as uint8, or divide by 255"
     raise InputError(f"{expected}, got {low:.4g} to {high:.4g}, first in {place}; {hint}")
 
 
+# ---- any object to a source ----------------------------------------------------------------------
+
+
 def as_source(
-    images: Any, channels: Channels = None, preprocess: Preprocess | None = None
+    images: Any,
+    channels: Channels = None,
+    preprocess: Preprocess | None = None,
+    shape: Shape | None = None,
+    skip_bad: bool = False,
 ) -> Source:
-    """Make a source of anything that holds images, and say what can be used otherwise."""
-    source = _source(images, channels, preprocess)
-    source.preprocess = source.preprocess if isinstance(images, Source) else preprocess
-    return source
+    """Make a source of anything that holds images.
 
+    Args:
+        images: One of the things in the table of this module.
+        channels: Where arrays have their channels.
+        preprocess: How photographs are resized and cropped.
+        shape: Channels, height and width that every image must have; by default those of the
+            first image.
+        skip_bad: Take the shape of the first image that can be decoded.
 
-def _source(images: Any, channels: Channels, preprocess: Preprocess | None) -> Source:
+    Raises:
+        InputError: If this is not something that holds images, or holds none.
+    """
     if channels not in (None, "first", "last"):
         raise InputError(f"channels: expected 'first' or 'last', got {channels!r}")
     if isinstance(images, Source):
@@ -140,11 +228,7 @@ def _source(images: Any, channels: Channels, preprocess: Preprocess | None) -> S
         images = _from_path(Path(images))
     elif is_table(images):
         images = from_table(images)
-    elif (
-        isinstance(images, list | tuple)
-        and images
-        and all(isinstance(item, str | Path) for item in images)
-    ):
+    elif isinstance(images, list | tuple) and images and _all(images, str | Path):
         images = files_of_images([Path(item) for item in images])
     elif hasattr(images, "getbands"):
         images = [images]
@@ -153,57 +237,454 @@ def _source(images: Any, channels: Channels, preprocess: Preprocess | None) -> S
             raise InputError(
                 f"channels: {images.name} knows where its channels are, expected None, got 'last'"
             )
-        source = _from_set(images if preprocess is None else images.preprocessed(preprocess))
-        source.classes = images.classes
-        encoded = images.images
-        if not isinstance(encoded, Tensor) and len(encoded) and encoded.path(0) is not None:
-            source.files = [
-                path for i in range(len(encoded)) if (path := encoded.path(i)) is not None
-            ]
-        return source
+        return _from_set(images, preprocess, shape, skip_bad)
     if isinstance(images, Tensor | np.ndarray):
-        return ArraySource(
-            dense(images, "images") if isinstance(images, Tensor) else images, channels
-        )
+        array = dense(images, "images") if isinstance(images, Tensor) else images
+        return _from_array(array, channels, preprocess, shape)
     if is_stream(images):
         items, name, classes = from_stream(images)
-        stream = StreamSource(_one_by_one(items, name, channels, preprocess), "first", name)
-        stream.classes = classes
-        return stream
+        batches = _one_by_one(items, name, channels, preprocess)
+        return _from_batches(batches, "first", name, None, classes, preprocess, shape)
     if isinstance(images, IterableDataset):
         images = DataLoader(images, batch_size=32)
     if isinstance(images, DataLoader):
-        stream = StreamSource(images, channels, type(images.dataset).__name__, _length(images))
-        stream.classes = _classes_of(images.dataset)
-        return stream
-    if isinstance(images, Dataset | Sequence) and hasattr(images, "__len__"):
-        each = ItemSource(
-            images, channels, None if isinstance(images, Sequence) else type(images).__name__
+        return _from_batches(
+            images,
+            channels,
+            type(images.dataset).__name__,
+            _length(images),
+            _classes_of(images.dataset),
+            preprocess,
+            shape,
+            shuffled=isinstance(images.sampler, RandomSampler),
         )
-        each.classes = _classes_of(images)
-        return each
+    if isinstance(images, Dataset | Sequence) and hasattr(images, "__len__"):
+        return _from_items(images, channels, preprocess, shape, skip_bad)
     raise InputError(
-        "expected images as a tensor, a NumPy array, an ImageSet, a torch Dataset or DataLoader, a Hugging Face dataset "
-        f"or a folder, got {type(images).__name__}"
+        "expected images as a tensor, a NumPy array, an ImageSet, a torch Dataset or DataLoader, "
+        f"a Hugging Face dataset or a folder, got {type(images).__name__}"
+    )
+
+
+def _all(items: Iterable[object], kind: Any) -> bool:
+    return all(isinstance(item, kind) for item in items)
+
+
+def _from_path(path: Path) -> ImageSet:
+    if path.suffix.lower() in IMAGES and (path.is_file() or path.is_symlink()):
+        return files_of_images([path])
+    return ImageSet.load_file(path) if path.suffix == ".safetensors" else folder_of_images(path)
+
+
+def _check_count(number: int, name: str) -> None:
+    if number == 0:
+        raise InputError(f"expected at least one image in {name}, found none")
+
+
+def _from_array(
+    array: Tensor | np.ndarray,
+    channels: Channels,
+    preprocess: Preprocess | None,
+    shape: Shape | None,
+    **known: Any,
+) -> Source:
+    name = known.pop("name", None) or "the images"
+    if array.ndim != 4:
+        raise InputError(f"expected images of shape (n, c, h, w), got {tuple(array.shape)}")
+    _check_count(array.shape[0], name)
+    empty = _as_pixels(array[:0], channels, name)  # What is wrong with all of them is said first.
+    own = tuple(empty.shape[1:])
+    if preprocess and preprocess.size and own[1:] != preprocess.size:
+        shape = (own[0], *preprocess.size)
+    check_pixels(empty.byte(), shape or own, preprocess, name)
+    return ArraySource(
+        name=name,
+        count=array.shape[0],
+        shape=shape or own,
+        array=array,
+        channels=channels,
+        preprocess=preprocess,
+        **known,
+    )
+
+
+def _from_set(
+    images: ImageSet, preprocess: Preprocess | None, shape: Shape | None, skip_bad: bool
+) -> Source:
+    _check_count(len(images), images.name)
+    whole = images if preprocess is None else images.preprocessed(preprocess)
+    encoded = whole.images
+    known: dict[str, Any] = {
+        "name": images.name,
+        "dataset": images.name,
+        "labels": images.labels,
+        "classes": images.classes,
+        "indices": images.indices,
+    }
+    if isinstance(encoded, Tensor):
+        return _from_array(encoded, "first", preprocess, shape, **known)
+    if shape is not None:
+        encoded = replace(encoded, mode=mode_of(shape[0]))
+    paths = [encoded.path(i) for i in range(len(encoded))] if encoded.path(0) else []
+    return _with_shape(
+        ItemSource(
+            count=len(encoded),
+            shape=shape or (),
+            items=encoded,
+            preprocess=preprocess,
+            files=[path for path in paths if path is not None] or None,
+            **known,
+        ),
+        skip_bad,
+    )
+
+
+def _from_items(
+    items: Any,
+    channels: Channels,
+    preprocess: Preprocess | None,
+    shape: Shape | None,
+    skip_bad: bool,
+) -> Source:
+    dataset = None if isinstance(items, Sequence) else type(items).__name__
+    _check_count(len(items), dataset or "the images")
+    return _with_shape(
+        ItemSource(
+            name=dataset or "the images",
+            count=len(items),
+            shape=shape or (),
+            dataset=dataset,
+            classes=_classes_of(items),
+            preprocess=preprocess,
+            items=items,
+            channels=channels,
+        ),
+        skip_bad,
+    )
+
+
+def _with_shape(source: "ItemSource", skip_bad: bool) -> Source:
+    """Complete a source with the shape of its first image, if no shape is known yet."""
+    if source.shape:
+        return source
+    reason = ""
+    for position in range(len(source.items)):
+        try:
+            return replace(source, shape=tuple(source.item(position)[0].shape))
+        except BadImage as error:
+            if not skip_bad:
+                raise
+            reason = reason or str(error)
+    raise InputError(
+        f"expected at least one image in {source.name} that can be read, found none: {reason}"
+    )
+
+
+def _from_batches(
+    batches: Iterable[Any],
+    channels: Channels,
+    name: str,
+    number: int | None,
+    classes: tuple[str, ...],
+    preprocess: Preprocess | None,
+    shape: Shape | None,
+    shuffled: bool = False,
+) -> Source:
+    """Read the first batch, whose shape all others must have."""
+    iterator = iter(batches)
+    if (first := next(iterator, None)) is None:
+        raise InputError(f"expected at least one image in {name}, found none")
+    own = tuple(_batch_pixels(first, channels, name)[0].shape[1:])
+    if preprocess and preprocess.size:
+        own = (own[0], *preprocess.size)
+    return StreamSource(
+        name=name,
+        count=number,
+        shape=shape or own,
+        dataset=name,
+        classes=classes,
+        preprocess=preprocess,
+        batches=chain([first], iterator),
+        channels=channels,
+        shuffled=shuffled,
     )
 
 
 def _classes_of(dataset: Any) -> tuple[str, ...]:
-    """The names of the classes of a torch dataset, as torchvision's `ImageFolder` has them, a `Subset` of one as well."""
+    """Return the class names of a torch dataset, as torchvision's `ImageFolder` has them."""
     while not hasattr(dataset, "classes") and isinstance(dataset, Subset):
         dataset = dataset.dataset
     found = getattr(dataset, "classes", ())
-    return (
-        tuple(found)
-        if isinstance(found, list | tuple) and all(isinstance(name, str) for name in found)
-        else ()
+    return tuple(found) if isinstance(found, list | tuple) and _all(found, str) else ()
+
+
+# ---- kinds of sources ----------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ArraySource(Source):
+    """A tensor or an array that holds all images; an array on disk is read slice by slice."""
+
+    array: Tensor | np.ndarray
+    channels: Channels = None
+
+    def read(
+        self,
+        batches: Iterable[Positions],
+        workers: int = 0,
+        skip: type[InputError] | None = None,
+    ) -> Iterator[Batch]:
+        """Slice the array."""
+        for positions in batches:
+            rows: Any = positions
+            if isinstance(positions, range):
+                rows = slice(positions.start, positions.stop)
+            pixels = _as_pixels(self.array[rows], self.channels, self.name)
+            if pixels.dtype != torch.uint8:
+                check_range(pixels, lambda row, at=positions: self.where(at[row]))  # type: ignore[misc]
+                pixels = pixels.clamp(0, 1)
+            yield Batch(positions, pixels)
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ItemSource(Source):
+    """Files or a dataset, of which one item after another is asked for."""
+
+    items: Any
+    channels: Channels = None
+
+    def where(self, position: int) -> str:
+        """Name the file of an image, if it has one."""
+        if isinstance(self.items, EncodedImages):
+            return self.items.where(int(self.items.rows[position]))
+        return super().where(position)
+
+    def read(
+        self,
+        batches: Iterable[Positions],
+        workers: int = 0,
+        skip: type[InputError] | None = None,
+    ) -> Iterator[Batch]:
+        """Read the items of each batch; threads decode the next batch meanwhile."""
+
+        def item(position: int) -> tuple[Tensor, Tensor | None] | str:
+            try:
+                return self.item(position)
+            except skip or () as error:
+                return str(error)
+
+        if workers == 0:
+            for positions in batches:
+                yield self._batch(positions, [item(position) for position in positions])
+            return
+        # Threads: decoding releases Python's lock, and nothing has to be pickled.
+        pool = ThreadPoolExecutor(workers)
+        ahead = deque[tuple[Positions, list[Future[Any]]]]()
+        try:
+            for positions in batches:
+                ahead.append((positions, [pool.submit(item, position) for position in positions]))
+                if len(ahead) > 1:
+                    first, items = ahead.popleft()
+                    yield self._batch(first, [one.result() for one in items])
+            for first, items in ahead:
+                yield self._batch(first, [one.result() for one in items])
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def item(self, position: int) -> tuple[Tensor, Tensor | None]:
+        """Read one image and its label."""
+        where = self.where(position)
+        try:
+            found = self.items[position]
+        except OSError as error:
+            raise BadImage(f"expected an image, but {where} cannot be read: {error}") from error
+        image, label = _image_and_label(found, where)
+        pixels = _pixels_of(image, self.channels, self.preprocess, where)
+        if self.shape:
+            pixels = check_pixels(pixels[None], self.shape, self.preprocess, where)[0]
+        return pixels, None if label is None else torch.tensor(_number_of(label, where))
+
+    def _batch(
+        self, positions: Positions, items: Sequence[tuple[Tensor, Tensor | None] | str]
+    ) -> Batch:
+        pairs = list(zip(positions, items, strict=True))
+        faults = {position: item for position, item in pairs if isinstance(item, str)}
+        good = [item for item in items if not isinstance(item, str)]
+        pixels = [pixels for pixels, _ in good]
+        return Batch(
+            [position for position in positions if position not in faults] if faults else positions,
+            torch.stack(pixels) if pixels else torch.empty(0, *self.shape),
+            _joined([label for _, label in good], torch.stack),
+            faults,
+        )
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StreamSource(Source):
+    """Batches that come in an order of their own: a loader can be read once, from its beginning."""
+
+    batches: Iterable[Any]
+    channels: Channels = None
+    shuffled: bool = False
+    """Whether this is a loader that shuffles."""
+    _kept: deque[tuple[int, Tensor, Tensor | None]] = field(default_factory=deque, init=False)
+
+    once = True
+
+    def read(
+        self,
+        batches: Iterable[Positions],
+        workers: int = 0,
+        skip: type[InputError] | None = None,
+    ) -> Iterator[Batch]:
+        """Take batches until a range is complete; batches that lie before it are dropped."""
+        kept, iterator = self._kept, iter(self.batches)
+        for positions in batches:
+            start, stop = positions[0], positions[-1] + 1
+            while not kept or kept[-1][0] + kept[-1][1].shape[0] < stop:
+                if (batch := next(iterator, None)) is None:
+                    break
+                first = kept[-1][0] + kept[-1][1].shape[0] if kept else 0
+                kept.append((first, *self._checked(batch, first)))
+            while len(kept) > 1 and kept[1][0] <= start:
+                kept.popleft()
+            if not kept or kept[-1][0] + kept[-1][1].shape[0] <= start:
+                return
+            pixels = torch.cat([part for _, part, _ in kept])
+            labels = _joined([part for *_, part in kept], torch.cat)
+            part = slice(start - kept[0][0], stop - kept[0][0])
+            found = pixels[part]
+            rows = range(start, start + found.shape[0])
+            yield Batch(rows, found, None if labels is None else labels[part])
+
+    def _checked(self, batch: Any, start: int) -> tuple[Tensor, Tensor | None]:
+        pixels, labels = _batch_pixels(batch, self.channels, self.name)
+        return check_pixels(pixels, self.shape, self.preprocess, self.where(start)), labels
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CachedSource(Source):
+    """A source whose pixels are decoded once, however often they are read.
+
+    Pixels stay in memory up to 1 GiB; more of them go to a temporary memory-mapped file.
+    """
+
+    source: Source
+    pixels: Tensor
+    known: Tensor
+    own: Tensor
+    """Labels that came with the images; -1 where there is none."""
+
+    def where(self, position: int) -> str:
+        """Name an image as the source itself does."""
+        return self.source.where(position)
+
+    def read(
+        self,
+        batches: Iterable[Positions],
+        workers: int = 0,
+        skip: type[InputError] | None = None,
+    ) -> Iterator[Batch]:
+        """Read what is not there yet, and everything else from the cache."""
+        wanted = [list(positions) for positions in batches]
+        missing = [[row for row in rows if not self.known[row]] for rows in wanted]
+        fresh = self.source.read((rows for rows in missing if rows), workers, skip)
+        for rows, new in zip(wanted, missing, strict=True):
+            faults: Mapping[int, str] = {}
+            if new:
+                batch = next(fresh)
+                faults = batch.faults
+                self.pixels[list(batch.positions)] = batch.pixels.to(self.pixels.dtype)
+                self.known[list(batch.positions)] = True
+                if batch.labels is not None:
+                    self.own[list(batch.positions)] = batch.labels
+            good = [row for row in rows if row not in faults]
+            own = self.own[good]
+            yield Batch(
+                good, self.pixels[good], own if len(own) and own.min() >= 0 else None, faults
+            )
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SubsetSource(Source):
+    """Some rows of another source."""
+
+    source: Source
+    rows: list[int]
+
+    def where(self, position: int) -> str:
+        """Name an image as the whole source does."""
+        return self.source.where(self.rows[position])
+
+    def read(
+        self,
+        batches: Iterable[Positions],
+        workers: int = 0,
+        skip: type[InputError] | None = None,
+    ) -> Iterator[Batch]:
+        """Read these rows of the whole source."""
+        number = {row: position for position, row in enumerate(self.rows)}
+        wanted = ([self.rows[position] for position in positions] for positions in batches)
+        for batch in self.source.read(wanted, workers, skip):
+            positions = [number[row] for row in batch.positions]
+            faults = {number[row]: why for row, why in batch.faults.items()}
+            yield batch._replace(positions=positions, faults=faults)
+
+
+def cached(source: Source, *, in_memory: bool = False) -> Source:
+    """Decode each image of a source once, however often it is read.
+
+    A stream is read now, to its end, because a second pass may yield a different order.
+    With `in_memory`, a source of more than 1 GiB of pixels is returned as it is.
+    """
+    if isinstance(source, StreamSource):
+        batches = list(source.read(batches_of(256, 0, source.count)))
+        own = [batch.labels for batch in batches if batch.labels is not None]
+        return ArraySource(
+            name=source.name,
+            count=sum(len(batch.positions) for batch in batches),
+            shape=source.shape,
+            dataset=source.dataset,
+            labels=torch.cat(own) if own else None,
+            classes=source.classes,
+            preprocess=source.preprocess,
+            array=torch.cat([batch.pixels for batch in batches]),
+            channels="first",
+        )
+    if not isinstance(source, ItemSource) or source.count is None:
+        return source
+    dtype = next(source.read([[0]], 0, InputError)).pixels.dtype
+    shape = (source.count, *source.shape)
+    large = torch.Size(shape).numel() * dtype.itemsize > _MEMORY
+    if large and in_memory:
+        return source
+    pixels = torch.empty(shape, dtype=dtype)
+    if large:
+        kind = {torch.uint8: np.uint8, torch.float32: np.float32}.get(dtype, np.float64)
+        with tempfile.TemporaryFile() as file:
+            pixels = torch.from_numpy(np.memmap(file, kind, shape=shape))
+    fields = {name: getattr(source, name) for name in Source.__dataclass_fields__}
+    return CachedSource(
+        **fields,
+        source=source,
+        pixels=pixels,
+        known=torch.zeros(source.count, dtype=torch.bool),
+        own=torch.full((source.count,), -1),
     )
+
+
+# ---- images and labels of one item ---------------------------------------------------------------
 
 
 def _one_by_one(
     items: Iterator[tuple[Any, Any]], name: str, channels: Channels, preprocess: Preprocess | None
 ) -> Iterator[tuple[Tensor, list[int] | None]]:
-    """Each image of a stream as a batch of its own, resized and cropped, with its label."""
+    """Yield each image of a stream as a batch of its own, resized and cropped, with its label."""
     for position in count():
         where = f"image {position} of {name}"
         try:
@@ -212,14 +693,12 @@ def _one_by_one(
             return
         except OSError as error:
             raise BadImage(f"expected an image, but {where} cannot be read: {error}") from error
-        yield (
-            _pixels_of(image, channels, preprocess, where)[None],
-            None if label is None else [_number_of(label, where)],
-        )
+        labels = None if label is None else [_number_of(label, where)]
+        yield _pixels_of(image, channels, preprocess, where)[None], labels
 
 
 def _pixels_of(image: Any, channels: Channels, preprocess: Preprocess | None, where: str) -> Tensor:
-    """The pixels of one image; a photograph is resized and cropped."""
+    """Return the pixels of one image; a Pillow image is resized and cropped."""
     if hasattr(image, "getbands"):
         check_depth(image, where)
         image = preprocess(image) if preprocess else upright(image)
@@ -231,6 +710,23 @@ def _pixels_of(image: Any, channels: Channels, preprocess: Preprocess | None, wh
     return pixels
 
 
+def _batch_pixels(batch: Any, channels: Channels, name: str) -> tuple[Tensor, Tensor | None]:
+    """Return the pixels and the labels of a batch of a loader."""
+    images, label = _image_and_label(batch, f"a batch of {name}")
+    pixels = _as_pixels(images, channels, f"a batch of {name}")
+    if pixels.ndim != 4:
+        raise InputError(
+            f"expected batches of shape (n, c, h, w) of {name}, got {tuple(pixels.shape)}"
+        )
+    labels = None if label is None else torch.as_tensor(label)
+    if labels is not None and (labels.shape != pixels.shape[:1] or labels.is_floating_point()):
+        raise InputError(
+            f"expected a whole number for each image as the labels of {name}, got "
+            f"{tuple(labels.shape)} of {labels.dtype} for {pixels.shape[0]} images"
+        )
+    return pixels, labels
+
+
 def _number_of(label: Any, where: str) -> int:
     try:
         return operator.index(label)  # Whole numbers of Python, NumPy and torch have an index.
@@ -240,176 +736,11 @@ def _number_of(label: Any, where: str) -> int:
         ) from None
 
 
-def _from_set(images: ImageSet) -> Source:
-    if isinstance(images.images, Tensor):
-        return ArraySource(images.images, "first", images.name, images.labels, images.indices)
-    encoded = images.images
-    return ItemSource(
-        encoded,
-        None,
-        images.name,
-        images.labels,
-        images.indices,
-        lambda position: encoded.where(int(encoded.rows[position])),
-    )
-
-
-def _from_path(path: Path) -> ImageSet:
-    if path.suffix.lower() in IMAGES and path.is_file():
-        return files_of_images([path])
-    return ImageSet.load_file(path) if path.suffix == ".safetensors" else folder_of_images(path)
-
-
-@final
-class ArraySource(Source):
-    """A tensor or an array that holds all images; an array on disk is read slice by slice."""
-
-    def __init__(
-        self,
-        array: Tensor | np.ndarray,
-        channels: Channels,
-        name: str | None = None,
-        labels: Tensor | None = None,
-        indices: Tensor | None = None,
-    ) -> None:
-        if array.ndim != 4:
-            raise InputError(f"expected images of shape (n, c, h, w), got {tuple(array.shape)}")
-        self.array, self.channels = array, channels
-        super().__init__(name, array.shape[0], labels, indices)
-        _as_pixels(
-            array[:0], channels, self.name
-        )  # What is wrong with all of them is said before any work is done.
-
-    def read(self, ranges: Iterable[Range], workers: int = 0) -> Iterator[Block]:
-        """Slice."""
-        for start, stop in ranges:
-            yield (
-                self._checked(_as_pixels(self.array[start:stop], self.channels, self.name), start),
-                None,
-            )
-
-
-@final
-class ItemSource(Source):
-    """A dataset that is asked for one item after another."""
-
-    def __init__(
-        self,
-        items: Any,
-        channels: Channels,
-        name: str | None = None,
-        labels: Tensor | None = None,
-        indices: Tensor | None = None,
-        where: Callable[[int], str] | None = None,
-    ) -> None:
-        super().__init__(name, len(items), labels, indices)
-        self.items, self.channels, self._where = items, channels, where
-
-    def where(self, position: int) -> str:
-        """Name the file of an image, where there is one."""
-        return self._where(position) if self._where else super().where(position)
-
-    def read(self, ranges: Iterable[Range], workers: int = 0) -> Iterator[Block]:
-        """Read the items of each range, the next range ahead of time if there are workers."""
-        if workers == 0:
-            for start, stop in ranges:
-                yield self._block(start, [self._item(position) for position in range(start, stop)])
-            return
-        # Threads: decoding releases Python's lock, and nothing has to be pickled.
-        pool = ThreadPoolExecutor(workers)
-        ahead = deque[tuple[int, list[Future[Block]]]]()
-        try:
-            for start, stop in ranges:
-                ahead.append(
-                    (start, [pool.submit(self._item, position) for position in range(start, stop)])
-                )
-                if len(ahead) > 1:
-                    first, items = ahead.popleft()
-                    yield self._block(first, [item.result() for item in items])
-            for first, items in ahead:
-                yield self._block(first, [item.result() for item in items])
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    def _item(self, position: int) -> Block:
-        try:
-            item = self.items[position]
-        except OSError as error:
-            raise BadImage(
-                f"expected an image, but {self.where(position)} cannot be read: {error}"
-            ) from error
-        image, label = _image_and_label(item, self.where(position))
-        pixels = _pixels_of(image, self.channels, self.preprocess, self.where(position))
-        return pixels, None if label is None else torch.tensor(
-            _number_of(label, self.where(position))
-        )
-
-    def fault(self, position: int) -> str | None:
-        """What is wrong with an image that cannot be decoded."""
-        try:
-            self._item(position)
-        except BadImage as error:
-            return str(error)
-        return None
-
-    def _block(self, start: int, items: Sequence[Block]) -> Block:
-        pixels = [self._checked(image[None], start + i) for i, (image, _) in enumerate(items)]
-        return torch.cat(pixels), _joined([label for _, label in items], torch.stack)
-
-
-@final
-class StreamSource(Source):
-    """Batches that come in an order of their own: a loader can be read once, from its beginning."""
-
-    def __init__(
-        self, batches: Iterable[Any], channels: Channels, name: str, count: int | None = None
-    ) -> None:
-        super().__init__(name, count)
-        self.channels = channels
-        self._batches: Iterator[Any] = iter(batches)
-        self._held = deque[Block]()
-        self._start = self._stop = 0  # of what is held
-
-    def read(self, ranges: Iterable[Range], workers: int = 0) -> Iterator[Block]:
-        """Take batches until a range is covered; what lies before it is dropped."""
-        for start, stop in ranges:
-            while self._stop < stop and (batch := next(self._batches, None)) is not None:
-                self._held.append(self._block(batch))
-                self._stop += self._held[-1][0].shape[0]
-                self._drop(start)
-            self._drop(start)
-            if not self._held:
-                return
-            pixels = torch.cat([part for part, _ in self._held])
-            labels = _joined([part for _, part in self._held], torch.cat)
-            part = slice(start - self._start, stop - self._start)
-            yield pixels[part], None if labels is None else labels[part]
-
-    def _drop(self, start: int) -> None:
-        while self._held and self._start + self._held[0][0].shape[0] <= start:
-            self._start += self._held.popleft()[0].shape[0]
-
-    def _block(self, batch: Any) -> Block:
-        images, label = _image_and_label(batch, f"a batch of {self.name}")
-        pixels = _as_pixels(images, self.channels, f"a batch of {self.name}")
-        if pixels.ndim != 4:
-            raise InputError(
-                f"expected batches of shape (n, c, h, w) of {self.name}, got {tuple(pixels.shape)}"
-            )
-        labels = None if label is None else torch.as_tensor(label)
-        if labels is not None and (labels.shape != pixels.shape[:1] or labels.is_floating_point()):
-            raise InputError(
-                f"expected a whole number an image as the labels of {self.name}, got {tuple(labels.shape)} of "
-                f"{labels.dtype} for {pixels.shape[0]} images"
-            )
-        return self._checked(pixels, self._stop), labels
-
-
 def _length(loader: DataLoader[Any]) -> int | None:
     if isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
         return None
-    count = len(loader.sampler)  # type: ignore[arg-type]
-    return count - count % loader.batch_size if loader.drop_last else count
+    number = len(loader.sampler)  # type: ignore[arg-type]
+    return number - number % loader.batch_size if loader.drop_last else number
 
 
 def _joined(
@@ -418,7 +749,8 @@ def _joined(
     known = [label for label in labels if label is not None]
     if 0 < len(known) < len(labels):
         raise InputError(
-            f"expected a label with every image or with none, got {len(known)} with {len(labels)} images"
+            f"expected a label with every image or with none, got {len(known)} with "
+            f"{len(labels)} images"
         )
     return join(known).long().cpu() if known else None
 

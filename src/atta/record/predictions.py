@@ -373,7 +373,7 @@ class Record:
     def load(cls, path: str | os.PathLike[str]) -> Record:
         """Read what `save` wrote, or any safetensors file with that layout; of a folder of shards, the index alone."""
         if named(path).is_dir():
-            from atta.record.folder import open_folder  # which is made of predictions
+            from atta.record.store import open_folder  # which is made of predictions
 
             return open_folder(Path(path))
         tensors, metadata = read_tensors(path)

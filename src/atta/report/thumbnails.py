@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from atta._base.errors import InputError
-from atta.data.again import FILES, FOLDER, found_again
 from atta.data.image_set import ImageSet, thumbnail
+from atta.data.origin import Origin
 from atta.data.source import as_source
 from atta.report.sections import Section
 from atta.results.rows import Results
@@ -36,10 +36,9 @@ def thumbnails(
     given, size = _given(images, [section.dataset for section in sections]), 0
     for section in sections:
         origin = results.known("records").get(section.tested, {})
-        sure = isinstance(origin.get(FOLDER), str) and isinstance(
-            origin.get(FILES), str
-        )  # no folder is shown on a word alone
-        own = given.get(section.dataset, Path(origin[FOLDER]) if sure else None)
+        known = Origin.of(origin)  # a folder without a digest of its files is not trusted
+        place = Path(known.folder) if known.folder and known.files else None
+        own = given.get(section.dataset, place)
         rows = [
             row for row in dict.fromkeys(_wanted(section)) if f"{section.tested}/{row}" not in shown
         ]
@@ -93,7 +92,8 @@ def _drawn(images: Any, origin: Mapping[str, Any], rows: Sequence[int]) -> list[
     if isinstance(images, str | Path) and Path(images).suffix == ".safetensors":
         images = ImageSet.load_file(images)
     if isinstance(images, str | Path | ImageSet):
-        found = found_again(images if isinstance(images, ImageSet) else Path(images), origin, count)
+        own = images if isinstance(images, ImageSet) else Path(images)
+        found = Origin.of(origin).images(own, count)
         _check(rows, len(found))
         return [(row, thumbnail(found.images[row])) for row in rows]
     source = as_source(images)
@@ -101,8 +101,8 @@ def _drawn(images: Any, origin: Mapping[str, Any], rows: Sequence[int]) -> list[
         raise InputError(f"expected the {count} of the record, got {source.count}")
     _check(rows, source.count or count or 0)
     ordered = sorted(rows)  # a source never goes back
-    read = source.read([(row, row + 1) for row in ordered])
-    return [(row, thumbnail(pixels[0])) for row, (pixels, _) in zip(ordered, read, strict=True)]
+    read = source.read([row] for row in ordered)
+    return [(row, thumbnail(batch.pixels[0])) for row, batch in zip(ordered, read, strict=True)]
 
 
 def _check(rows: Sequence[int], count: int) -> None:

@@ -17,8 +17,7 @@ import os
 import pickle
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Literal, TypeVar
 
@@ -26,9 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line, require
-from atta.data.source import ArraySource, Range, Source, StreamSource
-from atta.run.runner import Batch, Runner
-from atta.run.trial import running
+from atta.data.source import ArraySource, Batch, CachedSource, Positions, Source
+from atta.run.runner import Runner, running
 
 RAY: Literal["ray"] = "ray"
 WINDOW = 4096
@@ -230,7 +228,7 @@ class _Worker:
 
 def check_source(source: Source, who: str = "engine 'ray'") -> None:
     """Refuse what cannot be read here and there at once."""
-    if isinstance(source, StreamSource) or source.count is None:
+    if source.once or source.count is None:
         raise InputError(
             f"{who} reads images by their places in several processes, and {source.name} can be read only once, in its "
             "order: give the dataset itself, a folder or files"
@@ -258,7 +256,7 @@ class Showing:
             with running(
                 *how
             ):  # gradients and autocast belong to a thread, and Ray calls from several
-                ((_, answers),) = runner.run([batch], lambda start, stop: places)
+                ((_, answers),) = runner.run([batch], lambda positions: places)
             ends = torch.cat(
                 [batch.pixels[:1], batch.pixels[-1:]]
             )  # all that is asked of them from here on
@@ -269,12 +267,10 @@ class Showing:
 
 
 def run_on_ray(
-    showing: Showing, source: Source, ranges: Iterable[Range], engine: Engine
+    showing: Showing, source: Source, batches: Iterable[Positions], engine: Engine
 ) -> Generator[tuple[Batch, Tensor]]:
     """Yield each batch, of which only the first and the last image come back, with its answers."""
-    if source.shape is None:
-        next(iter(source.read([(0, 1)])))  # all readers expect the shape of the first image
-    return stream(ranges, _Reading(_shared(source)), showing, engine)
+    return stream(batches, _Reading(_shared(source)), showing, engine)
 
 
 @dataclass(frozen=True)
@@ -283,21 +279,23 @@ class _Reading:
 
     source: Source
 
-    def __call__(self, part: Range) -> tuple[Batch, Tensor]:
-        ((pixels, labels),) = self.source.read([part])
+    def __call__(self, positions: Positions) -> tuple[Batch, Tensor]:
+        (batch,) = self.source.read([positions])
         # Without a copy, all of what it is a slice of would be sent.
-        return Batch(part[0], pixels.clone(), labels), self.source.places(*part).clone()
+        pixels, places = batch.pixels.clone(), self.source.places(positions).clone()
+        return Batch(batch.positions, pixels, batch.labels), places
 
 
 def _shared(source: Source) -> Source:
     """Images in memory as an array, of which the processes of a machine share one."""
+    if isinstance(source, CachedSource):
+        return _shared(source.source)  # workers decode by themselves
     if not (isinstance(source, ArraySource) and isinstance(source.array, Tensor)):
         return source
     if source.array.dtype not in (torch.uint8, torch.float16, torch.float32, torch.float64):
         return source
-    shared = copy(source)
-    shared.array, shared.channels = source.array.detach().cpu().numpy(), source.channels or "first"
-    return shared
+    array = source.array.detach().cpu().numpy()
+    return replace(source, array=array, channels=source.channels or "first")
 
 
 # ---- calls ---------------------------------------------------------------------------------------------------------

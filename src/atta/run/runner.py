@@ -9,23 +9,23 @@
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line
-from atta.data.source import Source
+from atta.data.source import Batch, Positions
 from atta.data.views import Policy
-from atta.networks.borrowing import device_of, dtype_of
+from atta.networks.borrowing import borrowed, device_of, dtype_of
 from atta.record.predictions import Predictions
-from atta.record.shards import Shards
 
 ROWS = {"cuda": 256, "cpu": 32}
 """Images to a pass, if nobody says otherwise: enough to keep the device busy, few enough for a CPU's caches."""
 LARGEST = 10**9  # images to a batch, of which no machine holds as many
-ITSELF = "the image itself"
+IMAGE = "the image itself"
+"""Name of the pass over the unchanged image."""
 Shown: TypeAlias = tuple[str, int, Tensor]
 """The name of a view, the repeat, and the images shown in it."""
 Network: TypeAlias = Callable[[Tensor], Tensor]
@@ -46,6 +46,19 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
         if torch.is_autocast_enabled(device.type)
         else nullcontext()
     )
+
+
+@contextmanager
+def running(
+    network: nn.Module, device: torch.device, channels_last: bool, half: torch.dtype | None
+) -> Iterator[None]:
+    """Put the network on a device, in evaluation mode and without gradients, and put it back.
+
+    One context serves many passes: autocast caches the weights that it has cast.
+    """
+    mixed = torch.autocast(device.type, half) if half else nullcontext()
+    with torch.no_grad(), borrowed(network, device, channels_last), mixed:
+        yield
 
 
 def as_pixels(images: Tensor, dtype: torch.dtype) -> Tensor:
@@ -123,14 +136,6 @@ def _groups(shown: Iterable[Shown], most: int) -> Iterator[list[Shown]]:
 # ---- batch after batch ---------------------------------------------------------------------------------------------
 
 
-class Batch(NamedTuple):
-    """Consecutive images of a source, and their labels where they bring them along."""
-
-    start: int
-    pixels: Tensor
-    labels: Tensor | None
-
-
 def batch_size(asked: int | None, device: torch.device) -> int:
     """What was asked for, or what is usual on such a device."""
     size = ROWS.get(device.type, ROWS["cpu"]) if asked is None else asked
@@ -139,31 +144,6 @@ def batch_size(asked: int | None, device: torch.device) -> int:
             f"batch_size: expected {'1 or more' if size < 1 else f'{LARGEST} or fewer'}, got {size}"
         )
     return size
-
-
-def read_batches(
-    source: Source,
-    size: int,
-    *,
-    start: int = 0,
-    stop: int | None = None,
-    workers: int = 0,
-    step: int = 1,
-) -> Iterator[Batch]:
-    """Read a source from `start` to `stop`, or to its end, `size` images at a time: every `step`-th batch."""
-    stop = source.count if stop is None else stop
-    blocks = source.read(ranges_of(size, start, stop, step), workers)
-    starts = (first for first, _ in ranges_of(size, start, stop, step))
-    for first, (pixels, labels) in zip(starts, blocks, strict=False):  # a stream may be shorter
-        yield Batch(first, pixels, labels)
-
-
-def ranges_of(size: int, start: int, stop: int | None, step: int = 1) -> Iterator[tuple[int, int]]:
-    """Where batches begin and end; without a `stop`, they do not."""
-    starts: Iterable[int] = (
-        count(start, size * step) if stop is None else range(start, stop, size * step)
-    )
-    return ((first, first + size if stop is None else min(first + size, stop)) for first in starts)
 
 
 class _Pending(NamedTuple):
@@ -208,20 +188,20 @@ class Runner:
     dtype: torch.dtype
     channels_last: bool
     rows: int
-    kept: Shards | None = None
+    told: Callable[[int], None] | None = None
+    """Is told the size of a pass when a full GPU has halved it, so that a resumed run does the same."""
     itself: bool = True
 
     def run(
-        self, batches: Iterable[Batch], places: Callable[[int, int], Tensor]
+        self, batches: Iterable[Batch], places: Callable[[Positions], Tensor]
     ) -> Generator[tuple[Batch, Tensor]]:
-        """Yield each batch with its answers, one batch late: a GPU works on the next one while this one is dealt with."""
+        """Yield each batch with its answers; a GPU already works on the next batch meanwhile."""
         source, waiting = iter(batches), list[tuple[Batch, _Pending]]()
         while True:
             try:
                 batch = next(source, None)
                 if batch is not None:
-                    stop = batch.start + batch.pixels.shape[0]
-                    waiting.append((batch, self.begin(batch.pixels, places(batch.start, stop))))
+                    waiting.append((batch, self.begin(batch.pixels, places(batch.positions))))
             except BaseException:  # What is done is not lost to what cannot be done.
                 yield from ((done, pending.finish()) for done, pending in waiting)
                 raise
@@ -237,7 +217,7 @@ class Runner:
         # Bytes are uploaded as bytes, and become pixels there.
         images = as_pixels(pixels.to(self.device).contiguous(), self.dtype)
         views = self.policy.render(images, indices, seed=self.seed, draws=self.draws)
-        shown = chain([(ITSELF, 0, images)] if self.itself else [], _precisely(views, self.device))
+        shown = chain([(IMAGE, 0, images)] if self.itself else [], _precisely(views, self.device))
         names, answers = [], list[Tensor]()
         # Few images leave room for several views in one pass.
         for name, repeat, logits in run_views(
@@ -249,7 +229,7 @@ class Runner:
         for name, k in zip(names, classes, strict=True):
             if k < 2 or k != classes[0]:
                 expected = (
-                    "at least two classes" if k < 2 else f"{classes[0]} classes as for {ITSELF}"
+                    "at least two classes" if k < 2 else f"{classes[0]} classes as for {IMAGE}"
                 )
                 raise InputError(f"expected the model to return {expected}, got {k} for {name}")
         logits = torch.stack(answers, dim=1)
@@ -275,10 +255,8 @@ class Runner:
             # Outside of the handler, whose error holds on to the tensors that filled the memory.
             self.rows = max(1, min(self.rows, images.shape[0]) // 2)
             torch.cuda.empty_cache()
-            if (
-                self.kept is not None
-            ):  # A resumed run shall cut its passes as this one does from now on.
-                self.kept.keep_rows(self.rows)
+            if self.told is not None:
+                self.told(self.rows)
 
     def _pass(self, images: Tensor) -> Tensor:
         if self.channels_last:

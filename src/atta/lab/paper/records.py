@@ -36,7 +36,6 @@ from atta.lab.training.recipe import Recipe
 from atta.lab.training.train import train
 from atta.lab.training.trained import about, check_trained, load_trained
 from atta.record.predictions import Record
-from atta.record.shards import beside
 from atta.run.collect import collect
 
 POLICY = "aug8"
@@ -212,19 +211,18 @@ def make(
     say(
         f"recording {len(images):,} images x {Policy.parse(recording.policy).passes} passes: {name}"
     )
-    with beside(path) as shards:
-        record = collect(
-            network,
-            images,
-            policy=recording.policy,
-            seed=SEED,
-            draws=recording.draws,
-            device=making.at,
-            shards=shards,
-            progress=making.progress,
-            origin=origin,
-        )
-        return record.save(path)
+    collect(
+        network,
+        images,
+        policy=recording.policy,
+        seed=SEED,
+        draws=recording.draws,
+        output=path,
+        device=making.at,
+        progress=making.progress,
+        origin=origin,
+    )
+    return path
 
 
 def _network(

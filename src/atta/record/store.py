@@ -1,0 +1,437 @@
+"""A record of any size: a folder of shards, of which only the rows that somebody looks at are read.
+
+    record.json                          the index: images, classes, views, origin, and every shard with its rows and checksum
+    labels.safetensors                   a number an image, where they are known
+    0000000000-0000000512.safetensors    `answers` [n passes k]: images 0 to 511 and all of their views
+    rehearse-3/...                       further passes over the same images, in shards of their own
+
+`collect(..., output=folder)` writes them as it goes, and the index last. `Record.load(folder)` reads the index and the labels;
+a shard is mapped into memory, compared with its checksum and looked through for what is not finite when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from atta._base.errors import InputError
+from atta._base.files import check_digest, digest, whole_file
+from atta._base.tensors import DIGEST, read_header, read_tensors, write_tensors
+from atta._base.types import Logits, RepeatLogits
+from atta.data.views import REHEARSAL
+from atta.record.predictions import Predictions, Record, Rows, as_index, check_finite
+
+INDEX, LABELS, RUN, ROWS = "record.json", "labels.safetensors", "run", "rows"
+FORMAT, FORMAT_VERSION = "atta.record", 1
+LOGITS = ""  # what the images' own column is called: no view has that name
+OPEN = 64  # shards that stay mapped
+SAID = 5  # faults that are told one by one
+Columns: TypeAlias = Mapping[str, tuple[int, int]]
+"""The first pass of each kind of view, and how many there are."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A shard as the index knows it."""
+
+    file: str
+    start: int
+    stop: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Shards that hold the same passes of all images, one after the other."""
+
+    columns: Columns
+    parts: Sequence[Part]
+    run: str = ""
+    """What the network, the views and the seed were, as a hash that each of the shards repeats."""
+
+    @property
+    def passes(self) -> int:
+        """How many passes a shard holds of an image."""
+        return sum(count for _, count in self.columns.values())
+
+
+@dataclass(frozen=True)
+class Index:
+    """All that is known without looking at a shard."""
+
+    images: int
+    classes: int
+    dtype: str
+    groups: Sequence[Group]
+    labelled: str = ""
+    """The checksum of the labels, if there are any."""
+    origin: Mapping[str, str] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Write the index, with a checksum of itself: from then on the folder is a record."""
+        content = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(self)}
+        content = json.loads(json.dumps(content))
+        with whole_file(folder / INDEX) as part:
+            text = json.dumps(content | {"digest": digest(content)}, indent=1, ensure_ascii=False)
+            part.write_text(text, encoding="utf-8", newline="\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> Index:
+        """Read what `write` wrote; its shards must follow one another from the first image to the last."""
+        path = folder / INDEX
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["format"] != FORMAT or int(content["version"]) > FORMAT_VERSION:
+                raise InputError(
+                    f"{path} has version {content['version']}, this atta reads up to {FORMAT_VERSION}"
+                )
+            check_digest(path, content.pop("digest", None), digest(content))
+            groups = [_group(**one) for one in content["groups"]]
+            names = ("images", "classes", "dtype", "labelled", "origin")
+            found = cls(groups=groups, **{name: content[name] for name in names})
+        except FileNotFoundError:
+            raise InputError(
+                f"expected a record, got the folder {folder}, {_instead(folder)}"
+            ) from None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path} is damaged: it is no index of a record ({error})") from None
+        for group in found.groups:
+            stops = [0, *(part.stop for part in group.parts)]
+            if [part.start for part in group.parts] != stops[:-1] or stops[-1] != found.images:
+                raise InputError(
+                    f"{path} is damaged: its shards do not hold all of its {found.images} images in order"
+                )
+        return found
+
+
+def _group(columns: Mapping[str, Any], parts: Sequence[Any], run: str) -> Group:
+    return Group(
+        {kind: (at, count) for kind, (at, count) in columns.items()},
+        [Part(**part) for part in parts],
+        run,
+    )
+
+
+def _instead(folder: Path) -> str:
+    if (folder / "run.json").is_file():
+        return f"which has no {INDEX} yet: its recording has not ended, and the same collect goes on with it"
+    return f"which has no {INDEX}; a saved classifier is read by CalibratedClassifier.load"
+
+
+class Store:
+    """The shards of a folder, mapped into memory as they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.index = folder, Index.read(folder)
+        self.dtype: torch.dtype = getattr(torch, self.index.dtype)
+        self._starts = [[part.start for part in group.parts] for group in self.index.groups]
+        self._sound: set[str] = set()
+        self._mapped: dict[str, Tensor] = {}
+
+    def labels(self) -> Tensor | None:
+        """The labels, if there are any."""
+        if not self.index.labelled:
+            return None
+        path = self.folder / LABELS
+        found = read_tensors(path)[0].get("labels")
+        if found is None or read_header(path).get(DIGEST) != self.index.labelled:
+            raise InputError(f"{path} is not the file of labels that {INDEX} names")
+        return found
+
+    def read(self, number: int, rows: range | Tensor) -> Tensor:
+        """Return all passes that a group of shards holds of these rows: as they lie in a shard if it holds them all."""
+        parts = self.index.groups[number].parts
+        if isinstance(rows, range):
+            first, last = (
+                bisect_right(self._starts[number], row) - 1 for row in (rows[0], rows[-1])
+            )
+            found = [
+                self.answers(number, part)[max(rows.start - part.start, 0) : rows.stop - part.start]
+                for part in parts[first : last + 1]
+            ]
+            return found[0] if len(found) == 1 else torch.cat(found)
+        places = torch.bucketize(rows, torch.tensor(self._starts[number]), right=True) - 1
+        picked = torch.empty(
+            len(rows), self.index.groups[number].passes, self.index.classes, dtype=self.dtype
+        )
+        for place in sorted(set(places.tolist())):
+            here = (places == place).nonzero()[:, 0]
+            picked[here] = self.answers(number, parts[place])[rows[here] - parts[place].start]
+        return picked
+
+    def answers(self, number: int, part: Part) -> Tensor:
+        """A shard, mapped into memory; the first time, it is compared with its checksum and looked through."""
+        if part.file not in self._mapped:
+            answers = self._opened(self.index.groups[number], part)
+            while len(self._mapped) >= OPEN:
+                del self._mapped[next(iter(self._mapped))]
+            self._mapped[part.file] = answers
+        return self._mapped[part.file]
+
+    def _opened(self, group: Group, part: Part) -> Tensor:
+        path, rows = (
+            self.folder / PurePosixPath(part.file),
+            f"images {part.start} to {part.stop - 1}",
+        )
+        if not path.is_file():
+            raise InputError(
+                f"{path} is missing, with the answers to {rows}; the same collect records it again"
+            )
+        try:
+            header = read_header(path)
+        except InputError:
+            raise InputError(
+                f"{path} is cut short or damaged; the same collect records its {rows} again"
+            ) from None
+        if header.get(DIGEST) != part.digest:
+            raise InputError(
+                f"{path} {_foreign(header, group.run, part)}; the same collect records its {rows} again"
+            )
+        answers = read_tensors(path, sealed=part.file not in self._sound)[0]["answers"]
+        if part.file not in self._sound:
+            if answers.shape != (
+                shape := (part.stop - part.start, group.passes, self.index.classes)
+            ):
+                raise InputError(
+                    f"{path} is damaged: expected answers of {shape}, got {tuple(answers.shape)}"
+                )
+            check_finite(answers, f"the answers of {path}")
+            self._sound.add(part.file)
+        return answers
+
+    def faults(self) -> list[str]:
+        """Look at everything, and say what is wrong with each shard."""
+        found = []
+        try:
+            self.labels()
+        except InputError as error:
+            found.append(str(error))
+        for group in self.index.groups:
+            for part in group.parts:
+                try:
+                    self._opened(group, part)
+                except InputError as error:
+                    found.append(str(error))
+        return found
+
+
+def _foreign(header: Mapping[str, str], run: str, part: Part) -> str:
+    """What another shard in the place of this one is."""
+    if header.get(RUN, run) != run:
+        return "was recorded by another run: of another network, or with other views or draws"
+    name = PurePosixPath(part.file).stem
+    if (rows := header.get(ROWS, name)) != name:
+        return f"holds other rows, those of {rows}"
+    return f"was changed since {INDEX} was written"
+
+
+class Views(Mapping[str, RepeatLogits]):
+    """Views by name, each read when it is asked for: all of its rows."""
+
+    def __init__(self, of: FolderPredictions) -> None:
+        self._of = of
+
+    def __getitem__(self, kind: str) -> RepeatLogits:
+        alone = self._of.only({kind: self._of.counts[kind]})
+        return torch.cat([part.views[kind] for part in alone.parts()])
+
+    def __contains__(self, kind: object) -> bool:
+        return kind in self._of.counts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of.counts)
+
+    def __len__(self) -> int:
+        return len(self._of.counts)
+
+
+class FolderPredictions(Predictions):
+    """Predictions that lie in a folder. Rows and kinds of view are chosen without reading; `chunks` reads a piece at a time."""
+
+    store: Store
+    rows: range | Tensor
+    chosen: Mapping[str, int]
+
+    def __init__(self, store: Store, rows: range | Tensor, counts: Mapping[str, int]) -> None:
+        for name, value in (("store", store), ("rows", rows), ("chosen", dict(counts))):
+            object.__setattr__(self, name, value)
+
+    @cached_property
+    def logits(self) -> Logits:
+        """All of them, for whoever cannot do with pieces."""
+        return torch.cat([part.logits for part in self.only({}).parts()])
+
+    @property
+    def views(self) -> Views:
+        """Each read when it is asked for."""
+        return Views(self)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many passes there are of each kind of view and each rehearsal."""
+        return self.chosen
+
+    @property
+    def classes(self) -> int:
+        """The number of classes, k."""
+        return self.store.index.classes
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the logits; shards in float16 are read as float32."""
+        return self.store.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are read to."""
+        return torch.device("cpu")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, rows: Rows) -> Predictions:
+        """Choose some of the images, without reading them."""
+        index = as_index(rows, len(self))
+        if isinstance(index, slice) and isinstance(self.rows, range):
+            chosen = self.rows[index]
+            return self._with(
+                rows=chosen
+                if chosen.step == 1
+                else torch.arange(chosen.start, chosen.stop, chosen.step)
+            )
+        mine = (
+            torch.arange(self.rows.start, self.rows.stop)
+            if isinstance(self.rows, range)
+            else self.rows
+        )
+        picked = mine[index]
+        first = int(picked[0])
+        straight = len(picked) > 1 and torch.equal(picked, torch.arange(first, first + len(picked)))
+        return self._with(rows=range(first, first + len(picked)) if straight else picked)
+
+    def chunks(self, rows: int) -> Iterator[Predictions]:
+        """Read at most `rows` images at a time."""
+        for start in range(0, len(self), rows):
+            yield self._read(self.rows[start : start + rows])
+
+    def select(self, kinds: Sequence[str]) -> FolderPredictions:
+        """Choose these kinds of view, in this order; rehearsals stay, for they are none."""
+        kept = dict.fromkeys([*self.check_kinds(kinds), *self.rehearsals])
+        return self._with(counts={kind: self.counts[kind] for kind in kept})
+
+    def take(self, repeats: Mapping[str, int]) -> FolderPredictions:
+        """Choose these kinds of view, each with its first so many repeats; rehearsals stay."""
+        self.check_repeats(repeats)
+        return self._with(
+            counts={
+                **repeats,
+                **{kind: self.counts[kind] for kind in self.rehearsals if kind not in repeats},
+            }
+        )
+
+    def unrehearsed(self) -> FolderPredictions:
+        """Leave the rehearsals out."""
+        return self._with(
+            counts={
+                kind: count for kind, count in self.counts.items() if not kind.startswith(REHEARSAL)
+            }
+        )
+
+    def to(self, *args: Any, **kwargs: Any) -> Predictions:
+        """Read all of it, and move or cast it."""
+        return Predictions._trusted(self.logits, dict(self.views)).to(*args, **kwargs)
+
+    def _with(
+        self, *, rows: range | Tensor | None = None, counts: Mapping[str, int] | None = None
+    ) -> FolderPredictions:
+        chosen = self.rows if rows is None else rows
+        return FolderPredictions(self.store, chosen, self.counts if counts is None else counts)
+
+    def only(self, counts: Mapping[str, int]) -> FolderPredictions:
+        """Choose so many of each of these views and rehearsals, and no others."""
+        return self._with(counts=counts)
+
+    def parts(self) -> Iterator[Predictions]:
+        """Read all of it, some megabytes at a time."""
+        return self.chunks(max(1, (1 << 22) // self.classes))
+
+    def _read(self, rows: range | Tensor) -> Predictions:
+        found: dict[str, Tensor] = {}
+        for number, group in enumerate(self.store.index.groups):
+            wanted = [kind for kind in group.columns if kind in self.counts or kind == LOGITS]
+            if wanted:
+                answers = self.store.read(number, rows).to(self.store.dtype)
+                for kind in wanted:
+                    first = group.columns[kind][0]
+                    found[kind] = (
+                        answers[:, first]
+                        if kind == LOGITS
+                        else answers[:, first : first + self.counts[kind]]
+                    )
+        return Predictions._trusted(found[LOGITS], {kind: found[kind] for kind in self.counts})
+
+
+def open_folder(folder: Path) -> Record:
+    """Open the record in a folder; no shard is read."""
+    store = Store(folder)
+    counts = {
+        kind: count
+        for group in store.index.groups
+        for kind, (_, count) in group.columns.items()
+        if kind != LOGITS
+    }
+    predictions = FolderPredictions(store, range(store.index.images), counts)
+    try:
+        return Record(predictions, store.labels(), store.index.origin)
+    except InputError as error:
+        raise InputError(f"{folder}: {str(error).removeprefix(f'{folder}: ')}") from None
+
+
+def check_folder(folder: Path) -> str:
+    """Look at every shard of a record, and say in a few words what it is; what is wrong, of each shard, is one refusal."""
+    record = open_folder(folder)
+    predictions = record.predictions
+    assert isinstance(predictions, FolderPredictions)
+    if faults := [fault.removeprefix(f"{folder}/") for fault in predictions.store.faults()]:
+        more = f"; and {len(faults) - SAID} more" if len(faults) > SAID else ""
+        raise InputError("; ".join(faults[:SAID]) + more)
+    return repr(predictions).removeprefix("Predictions(").removesuffix(")")
+
+
+def write_index(
+    folder: Path,
+    groups: Sequence[tuple[Columns, Sequence[Path], str]],
+    labels: Tensor | None,
+    origin: Mapping[str, str],
+) -> Record:
+    """Make a record of a folder whose shards are all there: the labels, and the index last."""
+    made, images, classes, dtype = [], 0, 0, torch.float32
+    for columns, paths, run in groups:
+        parts = []
+        for path in paths:
+            start, stop = map(int, path.stem.split("-"))
+            parts.append(
+                Part(path.relative_to(folder).as_posix(), start, stop, read_header(path)[DIGEST])
+            )
+            images = max(images, stop)
+        answers = read_tensors(paths[0], sealed=False)[0]["answers"]
+        classes, dtype = answers.shape[2], torch.promote_types(dtype, answers.dtype)
+        made.append(Group(dict(columns), parts, run))
+    labelled = ""
+    if labels is not None:
+        write_tensors(folder / LABELS, {"labels": labels}, {})
+        labelled = read_header(folder / LABELS)[DIGEST]
+    Index(images, classes, str(dtype).removeprefix("torch."), made, labelled, dict(origin)).write(
+        folder
+    )
+    return open_folder(folder)

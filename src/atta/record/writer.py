@@ -1,0 +1,398 @@
+"""Write a record as a folder of shards: append, stop, resume, repair.
+
+    run.json                            settings of the run: policy, seed, model, batch size
+    0000000000-0000000512.safetensors   answers to images 0 to 511, written whole or not at all
+    ...
+    record.json                         the index, written last (`store`)
+
+Shards end at fixed positions, and batches start at multiples of the batch size that `run.json` keeps.
+A run that was stopped therefore ends with the same bits and the same files as an uninterrupted one.
+A shard that is not full is written every ten seconds and grows later. A shard that is missing,
+damaged or belongs to another run is recorded again; the others are kept.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from atta._base.errors import InputError, advise
+from atta._base.files import whole_file
+from atta._base.tensors import read_tensors, tensor_bytes, write_tensors
+from atta.data.source import Source
+from atta.record.predictions import FLOAT16_MAX, Predictions, Record, as_labels
+from atta.record.store import LOGITS, ROWS, RUN, Columns, write_index
+
+SHARDS = "[0-9]*-[0-9]*.safetensors"
+SECONDS = 10.0
+"""Time between two writes: the most work that a killed run has to repeat."""
+PASSES = 1 << 14
+"""Passes in a full shard: 65 MB of 1000 classes."""
+
+
+class Shard(NamedTuple):
+    """Answers (n, passes, k) to the images from `start` to `stop`, and a hash of these images."""
+
+    start: int
+    stop: int
+    answers: Tensor
+    labels: Tensor | None
+    mark: str
+
+
+class Resumed(NamedTuple):
+    """What an earlier run has left to do, and the labels that came with the images it has done."""
+
+    images: int
+    gaps: list[tuple[int, int | None]]
+    labels: list[tuple[int, Tensor]]
+
+
+@dataclass
+class ShardWriter:
+    """Appends the answers of one run to a folder.
+
+    Args:
+        folder: Where the shards are.
+        run: Settings that earlier shards must have been made with.
+        passes: Passes per image.
+    """
+
+    folder: Path
+    run: Mapping[str, Any]
+    passes: int
+    batch: int = field(default=0, init=False)
+    rows: int = field(default=0, init=False)
+    _written: float = field(default_factory=time.monotonic, init=False)
+    _buffer: list[tuple[Tensor, Tensor | None]] = field(default_factory=list, init=False)
+    _start: int = field(default=0, init=False)
+    _first: Tensor | None = field(default=None, init=False)
+    _last: Tensor | None = field(default=None, init=False)
+    _partial: tuple[int, int] | None = field(default=None, init=False)
+    """The file that already holds the beginning of the buffer."""
+
+    @property
+    def name(self) -> str:
+        """A hash of the settings, which each shard repeats."""
+        text = json.dumps(self.run, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    @property
+    def settings(self) -> Path:
+        """The file of the settings."""
+        return self.folder / "run.json"
+
+    # ---- resuming --------------------------------------------------------------------------------
+
+    def begin(self, size: int) -> tuple[int, int]:
+        """Return the sizes of batches and passes: those of the run that is resumed, or `size`."""
+        self.batch, rows = self._earlier() or (size, size)
+        self.keep_rows(rows)
+        return self.batch, rows
+
+    def keep_rows(self, rows: int) -> None:
+        """Write the settings, and how many images go into one pass."""
+        self.rows = rows
+        with whole_file(self.settings) as part:
+            part.write_text(json.dumps({**self.run, "batch": self.batch, "rows": rows}, indent=1))
+
+    def _earlier(self) -> tuple[int, int] | None:
+        """Return the sizes of the run that began here; refuse the folder of another run."""
+        path = self.settings
+        if not path.is_file():
+            inside = self.folder.iterdir() if self.folder.is_dir() else ()
+            if others := sorted(path.name for path in inside if path.name[0] != "."):
+                raise InputError(
+                    f"expected an empty folder, or one of shards, found {others[0]} in {self.folder}"
+                )
+            return None
+        try:
+            found = json.loads(path.read_text())
+            sizes = int(found["batch"]), int(found["rows"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"expected {path} to describe a run, but it cannot be read: {error}"
+            ) from error
+        for key, value in json.loads(json.dumps(self.run)).items():
+            if found.get(key) != value:
+                if not any(self.folder.glob(SHARDS)):  # nothing to resume
+                    return None
+                raise InputError(
+                    f"expected {self.folder} to hold shards of this run, but their {key} is "
+                    f"{found.get(key)!r} and not {value!r}; choose another folder, or delete this "
+                    "one to start again"
+                )
+        return sizes
+
+    def resume(self, source: Source) -> Resumed:
+        """Check the shards of an earlier run, remove the bad ones, and say what is left to do."""
+        gaps, labels = list[tuple[int, int | None]](), list[tuple[int, Tensor]]()
+        images = done = 0
+        for shard in self._good(source):
+            if shard.start > done:
+                gaps.append((done, shard.start))
+            if shard.labels is not None:
+                labels.append((shard.start, shard.labels))
+            images += shard.stop - shard.start
+            done = shard.stop
+        if done != source.count:
+            gaps.append((done, source.count))
+        return Resumed(images, gaps, labels)
+
+    def go_to(self, start: int, source: Source) -> None:
+        """Continue at an image; a shard that ends there and is not full is continued."""
+        self._partial = None
+        ending = [one for one in self.stretches() if one[1] == start]
+        if not ending or start % self.full == 0 or source.once:
+            return  # a stream cannot go back to the first image of the shard
+        shard = self.read(*ending[0])
+        self._buffer, self._start = [(shard.answers, shard.labels)], shard.start
+        self._partial = (shard.start, shard.stop)
+        self._first = next(source.read([[shard.start]])).pixels
+
+    def _good(self, source: Source) -> Iterator[Shard]:
+        """Yield the shards that belong to this run and to these images; remove the others."""
+        bad, good = list[tuple[int, int, str]](), list[tuple[int, int]]()
+        for start, stop in self.stretches():
+            if source.once and start != (good[-1][1] if good else 0):
+                break  # a stream cannot go back to what is missing
+            try:
+                self._recognise(self.read(start, stop), source)
+                good.append((start, stop))
+            except InputError as error:
+                if source.once:
+                    raise
+                bad.append((start, stop, str(error)))
+        if bad and not good:  # probably somebody else's work
+            raise InputError(bad[0][2])
+        for start, stop, fault in bad:
+            advise(f"{fault}: it is recorded again")
+            self.path(start, stop).unlink(missing_ok=True)
+        yield from (self.read(*one) for one in good)
+
+    def _recognise(self, shard: Shard, source: Source) -> None:
+        """Refuse a shard of other views or other images."""
+        if shard.answers.ndim != 3 or shard.answers.shape[1] != self.passes:
+            path = self.path(shard.start, shard.stop)
+            raise InputError(f"{path} holds other views than its run has")
+        ends = [batch.pixels for batch in source.read([[shard.start], [shard.stop - 1]])]
+        if len(ends) < 2 or mark(ends[0], ends[1]) != shard.mark:
+            raise InputError(
+                f"expected the images from {source.where(shard.start)} on to be those whose shards "
+                f"are in {self.folder}, got others; choose another folder"
+            )
+
+    # ---- reading and writing shards --------------------------------------------------------------
+
+    def stretches(self) -> Iterator[tuple[int, int]]:
+        """Yield start and stop of each shard; of shards that overlap, the first and longest."""
+        stops: dict[int, int] = {}
+        for path in self.folder.glob(SHARDS):
+            start, stop = map(int, path.stem.split("-"))
+            stops[start] = max(stop, stops.get(start, 0))
+        done = 0
+        for start in sorted(stops):
+            if start >= done:
+                done = stops[start]
+                yield start, done
+
+    def read(self, start: int, stop: int) -> Shard:
+        """Read a shard; one that is damaged, or of another run or other rows, is refused."""
+        path = self.path(start, stop)
+        tensors, text = read_tensors(path)
+        if text.get(RUN, self.name) != self.name:
+            raise InputError(
+                f"{path} was recorded by another run: another network, other views or draws"
+            )
+        answers, rows = tensors.get("answers"), text.get(ROWS, path.stem)
+        short = answers is None or len(answers) != stop - start
+        if answers is None or short or "mark" not in text or rows != path.stem:
+            raise InputError(f"{path} holds other rows than its name says")
+        return Shard(start, stop, answers, tensors.get("labels"), text["mark"])
+
+    @property
+    def full(self) -> int:
+        """Images in a full shard: whole batches, wherever a run was stopped."""
+        return max(1, PASSES // (self.passes * max(1, self.batch))) * max(1, self.batch)
+
+    def append(
+        self, start: int, answers: Tensor, labels: Tensor | None, first: Tensor, last: Tensor
+    ) -> None:
+        """Take the answers to a batch, its first and last image, and write a shard when due."""
+        if not self._buffer:
+            self._start, self._first = start, first
+        self._last = last
+        self._buffer.append((answers, labels))
+        if (start + answers.shape[0]) % self.full == 0:
+            self.flush()
+        elif time.monotonic() - self._written >= SECONDS:
+            self.flush(full=False)
+
+    def flush(self, *, full: bool = True) -> None:
+        """Write what no shard holds yet; a shard that is not full is written longer next time."""
+        if not self._buffer or self._first is None or self._last is None:
+            return
+        buffer, first, last, partial = self._buffer, self._first, self._last, self._partial
+        self._buffer, self._partial = [], None  # what cannot be written now is not tried again
+        answers = torch.cat([part for part, _ in buffer])
+        own = [part for _, part in buffer if part is not None]
+        labels, stop = torch.cat(own) if own else None, self._start + answers.shape[0]
+        if partial != (self._start, stop):
+            self._write(Shard(self._start, stop, answers, labels, mark(first, last)))
+            if partial is not None:
+                self.path(*partial).unlink(missing_ok=True)
+        if not full:
+            self._buffer, self._partial = [(answers, labels)], (self._start, stop)
+
+    def _write(self, shard: Shard) -> None:
+        if not self.settings.is_file():  # somebody removed the folder: the run goes on
+            self.keep_rows(self.rows)
+        tensors = {"answers": shard.answers}
+        tensors |= {} if shard.labels is None else {"labels": shard.labels}
+        path = self.path(shard.start, shard.stop)
+        try:
+            write_tensors(path, tensors, {"mark": shard.mark, RUN: self.name, ROWS: path.stem})
+        except InputError as error:
+            raise InputError(
+                f"{error}; the {shard.start} images before it are kept, run again to resume"
+            ) from error
+        self._written = time.monotonic()
+
+    def finish(self) -> None:
+        """Remove shards that a longer one has replaced."""
+        longest = dict(self.stretches())
+        for path in self.folder.glob(SHARDS):
+            start, stop = map(int, path.stem.split("-"))
+            if stop < longest.get(start, 0):
+                path.unlink(missing_ok=True)
+
+    def path(self, start: int, stop: int) -> Path:
+        """Where a shard is."""
+        return self.folder / f"{start:010}-{stop:010}.safetensors"
+
+    def paths(self) -> list[Path]:
+        """Return the files of all shards, in order."""
+        return [self.path(*one) for one in self.stretches()]
+
+
+def mark(first: Tensor, last: Tensor) -> str:
+    """Hash two images, the first and the last of a shard: enough to notice other images."""
+    digest = hashlib.blake2b(digest_size=16)
+    for image in (first, last):
+        digest.update(f"{image.dtype}{tuple(image.shape)}".encode())
+        digest.update(tensor_bytes(image))
+    return digest.hexdigest()
+
+
+# ---- records of one's own logits -----------------------------------------------------------------
+
+
+class RecordWriter:
+    """Write a record of any size from your own logits, as a folder of shards.
+
+    Use it if another program runs the network, or if the logits do not fit into memory.
+
+    Args:
+        folder: The folder that becomes the record; `Record.load` reads it.
+        dtype: "float32" or "float16", which takes half of the space.
+        origin: Text about the logits, which the record keeps.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> with RecordWriter(folder, dtype="float16") as writer:
+        ...     for _ in range(3):
+        ...         writer.append(torch.randn(4, 10), {"flip": torch.randn(4, 1, 10)}, [1, 2, 3, 4])
+        >>> Record.load(folder)
+        Record(Predictions(12 images, 10 classes; 1 flip), with labels, {})
+    """
+
+    def __init__(
+        self,
+        folder: str | PathLike[str],
+        *,
+        dtype: Literal["float16", "float32"] = "float32",
+        origin: Mapping[str, str] | None = None,
+    ) -> None:
+        if dtype not in ("float16", "float32"):
+            raise InputError(f"dtype: expected 'float16' or 'float32', got {dtype!r}")
+        self.folder, self.dtype, self.origin = Path(folder), dtype, dict(origin or {})
+        self._writer: ShardWriter | None = None
+        self._columns: Columns = {}
+        self._labels: list[Tensor] = []
+        self.images = 0
+        """Images that are written or waiting to be written."""
+
+    def __enter__(self) -> "RecordWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self.close()
+        elif self._writer is not None:
+            self._writer.flush()
+
+    def append(
+        self, logits: Any, views: Mapping[str, Any] | None = None, labels: Any = None
+    ) -> None:
+        """Append the logits of some images.
+
+        Args:
+            logits: Logits of the images, (n, k).
+            views: Logits of each kind of view, (n, repeats, k); the same kinds every time.
+            labels: Class numbers, every time or never.
+        """
+        predictions = Predictions(logits, views or {})
+        answers = torch.cat([predictions.logits[:, None], *predictions.views.values()], dim=1)
+        if self.dtype == "float16":
+            if float(answers.abs().max()) > FLOAT16_MAX:
+                raise InputError(
+                    f"float16 holds logits up to {FLOAT16_MAX:.0f}, got larger ones: use float32"
+                )
+            answers = answers.half()
+        else:
+            answers = answers.float()
+        columns, at = {LOGITS: (0, 1)}, 1
+        for kind, repeats in predictions.counts.items():
+            columns[kind], at = (at, repeats), at + repeats
+        if self._writer is None:
+            run = {
+                "views": json.dumps(columns),
+                "classes": predictions.classes,
+                "dtype": self.dtype,
+            }
+            self._writer, self._columns = ShardWriter(self.folder, run, at), columns
+            if any(self.folder.glob(SHARDS)):
+                raise InputError(f"expected an empty folder, found shards in {self.folder}")
+            self._writer.begin(1)
+        elif columns != self._columns:
+            raise InputError(
+                f"expected the views {', '.join(self._columns)} as before, got {', '.join(columns)}"
+            )
+        n = len(predictions)
+        if (labels is None) != (not self._labels) and self.images:
+            raise InputError("expected labels with every append or with none")
+        if labels is not None:
+            self._labels.append(as_labels(labels, images=n, classes=predictions.classes))
+        full, stop = self._writer.full, self.images + n
+        while self.images < stop:  # a piece ends where a shard is full
+            size = min(full - self.images % full, stop - self.images)
+            part, answers = answers[:size], answers[size:]
+            self._writer.append(self.images, part, None, part[:1], part[-1:])
+            self.images += size
+
+    def close(self) -> Record:
+        """Write what is left and the index, and return the record."""
+        if self._writer is None:
+            raise InputError(f"expected at least one image for {self.folder}, got none")
+        self._writer.flush()
+        labels = torch.cat(self._labels) if self._labels else None
+        group = (self._columns, self._writer.paths(), self._writer.name)
+        return write_index(self.folder, [group], labels, self.origin)

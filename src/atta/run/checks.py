@@ -1,0 +1,229 @@
+"""Checks before and after a run: a mistake costs eight passes, not thousands.
+
+before    labels, class names, device and views, without a pass; then eight images, spread over
+          the set: does the network take them, are its logits finite, does one match each class?
+after     what looks wrong in the answers, one sentence each
+"""
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from atta._base.errors import InputError, advise
+from atta._base.types import Labels
+from atta.data.labels import Labelling
+from atta.data.source import Source, StreamSource
+from atta.data.views import Policy
+from atta.networks.adapters import left_unnormalised, watched_spread
+from atta.networks.borrowing import dtype_of
+from atta.record.predictions import Predictions, Record, as_labels, look_like_probabilities
+from atta.run.runner import as_pixels, failing_on, logits_of, running
+
+IMAGES = 8
+ROUNDING = 1e-5  # by which a view may leave [0, 1] unnoticed
+FEW = 200  # images: with fewer, fits and their numbers are noise
+JUDGED = 20  # images from which on an accuracy means something
+SEEN = 5  # images of a class from which on its confusions mean something
+CERTAIN = 0.9999  # a confidence that is practically 1
+PIECE = 1 << 20  # logits that are looked at together
+NOT_LOGITS = (
+    "expected a model that returns logits, got rows that are not negative and sum to 1, which are "
+    "probabilities: leave the softmax out, or write atta.FromProbabilities(model)"
+)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a few images show.
+
+    Args:
+        labelling: Labels and class names, checked against the number of classes.
+        labelled: Whether every image has a label.
+        seconds: Time of one pass over one image.
+        probabilities: Whether the answers look like probabilities.
+        spread: Variance that the first batch normalisation gets, as a part of that in training.
+    """
+
+    labelling: Labelling
+    labelled: bool
+    seconds: float
+    probabilities: bool
+    spread: float | None
+
+
+def check_labels(labelling: Labelling, source: Source) -> None:
+    """Check labels and class names as far as possible without knowing the number of classes."""
+    labels = labelling.labels
+    if labels is None:
+        return
+    if isinstance(source, StreamSource) and source.shuffled:
+        advise(
+            "the DataLoader is shuffled and the labels do not come with it: give shuffle=False, or "
+            "a dataset with its labels"
+        )
+    count = len(labels) if source.count is None and labels.ndim else source.count or 0
+    whole = not (labels.is_floating_point() or labels.is_complex())
+    most = max(int(labels.to(torch.int64).max()), 0) if whole and labels.numel() else 0
+    as_labels(labels, images=count, classes=most + 1)
+    if labelling.classes and most >= len(labelling.classes):
+        raise InputError(
+            f"class_names: expected {most + 1} or more, one for each class, got "
+            f"{len(labelling.classes)}: the labels go up to {most}"
+        )
+
+
+def check_views(policy: Policy, pixels: Tensor) -> None:
+    """Check that every view can be made of a few images, and that it stays in [0, 1]."""
+    for view, repeats in policy.terms:
+        for *_, shown in Policy(((view, repeats),)).render(pixels, draws="stratified"):
+            if not torch.isfinite(shown).all():
+                raise InputError(
+                    f"View {view.name!r}: expected pixels in [0, 1], got some that are not finite"
+                )
+        if view.own:
+            continue
+        u = (torch.full((pixels.shape[0], view.count(pixels)), 0.5),) if view.random else ()
+        low, high = (float(value) for value in view.transform(pixels, *u).aminmax())
+        if low < -ROUNDING or high > 1 + ROUNDING:
+            advise(
+                f"the view {view.name!r} leaves [0, 1] (from {low:.3g} to {high:.3g}) and is "
+                "clipped: a view changes pixels, and normalisation belongs around the network, as "
+                "atta.Normalized"
+            )
+
+
+def try_out(
+    network: nn.Module,
+    source: Source,
+    labelling: Labelling,
+    policy: Policy,
+    device: torch.device,
+    half: torch.dtype | None = None,
+) -> Trial:
+    """Run the network on a few images, and compare its answers with all that was given."""
+    if (wanted := left_unnormalised(network)) is not None:
+        advise(
+            f"the network states that it wants photographs as '{wanted}', and is given pixels that "
+            "are not normalised: preprocess=model does all of it (--resize, --crop, --mean, --std)"
+        )
+    images, own, positions = _few(source)
+    check_views(policy, as_pixels(images, torch.float32))
+    pixels = as_pixels(images.to(device), dtype_of(network))
+    answers, begun = list[Tensor](), 0.0
+    with running(network, device, False, half), watched_spread(network) as spread:
+        for part in pixels.tensor_split(min(2, len(pixels))):  # the first pass warms up
+            begun = time.perf_counter()
+            with failing_on(part):
+                answers.append(logits_of(network, part, dtype_of(network)).cpu())
+    seconds = (time.perf_counter() - begun) / len(answers[-1])
+    logits = torch.cat(answers)
+    if not (known := torch.isfinite(logits).all(dim=1)).all():
+        which = source.where(positions[int(known.long().argmin())])
+        raise InputError(f"expected finite logits, got {float(logits[~known].sum())} for {which}")
+    if (classes := logits.shape[1]) < 2:
+        raise InputError(f"expected the model to return at least two classes, got {classes}")
+    if classes == 2 and not logits[:, 0].any():
+        _say_one(logits[:, 1])
+    labelling = labelling.settled(classes)
+    labels = labelling.labels if labelling.labels is not None else labelling.own(own)
+    if labels is not None:
+        as_labels(labels, images=len(labels), classes=classes)
+    return Trial(labelling, labels is not None, seconds, look_like_probabilities(logits), spread())
+
+
+def _say_one(answers: Tensor) -> None:
+    """Say how a network with one output is read, and if that looks like a probability."""
+    sentence = (
+        "the network returns one number for each image: it is taken as the logit of class 1, with 0 "
+        "for class 0"
+    )
+    if ((answers >= 0) & (answers <= 1)).all():
+        sentence += (
+            "; all lie in [0, 1]: if these are probabilities, after a sigmoid, write "
+            "atta.FromProbabilities(model)"
+        )
+    advise(sentence)
+
+
+def _few(source: Source) -> tuple[Tensor, Tensor | None, list[int]]:
+    """Read a few images, from the first to the last of a set, or from the start of a stream."""
+    if source.once or source.count is None:
+        batch = next(source.read([range(IMAGES)]))
+        return batch.pixels, batch.labels, list(batch.positions)
+    places = torch.linspace(0, source.count - 1, min(IMAGES, source.count)).round().long().tolist()
+    batch = next(source.read([places]))
+    return batch.pixels, batch.labels, places
+
+
+def advice(record: Record) -> list[str]:
+    """What looks wrong in a record, of which some rows are read at a time."""
+    images, classes, labels = len(record), record.predictions.classes, record.labels
+    normal, certain, right, at = True, 0, 0, 0
+    for part in record.predictions.select(()).unrehearsed().chunks(max(1, PIECE // classes)):
+        normal = normal and look_like_probabilities(part.logits)
+        certain += int((part.logits.double().softmax(dim=-1).amax(dim=-1) > CERTAIN).sum())
+        right += (
+            0
+            if labels is None
+            else int((part.logits.argmax(dim=-1) == labels[at : at + len(part)]).sum())
+        )
+        at += len(part)
+    found = list[str]()
+    if normal:
+        found.append(
+            "the network answers with rows that are not negative and sum to 1: where these are probabilities, write "
+            "atta.FromProbabilities(model)"
+        )
+    if images < FEW:
+        found.append(
+            f"{images} images are few to fit on and to judge by: {FEW} or more give numbers that can be trusted"
+        )
+    if images >= JUDGED and certain / images > 0.99:
+        found.append(
+            "the network is sure of every image, confidence 1.0: are its logits scaled, or were these images trained on?"
+        )
+    if labels is None or images < JUDGED:
+        return found
+    accuracy, chance = right / images, 1 / classes
+    if accuracy <= chance + 2 * (chance * (1 - chance) / images) ** 0.5:
+        found.append(
+            f"{accuracy:.1%} right of {classes} classes is no better than chance: are mean and std those of the network "
+            "(atta.Normalized), and the classes in its order?"
+        )
+    elif moved := _moved(record.predictions, labels):
+        found.append(
+            "most images of class {} are taken for class {}, and most of that for class {}, counted from 0: are the classes in "
+            "the network's order?".format(*moved)
+        )
+    if accuracy == 1:
+        found.append(
+            "all images are right: were these images trained on? Confidence is fitted on images that were not"
+        )
+    return found
+
+
+def _moved(predictions: Predictions, labels: Labels) -> tuple[int, int, int] | None:
+    """A class that the network mostly takes for a second, which it mostly takes for a third: classes that changed places.
+
+    A network that takes dogs for cats is a poor one; one that also takes cats for something else has other numbers for them.
+    """
+    classes = predictions.classes
+    parts = predictions.select(()).unrehearsed().chunks(max(1, PIECE // classes))
+    answers = torch.cat([part.logits.argmax(dim=-1) for part in parts])
+    taken = torch.zeros(classes, classes, dtype=torch.long, device=labels.device)
+    taken.index_put_((labels, answers), torch.ones_like(labels), accumulate=True)
+    most, count = taken.max(dim=1).indices, taken.sum(dim=1)
+    rows = torch.arange(classes, device=labels.device)
+    moved = (most != rows) & (count >= SEEN) & (taken.amax(dim=1) > 0.5 * count)
+    if not (moved & moved[most]).any():
+        return None
+    first = int((moved & moved[most]).nonzero()[0])
+    return first, int(most[first]), int(most[most[first]])
+
+
+def look_over(record: Record) -> None:
+    """Warn of what looks wrong in a record."""
+    for sentence in advice(record):
+        advise(sentence)
