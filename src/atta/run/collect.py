@@ -230,18 +230,16 @@ class Run:
         found: list[Answers] = []
         labels = base.labels()
         assert labels is not None
-
-        def accuracy(severity: int) -> float:
+        before, chance, severity = base.accuracy(labels), 1 / base.classes, FIRST_SEVERITY
+        while severity:
             place = None if folder is None else folder / REHEARSALS[severity].name
             found.append(self.answers(rehearsed([severity]), itself=False, folder=place))
-            return found[-1].accuracy(labels)
-
-        before, chance = base.accuracy(labels), 1 / base.classes
-        after = accuracy(FIRST_SEVERITY)
-        if before - after < FALL:
-            accuracy(max(REHEARSALS))
-        elif after - chance < FALL * (before - chance) and before - accuracy(1) < FALL:
-            accuracy(2)
+            after = found[-1].accuracy(labels)
+            fell, near_chance = before - after >= FALL, after - chance < FALL * (before - chance)
+            if severity == FIRST_SEVERITY:
+                severity = int(near_chance) if fell else max(REHEARSALS)
+            else:
+                severity = 2 if severity == 1 and not fell else 0
         return found
 
     def answers(
@@ -312,6 +310,7 @@ class Run:
             dtype_of(self.network),
             execution.channels_last,
             rows,
+            execution.half,
             None if writer is None else writer.keep_rows,
             itself,
         )

@@ -9,7 +9,6 @@
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -175,9 +174,10 @@ class _Pending(NamedTuple):
 
 @dataclass
 class Runner:
-    """Shows batches to the network: `rows` of anything go into one forward pass, fewer once a GPU is full.
+    """Runs a network on batches: `rows` images go into one forward pass, fewer once a GPU is full.
 
-    Without `itself`, only the views are shown.
+    Without `itself`, only the views are run. `half` is the dtype of autocast, `told` is called with
+    the number of rows when it was halved, so that a resumed run does the same.
     """
 
     forward: Network
@@ -188,8 +188,8 @@ class Runner:
     dtype: torch.dtype
     channels_last: bool
     rows: int
+    half: torch.dtype | None = None
     told: Callable[[int], None] | None = None
-    """Is told the size of a pass when a full GPU has halved it, so that a resumed run does the same."""
     itself: bool = True
 
     def run(
@@ -213,40 +213,44 @@ class Runner:
                 return
 
     def begin(self, pixels: Tensor, indices: Tensor) -> _Pending:
-        """Set the network to work on a batch; on a GPU, without waiting for it."""
+        """Run the network on a batch and its views; on a GPU, without waiting for the answers."""
         # Bytes are uploaded as bytes, and become pixels there.
         images = as_pixels(pixels.to(self.device).contiguous(), self.dtype)
-        views = self.policy.render(images, indices, seed=self.seed, draws=self.draws)
-        shown = chain([(IMAGE, 0, images)] if self.itself else [], _precisely(views, self.device))
-        names, answers = [], list[Tensor]()
-        # Few images leave room for several views in one pass.
-        for name, repeat, logits in run_views(
-            self._logits, shown, max(1, self.rows // pixels.shape[0])
-        ):
-            names.append(f"{name}, repeat {repeat}" if repeat else name)
-            answers.append(logits)
+        most = max(1, self.rows // pixels.shape[0])  # few images leave room for several views
+        names, answers, waiting = list[str](), list[Tensor](), list[Tensor]()
+        if self.itself:
+            names, waiting = [IMAGE], [images]
+        with without_autocast(self.device):  # views are made in full precision
+            views = self.policy.render(images, indices, seed=self.seed, draws=self.draws)
+            for name, repeat, view in views:
+                if waiting and (len(waiting) == most or view.shape != waiting[0].shape):
+                    answers += self._together(waiting)
+                    waiting = []
+                names.append(f"{name}, repeat {repeat}" if repeat else name)
+                waiting.append(view)
+        answers += self._together(waiting)
         classes = [answer.shape[1] for answer in answers]
         for name, k in zip(names, classes, strict=True):
             if k < 2 or k != classes[0]:
-                expected = (
-                    "at least two classes" if k < 2 else f"{classes[0]} classes as for {IMAGE}"
-                )
+                same = f"{classes[0]} classes as for {IMAGE}"
+                expected = "at least two classes" if k < 2 else same
                 raise InputError(f"expected the model to return {expected}, got {k} for {name}")
         logits = torch.stack(answers, dim=1)
         if self.device.type != "cuda":
             return _Pending(logits.cpu(), indices, names)
-        there = torch.empty(logits.shape, dtype=logits.dtype, pin_memory=True)
-        there.copy_(logits, non_blocking=True)
+        pinned = torch.empty(logits.shape, dtype=logits.dtype, pin_memory=True)
+        pinned.copy_(logits, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(
-            torch.cuda.current_stream(self.device)
-        )  # which need not be that of torch's current device
-        return _Pending(there, indices, names, event)
+        event.record(torch.cuda.current_stream(self.device))
+        return _Pending(pinned, indices, names, event)
 
-    def _logits(self, images: Tensor) -> Tensor:
+    def _together(self, views: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Run views of one size in one pass, with fewer images per pass once a GPU is full."""
+        images = torch.cat(list(views)) if len(views) > 1 else views[0]
         while True:
             try:
-                return torch.cat([self._pass(part) for part in torch.split(images, self.rows)])
+                parts = [self._pass(part) for part in torch.split(images, self.rows)]
+                return torch.cat(parts).reshape(len(views), views[0].shape[0], -1).unbind()
             except torch.cuda.OutOfMemoryError as error:
                 if self.rows == 1:
                     raise InputError(
@@ -261,15 +265,6 @@ class Runner:
     def _pass(self, images: Tensor) -> Tensor:
         if self.channels_last:
             images = images.to(self.dtype).contiguous(memory_format=torch.channels_last)
-        with failing_on(images, torch.cuda.OutOfMemoryError):
+        mixed = torch.autocast(self.device.type, self.half) if self.half else nullcontext()
+        with mixed, failing_on(images, torch.cuda.OutOfMemoryError):
             return logits_of(self.forward, images, self.dtype)
-
-
-def _precisely(views: Iterator[Shown], device: torch.device) -> Iterator[Shown]:
-    """Make views outside of autocast, which is on while they are looked at."""
-    while True:
-        with without_autocast(device):
-            view = next(views, None)
-        if view is None:
-            return
-        yield view
