@@ -130,7 +130,7 @@ class CalibratedClassifier(Estimator, OnHub):
         self.eval()
         self._try_out()
 
-    # ---- answering -------------------------------------------------------------------------------------------------
+    # ---- answering -------------------------------------------------------------------------------
 
     @torch.no_grad()
     def forward(self, images: Any) -> Tensor:

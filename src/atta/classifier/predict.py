@@ -211,7 +211,7 @@ def beside(output: Path) -> Path:
     return output.with_name(output.name + ".part")
 
 
-# ---- what answers --------------------------------------------------------------------------------------------------
+# ---- what answers --------------------------------------------------------------------------------
 
 
 def open_predictor(
@@ -310,7 +310,7 @@ def identity(path: str | os.PathLike[str]) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-# ---- one batch -----------------------------------------------------------------------------------------------------
+# ---- one batch -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -388,7 +388,7 @@ def described(
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-# ---- going on, and the table ---------------------------------------------------------------------------------------
+# ---- going on, and the table ---------------------------------------------------------------------
 
 
 def _resumed(part: Path, run: dict[str, Any], size: int) -> int:

@@ -50,7 +50,7 @@ from atta.run.runner import Runner, batch_size, running
 FIRST_SEVERITY = 3
 """The severity that rehearsals begin with."""
 FALL = 0.25
-"""Accuracy drop that ends the severity search, and the part of accuracy above chance that is too little."""
+"""Accuracy drop that ends the severity search; also the part above chance that is too little."""
 MOST_SEVERITIES = 3
 """Severities that a search records at most."""
 STREAM_SEVERITIES = (2, FIRST_SEVERITY, 5)
