@@ -1,19 +1,20 @@
 """Sources of images: everything that holds images becomes a `Source`, which is read in batches.
 
-| what you give                           | read as                                             |
-|-----------------------------------------|-----------------------------------------------------|
-| a tensor                                   | slices; channels first unless `channels="last"`          |
-| a NumPy array, also a memory-mapped one    | slices; `channels` must be stated                        |
-| an `ImageSet`, a folder, a saved set       | slices of bytes, or files decoded when they are read     |
-| a Hugging Face table                       | its image column, decoded when it is read                |
-| a Hugging Face dataset that streams        | its image column, once, in its order                     |
-| a file, a list of files, a Pillow image    | decoded when they are read                               |
-| a torch dataset or a list                  | items: an image, or an image and its label               |
-| a `DataLoader`, an iterable dataset        | its batches, once, in its order                          |
+| what you give                          | read as                                              |
+|----------------------------------------|------------------------------------------------------|
+| a tensor                               | slices; channels first unless `channels="last"`      |
+| a NumPy array, also a memory-mapped one| slices; `channels` must be stated                    |
+| an `ImageSet`, a folder, a saved set   | slices of bytes, or files decoded when they are read |
+| a Hugging Face table                   | its image column, decoded when it is read            |
+| a Hugging Face dataset that streams    | its image column, once, in its order                 |
+| a file, files, a Pillow image          | decoded when they are read                           |
+| a torch dataset or a list              | items: an image, or an image and its label           |
+| a `DataLoader`, an iterable dataset    | its batches, once, in its order                      |
 
-Pixels are bytes, or floats in [0, 1]; other values are refused, never rescaled. There is one rule for
-photographs of another size: with a `Preprocess` they are resized and cropped, without one they are
-refused. Tensors and arrays are not resized: they must have the size that the `Preprocess` states.
+Pixels are bytes, or floats in [0, 1]; other values are refused, never rescaled. There is one rule
+for photographs of another size: with a `Preprocess` they are resized and cropped, without one they
+are refused. Tensors and arrays are not resized: they must have the size that the `Preprocess`
+states.
 """
 
 import operator
