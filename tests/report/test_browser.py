@@ -1,4 +1,4 @@
-"""The page in a browser: it opens from a file without a network, and its switches do what they say."""
+"""The page in a browser: it opens offline from a file, and its controls work."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,10 @@ CHROMIUM = Path("/usr/bin/chromium")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(not CHROMIUM.is_file(), reason=f"there is no {CHROMIUM}")
 METHODS = ("vanilla", "temperature", "isotonic", "mean-tta", "adaptive-tta")
-URI = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+URI = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmM"
+    "IQAAAABJRU5ErkJggg=="
+)
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +228,8 @@ CONTRAST = """(texts) => {
     .filter((element) => element.textContent.trim() && element.getClientRects().length);
   return Math.min(...seen.map((element) => {
     const style = getComputedStyle(element);
-    const [a, b] = [light(element.closest("svg") ? style.fill : style.color), light(behind(element))];
+    const ink = element.closest("svg") ? style.fill : style.color;
+    const [a, b] = [light(ink), light(behind(element))];
     return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
   }));
 }"""

@@ -159,7 +159,7 @@
       });
     });
     all(`[data-baseline-name="${select.dataset.baseline}"]`).forEach((place) => { place.textContent = name; });
-    say(`Differences to ${name}`);
+    say(`Differences from ${name}`);
   };
   all("select[data-baseline]").forEach((select) => select.addEventListener("change", () => compare(select)));
 
