@@ -30,7 +30,7 @@ from atta.results.table import Table
 from atta.results.words import SENSE, digits, metric_name
 
 with require("report", "a report"):
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
     from markupsafe import Markup
     from vl_convert import javascript_bundle
 
@@ -39,7 +39,7 @@ BUDGET = 250_000
 """Characters of chart data after which no more charts are added, so that a page can be mailed."""
 Pictures: TypeAlias = Mapping[tuple[str, int], Mapping[str, str]]
 """Data URIs by dataset and test row, then by what they show ("image", "flip", ...)."""
-Drawn: TypeAlias = Iterator[tuple[str, Any]]
+_Drawn: TypeAlias = Iterator[tuple[str, Any]]
 """Charts and their kinds."""
 
 
@@ -90,30 +90,30 @@ def report(
         "thumbs": thumbs,
         "words": WORDS,
     }
-    tables = tables or Tables()
-    about = json.dumps(results.about, indent=2, ensure_ascii=False, sort_keys=True, default=str)
-    return (
-        _environment()
-        .get_template("page.html.jinja")
-        .render(
-            title=title or "Calibration report",
-            sections=sections,
-            charts=charts,
-            notes=notes,
-            claims=tables.claims,
-            published=tables.published,
-            about=results.about,
-            about_json=about,
-            data=inlined(data),
-            vega=_vega(),
-            version=__version__,
-        )
+    return _page().render(
+        title=title or "Calibration report",
+        sections=sections,
+        charts=charts,
+        notes=notes,
+        tables=tables or Tables(),
+        about=results.about,
+        data=inlined(data),
+        vega=_vega(),
+        version=__version__,
     )
 
 
-def write_report(results: Results, path: str | os.PathLike[str], **settings: Any) -> Path:
-    """Write the page to a file; the settings are those of `report`."""
-    text = report(results, **settings)
+def write_report(
+    results: Results,
+    path: str | os.PathLike[str],
+    *,
+    title: str = "",
+    images: Any = None,
+    pictures: Pictures | None = None,
+    tables: Tables | None = None,
+) -> Path:
+    """Write the page of `report` to a file, and return its path; the arguments are the same."""
+    text = report(results, title=title, images=images, pictures=pictures, tables=tables)
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
     return Path(path)
@@ -135,7 +135,7 @@ class _Charts:
     size: int = 0
     places: dict[str, int] = field(default_factory=dict)
 
-    def add(self, section: Section, drawn: Drawn, line: str = "") -> bool:
+    def add(self, section: Section, drawn: _Drawn, line: str = "") -> bool:
         """Add charts; whether there are any."""
         found = False
         for kind, chart in drawn:
@@ -196,13 +196,13 @@ _OF_LINE: dict[str, tuple[str, str, Callable[[Mapping[str, Any], str], Any]]] = 
 """By kind of chart: the part of a detail that it shows, the start of its title, the function."""
 
 
-def _of_line(one: Line) -> Drawn:
+def _of_line(one: Line) -> _Drawn:
     for kind, (part, title, draw) in _OF_LINE.items():
         if one.detail.get(part):
             yield kind, draw(one.detail, title + one.label)
 
 
-def _of_section(section: Section) -> Drawn:
+def _of_section(section: Section) -> _Drawn:
     compared = {one.label: one.detail for one in (section.baseline, section.chosen)}
     if all(detail.get("bins") for detail in compared.values()):
         yield "beside", overlaid(compared, title="Accuracy at each confidence")
@@ -260,8 +260,8 @@ def _vega() -> str:
 
 
 @cache
-def _environment() -> Environment:
-    """The templates and their filters."""
+def _page() -> Template:
+    """The template of the page, with its filters."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
@@ -276,5 +276,6 @@ def _environment() -> Environment:
         "digits": digits,
         "listed": listed,
         "shortened": shortened,
+        "json": partial(json.dumps, indent=2, ensure_ascii=False, sort_keys=True, default=str),
     }
-    return environment
+    return environment.get_template("page.html.jinja")

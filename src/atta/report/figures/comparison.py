@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from atta._base.errors import InputError
 from atta.data.views import Policy
@@ -13,8 +13,10 @@ from atta.report.figures import parts
 from atta.report.figures.parts import Datum
 from atta.report.figures.theme import SKY, alt
 from atta.results.contenders import bounds, contender, label, labels, relabelled
-from atta.results.rows import COLUMNS, Results, Row, values_of
+from atta.results.rows import COLUMNS, Interval, Results, Row, values_of
 from atta.results.words import BASELINE, COST, DRAWN
+
+_Moved = TypeVar("_Moved", Row, Interval)
 
 
 def ranking(results: Results, metric: str = "brier", *, title: str = "", width: int = 420) -> Any:
@@ -208,18 +210,25 @@ def _texts(data: Sequence[Datum]) -> list[Datum]:
 
 
 def with_cost(results: Results) -> Results:
-    """Add the rows of the cost experiments (with fewer views) to the experiments they belong to."""
+    """Add the rows of the cost experiments (with fewer views) to the experiments they belong to.
 
-    def named(experiment: str) -> str:
-        return experiment.removesuffix(COST)
+    Both may have run the same policy: the numbers of the main experiment replace the others.
+    """
 
-    rows: dict[Any, Row] = {}
-    for row in results:
-        moved = replace(row, experiment=named(row.experiment))
-        rows[values_of(moved, COLUMNS[:-1])] = moved  # both hold the rows of the full policy
-    details = [{**d, "experiment": named(d.get("experiment", ""))} for d in results.details]
-    intervals = [replace(one, experiment=named(one.experiment)) for one in results.intervals]
-    return Results(tuple(rows.values()), results.about, tuple(details), tuple(intervals))
+    def main(one: Row | Interval) -> bool:
+        return not one.experiment.endswith(COST)
+
+    def moved(one: _Moved) -> _Moved:
+        return replace(one, experiment=one.experiment.removesuffix(COST))
+
+    rows = map(moved, sorted(results, key=main))
+    unique = {values_of(row, COLUMNS[:-1]): row for row in rows}
+    details = [
+        {**detail, "experiment": detail.get("experiment", "").removesuffix(COST)}
+        for detail in results.details
+    ]
+    intervals = map(moved, sorted(results.intervals, key=main))
+    return Results(tuple(unique.values()), results.about, tuple(details), tuple(intervals))
 
 
 def cost_points(results: Results, metric: str = "brier") -> list[Datum]:
