@@ -392,7 +392,7 @@ def test_the_cheapest_method_that_is_not_significantly_worse_is_recommended(
     assert (rule in page.verdict) == (len(set(passes.values())) > 1)
 
 
-def test_without_intervals_the_best_is_recommended_whatever_it_takes() -> None:
+def test_without_intervals_the_best_is_recommended_at_any_cost() -> None:
     values, passes = (
         {"vanilla": [0.3], "t": [0.21], "v": [0.2]},
         {"vanilla": 1.0, "t": 1.0, "v": 9.0},
@@ -400,11 +400,11 @@ def test_without_intervals_the_best_is_recommended_whatever_it_takes() -> None:
     assert "With v " in Page(report(priced(values, passes))).verdict
 
 
-def test_a_small_reliability_diagram_stands_beside_the_verdict(
+def test_a_small_reliability_diagram_stands_next_to_the_verdict(
     results: Results, page: Page
 ) -> None:
-    assert page.all("figure")[0]["data-chart"] == "s1/beside"
-    _, sets = page.data["charts"]["s1/beside"]
+    assert page.all("figure")[0]["data-chart"] == "s1/overlay"
+    _, sets = page.data["charts"]["s1/overlay"]
     found = next(s for s in sets.values() if "method" in s["columns"])
     names = [row[found["columns"].index("method")] for row in found["rows"]]
     (section,) = sections_of(results)
@@ -470,18 +470,18 @@ def test_without_details_the_diagrams_vanish_and_the_table_stays(results: Result
 
 def test_without_labels_nothing_is_said_of_right_and_wrong() -> None:
     known = made_up(300)
-    foreign = Record(made_up(200, seed=3).predictions)
+    unknown = Record(made_up(200, seed=3).predictions)
     experiment = Experiment(
-        name="foreign",
-        dataset="known → foreign",
+        name="unknown",
+        dataset="known → unknown",
         fit="known",
-        test="foreign",
+        test="unknown",
         methods={"vanilla": {}, "temperature": {}},
         validation=(100,),
         splits=2,
         metrics=("entropy", "shannon_entropy", "ood_auroc", "class_changes"),
     )
-    page = Page(report(run(experiment, {"known": known, "foreign": foreign})))
+    page = Page(report(run(experiment, {"known": known, "unknown": unknown})))
     assert page.verdict.startswith("Verdict These images have no labels")
     assert "highest entropy" in page.verdict
     charts = {e["data-chart"].split("/")[1] for e in page.all("figure")}
@@ -602,7 +602,7 @@ def test_seeds_are_averaged_before_splits_are_paired() -> None:
 
 def test_tables_that_are_handed_in_stand_below_the_sections(two: Results) -> None:
     claims = Table("claims", ("claim", "holds"), (("never worse", "yes"),))
-    ours = Table("Ours <beside> theirs", ("method", "brier published"), (("v-atta", "0.0358"),))
+    ours = Table("Ours <and> theirs", ("method", "brier published"), (("v-atta", "0.0358"),))
     page = Page(report(two, tables=Tables(claims, [ours])))
     assert [e["text"].strip() for e in page.all("h2")][-3:-1] == [
         "The paper’s conclusions",
@@ -611,7 +611,7 @@ def test_tables_that_are_handed_in_stand_below_the_sections(two: Results) -> Non
     assert {"never worse", "v-atta", "0.0358"} <= {
         e["text"].strip() for e in page.all("td") + page.all("th")
     }
-    assert "Ours <beside> theirs" in {e["text"].strip() for e in page.all("h3")}
+    assert "Ours <and> theirs" in {e["text"].strip() for e in page.all("h3")}
 
 
 def test_runs_that_were_added_keep_their_settings() -> None:
@@ -679,7 +679,7 @@ def test_pictures_are_data_uris_of_images_that_are_shown(two: Results) -> None:
         {"deep": {"er": [1, {"a": None}]}},
     ],
 )
-def test_whatever_is_known_of_the_run_the_page_is_written(about: dict[str, Any]) -> None:
+def test_a_page_needs_no_certain_facts_about_the_run(about: dict[str, Any]) -> None:
     assert Page(report(invented({"vanilla": [0.2], "a": [0.1]}, about=about))).verdict
 
 
@@ -705,16 +705,7 @@ def test_a_page_from_a_file_needs_nothing_that_makes_results(two: Results, tmp_p
     file = two.where(method="vanilla").save(tmp_path / "results.json")
     command = [sys.executable, "-c", program, str(file), str(tmp_path / "report.html")]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    makers = (
-        "experiments",
-        "paper",
-        "deploy",
-        "calibrators",
-        "collection",
-        "networks",
-        "images.datasets",
-        "cli",
-    )
+    makers = ("lab", "classifier", "calibrators", "run", "networks", "cli")
     assert not [
         name for name in loaded if name.startswith(tuple(f"atta.{maker}" for maker in makers))
     ]

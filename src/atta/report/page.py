@@ -22,7 +22,7 @@ from atta._base.html import listed, shortened
 from atta.report.figures import comparison
 from atta.report.figures.detail import confidence_histogram, per_class, shares, weights
 from atta.report.figures.reliability import diagram, overlaid
-from atta.report.figures.theme import finished, theme, unchecked
+from atta.report.figures.theme import theme, unchecked
 from atta.report.sections import CRITERIA, WORDS, Line, Section, packed, sections_of
 from atta.report.thumbnails import thumbnails
 from atta.results.rows import Results, finite
@@ -139,8 +139,8 @@ class _Charts:
         """Add charts; whether there are any."""
         found = False
         for kind, chart in drawn:
-            spec = finished(chart).to_dict(validate=False)
-            del spec["config"], spec["$schema"]
+            spec = chart.to_dict(validate=False)
+            del spec["config"], spec["$schema"]  # the page has its own themes
             datasets = spec.pop("datasets", {})
             text = json.dumps(spec)
             for n, name in enumerate(datasets):
@@ -205,7 +205,7 @@ def _of_line(one: Line) -> _Drawn:
 def _of_section(section: Section) -> _Drawn:
     compared = {one.label: one.detail for one in (section.baseline, section.chosen)}
     if all(detail.get("bins") for detail in compared.values()):
-        yield "beside", overlaid(compared, title="Accuracy at each confidence")
+        yield "overlay", overlaid(compared, title="Accuracy at each confidence")
     results, criterion = section.results, section.criterion
     if len(section.sizes) > 1:
         wanted = [metric for metric in section.metrics if metric in CRITERIA]
@@ -229,7 +229,8 @@ def _pictures(pictures: Pictures, sections: Sequence[Section]) -> dict[str, Mapp
         for name, uri in shown.items():
             if not uri.startswith("data:image/"):
                 raise InputError(
-                    f"picture {name} of {dataset}, row {row}: expected a data URI of an image"
+                    f"picture {name} of {dataset}, row {row}: "
+                    f"expected a data URI of an image, got {uri[:40]!r}"
                 )
     wanted = {
         (section.dataset, image["row"])

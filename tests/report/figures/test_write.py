@@ -47,7 +47,7 @@ def test_a_picture_is_written_by_its_suffix(
     assert picture(diagram(detail, ODD[0]), path) == path
     content = path.read_bytes()
     assert content.lstrip().startswith(start.lstrip())
-    assert list(path.parent.iterdir()) == [path], "and nothing beside it"
+    assert list(path.parent.iterdir()) == [path], "and no other file"
     if suffix == "json":
         assert json.loads(content)["$schema"].startswith("https://vega.github.io/schema/vega-lite")
     if suffix == "svg":
