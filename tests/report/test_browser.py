@@ -1,4 +1,4 @@
-"""The page in a browser: it opens from a file without a network, and its switches do what they say."""
+"""The page in a browser: it opens offline from a file, and its controls work."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +11,12 @@ from atta.results.rows import Results
 
 CHROMIUM = Path("/usr/bin/chromium")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(not CHROMIUM.is_file(), reason=f"there is no {CHROMIUM}")
+pytestmark = pytest.mark.skipif(not CHROMIUM.is_file(), reason=f"{CHROMIUM} is not installed")
 METHODS = ("vanilla", "temperature", "isotonic", "mean-tta", "adaptive-tta")
-URI = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+URI = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmM"
+    "IQAAAABJRU5ErkJggg=="
+)
 
 
 @pytest.fixture(scope="module")
@@ -181,9 +184,7 @@ def test_the_numbers_of_a_chart_can_be_read_without_pointing(
     figure.locator("summary").focus()
     visit.page.keyboard.press("Enter")
     assert before
-    assert (figure.bounding_box() or {})["width"] == before["width"], (
-        "the chart beside it stays there"
-    )
+    assert (figure.bounding_box() or {})["width"] == before["width"], "the next chart stays there"
     counts = figure.locator("tbody tr td:nth-child(2)").all_text_contents()
     assert [int(text.replace(",", "")) for text in counts] == [
         n for n in results.details[0]["bins"]["counts"] if n
@@ -225,7 +226,8 @@ CONTRAST = """(texts) => {
     .filter((element) => element.textContent.trim() && element.getClientRects().length);
   return Math.min(...seen.map((element) => {
     const style = getComputedStyle(element);
-    const [a, b] = [light(element.closest("svg") ? style.fill : style.color), light(behind(element))];
+    const ink = element.closest("svg") ? style.fill : style.color;
+    const [a, b] = [light(ink), light(behind(element))];
     return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
   }));
 }"""
@@ -250,13 +252,13 @@ def boxes(visit: Visit) -> tuple[dict[str, float], dict[str, float]]:
     """Where the verdict is, and the diagram that goes with it."""
     found = (
         visit.page.locator(query).bounding_box()
-        for query in (".verdict", 'figure[data-chart="s1/beside"]')
+        for query in (".verdict", 'figure[data-chart="s1/overlay"]')
     )
     verdict, diagram = (box or {} for box in found)
     return verdict, diagram
 
 
-def test_the_first_screen_has_the_verdict_and_its_diagram_beside_it(
+def test_the_first_screen_has_the_verdict_and_its_diagram(
     browser: Any, file: Path
 ) -> None:
     visit = Visit(browser, file, viewport={"width": 1200, "height": 900})

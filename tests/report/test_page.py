@@ -1,4 +1,4 @@
-"""The page: what it says is what the results hold, and nothing that a file says becomes markup."""
+"""The page shows the numbers of the results, and no text from a file becomes markup."""
 
 import json
 import math
@@ -22,7 +22,8 @@ from atta._base.errors import InputError
 from atta.lab.compare import compare
 from atta.lab.experiment import Experiment
 from atta.lab.run import run
-from atta.report.page import Tables, _points, inlined, report, write_report
+from atta.report.figures.comparison import cost_points
+from atta.report.page import Tables, inlined, report, write_report
 from atta.report.sections import sections_of
 from atta.results.rows import Results, Row
 from atta.results.table import Table
@@ -37,7 +38,7 @@ URI = "data:image/png;base64,iVBORw0KGgo="
 
 
 class Page(HTMLParser):
-    """Elements of a page with their attributes and texts; a tag that closes what is not open is an error."""
+    """The elements of a page with their attributes and texts; unmatched closing tags are errors."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -279,13 +280,13 @@ def test_only_a_method_that_keeps_the_class_is_best(page: Page) -> None:
 def test_the_verdict_is_made_of_the_numbers(results: Results, page: Page) -> None:
     vanilla = results.details[0]
     assert (
-        f"The model says {100 * vanilla['confidence']:.1f} % and is right {100 * vanilla['accuracy']:.1f} % of the time"
-        in page.verdict
+        f"The model’s mean confidence is {100 * vanilla['confidence']:.1f} % "
+        f"and its accuracy {100 * vanilla['accuracy']:.1f} %" in page.verdict
     )
     keeping = [name for name in QUICK if name != "mean-tta"]
     best = min(keeping, key=lambda name: results.summary(method=name, metric="nll").mean)  # type: ignore[union-attr]
-    assert f"With {best} it says" in page.verdict, (
-        "of the fewest passes, if what takes fewer is surely worse"
+    assert f"With {best} the mean confidence is" in page.verdict, (
+        "the methods with fewer passes are significantly worse"
     )
     assert f"{best} has the lowest NLL" in page.verdict
     assert "The predicted class is unchanged on all 300 images of every split." in page.verdict
@@ -302,22 +303,22 @@ def test_the_verdict_is_made_of_the_numbers(results: Results, page: Page) -> Non
         ),
         (
             {"vanilla": [0.20, 0.21, 0.22], "a": [0.30, 0.31, 0.33]},
-            "has no lower NLL: the model is best left as it is",
+            "does not lower the NLL: leave the model as it is",
         ),
         (
             {"vanilla": [0.2, 0.3, 0.2], "a": [0.3, 0.1, 0.2]},
-            "within its 95 % interval (−0.0333 ± 0.3795)",
+            "(−0.0333 ± 0.3795) is not significant: its 95 % interval includes 0",
         ),
         ({"vanilla": [0.2], "a": [0.1]}, "One split: differences this small may be noise."),
         ({"vanilla": [0.2, 0.2]}, "Only vanilla was run; its NLL is 0.2000."),
-        ({"b": [0.2, 0.3], "a": [0.1, 0.2]}, "The model as it is (vanilla) was not run"),
+        ({"b": [0.2, 0.3], "a": [0.1, 0.2]}, "The unmodified model (vanilla) was not run"),
         (
             {"vanilla": [0.3, 0.3], "b": [0.2, 0.2], "a": [0.1, 0.1]},
-            "next is b, clearly behind (+0.1000 ± 0.0000)",
+            "next is b, significantly worse (+0.1000 ± 0.0000)",
         ),
         (
             {"vanilla": [0.3, 0.3], "b": [0.1, 0.3], "a": [0.2, 0.1]},
-            "next is b, not clearly behind",
+            "next is b, not significantly worse",
         ),
     ],
 )
@@ -352,25 +353,25 @@ FAR, NEAR, BEST = [0.50, 0.51, 0.52], [0.21, 0.19, 0.21], [0.20, 0.20, 0.20]
             {"vanilla": FAR, "t": NEAR, "v": BEST},
             {"vanilla": 1, "t": 1, "v": 9},
             "t",
-            "v takes 9 passes an image and t 1:",
+            "v takes 9 passes per image, t takes 1;",
         ),
         (
             {"vanilla": FAR, "t": FAR, "v": BEST},
             {"vanilla": 1, "t": 1, "v": 9},
             "v",
-            "what it takes more buys −0.3100 ± 0.0248",
+            "the extra passes change NLL by −0.3100 ± 0.0248",
         ),
         (
             {"vanilla": FAR, "s": NEAR, "v": BEST},
             {"vanilla": 1, "s": 2.5, "v": 9},
             "s",
-            "9 passes an image and s 2.5:",
+            "9 passes per image, s takes 2.5;",
         ),
         (
             {"vanilla": NEAR, "v": BEST},
             {"vanilla": 1, "v": 9},
             None,
-            "has a surely lower NLL: the model is best left as it is",
+            "lowers the NLL significantly: leave the model as it is",
         ),
         (
             {"vanilla": FAR, "t": NEAR, "u": BEST},
@@ -380,18 +381,18 @@ FAR, NEAR, BEST = [0.50, 0.51, 0.52], [0.21, 0.19, 0.21], [0.20, 0.20, 0.20]
         ),
     ],
 )
-def test_the_fewest_passes_that_are_not_surely_worse_are_recommended(
+def test_the_cheapest_method_that_is_not_significantly_worse_is_recommended(
     values: dict[str, list[float]], passes: dict[str, float], advised: str | None, said: str
 ) -> None:
     page = Page(report(priced(values, passes)))
     tagged = [e["data-value"] for e in page.all("th", scope="row") if "recommended" in e["text"]]
     assert tagged == ([] if advised is None else [advised])
     assert said in page.verdict
-    rule = "Recommended is, of those that are not surely worse than the best, the one of the fewest passes."
+    rule = "We recommend the cheapest method that is not significantly worse than the best."
     assert (rule in page.verdict) == (len(set(passes.values())) > 1)
 
 
-def test_without_intervals_the_best_is_recommended_whatever_it_takes() -> None:
+def test_without_intervals_the_best_is_recommended_at_any_cost() -> None:
     values, passes = (
         {"vanilla": [0.3], "t": [0.21], "v": [0.2]},
         {"vanilla": 1.0, "t": 1.0, "v": 9.0},
@@ -399,15 +400,15 @@ def test_without_intervals_the_best_is_recommended_whatever_it_takes() -> None:
     assert "With v " in Page(report(priced(values, passes))).verdict
 
 
-def test_a_small_reliability_diagram_stands_beside_the_verdict(
+def test_a_small_reliability_diagram_stands_next_to_the_verdict(
     results: Results, page: Page
 ) -> None:
-    assert page.all("figure")[0]["data-chart"] == "s1/beside"
-    _, sets = page.data["charts"]["s1/beside"]
+    assert page.all("figure")[0]["data-chart"] == "s1/overlay"
+    _, sets = page.data["charts"]["s1/overlay"]
     found = next(s for s in sets.values() if "method" in s["columns"])
     names = [row[found["columns"].index("method")] for row in found["rows"]]
     (section,) = sections_of(results)
-    assert set(names) == {"vanilla", section.contenders[section.advised or 0].label}
+    assert set(names) == {"vanilla", section.chosen.label}
     assert names.count("vanilla") == sum(n > 0 for n in results.details[0]["bins"]["counts"])
 
 
@@ -441,7 +442,7 @@ def test_images_that_were_fitted_on_recommend_nothing() -> None:
         {"vanilla": [0.3, 0.3], "a": [0.1, 0.1]}, about={"experiments": {"": {"test": "fitted"}}}
     )
     page = Page(report(results))
-    assert "fitted on: of others this says nothing" in page.verdict
+    assert "fitted on: the numbers do not hold for other images" in page.verdict
     assert "recommended" not in page.words
 
 
@@ -452,7 +453,7 @@ def test_a_method_that_changes_classes_is_not_recommended() -> None:
         for row in results
     ]
     page = Page(report(Results(tuple(changing))))
-    assert "only vanilla is known to keep the predicted class" in page.verdict
+    assert "Only vanilla is known to keep the predicted class" in page.verdict
     assert "recommended" not in page.words
 
 
@@ -469,18 +470,18 @@ def test_without_details_the_diagrams_vanish_and_the_table_stays(results: Result
 
 def test_without_labels_nothing_is_said_of_right_and_wrong() -> None:
     known = made_up(300)
-    foreign = Record(made_up(200, seed=3).predictions)
+    unknown = Record(made_up(200, seed=3).predictions)
     experiment = Experiment(
-        name="foreign",
-        dataset="known → foreign",
+        name="unknown",
+        dataset="known → unknown",
         fit="known",
-        test="foreign",
+        test="unknown",
         methods={"vanilla": {}, "temperature": {}},
         validation=(100,),
         splits=2,
         metrics=("entropy", "shannon_entropy", "ood_auroc", "class_changes"),
     )
-    page = Page(report(run(experiment, {"known": known, "foreign": foreign})))
+    page = Page(report(run(experiment, {"known": known, "unknown": unknown})))
     assert page.verdict.startswith("Verdict These images have no labels")
     assert "highest entropy" in page.verdict
     charts = {e["data-chart"].split("/")[1] for e in page.all("figure")}
@@ -601,7 +602,7 @@ def test_seeds_are_averaged_before_splits_are_paired() -> None:
 
 def test_tables_that_are_handed_in_stand_below_the_sections(two: Results) -> None:
     claims = Table("claims", ("claim", "holds"), (("never worse", "yes"),))
-    ours = Table("Ours <beside> theirs", ("method", "brier published"), (("v-atta", "0.0358"),))
+    ours = Table("Ours <and> theirs", ("method", "brier published"), (("v-atta", "0.0358"),))
     page = Page(report(two, tables=Tables(claims, [ours])))
     assert [e["text"].strip() for e in page.all("h2")][-3:-1] == [
         "The paper’s conclusions",
@@ -610,7 +611,7 @@ def test_tables_that_are_handed_in_stand_below_the_sections(two: Results) -> Non
     assert {"never worse", "v-atta", "0.0358"} <= {
         e["text"].strip() for e in page.all("td") + page.all("th")
     }
-    assert "Ours <beside> theirs" in {e["text"].strip() for e in page.all("h3")}
+    assert "Ours <and> theirs" in {e["text"].strip() for e in page.all("h3")}
 
 
 def test_runs_that_were_added_keep_their_settings() -> None:
@@ -678,21 +679,21 @@ def test_pictures_are_data_uris_of_images_that_are_shown(two: Results) -> None:
         {"deep": {"er": [1, {"a": None}]}},
     ],
 )
-def test_whatever_is_known_of_the_run_the_page_is_written(about: dict[str, Any]) -> None:
+def test_a_page_needs_no_certain_facts_about_the_run(about: dict[str, Any]) -> None:
     assert Page(report(invented({"vanilla": [0.2], "a": [0.1]}, about=about))).verdict
 
 
-def test_what_each_pass_buys_goes_into_the_chart_of_the_cost_and_not_into_a_section_of_its_own() -> (
-    None
-):
+def test_a_cost_experiment_goes_into_the_cost_chart_of_its_section() -> None:
     methods = [find_method("vanilla"), find_method("v-atta", optimizer="adam", epochs=3)]
     results = compare({"shop": made_up(200)}, methods, validation=100, cost=True)
     (section,) = sections_of(results)
     assert section.name == "shop"
-    points = _points(section)
-    fewer = results.where(experiment="shop: cost", metric="brier")
-    assert [point["value"] for point in points[: len(fewer)]] == [row.value for row in fewer]
-    assert [point["passes"] for point in points] == [2, 5, 8, 9, 1, 9]
+    points = cost_points(section.cost)
+    assert [point["passes"] for point in points] == [2, 5, 8, 9, 1]
+    fewer = [row.value for row in results.where(experiment="shop: cost", metric="brier")]
+    full = results.summary(experiment="shop", metric="brier", method="v-atta")
+    assert full is not None
+    assert [point["value"] for point in points[:4]] == [*fewer[:3], full.mean]
 
 
 def test_a_page_from_a_file_needs_nothing_that_makes_results(two: Results, tmp_path: Path) -> None:
@@ -704,16 +705,7 @@ def test_a_page_from_a_file_needs_nothing_that_makes_results(two: Results, tmp_p
     file = two.where(method="vanilla").save(tmp_path / "results.json")
     command = [sys.executable, "-c", program, str(file), str(tmp_path / "report.html")]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    makers = (
-        "experiments",
-        "paper",
-        "deploy",
-        "calibrators",
-        "collection",
-        "networks",
-        "images.datasets",
-        "cli",
-    )
+    makers = ("lab", "classifier", "calibrators", "run", "networks", "cli")
     assert not [
         name for name in loaded if name.startswith(tuple(f"atta.{maker}" for maker in makers))
     ]

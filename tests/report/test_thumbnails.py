@@ -1,4 +1,4 @@
-"""Pictures of the most changed images: those of the right rows, small and few, and a sentence where there are none."""
+"""Thumbnails show the right rows, are small and few, and a sentence replaces missing ones."""
 
 import base64
 import io
@@ -129,7 +129,7 @@ def test_a_folder_that_is_gone_or_changed_costs_a_sentence_and_no_page(
 
 
 def test_images_of_another_number_or_dataset_are_refused(results: Results) -> None:
-    with pytest.raises(InputError, match="expected the 200 of the record, got 3"):
+    with pytest.raises(InputError, match="expected the 200 images of the record, got 3"):
         report(results, images=torch.zeros(3, 3, 8, 8))
     with pytest.raises(InputError, match="expected those of made up, got those of other"):
         report(results, images={"other": torch.zeros(3, 3, 8, 8)})

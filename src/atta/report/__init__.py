@@ -1,8 +1,8 @@
-"""Results as one page to hand on: a single HTML file that opens anywhere and asks no network for anything.
+"""Writes results as one HTML page that opens offline.
 
-page        `report` and `write_report`: the page from results and from tables that are handed in; its charts
-sections    what the page compares: one section an experiment and dataset, its lines and their differences. No HTML
-verdict     a section in plain words
-thumbnails  pictures of the images that changed the most, where those can be had
-templates/  the page itself
+page        `report` and `write_report`: the page and its charts
+sections    what the page compares: one section per experiment and dataset, and its recommendation
+thumbnails  pictures of the images that changed most
+figures/    the charts
+templates/  the HTML of the page; `verdict.html.jinja` puts a section into sentences
 """

@@ -1,12 +1,12 @@
-"""Thumbnails for the images whose confidence changed the most, where those images can be had.
+"""Makes thumbnails of the images whose confidence changed most.
 
-They are given, or found in the folder that the record they were tested on remembers. A folder that is gone, or is not what it
-was, costs the page nothing but its pictures: it says so.
+The images are given, or read from the folder that the record of the test images remembers. If that
+folder is missing or has changed, the page says so and shows no thumbnails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,39 +18,38 @@ from atta.report.sections import Section
 from atta.results.rows import Results
 
 MOST, BUDGET = 48, 200_000
-"""Images of a page that are shown, and letters that they may take."""
+"""The most images of a page, and the most characters of their data URIs."""
 
 
 def thumbnails(
     results: Results, sections: Sequence[Section], images: Any = None
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """The pictures that there are, by "record/row of the record", and by section why it has none.
+    """The thumbnails by "record/row of the record", and by section why there are none.
 
-    `images` are those of the one dataset, or {dataset: images}, as they were given to `collect`: a folder, an `ImageSet`, an
-    array. None finds them where the record says, False leaves them out.
+    `images` are those of the dataset, or {dataset: images}, as they were given to `collect`: a
+    folder, an `ImageSet`, an array. None reads the folder of the record; False makes none.
     """
     shown: dict[str, str] = {}
     notes: dict[str, str] = {}
     if images is False:
         return shown, notes
-    given, size = _given(images, [section.dataset for section in sections]), 0
+    given, size = _by_dataset(images, sections), 0
     for section in sections:
         origin = results.known("records").get(section.tested, {})
-        known = Origin.of(origin)  # a folder without a digest of its files is not trusted
-        place = Path(known.folder) if known.folder and known.files else None
-        own = given.get(section.dataset, place)
-        rows = [
-            row for row in dict.fromkeys(_wanted(section)) if f"{section.tested}/{row}" not in shown
-        ]
-        if own is None or not rows:
+        # Without a digest of its files, nothing proves that the folder is the right one.
+        known = Origin.of(origin)
+        folder = Path(known.folder) if known.folder and known.files else None
+        source = given.get(section.dataset, folder)
+        rows = [row for row in _changed(section) if f"{section.tested}/{row}" not in shown]
+        if source is None or not rows:
             continue
         try:
-            pictures = _drawn(own, origin, rows[: max(1, MOST // len(sections))])
+            pictures = _thumbnails(source, origin, rows[: max(1, MOST // len(sections))])
         except (InputError, OSError) as error:
             if section.dataset in given:
                 raise InputError(f"images of {section.dataset}: {error}") from None
             notes[section.id] = (
-                f"No thumbnails: {error}. images=... (--images) says where they are."
+                f"No thumbnails: {error}. Pass images=... (--images) to say where the images are."
             )
             continue
         for row, uri in pictures:
@@ -60,51 +59,54 @@ def thumbnails(
     return shown, notes
 
 
-def _given(images: Any, datasets: Sequence[str]) -> dict[str, Any]:
-    """What was given, by dataset."""
+def _by_dataset(images: Any, sections: Sequence[Section]) -> Mapping[str, Any]:
+    """The given images by dataset."""
     if images is None:
         return {}
-    names = list(dict.fromkeys(datasets))
-    if isinstance(images, Mapping):
-        if strange := [str(name) for name in images if name not in names]:
+    names = list(dict.fromkeys(section.dataset for section in sections))
+    listed = ", ".join(names)
+    if not isinstance(images, Mapping):
+        if len(names) > 1:
             raise InputError(
-                f"images: expected those of {', '.join(names)}, got those of {', '.join(strange)}"
+                f"images: there are several datasets, expected {{name: images}} of {listed}, "
+                "got images without a name"
             )
-        return dict(images)
-    if len(names) > 1:
-        raise InputError(
-            f"images: there are several datasets, expected {{name: images}} of {', '.join(names)}, got one alone"
-        )
-    return {names[0]: images}
+        return {names[0]: images}
+    if unknown := [str(name) for name in images if name not in names]:
+        raise InputError(f"images: expected those of {listed}, got those of {', '.join(unknown)}")
+    return images
 
 
-def _wanted(section: Section) -> Iterator[int]:
-    """The rows of the record that changed the most, those first that a reader sees first."""
-    for i in section.order:
-        for one in section.contenders[i].detail.get("changed") or ():
-            if isinstance(one.get("image"), int):
-                yield one["image"]
+def _changed(section: Section) -> list[int]:
+    """The rows of the record that changed most; those that the page shows first come first."""
+    changed = (image for one in section.order for image in one.detail.get("changed") or ())
+    found = dict.fromkeys(image.get("image") for image in changed)
+    return [row for row in found if isinstance(row, int)]
 
 
-def _drawn(images: Any, origin: Mapping[str, Any], rows: Sequence[int]) -> list[tuple[int, str]]:
-    """Thumbnails of rows of the record of that origin."""
+def _thumbnails(
+    images: Any, origin: Mapping[str, Any], rows: Sequence[int]
+) -> list[tuple[int, str]]:
+    """Thumbnails of these rows of the record with this origin."""
     count = origin.get("images") if isinstance(origin.get("images"), int) else None
-    if isinstance(images, str | Path) and Path(images).suffix == ".safetensors":
+    if isinstance(images, str):
+        images = Path(images)
+    if isinstance(images, Path) and images.suffix == ".safetensors":
         images = ImageSet.load_file(images)
-    if isinstance(images, str | Path | ImageSet):
-        own = images if isinstance(images, ImageSet) else Path(images)
-        found = Origin.of(origin).images(own, count)
-        _check(rows, len(found))
-        return [(row, thumbnail(found.images[row])) for row in rows]
+    if isinstance(images, Path | ImageSet):
+        images = Origin.of(origin).images(images, count).images
+        _check(rows, len(images))
+        return [(row, thumbnail(images[row])) for row in rows]
     source = as_source(images)
     if count is not None and source.count not in (None, count):
-        raise InputError(f"expected the {count} of the record, got {source.count}")
+        raise InputError(f"expected the {count} images of the record, got {source.count}")
     _check(rows, source.count or count or 0)
-    ordered = sorted(rows)  # a source never goes back
+    ordered = sorted(rows)  # a source reads forward only
     read = source.read([row] for row in ordered)
     return [(row, thumbnail(batch.pixels[0])) for row, batch in zip(ordered, read, strict=True)]
 
 
 def _check(rows: Sequence[int], count: int) -> None:
+    """Refuse rows that the images do not have."""
     if not all(0 <= row < count for row in rows):
         raise InputError(f"expected more images than row {max(rows)} of the record, got {count}")

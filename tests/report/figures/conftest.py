@@ -1,4 +1,4 @@
-"""What the figures are drawn of."""
+"""The results that the figures show."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Figures by name, of the rows and details that were asked for."""
+"""Figures by name show the selected rows and details."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_a_figure_is_of_the_rows_and_details_that_were_asked_for(results: Result
     for asked, sentence in (
         ({"method": "none"}, "nothing with method 'none'"),
         ({"name": "pie"}, "no figure 'pie'; expected one of reliability"),
-        ({"name": "weights", "method": "vanilla"}, "none of the 1 details here has weights"),
+        ({"name": "weights", "method": "vanilla"}, "none of the 1 details has weights"),
     ):
         with pytest.raises(InputError, match=sentence):
             figure(**{"name": "ranking", "results": results, **asked})

@@ -1,4 +1,4 @@
-"""Methods in their order, with their intervals, and nothing averaged that differs."""
+"""Methods are ranked with their intervals, and rows of different settings are not averaged."""
 
 import math
 from typing import Any
@@ -19,7 +19,7 @@ pytest.importorskip("vl_convert")
 @pytest.mark.parametrize("count", [1, 30])
 def test_methods_are_ranked_by_their_mean_the_best_first(count: int) -> None:
     rows = many(count)
-    drawn = [row for row in data(ranking(rows[::-1], "brier", "method 0")) if "runs" in row]
+    drawn = [row for row in data(ranking(Results(tuple(rows[::-1])))) if "runs" in row]
     assert [row["method"] for row in drawn][-count:] == [f"method {i}" for i in range(count)]
     for row in drawn:
         summary = Results(tuple(rows)).summary(method=row["method"])
@@ -32,7 +32,7 @@ def test_methods_are_ranked_by_their_mean_the_best_first(count: int) -> None:
         )
     best = [
         row["method"]
-        for row in data(ranking(many(count, "accuracy"), "accuracy", "none"))
+        for row in data(ranking(Results(tuple(many(count, "accuracy"))), "accuracy"))
         if "runs" in row
     ]
     assert best == [f"method {i}" for i in reversed(range(count))], "more accuracy is better"
@@ -43,21 +43,25 @@ def test_one_run_has_no_interval_and_nan_no_place() -> None:
         Row(dataset="d", method=m, metric="nll", value=v)
         for m, v in (("a", 0.5), ("b", math.nan), ("c", 0.25))
     ]
-    drawn = data(ranking(rows, "nll"))
+    drawn = data(ranking(Results(tuple(rows)), "nll"))
     assert [(row["method"], row["value"], row["low"]) for row in drawn] == [
         ("c", 0.25, None),
         ("a", 0.5, None),
         ("b", None, None),
     ]
     with pytest.raises(InputError, match="finite"):
-        ranking(rows[1:2], "nll")
+        ranking(Results(tuple(rows[1:2])), "nll")
     with pytest.raises(InputError, match="no rows of ece"):
-        ranking(rows, "ece")
+        ranking(Results(tuple(rows)), "ece")
 
 
 def test_what_differs_is_not_averaged() -> None:
     with pytest.raises(InputError, match="dataset"):
-        ranking([Row(dataset=d, method="a", metric="brier", value=1.0) for d in ("x", "y")])
+        ranking(
+            Results(
+                tuple(Row(dataset=d, method="a", metric="brier", value=1.0) for d in ("x", "y"))
+            )
+        )
 
 
 def test_a_policy_is_named_where_there_are_several_and_a_rule_where_it_is_not_the_papers() -> None:
@@ -80,12 +84,12 @@ def test_a_policy_is_named_where_there_are_several_and_a_rule_where_it_is_not_th
             for split in (1, 2)
         ),
     ]
-    names = {row["method"] for row in data(ranking(rows))}
+    names = {row["method"] for row in data(ranking(Results(tuple(rows))))}
     assert names == {"plain", "given · aug1", "given · aug2", "chosen", "chosen · cross-validated"}
 
 
-def test_entropy_on_foreign_images_is_better_the_higher_it_is() -> None:
-    drawn = data(entropy(many(3, "entropy")))
+def test_higher_entropy_is_better_on_images_of_unknown_classes() -> None:
+    drawn = data(entropy(Results(tuple(many(3, "entropy")))))
     assert [row["method"] for row in drawn] == ["method 2", "method 1", "method 0"]
 
 
@@ -96,9 +100,9 @@ def test_sizes_have_a_panel_a_metric_and_a_line_a_method() -> None:
         for metric in ("brier", "a.b[0]")
         for row in many(9, metric, validation=size)
     ]
-    spec = sizes(rows).to_dict()
+    spec = sizes(Results(tuple(rows))).to_dict()
     assert len(spec["concat"]) == 2
-    drawn = data(sizes(rows, ["brier"]))
+    drawn = data(sizes(Results(tuple(rows)), ["brier"]))
     assert {(row["method"], row["validation"]) for row in drawn} == {
         (f"method {i}", n) for i in range(9) for n in (100, 1000)
     }
@@ -112,7 +116,7 @@ def test_sizes_have_a_panel_a_metric_and_a_line_a_method() -> None:
     )
     assert len({str(look) for look in ranges}) == 140, "no two methods look the same"
     with pytest.raises(InputError, match="how many images"):
-        sizes(many(2))
+        sizes(Results(tuple(many(2))))
 
 
 def test_the_cost_of_a_policy_is_its_passes() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from atta import InputError
 from atta.report.figures.detail import shares
-from atta.report.figures.reliability import reliability_of
+from atta.report.figures.reliability import diagram
 from atta.report.figures.write import picture
 
 pytest.importorskip("altair")
@@ -44,10 +44,10 @@ def test_a_picture_is_written_by_its_suffix(
     suffix: str, start: bytes, detail: dict[str, Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "new folder" / f"picture.{suffix}"
-    assert picture(reliability_of(detail, title=ODD[0]), path) == path
+    assert picture(diagram(detail, ODD[0]), path) == path
     content = path.read_bytes()
     assert content.lstrip().startswith(start.lstrip())
-    assert list(path.parent.iterdir()) == [path], "and nothing beside it"
+    assert list(path.parent.iterdir()) == [path], "and no other file"
     if suffix == "json":
         assert json.loads(content)["$schema"].startswith("https://vega.github.io/schema/vega-lite")
     if suffix == "svg":
@@ -65,7 +65,7 @@ def test_a_picture_is_written_by_its_suffix(
 def test_what_cannot_be_written_leaves_nothing_behind(
     detail: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chart = shares(detail)
+    chart = shares(detail, "")
     with pytest.raises(InputError, match=r"\.svg, \.png, \.pdf, \.json, \.html, got 'x\.gif'"):
         picture(chart, tmp_path / "x.gif")
     monkeypatch.setitem(sys.modules, "vl_convert", None)

@@ -1,12 +1,11 @@
-"""Every chart of the project, in Altair: functions of plain data that return charts. Only `write.picture` writes a file.
+"""Draws charts with Altair.
 
-probabilities ──► reliability: reliability, compare_plot                                                ┐
-detail        ──► reliability: reliability_of · detail: confidence_histogram, weights, shares, per_class ├─► chart ──► picture
-rows          ──► comparison: ranking, sizes, entropy, cost                                             │
-drift         ──► drift: drift                                                                          ┘
-
-theme      how charts look, in light and dark; the one place that knows altair
-parts      what charts share: axes, legends, headings
-catalogue  FIGURES and `figure`: all of the above from results, by name
-write      `picture`
+theme        how charts look, in light and dark mode; the only module that imports altair
+parts        what charts share: tooltips, axes, legends, titles, histograms
+reliability  reliability diagrams, of probabilities or of details
+detail       one method: its confidence, the weights and shares of its views, gaps by class
+comparison   several methods: by a metric, by validation images, by cost
+drift        new images compared with validation images
+catalogue    `figure`: every chart of results by its name
+write        `picture`: a chart as a file
 """

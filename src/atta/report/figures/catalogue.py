@@ -1,4 +1,4 @@
-"""Every figure of results by its name: what `atta figure` draws."""
+"""Draws every figure of results by its name, for `atta figure`."""
 
 from __future__ import annotations
 
@@ -7,122 +7,80 @@ from dataclasses import replace
 from typing import Any
 
 from atta._base.errors import InputError, suggest
-from atta.report.figures.comparison import cost, cost_points, entropy, ranking, sizes
-from atta.report.figures.detail import (
-    confidence_histogram,
-    per_class_panel,
-    shares_panel,
-    weights_panel,
-)
+from atta.report.figures import comparison
+from atta.report.figures.detail import confidence_histograms, per_class, shares, weights
 from atta.report.figures.parts import Detail, grid, names_of
 from atta.report.figures.reliability import diagram
-from atta.report.figures.theme import alt, finished
+from atta.report.figures.theme import finished
 from atta.results.rows import Results, one_of
 from atta.results.words import COST
 
 
 def _each(part: str, what: str, draw: Callable[[Detail, str], Any]) -> Callable[..., Any]:
-    """A panel for each detail that has the part to draw."""
+    """A figure with a panel for each detail that has the part to draw."""
 
-    def drawn(results: Results, metric: str, dark: bool) -> alt.TopLevelMixin:
+    def drawn(results: Results, metric: str) -> Any:
         found = [detail for detail in results.details if detail[part] is not None]
         if not found:
-            raise InputError(
-                f"there is nothing to draw: none of the {len(results.details)} details here has {what}"
-            )
+            count = len(results.details)
+            raise InputError(f"there is nothing to draw: none of the {count} details has {what}")
         panels = [draw(detail, name) for detail, name in zip(found, names_of(found), strict=True)]
-        return finished(
-            panels[0] if len(panels) == 1 else grid(panels, 2).resolve_scale(color="independent"),
-            dark,
-        )
+        return grid(panels, 2, color="independent")
 
     return drawn
 
 
-FIGURES: dict[str, Callable[..., Any]] = {
-    "reliability": _each("bins", "labels", lambda detail, name: diagram(detail, name, 300)),
-    "confidence": lambda results, metric, dark: confidence_histogram(results.details, dark=dark),
-    "weights": _each("views", "weights of views", weights_panel),
-    "shares": _each("views", "shares of views", shares_panel),
-    "per-class": _each("per_class", "labels", per_class_panel),
-    "ranking": lambda results, metric, dark: ranking(
-        results, metric or "brier", intervals=results.intervals, dark=dark
-    ),
-    "entropy": lambda results, metric, dark: entropy(
-        results, metric or "entropy", intervals=results.intervals, dark=dark
-    ),
-    "sizes": lambda results, metric, dark: sizes(results, [metric] if metric else (), dark=dark),
-    "cost": lambda results, metric, dark: cost(
-        cost_points(results, metric or "brier"), metric or "brier", dark=dark
-    ),
+def _cost(results: Results, metric: str) -> Any:
+    """The cost of policies that were given; a chosen policy may differ between splits."""
+    metric = metric or "brier"
+    points = comparison.cost_points(results.where(choice=""), metric)
+    return comparison.cost(points, metric)
+
+
+FIGURES: dict[str, Callable[[Results, str], Any]] = {
+    "reliability": _each("bins", "labels", diagram),
+    "confidence": lambda results, metric: confidence_histograms(results.details),
+    "weights": _each("views", "weights of views", weights),
+    "shares": _each("views", "shares of views", shares),
+    "per-class": _each("per_class", "labels", per_class),
+    "ranking": lambda results, metric: comparison.ranking(results, metric or "brier"),
+    "entropy": lambda results, metric: comparison.entropy(results, metric or "entropy"),
+    "sizes": lambda results, metric: comparison.sizes(results, [metric] if metric else ()),
+    "cost": _cost,
 }
-"""Figures of results, by name: functions of the results, a metric ("" for the usual one) and whether it is dark."""
+"""Figures by name: functions of the results and a metric ("" for the default metric)."""
 
 
 def figure(
     name: str, results: Results, *, metric: str = "", dark: bool = False, **columns: Any
 ) -> Any:
-    """Draw one of FIGURES from results, of the rows and details whose columns have these values.
+    """Draw one of FIGURES from the rows and details whose columns have these values.
 
     >>> figure("reliability", Results.load("results.json"), method="v-atta")  # doctest: +SKIP
     """
     if name not in FIGURES:
         raise InputError(
-            f"there is no figure {name!r}; expected one of {', '.join(FIGURES)}.{suggest(name, FIGURES)}"
+            f"there is no figure {name!r}; "
+            f"expected one of {', '.join(FIGURES)}.{suggest(name, FIGURES)}"
         )
     wanted = {column: value for column, value in columns.items() if value not in (None, "", [], ())}
-    if "experiment" not in wanted:
-        results = _main(results, whole=name == "cost")
-    chosen = results.where(**wanted)
-    allowed = {column: one_of(value) for column, value in wanted.items()}
+    asked = ", ".join(f"{column} {value!r}" for column, value in wanted.items())
+    if name == "cost" and "experiment" not in wanted:
+        results = comparison.with_cost(results)
+    main = [one for one in results.names("experiment") if not one.endswith(COST)]
+    allowed = {column: one_of(value) for column, value in {"experiment": main, **wanted}.items()}
+    chosen = results.where(**allowed)
     details = [
-        d for d in results.details if all(d.get(column) in allowed[column] for column in allowed)
+        detail
+        for detail in results.details
+        if all(detail.get(column) in values for column, values in allowed.items())
     ]
     if not chosen.rows and not details:
-        raise InputError(
-            f"the results have nothing with {', '.join(f'{k} {v!r}' for k, v in wanted.items())}"
-        )
+        raise InputError(f"the results have nothing with {asked}")
     for column in ("experiment", "dataset", *(() if name == "sizes" else ("validation",))):
-        if len(there := chosen.names(column)) > 1:
-            names = " or ".join(repr(one) for one in there)
+        if len(found := chosen.names(column)) > 1:
+            names = " or ".join(map(repr, found))
             raise InputError(
-                f"expected one {column} to draw, got {len(there)}; choose one: --{column} {names}"
+                f"expected one {column} to draw, got {len(found)}; choose one: --{column} {names}"
             )
-    return FIGURES[name](replace(chosen, details=tuple(details)), metric, dark)
-
-
-def _main(results: Results, *, whole: bool) -> Results:
-    """Results without the experiments that only say what each pass buys; `whole` has these under the name they belong to."""
-
-    def named(name: str) -> str | None:
-        return name.removesuffix(COST) if whole else None if name.endswith(COST) else name
-
-    rows = (
-        replace(row, experiment=name)
-        for row in results
-        if (name := named(row.experiment)) is not None
-    )
-    seen = (
-        {**d, "experiment": named(d["experiment"])} for d in results.details if "experiment" in d
-    )
-    once = {
-        (
-            r.experiment,
-            r.dataset,
-            r.method,
-            r.policy,
-            r.validation,
-            r.split,
-            r.seed,
-            r.choice,
-            r.metric,
-        ): r
-        for r in rows
-    }
-    details = tuple(d for d in seen if d["experiment"] is not None)
-    sure = (
-        replace(one, experiment=name)
-        for one in results.intervals
-        if (name := named(one.experiment)) is not None
-    )
-    return Results(tuple(once.values()), results.about, details, tuple(sure))
+    return finished(FIGURES[name](replace(chosen, details=tuple(details)), metric), dark)

@@ -1,89 +1,68 @@
-"""Methods beside each other, from rows: by a metric, by the number of validation images, by what they cost."""
+"""Compares methods in charts: by a metric, by the number of validation images, by their cost."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from atta._base.errors import InputError
 from atta.data.views import Policy
 from atta.report.figures import parts
-from atta.report.figures.parts import Datum, Width
-from atta.report.figures.theme import SKY, alt, finished
-from atta.results.contenders import contender, labels, relabelled
-from atta.results.rows import Interval, Results, Row
-from atta.results.words import BASELINE, DRAWN
+from atta.report.figures.parts import Datum
+from atta.report.figures.theme import SKY, alt
+from atta.results.contenders import bounds, contender, label, labels, relabelled
+from atta.results.rows import COLUMNS, Interval, Results, Row, values_of
+from atta.results.words import BASELINE, COST, DRAWN
+
+_Moved = TypeVar("_Moved", Row, Interval)
 
 
-def ranking(
-    rows: Iterable[Row],
-    metric: str = "brier",
-    baseline: str = BASELINE,
-    *,
-    intervals: Iterable[Interval] = (),
-    title: str | None = None,
-    width: Width = 420,
-    dark: bool = False,
-) -> alt.TopLevelMixin:
-    """Draw methods by a metric, the best first: the mean over splits and seeds, its 95 % interval, the baseline as a rule.
+def ranking(results: Results, metric: str = "brier", *, title: str = "", width: int = 420) -> Any:
+    """Draw methods by a metric, best first: the mean over splits and seeds with its 95 % interval.
 
-    One run has no interval over splits, but may have one over test images, among `intervals`. Rows of different datasets,
-    sizes and so on are refused, as they are by `Results.pivot`.
+    A single run shows its interval over test images, if the results have one. A dashed line marks
+    the baseline. Like `Results.pivot`, it refuses rows of different datasets or sizes.
     """
-    data = _ranked(rows, metric, intervals)
+    data = _ranked(results, metric)
     base = _by_method(data)
-    x = alt.X(
-        "value:Q",
-        title=parts.sense(metric),
-        scale=alt.Scale(zero=False),
-        axis=alt.Axis(tickCount=5, labelFlush=False),
-    )
     layers = [
         base.mark_rule(style="measured", strokeWidth=2).encode(x="low:Q", x2="high"),
-        base.mark_point(style="measured", filled=True, size=70).encode(x=x),
-    ]
-    rule = [d for d in data if d["method"] == baseline and d["value"] is not None]
-    if rule:
-        layers.insert(0, alt.Chart(parts.inline(rule)).mark_rule(style="guide").encode(x="value:Q"))
-    said = [f"dashed: {baseline}"] if rule else []
-    return _bars(
-        layers, data, metric, f"Methods by {metric}" if title is None else title, said, width, dark
-    )
-
-
-def entropy(
-    rows: Iterable[Row],
-    metric: str = "entropy",
-    *,
-    intervals: Iterable[Interval] = (),
-    title: str | None = None,
-    width: Width = 420,
-    dark: bool = False,
-) -> alt.TopLevelMixin:
-    """Draw the entropy of each method on images of no known class, the highest first: there, doubt is right."""
-    data = _ranked(rows, metric, intervals, higher=True)
-    base = _by_method(data)
-    layers = [
-        base.mark_bar(color=SKY, height={"band": 0.7}).encode(
+        base.mark_point(style="measured", filled=True, size=70).encode(
             x=alt.X(
                 "value:Q",
-                title=f"{metric} (higher is better)",
-                axis=alt.Axis(tickCount=6, labelFlush=False),
+                title=parts.sense(metric),
+                scale=alt.Scale(zero=False),
+                axis=alt.Axis(tickCount=5, labelFlush=False),
             )
+        ),
+    ]
+    baseline = [d for d in data if d["method"] == BASELINE and d["value"] is not None]
+    if baseline:
+        layers.insert(0, parts.chart_of(baseline).mark_rule(style="guide").encode(x="value:Q"))
+    notes = [f"dashed: {BASELINE}"] if baseline else []
+    return _by_metric(layers, data, metric, title or f"Methods by {metric}", notes, width)
+
+
+def entropy(results: Results, metric: str = "entropy") -> Any:
+    """Draw the entropy of each method on images of unknown classes, highest (best) first."""
+    data = _ranked(results, metric, higher=True)
+    base = _by_method(data)
+    axis = alt.Axis(tickCount=6, labelFlush=False)
+    layers = [
+        base.mark_bar(color=SKY, height={"band": 0.7}).encode(
+            x=alt.X("value:Q", title=f"{metric} (higher is better)", axis=axis)
         ),
         base.mark_rule(style="whisker").encode(x="low:Q", x2="high"),
     ]
-    own = f"{metric.replace('_', ' ').capitalize()} on foreign images"
-    return _bars(layers, data, metric, own if title is None else title, [], width, dark)
+    title = f"{metric.replace('_', ' ').capitalize()} on images of unknown classes"
+    return _by_metric(layers, data, metric, title, [], 420)
 
 
-def _ranked(
-    rows: Iterable[Row], metric: str, intervals: Iterable[Interval], *, higher: bool = False
-) -> list[Datum]:
-    """The methods, the best first; those whose number is none, such as nan, come last and are named without a mark."""
-    found = _summaries(rows, metric, intervals)
+def _ranked(results: Results, metric: str, *, higher: bool = False) -> list[Datum]:
+    """The methods, best first; those without a finite number come last and have no mark."""
+    found = _summaries(results, metric)
     data = [d for d in found if d["value"] is not None]
     if not data:
         raise InputError(f"no {metric} of these rows is a finite number")
@@ -92,220 +71,201 @@ def _ranked(
 
 
 def _by_method(data: list[Datum]) -> alt.Chart:
-    names = [d["method"] for d in data]
-    return alt.Chart(parts.inline(data)).encode(
-        y=alt.Y("method:N", title=None, scale=alt.Scale(domain=names), axis=parts.all_labels()),
-        tooltip=parts.measured(),
+    """A chart with a row for each method."""
+    return parts.chart_of(data).encode(
+        y=parts.named_rows("method", data),
+        tooltip=parts.tooltips("method", "value", "interval", "runs"),
     )
 
 
-def _bars(
-    layers: list[Any],
-    data: list[Datum],
-    metric: str,
-    title: str,
-    said: list[str],
-    width: Width,
-    dark: bool,
-) -> alt.TopLevelMixin:
+def _by_metric(
+    layers: list[Any], data: list[Datum], metric: str, title: str, notes: list[str], width: int
+) -> Any:
+    """Join the layers, and describe the best and the worst method."""
     runs = max(d["runs"] for d in data)
-    over = (
-        " and its 95 % interval over test images" if any(d["low"] is not None for d in data) else ""
-    )
-    said = [f"mean of {runs} runs and its 95 % interval" if runs > 1 else f"one run{over}", *said]
+    if runs > 1:
+        number = f"mean of {runs} runs and its 95 % interval"
+    elif any(d["low"] is not None for d in data):
+        number = "one run and its 95 % interval over test images"
+    else:
+        number = "one run"
     first, *_, last = [d for d in data if d["value"] is not None] * 2
-    chart = alt.layer(*layers).properties(
-        width=width,
-        height=max(40, 24 * len(data)),
-        title=parts.heading(title, ["; ".join(said)], width),
-        description=f"{metric} of {len(data)} methods, from {first['method']} ({first['value']:.4f}) to "
-        f"{last['method']} ({last['value']:.4f}); {'; '.join(said)}.",
+    chart = alt.layer(*layers, width=width, height=max(40, 24 * len(data)))
+    what = (
+        f"{metric} of {len(data)} methods, from {first['method']} ({first['value']:.4f}) "
+        f"to {last['method']} ({last['value']:.4f})"
     )
-    return finished(chart, dark)
+    return parts.titled(chart, width, title, ["; ".join([number, *notes])], what)
 
 
-def sizes(
-    rows: Iterable[Row],
-    metrics: Sequence[str] = (),
-    *,
-    columns: int = 2,
-    width: int = 300,
-    dark: bool = False,
-) -> alt.TopLevelMixin:
-    """Draw metrics against the number of validation images, a line a method with its 95 % interval, a panel a metric.
+def sizes(results: Results, metrics: Sequence[str] = ()) -> Any:
+    """Draw metrics against the number of validation images: one panel per metric.
 
-    The metrics are all there are in the rows, or those named.
+    Each method is a line with its 95 % interval. Without `metrics`, all metrics are drawn.
     """
-    rows = relabelled(Results(tuple(row for row in rows if row.validation))).rows
-    panels, names = [], list(dict.fromkeys(row.method for row in rows))
-    apart = parts.told_apart(names)
-    for metric in metrics or dict.fromkeys(row.metric for row in rows):
-        found = [row for row in rows if row.metric == metric]
-        counts = sorted({row.validation for row in found})
-        data = [
-            {"validation": n, **d}
-            for n in counts
-            for d in _summaries([row for row in found if row.validation == n], metric)
-        ]
-        base = alt.Chart(parts.inline(data)).encode(
-            x=alt.X(
-                "validation:Q",
-                title="validation images",
-                scale=alt.Scale(type="log", nice=False),
-                axis=alt.Axis(values=counts, format=",d", grid=False, labelFlush=False),
-            ),
-            color=apart["color"],
-        )
-        y = alt.Y("value:Q", title=parts.sense(metric), scale=alt.Scale(zero=False))
-        band = base.mark_area(opacity=0.12).encode(
-            y=alt.Y("low:Q", title=parts.sense(metric)), y2="high"
-        )
-        lines = base.mark_line(strokeWidth=2).encode(y=y, strokeDash=apart["strokeDash"])
-        points = base.mark_point(filled=True, size=50, opacity=1).encode(
-            y=y,
-            shape=apart["shape"],
-            tooltip=[*parts.tooltips(("validation", "validation images", ",d")), *parts.measured()],
-        )
-        panels.append(
-            alt.layer(band, lines, points).properties(
-                width=width,
-                height=width * 2 // 3,
-                description=f"{metric} of {len(names)} methods at {', '.join(f'{n:,}' for n in counts)} validation images.",
-            )
-        )
-    if not panels:
+    sized = relabelled(Results(tuple(row for row in results if row.validation)))
+    if not sized.rows:
         raise InputError("there are no rows that say how many images were fitted on")
-    return finished(parts.grid(panels, columns), dark)
+    apart = parts.told_apart(sized.names("method"))
+    panels = [_sizes(sized, metric, apart) for metric in metrics or sized.names("metric")]
+    return parts.grid(panels, 2)
+
+
+def _sizes(results: Results, metric: str, apart: Mapping[str, Any]) -> Any:
+    """One panel of `sizes`."""
+    found = results.where(metric=metric)
+    counts = sorted(found.names("validation"))
+    data = [
+        {"validation": count, **row}
+        for count in counts
+        for row in _summaries(found.where(validation=count), metric)
+    ]
+    base = parts.chart_of(data).encode(
+        x=alt.X(
+            "validation:Q",
+            title="validation images",
+            scale=alt.Scale(type="log", nice=False),
+            axis=alt.Axis(values=counts, format=",d", grid=False, labelFlush=False),
+        ),
+        color=apart["color"],
+    )
+    y = parts.metric_axis(metric)
+    low = alt.Y("low:Q", title=parts.sense(metric))
+    tips = parts.tooltips("validation", "method", "value", "interval", "runs")
+    listed = ", ".join(f"{count:,}" for count in counts)
+    return alt.layer(
+        base.mark_area(opacity=0.12).encode(y=low, y2="high"),
+        base.mark_line(strokeWidth=2).encode(y=y, strokeDash=apart["strokeDash"]),
+        base.mark_point(filled=True, size=50, opacity=1).encode(
+            y=y, shape=apart["shape"], tooltip=tips
+        ),
+        width=300,
+        height=200,
+        description=f"{metric} of {len(results.names('method'))} methods "
+        f"at {listed} validation images.",
+    )
 
 
 def cost(
-    points: Sequence[Mapping[str, Any]],
-    metric: str = "brier",
-    *,
-    title: str | None = None,
-    width: Width = 460,
-    dark: bool = False,
-) -> alt.TopLevelMixin:
-    """Draw a metric against what it costs: passes of the network an image, for each policy of views.
-
-    A point has "policy", "passes", "method", "value" and, or None, "low" and "high": `cost_points` makes them from results.
-    """
-    data = [
-        {**point, **{name: parts.number(point[name]) for name in ("value", "low", "high")}}
-        for point in points
-        if parts.number(point["value"]) is not None
-    ]
+    points: Sequence[Datum], metric: str = "brier", *, title: str = "", width: int = 460
+) -> Any:
+    """Draw a metric against network passes per image. `cost_points` makes the points."""
+    data = [d for d in points if d["value"] is not None]
     if not data:
-        raise InputError(
-            f"there is no {metric} of a method with a policy that was given to it: nothing to draw"
-        )
+        raise InputError(f"there is nothing to draw: no method has a policy and a finite {metric}")
     names = list(dict.fromkeys(d["method"] for d in data))
-    apart = parts.told_apart(names, orient="top", columns=max(1, parts.pixels(width, 600) // 140))
+    apart = parts.told_apart(names, orient="top", columns=max(1, width // 140))
+    axis = alt.Axis(
+        values=sorted({d["passes"] for d in data}), format=",.2~f", grid=False, labelFlush=False
+    )
     x = alt.X(
         "passes:Q",
-        title="passes of the network an image",
+        title="network passes per image",
         scale=alt.Scale(type="log", base=2, nice=False, padding=36),
-        axis=alt.Axis(
-            values=sorted({d["passes"] for d in data}), format=",.2~f", grid=False, labelFlush=False
-        ),
+        axis=axis,
     )
-    y = alt.Y("value:Q", title=parts.sense(metric), scale=alt.Scale(zero=False))
-    base = alt.Chart(parts.inline(data)).encode(x=x, color=apart["color"])
-    tips = parts.tooltips(
-        ("method", "method"),
-        ("policy", "policy"),
-        ("passes", "passes", ",.2~f"),
-        ("value", "mean", ".5f"),
-    )
+    y = parts.metric_axis(metric)
+    base = parts.chart_of(data).encode(x=x, color=apart["color"])
+    texts = parts.chart_of(_texts(data)).mark_text(style="note", align="left", dx=9)
     layers = [
         base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high"),
         base.mark_point(filled=True, size=70, opacity=1).encode(
-            y=y, shape=apart["shape"], tooltip=tips
+            y=y,
+            shape=apart["shape"],
+            tooltip=parts.tooltips("method", "policy", "passes", "value"),
         ),
-        alt.Chart(parts.inline(_texts(data)))
-        .mark_text(style="note", align="left", dx=9)
-        .encode(x=x, y=y, text="policy:N"),
+        texts.encode(x=x, y=y, text="policy:N"),
     ]
     best = min(data, key=lambda d: d["value"] * (-1 if DRAWN.get(metric) == "higher" else 1))
-    said = f"best: {best['method']} with {best['policy'] or 'no views'}, {best['passes']:g} passes, {best['value']:.4f}"
-    own = f"{metric} by passes"
-    return finished(
-        alt.layer(*layers).properties(
-            width=width,
-            height=260,
-            title=parts.heading(own if title is None else title, [said], width),
-            description=f"{metric} against passes of the network an image, {len(data)} points; {said}.",
-        ),
-        dark,
+    note = (
+        f"best: {best['method']} with {best['policy'] or 'no views'}, "
+        f"{best['passes']:g} passes, {best['value']:.4f}"
     )
+    what = f"{metric} against network passes per image, {len(data)} points"
+    chart = alt.layer(*layers, width=width, height=260)
+    return parts.titled(chart, width, title or f"{metric} by passes", [note], what)
 
 
 def _texts(data: Sequence[Datum]) -> list[Datum]:
-    """The names of the policies beside their points, those of points that nearly meet in one text; long ones nowhere."""
+    """Policy names next to their points; close points share one text, long names have none."""
     values = [d["value"] for d in data]
     near = (max(values) - min(values)) / 18
-    texts: list[Datum] = []
+    groups: list[list[Datum]] = []
     for d in sorted(data, key=lambda d: (d["passes"], d["value"])):
-        if not d["policy"] or len(d["policy"]) > 12:
+        if not 0 < len(d["policy"]) <= 12:
             continue
-        last = texts[-1] if texts else None
-        if last and last["passes"] == d["passes"] and d["value"] - last["top"] < near:
-            last["names"][d["policy"]] = None
-            last["top"] = d["value"]
+        last = groups[-1][-1] if groups else None
+        if last and last["passes"] == d["passes"] and d["value"] - last["value"] < near:
+            groups[-1].append(d)
         else:
-            texts.append(
-                {
-                    "passes": d["passes"],
-                    "value": d["value"],
-                    "top": d["value"],
-                    "names": {d["policy"]: None},
-                }
-            )
+            groups.append([d])
     return [
         {
-            "passes": t["passes"],
-            "value": (t["value"] + t["top"]) / 2,
-            "policy": ", ".join(t["names"]),
+            "passes": group[0]["passes"],
+            "value": (group[0]["value"] + group[-1]["value"]) / 2,
+            "policy": ", ".join(dict.fromkeys(d["policy"] for d in group)),
         }
-        for t in texts
+        for group in groups
     ]
 
 
+def with_cost(results: Results) -> Results:
+    """Add the rows of the cost experiments (with fewer views) to the experiments they belong to.
+
+    Both may have run the same policy: the numbers of the main experiment replace the others.
+    """
+
+    def main(one: Row | Interval) -> bool:
+        return not one.experiment.endswith(COST)
+
+    def moved(one: _Moved) -> _Moved:
+        return replace(one, experiment=one.experiment.removesuffix(COST))
+
+    rows = map(moved, sorted(results, key=main))
+    unique = {values_of(row, COLUMNS[:-1]): row for row in rows}
+    details = [
+        {**detail, "experiment": detail.get("experiment", "").removesuffix(COST)}
+        for detail in results.details
+    ]
+    intervals = map(moved, sorted(results.intervals, key=main))
+    return Results(tuple(unique.values()), results.about, tuple(details), tuple(intervals))
+
+
 def cost_points(results: Results, metric: str = "brier") -> list[Datum]:
-    """The points of `cost`: of each method with each policy that was given, not chosen, the mean and its interval."""
-    known = {(d["method"], d["policy"]): d["passes"] for d in results.details}
+    """The points of `cost`: each method with each policy, its passes, its mean and its interval."""
+    details = {contender(detail): detail for detail in reversed(results.details)}
+    keys = labels(map(contender, results.where(metric=metric)))
     points = []
-    rows = [row for row in results if row.metric == metric and not row.choice]
-    for method, policy in dict.fromkeys((row.method, row.policy) for row in rows):
-        mine = [
-            replace(row, policy="") for row in rows if (row.method, row.policy) == (method, policy)
-        ]
-        (summary,) = _summaries(mine, metric)
-        views = Policy.parse(policy).repeats.values() if policy else ()
-        passes = known.get((method, policy), 1 + sum(views))
-        points.append({"policy": policy, "passes": passes, **summary})
+    for key, summary in zip(keys, _summaries(results, metric), strict=True):
+        detail = details.get(key, {"policy": key.policy})
+        passes = detail.get("passes") or _passes(key.policy)
+        name = label(key.method, key.choice)
+        points.append({**summary, "method": name, "policy": detail["policy"], "passes": passes})
     return points
 
 
-def _summaries(rows: Iterable[Row], metric: str, intervals: Iterable[Interval] = ()) -> list[Datum]:
-    """The mean of a metric over splits and seeds, and its interval, by what a chart calls the method."""
-    found = Results(tuple(row for row in rows if row.metric == metric))
+def _passes(policy: str) -> int:
+    """How often the network runs per image: once, and once per view."""
+    return 1 + sum(Policy.parse(policy).repeats.values()) if policy else 1
+
+
+def _summaries(results: Results, metric: str) -> list[Datum]:
+    """The mean of a metric over splits and seeds with its interval, one row per method."""
+    found = results.where(metric=metric)
     if not found.rows:
         raise InputError(f"there are no rows of {metric} to draw")
-    names = {name: key for key, name in labels(map(contender, found)).items()}
-    table = relabelled(found).pivot(
-        ("method",), ("metric",)
-    )  # which refuses to average what differs
-    over_images = {
-        contender(one): (one.low, one.high)
-        for one in intervals
-        if one.metric == metric and not one.against
-    }
+    names = labels(map(contender, found))
+    table = relabelled(
+        Results(found.rows)
+    ).pivot()  # which refuses to average rows of different settings
+    over_images = bounds(found.intervals)
     summaries = []
-    for (name, key), summary in zip(names.items(), table.numbers.values(), strict=True):
-        half = summary.interval if summary.interval is not None else math.nan
-        between = over_images.get(key) if summary.count == 1 else None
-        low, high = map(parts.number, between or (summary.mean - half, summary.mean + half))
+    for (key, name), summary in zip(names.items(), table.numbers.values(), strict=True):
+        half = math.nan if summary.interval is None else summary.interval
+        ends = (summary.mean - half, summary.mean + half)
+        if summary.count == 1:
+            ends = over_images.get((key, None, metric), ends)
+        low, high = map(parts.number, ends)
         interval = "one run" if low is None or high is None else f"{low:.5f} to {high:.5f}"
         seen = {"value": parts.number(summary.mean), "low": low, "high": high}
         summaries.append({"method": name, **seen, "runs": summary.count, "interval": interval})

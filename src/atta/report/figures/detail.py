@@ -1,4 +1,7 @@
-"""What `experiments.details` saw of one method: its confidence, the weights and shares of its views, its gaps by class."""
+"""Draws one method in detail: its confidence, the weights and shares of its views, gaps by class.
+
+Each function takes an entry of `Results.details`.
+"""
 
 from __future__ import annotations
 
@@ -8,267 +11,169 @@ from typing import Any
 from atta._base.errors import InputError
 from atta.metrics.binning import wilson
 from atta.report.figures import parts
-from atta.report.figures.parts import OVER, UNDER, Datum, Detail, Width
-from atta.report.figures.theme import ORANGE, PURPLE, SKY, VERMILION, alt, finished
+from atta.report.figures.parts import OVER, UNDER, Datum, Detail
+from atta.report.figures.theme import ORANGE, PURPLE, alt
 
-LABELLED = 40  # classes that have their names on an axis
-SHORT = 20  # letters of a class's name where there are many
-WRITTEN = 12  # classes that have their weights in the cells
+LABELLED = 40  # the most classes that have their names on an axis
+SHORT = 20  # letters of a class name if there are more classes
+WRITTEN = 12  # the most classes that have their weights written into the cells
+_SHOWN = 30  # the most classes in a chart of gaps
+
+
+def confidence_histograms(details: Sequence[Detail]) -> Any:
+    """Draw the confidence of the first detail as a line over the bars of each other detail."""
+    if not details:
+        raise InputError("there is nothing to draw: expected at least one detail, got none")
+    first, *others = zip(parts.names_of(details), details, strict=True)
+    panels = [confidence_histogram(detail, name, before=first) for name, detail in others]
+    return parts.grid(panels or [confidence_histogram(first[1], first[0])], 2)
 
 
 def confidence_histogram(
-    details: Sequence[Detail],
-    *,
-    log: bool = True,
-    columns: int = 2,
-    width: Width = 360,
-    dark: bool = False,
-) -> alt.TopLevelMixin:
-    """Draw how many images have which confidence: the first detail as a line over the bars of each other one.
-
-    `log` counts on a logarithmic axis: a good network is nearly sure of nearly everything.
-    """
-    if not details:
-        raise InputError("there is nothing to draw: expected at least one detail, got none")
-    names = parts.names_of(details)
-    before = (names[0], details[0])
-    after = list(zip(names[1:], details[1:], strict=True))
-    size = width if len(after) < 2 else parts.pixels(width)
-    panels = [_histogram(before, pair, log, size) for pair in after] or [
-        _histogram(None, before, log, size)
-    ]
-    return finished(panels[0] if len(panels) == 1 else parts.grid(panels, columns), dark)
-
-
-def _histogram(
-    before: tuple[str, Detail] | None, after: tuple[str, Detail], log: bool, width: Width
+    detail: Detail, title: str, width: int = 360, *, before: tuple[str, Detail] | None = None
 ) -> Any:
-    name, detail = after
-    x, y = parts.unit(alt.X, "from", "confidence"), parts.counting("images", log)
-    tips = parts.tooltips(
-        ("method", "method"), ("range", "confidence in"), ("images", "images", ",d")
-    )
-    layers: list[Any] = [
-        alt.Chart(parts.inline(_cells(detail["histogram"], name)))
-        .mark_rect(color=SKY)
-        .encode(x=x, x2="to", y=y, y2=alt.datum(0), tooltip=tips)
-    ]
+    """Draw how many images have which confidence; `before` is another method, drawn as a line."""
+    bars = parts.bins("images", detail["histogram"], method=title)
+    line: list[Datum] = []
+    notes = [f"bars: {title}, mean {detail['confidence']:.3f}"]
     if before:
-        cells = _cells(before[1]["histogram"], before[0])
-        # A step ends where the next begins: the last one needs its end said.
-        cells.append({**cells[-1], "from": cells[-1]["to"]})
-        line = alt.Chart(parts.inline(cells)).mark_line(interpolate="step-after", color=VERMILION)
-        layers.append(line.encode(x=x, y=y, tooltip=tips))
-    said = [f"bars: {name}, mean {detail['confidence']:.3f}"]
-    if before:
-        said.append(f"line: {before[0]}, mean {before[1]['confidence']:.3f}")
-    return alt.layer(*layers).properties(
-        width=width,
-        height=180,
-        title=parts.heading(name, said, width),
-        description=f"Histogram of the confidence of {detail['images']:,} images; {'; '.join(said)}.",
-    )
+        name, other = before
+        line = parts.bins("images", other["histogram"], method=name)
+        notes.append(f"line: {name}, mean {other['confidence']:.3f}")
+    tips = parts.tooltips("method", "range", "images")
+    layers = parts.histogram(bars, line, "confidence", parts.counting(), tips)
+    chart = alt.layer(*layers, width=width, height=180)
+    what = f"Histogram of the confidence of {detail['images']:,} images"
+    return parts.titled(chart, width, title, notes, what)
 
 
-def _cells(counts: Sequence[int], method: str = "") -> list[Datum]:
-    """The cells of a histogram over [0, 1]."""
-    edges = [i / len(counts) for i in range(len(counts) + 1)]
-    return [
-        {
-            "from": a,
-            "to": b,
-            "images": n,
-            "range": f"({a:.3g}, {b:.3g}]",
-            **({"method": method} if method else {}),
-        }
-        for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)
-    ]
-
-
-def weights_panel(detail: Detail, title: str, width: Width | None = None) -> Any:
-    """Draw the learned weights: kinds of view × classes, one column where all classes share them (V-ATTA)."""
+def weights(detail: Detail, title: str) -> Any:
+    """Draw the learned weights: kinds of view × classes, or one column for all classes."""
     views = _views(detail)
-    classes = len(views["weights"][0]) if views["weights"] else 0
+    kinds, classes = views["kinds"], len(views["weights"][0])
     names = ["all classes"] if classes == 1 else parts.class_names(detail, classes)
-    if (
-        classes > LABELLED
-    ):  # each name stands in the data once a kind of view, and a thousand of them may be long
+    labelled = classes <= LABELLED
+    if not labelled:  # the data repeats each name per kind of view, and names may be long
         names = [f"{i} {name[:SHORT]}" for i, name in enumerate(names)]
     data = [
-        {"kind": kind, "class": name, "weight": weight}
-        for kind, row in zip(views["kinds"], views["weights"], strict=True)
-        for name, weight in zip(names, map(parts.number, row), strict=True)
+        {"kind": kind, "class": name, "weight": parts.number(weight)}
+        for kind, row in zip(kinds, views["weights"], strict=True)
+        for name, weight in zip(names, row, strict=True)
     ]
-    known = [d["weight"] for d in data if d["weight"] is not None]
-    most = max(map(abs, known), default=0.0) or 1.0
-    labelled = classes <= LABELLED
-    across = alt.X(
-        "class:N",
-        title=None
-        if classes == 1
-        else "class"
-        if labelled
-        else f"{classes:,} classes, in their order",
-        scale=alt.Scale(domain=names),
-        axis=alt.Axis(
-            labels=labelled,
-            ticks=labelled,
-            labelAngle=0 if max(map(len, names)) < 5 or classes == 1 else -40,
-            labelOverlap=False,
-        ),
+    known = [row["weight"] for row in data if row["weight"] is not None] or [0.0]
+    layers = _weight_layers(data, names, max(map(abs, known)) or 1.0)
+    if classes == 1:
+        width = 110
+    elif classes <= WRITTEN:
+        width = 46 * classes
+    else:
+        width = max(420, min(640, 22 * classes))
+    span = f"weights from {min(known):+.3f} to {max(known):+.3f}".replace("-", "−")
+    return parts.titled(
+        alt.layer(*layers, width=width, height=28 * len(kinds)),
+        max(300, width),
+        title,
+        [f"limit {views['limit']:.3f} · {span}"],
+        f"Weights of {len(kinds)} kinds of view{parts.of_title(title)}, {classes} for each",
     )
-    down = alt.Y("kind:N", title=None, scale=alt.Scale(domain=list(views["kinds"])))
-    tips = parts.tooltips(("kind", "view"), ("class", "class"), ("weight", "weight", "+.4f"))
-    base = alt.Chart(parts.inline(data)).encode(x=across, y=down)
+
+
+def _weight_layers(data: list[Datum], names: list[str], largest: float) -> list[Any]:
+    """Coloured cells and, for few classes, the weights as text in them."""
+    classes, labelled = len(names), len(names) <= LABELLED
+    title = "class" if labelled else f"{classes:,} classes, in their order"
+    upright = classes == 1 or max(map(len, names)) < 5
+    ticks = alt.Axis(
+        labels=labelled, ticks=labelled, labelAngle=0 if upright else -40, labelOverlap=False
+    )
+    base = parts.chart_of(data).encode(
+        x=alt.X(
+            "class:N",
+            title=None if classes == 1 else title,
+            scale=alt.Scale(domain=names),
+            axis=ticks,
+        ),
+        y=parts.named_rows("kind", data),
+    )
+    gradient = max(60, 26 * len(data) // classes)
+    scale = alt.Scale(domain=[-largest, largest], domainMid=0, range="diverging", interpolate="rgb")
+    legend = alt.Legend(gradientLength=gradient, format=".2~f", tickCount=3)
     cells = base.mark_rect(style="grid" if labelled else "dense").encode(
-        color=alt.Color(
-            "weight:Q",
-            title="weight",
-            scale=alt.Scale(
-                domain=[-most, most], domainMid=0, range="diverging", interpolate="rgb"
-            ),
-            legend=alt.Legend(
-                gradientLength=max(60, 26 * len(views["kinds"])), format=".2~f", tickCount=3
-            ),
-        ),
-        tooltip=tips,
+        color=alt.Color("weight:Q", title="weight", scale=scale, legend=legend),
+        tooltip=parts.tooltips("kind", "class", "weight"),
     )
-    layers = [cells, base.mark_text(style="value").encode(text=alt.Text("weight:Q", format="+.2f"))]
-    limit, span = f"limit {views['limit']:.3f}", (min(known, default=0.0), max(known, default=0.0))
-    said = f"weights from {span[0]:+.3f} to {span[1]:+.3f}".replace("-", "−")
-    size = width or (
-        110
-        if classes == 1
-        else 46 * classes
-        if classes <= WRITTEN
-        else max(420, min(640, 22 * classes))
-    )
-    return alt.layer(*layers[: 2 if classes <= WRITTEN else 1]).properties(
-        width=size,
-        height=28 * len(views["kinds"]),
-        title=parts.heading(
-            title, [f"{limit} · {said}"], size if size == "container" else max(300, size)
-        ),
-        description=f"Weights of {len(views['kinds'])} kinds of view{parts.of_title(title)}, "
-        f"{classes} for each: {said}, {limit}.",
-    )
+    texts = base.mark_text(style="value").encode(text=alt.Text("weight:Q", format="+.2f"))
+    return [cells, texts] if classes <= WRITTEN else [cells]
 
 
-def shares_panel(detail: Detail, title: str, width: Width = 360, *, log: bool = True) -> Any:
-    """Draw the shares that images give their views, the limit, and how many images the class guard holds below it."""
+def shares(detail: Detail, title: str, width: int = 360) -> Any:
+    """Draw the share of the views in each image, its limit, and how often the class guard acts."""
     views = _views(detail)
-    bars = (
-        alt.Chart(parts.inline(_cells(views["shares"])))
-        .mark_rect(color=SKY)
-        .encode(
-            x=parts.unit(alt.X, "from", "share of the views"),
-            x2="to",
-            y=parts.counting("images", log),
-            y2=alt.datum(0),
-            tooltip=parts.tooltips(("range", "share in"), ("images", "images", ",d")),
-        )
+    bars = parts.bins("images", views["shares"])
+    tips = parts.tooltips("range", "images", range="share in")
+    (layer,) = parts.histogram(bars, [], "share of the views", parts.counting(), tips)
+    limit = parts.chart_of([{name: views[name] for name in ("limit", "mean_share")}])
+    rule = limit.mark_rule(style="guide").encode(
+        x="limit:Q", tooltip=parts.tooltips("limit", "mean_share")
     )
-    limit = alt.Chart(
-        parts.inline([{"limit": views["limit"], "mean": views["mean_share"]}])
-    ).encode(
-        x="limit:Q",
-        tooltip=parts.tooltips(("limit", "limit", ".4f"), ("mean", "mean share", ".4f")),
-    )
-    held = f"the class guard holds {views['limited']:,} of {detail['images']:,} images below it"
-    said = f"limit {views['limit']:.3f}, dashed; {held}; mean share {views['mean_share']:.3f}"
-    return alt.layer(bars, limit.mark_rule(style="guide")).properties(
-        width=width,
-        height=180,
-        title=parts.heading(title, [said], width),
-        description=f"Shares of the views{parts.of_title(title)}: {said}.",
-    )
+    notes = [
+        f"limit {views['limit']:.3f}, dashed",
+        f"the class guard holds {views['limited']:,} of {detail['images']:,} images below it",
+        f"mean share {views['mean_share']:.3f}",
+    ]
+    chart = alt.layer(layer, rule, width=width, height=180)
+    what = f"Shares of the views{parts.of_title(title)}"
+    return parts.titled(chart, width, title, ["; ".join(notes)], what)
 
 
-def per_class_panel(detail: Detail, title: str, width: Width = 420, *, most: int = 30) -> Any:
-    """Draw confidence minus accuracy by predicted class, with 95 % intervals: the `most` classes of the largest gaps."""
+def per_class(detail: Detail, title: str, width: int = 420) -> Any:
+    """Draw confidence minus accuracy by predicted class with 95 % intervals, largest gaps only."""
     found = detail["per_class"]
     if found is None:
         raise InputError("accuracy by class needs labels, and these images have none")
-    data = _class_gaps(parts.class_names(detail, len(found["counts"])), found)
-    shown, rest = sorted(data[:most], key=lambda d: -d["gap"]), data[most:]
-    never = len(found["counts"]) - len(data)
-    said = [
-        f"the {len(shown)} largest gaps of {len(data)} classes; the other {len(rest)} are within ±{abs(rest[0]['gap']):.3f}"
-        if rest
-        else f"all {len(data)} predicted classes",
-        *([f"{never} never predicted"] if never else []),
-    ]
-    base = alt.Chart(parts.inline(shown)).encode(
-        y=alt.Y(
-            "class:N",
-            title=None,
-            scale=alt.Scale(domain=[d["class"] for d in shown]),
-            axis=parts.all_labels(),
-        ),
-        tooltip=parts.tooltips(
-            ("class", "predicted class"),
-            ("images", "images", ",d"),
-            ("confidence", "mean confidence", ".4f"),
-            ("accuracy", "accuracy", ".4f"),
-            ("gap", "confidence − accuracy", "+.4f"),
-            ("interval", "its 95 % interval"),
-        ),
+    classes = len(found["counts"])
+    data = _class_gaps(parts.class_names(detail, classes), found)
+    shown, rest = sorted(data[:_SHOWN], key=lambda row: -row["gap"]), data[_SHOWN:]
+    notes = f"all {len(data)} predicted classes"
+    if rest:
+        notes = f"the {len(shown)} largest gaps of {len(data)} classes; "
+        notes += f"the other {len(rest)} are within ±{abs(rest[0]['gap']):.3f}"
+    if classes > len(data):
+        notes += f"; {classes - len(data)} never predicted"
+    base = parts.chart_of(shown).encode(
+        y=parts.named_rows("class", shown),
+        tooltip=parts.tooltips("class", "images", "confidence", "accuracy", "gap", "interval"),
     )
+    axis = alt.Axis(format="+.3~f", tickCount=5, labelFlush=False)
+    colours = alt.Scale(domain=[OVER, UNDER], range=[ORANGE, PURPLE])
     bars = base.mark_bar(height={"band": 0.7}).encode(
-        x=alt.X(
-            "gap:Q",
-            title="confidence − accuracy",
-            axis=alt.Axis(format="+.3~f", tickCount=5, labelFlush=False),
-        ),
-        color=alt.Color(
-            "sense:N",
-            title=None,
-            scale=alt.Scale(domain=[OVER, UNDER], range=[ORANGE, PURPLE]),
-            legend=parts.above(),
-        ),
+        x=alt.X("gap:Q", title="confidence − accuracy", axis=axis),
+        color=alt.Color("sense:N", title=None, scale=colours, legend=parts.above()),
     )
     whiskers = base.mark_rule(style="whisker").encode(x="low:Q", x2="high")
-    zero = alt.Chart(parts.inline([{"zero": 0}])).mark_rule(style="zero").encode(x="zero:Q")
-    return alt.layer(bars, zero, whiskers).properties(
-        width=width,
-        height=max(40, 20 * len(shown)),
-        title=parts.heading(title, ["; ".join(said)], width),
-        description=f"Confidence minus accuracy by predicted class{parts.of_title(title)}: {'; '.join(said)}.",
-    )
-
-
-weights, shares = parts.of_detail(weights_panel), parts.of_detail(shares_panel)
-per_class = parts.of_detail(per_class_panel)
+    zero = parts.chart_of([{"zero": 0}]).mark_rule(style="zero").encode(x="zero:Q")
+    chart = alt.layer(bars, zero, whiskers, width=width, height=max(40, 20 * len(shown)))
+    what = f"Confidence minus accuracy by predicted class{parts.of_title(title)}"
+    return parts.titled(chart, width, title, [notes], what)
 
 
 def _views(detail: Detail) -> Mapping[str, Any]:
-    if detail["views"] is None:
-        raise InputError(
-            f"{detail.get('method', 'the method')} learns no weights of views: there is nothing to draw"
-        )
-    views: Mapping[str, Any] = detail["views"]
+    """What a detail says of the weights of its views."""
+    views: Mapping[str, Any] | None = detail["views"]
+    if views is None:
+        name = detail.get("method", "the method")
+        raise InputError(f"{name} learns no weights of views: there is nothing to draw")
     return views
 
 
 def _class_gaps(names: Sequence[str], found: Mapping[str, Any]) -> list[Datum]:
-    """The classes that were predicted, the largest gaps first."""
+    """The classes that were predicted, largest gaps first."""
     data: list[Datum] = []
     columns = (found[name] for name in ("counts", "confidence", "accuracy"))
-    for name, n, confidence, accuracy in zip(names, *columns, strict=True):
-        if n:
-            low, high = (confidence - end for end in reversed(wilson(float(n), accuracy)))
-            sense = OVER if confidence >= accuracy else UNDER
-            data.append(
-                {
-                    **{
-                        "class": name,
-                        "images": n,
-                        "confidence": confidence,
-                        "accuracy": accuracy,
-                        "sense": sense,
-                    },
-                    **{"gap": confidence - accuracy, "low": low, "high": high},
-                    "interval": f"{low:+.3f} to {high:+.3f}",
-                }
-            )
-    return sorted(data, key=lambda d: -abs(d["gap"]))
+    for name, images, confidence, accuracy in zip(names, *columns, strict=True):
+        if images:
+            low, high = (confidence - end for end in reversed(wilson(float(images), accuracy)))
+            row = parts.calibration(images, confidence, accuracy)
+            interval = f"{low:+.3f} to {high:+.3f}"
+            data.append({"class": name, **row, "low": low, "high": high, "interval": interval})
+    return sorted(data, key=lambda row: -abs(row["gap"]))

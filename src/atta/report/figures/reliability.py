@@ -1,4 +1,4 @@
-"""Reliability diagrams: the accuracy in each bin of confidence, from probabilities or from details."""
+"""Draws reliability diagrams: the accuracy in each bin of confidence."""
 
 from __future__ import annotations
 
@@ -26,18 +26,40 @@ def reliability(
     width: Count = 320,
     dark: bool = False,
 ) -> alt.TopLevelMixin:
-    """Draw a reliability diagram: the accuracy in each bin of confidence, its gap to the confidence, its 95 % interval.
+    """Draw a reliability diagram: the accuracy in each bin of confidence.
 
-    Bins are those of the ECE; one without images is not drawn. `simplex=False` takes rows that do not sum to 1.
+    Use it to see where a classifier is over- or under-confident. Each bar shows the accuracy of a
+    bin, its gap to the mean confidence, and the 95 % interval of the accuracy. The subtitle gives
+    the ECE with the same bins. For several methods, use `compare_plot`.
 
-    >>> reliability(calibrator(test.predictions), test.labels, title="V-ATTA")  # doctest: +SKIP
+    Args:
+        probs: Predicted probabilities, images × classes.
+        labels: The true class of each image.
+        bins: How many bins of equal width divide the confidence. Empty bins are not drawn.
+        title: The title of the chart, if any.
+        simplex: Whether to refuse rows that do not sum to 1.
+        width: The width and height of the diagram in pixels.
+        dark: Whether to use colours for a dark background.
+
+    Returns:
+        An Altair chart. Notebooks display it; `chart.save("reliability.svg")` writes it to a file.
+
+    Raises:
+        InputError: If the probabilities or labels are invalid, or Altair is not installed.
+
+    Example:
+        >>> import torch
+        >>> probs = torch.tensor([[0.9, 0.1], [0.7, 0.3], [0.4, 0.6]])
+        >>> chart = reliability(probs, [0, 1, 1], title="V-ATTA")
+        >>> chart.title.subtitle
+        ['3 images · ECE 0.4000', 'confidence 0.733 · accuracy 0.667']
     """
-    return finished(diagram(_looked_at(probs, labels, bins, simplex), title, width), dark)
+    return finished(diagram(_measured(probs, labels, bins, simplex), title, width), dark)
 
 
 @checked
 def compare_plot(
-    methods: Any,
+    methods: Mapping[str, Array],
     labels: LabelArray,
     *,
     bins: Cells = 15,
@@ -46,27 +68,56 @@ def compare_plot(
     width: Count = 260,
     dark: bool = False,
 ) -> alt.TopLevelMixin:
-    """Draw the reliability diagrams of several methods on the same images side by side, with the same axes.
+    """Draw the reliability diagrams of several methods side by side, with the same axes.
 
-    `columns` of them stand in a row.
+    Use it to compare methods on the same images, such as a network before and after calibration.
 
-    >>> compare_plot({"vanilla": logits.softmax(-1), "v-atta": calibrator(predictions)}, labels)  # doctest: +SKIP
+    Args:
+        methods: The predicted probabilities of each method, by its name.
+        labels: The true class of each image.
+        bins: How many bins of equal width divide the confidence. Empty bins are not drawn.
+        simplex: Whether to refuse rows that do not sum to 1.
+        columns: How many diagrams stand in a row.
+        width: The width and height of each diagram in pixels.
+        dark: Whether to use colours for a dark background.
+
+    Returns:
+        An Altair chart with one panel per method.
+
+    Raises:
+        InputError: If `methods` is not a mapping, if probabilities or labels are invalid, or if
+            Altair is not installed.
+
+    Example:
+        >>> import torch
+        >>> logits = torch.tensor([[2.0, 0.0], [1.0, 0.0], [0.0, 3.0]])
+        >>> methods = {"vanilla": logits.softmax(-1), "softer": (logits / 2).softmax(-1)}
+        >>> chart = compare_plot(methods, [0, 1, 1])
+        >>> len(chart.concat)
+        2
     """
     if not isinstance(methods, Mapping):
         raise InputError(
-            f"compare_plot takes {{name: probs}}, got {type(methods).__name__}; for one set, reliability(probs, labels)"
+            f"compare_plot takes {{name: probs}}, got {type(methods).__name__}; "
+            "for one set of probabilities use reliability(probs, labels)"
         )
-    looked = {name: _looked_at(probs, labels, bins, simplex) for name, probs in methods.items()}
-    return _side_by_side(looked, columns, width, dark)
+    measured = {name: _measured(probs, labels, bins, simplex) for name, probs in methods.items()}
+    return finished(_side_by_side(measured, columns, width), dark)
 
 
-def _looked_at(probs: Array, labels: LabelArray, bins: int, simplex: bool) -> Detail:
-    accuracy = evaluate(probs, labels, simplex=simplex, metrics=["accuracy"])[
-        "accuracy"
-    ]  # which checks
-    given, y = validate(probs, labels)
+def reliabilities(details: Sequence[Detail], *, columns: int = 3) -> alt.TopLevelMixin:
+    """Draw the reliability diagrams of several details side by side, with the same axes."""
+    named = dict(zip(parts.names_of(details), details, strict=True))
+    return finished(_side_by_side(named, columns, 260))
+
+
+def _measured(probs: Array, labels: LabelArray, bins: int, simplex: bool) -> Detail:
+    """The part of a detail that a reliability diagram shows."""
+    # `evaluate` checks the arguments.
+    accuracy = evaluate(probs, labels, simplex=simplex, metrics=["accuracy"])["accuracy"]
+    checked_probs, y = validate(probs, labels)
     assert y is not None
-    p, y = given.double().cpu(), y.cpu()
+    p, y = checked_probs.double().cpu(), y.cpu()
     confidence, correct = p.amax(1).clamp(0, 1), (p.argmax(1) == y).double()
     return {
         "images": len(p),
@@ -76,165 +127,124 @@ def _looked_at(probs: Array, labels: LabelArray, bins: int, simplex: bool) -> De
     }
 
 
-def reliabilities(
-    details: Sequence[Detail], *, columns: int = 3, width: int = 260, dark: bool = False
-) -> alt.TopLevelMixin:
-    """Draw the reliability diagrams of several details side by side, with the same axes."""
-    return _side_by_side(
-        dict(zip(parts.names_of(details), details, strict=True)), columns, width, dark
-    )
-
-
-def _side_by_side(
-    looked: Mapping[str, Detail], columns: int, width: int, dark: bool
-) -> alt.TopLevelMixin:
-    if not looked:
+def _side_by_side(details: Mapping[str, Detail], columns: int, width: int) -> Any:
+    """The diagrams in a grid; the larger offset makes room for the shared legend."""
+    if not details:
         raise InputError("expected at least one method to draw, got none")
-    panels = [
-        diagram(detail, name, width, apart=16) for name, detail in looked.items()
-    ]  # they share one legend
-    return finished(parts.grid(panels, columns), dark)
+    panels = [diagram(detail, name, width, offset=16) for name, detail in details.items()]
+    return parts.grid(panels, columns)
 
 
-def diagram(detail: Detail, title: str, width: int = 320, *, apart: int = 4) -> Any:
-    """The bins above, how many images they hold below; `apart` leaves room for a legend that several share."""
+def diagram(detail: Detail, title: str, width: int = 300, *, offset: int = 4) -> Any:
+    """Draw the bins of a detail and, below them, how many images each bin has."""
     if detail["bins"] is None:
         raise InputError("a reliability diagram needs labels, and these images have none")
-    bins = _bins(detail["bins"])
-    ece = sum(d["images"] * abs(d["gap"]) for d in bins) / detail["images"]
-    said = [
-        f"{detail['images']:,} images · ECE {ece:.4f}",
+    bins = _bins(detail)
+    base = parts.chart_of(bins)
+    tips = parts.tooltips("range", "images", "confidence", "accuracy", "interval", "gap")
+    counts = base.mark_rect(style="count").encode(
+        x=parts.unit(alt.X, "from", "confidence"),
+        x2="to",
+        y=alt.Y("images:Q", title="images", axis=alt.Axis(tickCount=2, format=",d")),
+        y2=alt.datum(0),
+        tooltip=tips,
+    )
+    both = alt.vconcat(
+        _gaps(base, tips, offset).properties(width=width, height=width),
+        counts.properties(width=width, height=max(40, width // 6)),
+        spacing=8,
+    )
+    notes = [
+        f"{detail['images']:,} images · ECE {_ece(detail):.4f}",
         f"confidence {detail['confidence']:.3f} · accuracy {detail['accuracy']:.3f}",
     ]
-    tips = parts.tooltips(
-        ("range", "confidence in"),
-        ("images", "images", ",d"),
-        ("confidence", "mean confidence", ".4f"),
-        ("accuracy", "accuracy", ".4f"),
-        ("interval", "its 95 % interval"),
-        ("gap", "confidence − accuracy", "+.4f"),
-    )
-    base = alt.Chart(parts.inline(bins))
-    upper = _gaps(base, tips, apart).properties(width=width, height=width)
-    lower = (
-        base.mark_rect(style="count")
-        .encode(
-            x=parts.unit(alt.X, "from", "confidence"),
-            x2="to",
-            y=alt.Y("images:Q", title="images", axis=alt.Axis(tickCount=2, format=",d")),
-            y2=alt.datum(0),
-            tooltip=tips,
-        )
-        .properties(width=width, height=max(40, width // 6))
-    )
-    return alt.vconcat(upper, lower, spacing=8).properties(
-        title=parts.heading(title, said, width),
-        description=f"Reliability diagram{parts.of_title(title)}: {len(bins)} bins of {' · '.join(said)}.",
-    )
+    what = f"Reliability diagram{parts.of_title(title)}, {len(bins)} bins"
+    return parts.titled(both, width, title, notes, what)
 
 
-reliability_of = parts.of_detail(diagram)
-"""The diagram of a detail."""
+def overlaid(details: Mapping[str, Detail], *, title: str = "", width: int = 230) -> Any:
+    """Draw the accuracy at each confidence of one or two methods as lines in one small diagram.
 
-
-def overlaid(
-    looked: Mapping[str, Detail], *, title: str = "", width: int = 230, dark: bool = False
-) -> alt.TopLevelMixin:
-    """Draw the accuracy at each confidence of one or two methods as lines in one small diagram: before in grey, then after.
-
-    A dot is the larger the more images it stands for.
+    The first of two methods is grey. Larger dots stand for more images.
     """
-    names = list(looked)
-    bins = {name: _bins(detail["bins"]) for name, detail in looked.items()}
-    data = [{"method": name, **one} for name, found in bins.items() for one in found]
-    sums = {
-        name: sum(d["images"] * abs(d["gap"]) for d in found) / looked[name]["images"]
-        for name, found in bins.items()
-    }
-    said = "ECE " + " → ".join(f"{ece:.4f}" for ece in sums.values())
-    colours = [GREY, BLUE][-len(names) :]
-    key = alt.Legend(orient="top", title=None, offset=4, symbolOpacity=1)
-    colour = alt.Color("method:N", scale=alt.Scale(domain=names, range=colours), legend=key)
-    base = alt.Chart(parts.inline(data)).encode(
-        x=parts.unit(alt.X, "confidence", "confidence"), color=colour
-    )
-    tips = parts.tooltips(
-        ("method", "method"),
-        ("range", "confidence in"),
-        ("images", "images", ",d"),
-        ("confidence", "mean confidence", ".4f"),
-        ("accuracy", "accuracy", ".4f"),
-        ("interval", "its 95 % interval"),
+    names = list(details)
+    data = [{"method": name, **row} for name, detail in details.items() for row in _bins(detail)]
+    colours = alt.Scale(domain=names, range=[GREY, BLUE][-len(names) :])
+    legend = alt.Legend(orient="top", title=None, offset=4, symbolOpacity=1)
+    base = parts.chart_of(data).encode(
+        x=parts.unit(alt.X, "confidence", "confidence"),
+        color=alt.Color("method:N", scale=colours, legend=legend),
     )
     y = parts.unit(alt.Y, "accuracy", "accuracy")
-    whiskers = base.mark_rule(opacity=0.45).encode(y="low:Q", y2="high")
-    many = alt.Size("images:Q", scale=alt.Scale(range=[12, 150], domainMin=0), legend=None)
+    area = alt.Scale(range=[12, 150], domainMin=0)
     dots = base.mark_point(filled=True, opacity=1).encode(
-        y=y, size=many, shape=alt.Shape("method:N", legend=None), tooltip=tips
+        y=y,
+        size=alt.Size("images:Q", scale=area, legend=None),
+        shape=alt.Shape("method:N", legend=None),
+        tooltip=parts.tooltips("method", "range", "images", "confidence", "accuracy", "interval"),
     )
     chart = alt.layer(
-        _diagonal(), whiskers, base.mark_line(strokeWidth=1.5).encode(y=y), dots
-    ).properties(
+        _diagonal(),
+        base.mark_rule(opacity=0.45).encode(y="low:Q", y2="high"),
+        base.mark_line(strokeWidth=1.5).encode(y=y),
+        dots,
         width=width,
         height=width,
-        title=parts.heading(title, [said], width),
-        description=f"Accuracy at each confidence of {' and '.join(names)}: {said}. On the dashed line they are equal.",
     )
-    return finished(chart, dark)
+    note = "ECE " + " → ".join(f"{_ece(detail):.4f}" for detail in details.values())
+    what = f"Accuracy at each confidence of {' and '.join(names)}; on the dashed line both agree"
+    return parts.titled(chart, width, title, [note], what)
 
 
 def _diagonal() -> Any:
-    """Where confidence and accuracy are equal."""
-    ends = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
-    return alt.Chart(parts.inline(ends)).mark_line(style="diagonal").encode(x="x:Q", y="y:Q")
+    """The line on which confidence and accuracy are equal."""
+    ends: list[Datum] = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
+    return parts.chart_of(ends).mark_line(style="diagonal").encode(x="x:Q", y="y:Q")
 
 
-def _bins(found: Mapping[str, Any]) -> list[Datum]:
-    """The bins that have images, and what is said of each."""
+def _ece(detail: Detail) -> float:
+    """The expected calibration error of the bins of a detail."""
+    return float(sum(row["images"] * abs(row["gap"]) for row in _bins(detail)) / detail["images"])
+
+
+def _bins(detail: Detail) -> list[Datum]:
+    """The bins that have images, and the texts that describe them."""
+    found = detail["bins"]
+    columns = (found[name] for name in ("counts", "confidence", "accuracy", "low", "high"))
     return [
         {
-            **{
-                "from": a,
-                "to": b,
-                "images": n,
-                "confidence": c,
-                "accuracy": acc,
-                "low": low,
-                "high": high,
-            },
-            **{
-                "gap": c - acc,
-                "range": f"({a:.3g}, {b:.3g}]",
-                "interval": f"{low:.3f} to {high:.3f}",
-            },
-            **{"bar": "accuracy", "sense": OVER if c >= acc else UNDER},  # what the legend says
+            "from": start,
+            "to": end,
+            "range": f"({start:.3g}, {end:.3g}]",
+            **parts.calibration(images, confidence, accuracy),
+            "low": low,
+            "high": high,
+            "interval": f"{low:.3f} to {high:.3f}",
+            "bar": "accuracy",  # the legend's name of the bars
         }
-        for a, b, n, c, acc, low, high in zip(
-            found["edges"][:-1],
-            found["edges"][1:],
-            *(found[name] for name in ("counts", "confidence", "accuracy", "low", "high")),
-            strict=True,
+        for start, end, images, confidence, accuracy, low, high in zip(
+            found["edges"][:-1], found["edges"][1:], *columns, strict=True
         )
-        if n
+        if images
     ]
 
 
-def _gaps(base: alt.Chart, tips: list[alt.Tooltip], apart: int) -> Any:
-    """The accuracy as bars, its gap to the confidence upon them, its interval, and where both would be equal."""
-    key = parts.above(apart)
-    colour = alt.Scale(domain=["accuracy", OVER, UNDER], range=[SKY, ORANGE, PURPLE])
-    span = {"x": parts.unit(alt.X, "from", labels=False), "x2": "to"}
+def _gaps(base: alt.Chart, tips: list[alt.Tooltip], offset: int) -> Any:
+    """The accuracy as bars, its gap to the confidence, its interval, and the diagonal."""
+    colours = alt.Scale(domain=["accuracy", OVER, UNDER], range=[SKY, ORANGE, PURPLE])
+    span = base.encode(x=parts.unit(alt.X, "from", labels=False), x2="to")
 
     def area(field: str, to: Any) -> Any:
-        fill = alt.Color(f"{field}:N", scale=colour, legend=key)
-        return base.mark_rect().encode(
-            **span, y=parts.unit(alt.Y, "accuracy", "accuracy"), y2=to, color=fill
-        )
+        fill = alt.Color(f"{field}:N", scale=colours, legend=parts.above(offset))
+        y = parts.unit(alt.Y, "accuracy", "accuracy")
+        return span.mark_rect().encode(y=y, y2=to, color=fill)
 
     middle = base.encode(x="confidence:Q")
-    whiskers = middle.mark_rule(style="whisker").encode(y="low:Q", y2="high")
-    dots = middle.mark_point(style="dot").encode(y="accuracy:Q")
-    hover = base.mark_rect(opacity=0).encode(**span, y=alt.datum(0), y2=alt.datum(1), tooltip=tips)
     return alt.layer(
-        area("bar", alt.datum(0)), area("sense", "confidence"), _diagonal(), whiskers, dots, hover
+        area("bar", alt.datum(0)),
+        area("sense", "confidence"),
+        _diagonal(),
+        middle.mark_rule(style="whisker").encode(y="low:Q", y2="high"),
+        middle.mark_point(style="dot").encode(y="accuracy:Q"),
+        span.mark_rect(opacity=0).encode(y=alt.datum(0), y2=alt.datum(1), tooltip=tips),
     )

@@ -1,4 +1,4 @@
-"""Charts as files: the only effect in this room."""
+"""Writes charts to files."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from atta.report.figures.theme import alt
 
 
 class _ForScript(json.JSONEncoder):
-    """JSON that may stand in a <script>: no name in it can end that."""
+    """Encodes JSON for a <script> element, which no text in it can end."""
 
     def encode(self, o: Any) -> str:
-        return (
-            super()
-            .encode(o)
-            .replace("<", "\\u003c")
-            .replace("\u2028", "\\u2028")
-            .replace("\u2029", "\\u2029")
-        )
+        text = super().encode(o)
+        for character in "<\u2028\u2029":
+            text = text.replace(character, f"\\u{ord(character):04x}")
+        return text
 
 
 _FORMATS: dict[str, dict[str, Any]] = {
@@ -37,7 +34,7 @@ _FORMATS: dict[str, dict[str, Any]] = {
 
 
 def picture(chart: alt.TopLevelMixin, path: str | os.PathLike[str]) -> Path:
-    """Write a chart as .svg, .png, .pdf, .json (Vega-Lite) or .html (by itself, without a network), by its suffix.
+    """Write a chart as .svg, .png, .pdf, .json (Vega-Lite) or .html (which works offline).
 
     >>> picture(reliability(probs, labels), "reliability.svg")  # doctest: +SKIP
     """
@@ -47,12 +44,12 @@ def picture(chart: alt.TopLevelMixin, path: str | os.PathLike[str]) -> Path:
         raise InputError(f"expected a file that ends in .{', .'.join(_FORMATS)}, got {path.name!r}")
     if kind != "json":
         with require("report", "a picture"):
-            import_module("vl_convert")  # which altair has drawn
+            import_module("vl_convert")  # which altair draws with
     with whole_file(path) as part:
         chart.save(part, **{"format": kind, **_FORMATS[kind]})
-        if kind == "svg":  # with its description, which Vega gives to pages alone
-            aloud = f'<svg role="img" aria-label={quoteattr(chart.description)} '  # type: ignore[attr-defined]
-            part.write_text(
-                part.read_text(encoding="utf-8").replace("<svg ", aloud, 1), encoding="utf-8"
-            )
+        if kind == "svg":  # Vega writes no description into SVG files
+            label = quoteattr(chart.description)  # type: ignore[attr-defined]
+            text = part.read_text(encoding="utf-8")
+            text = text.replace("<svg ", f'<svg role="img" aria-label={label} ', 1)
+            part.write_text(text, encoding="utf-8")
     return path

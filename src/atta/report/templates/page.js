@@ -11,7 +11,7 @@
     return element;
   };
 
-  // ---- Charts: specifications share their parts, data come as columns and rows
+  // ---- Charts: specifications share parts, and data is stored as columns and rows
 
   const whole = (node) => {
     if (Array.isArray(node)) return node.map(whole);
@@ -41,13 +41,13 @@
     plot.setAttribute("aria-label", spec.description ?? "chart");
     const [light, paper] = [!dark(), figure.querySelector(".paper")];
     await embed(plot, spec, data.themes[light ? "light" : "dark"]);
-    // Paper is light, and a browser that prints waits for nothing: a dark chart has a light one behind it.
+    // Printing does not wait for drawing, so a dark chart has a light copy for paper.
     paper.replaceChildren();
     if (!light) await embed(paper, spec, data.themes.light);
     plot.dataset.drawn = name;
     list(figure, spec);
   };
-  // One after the other, so that the page can be read and scrolled meanwhile; a later call ends an earlier one.
+  // Draw one chart at a time so that the page stays responsive; a later call stops an earlier one.
   let turn = 0;
   const drawAll = async (figures = all("figure.chart")) => {
     const mine = ++turn;
@@ -58,7 +58,7 @@
     }
     root.dataset.drawn = "true";
   };
-  // The numbers of a chart as a table: what its tooltips say, for those who do not point.
+  // The numbers of a chart as a table, for readers who do not use tooltips.
   const tips = (node) => {
     if (node === null || typeof node !== "object") return null;
     if (Array.isArray(node.tooltip)) return node.tooltip;
@@ -125,7 +125,7 @@
     box.replaceChildren(table(heads, body));
   };
 
-  // ---- Switches
+  // ---- Controls
 
   all("select[data-select]").forEach((select) => select.addEventListener("change", () => {
     const pane = select.dataset.select;
@@ -144,7 +144,7 @@
     all(`#${select.dataset.baseline}-table tbody tr`).forEach((line) => {
       const one = Number(line.dataset.contender);
       const pair = differences[`${Math.max(one, base)} ${Math.min(one, base)}`];
-      const sign = one > base ? 1 : -1;  // only the later less the earlier one is written down
+      const sign = one > base ? 1 : -1;  // only later minus earlier is stored
       metrics.forEach((metric, j) => {
         const place = line.querySelector(`td[data-metric="${metric}"] .difference`);
         const found = one === base ? null : pair[j];
@@ -159,7 +159,7 @@
       });
     });
     all(`[data-baseline-name="${select.dataset.baseline}"]`).forEach((place) => { place.textContent = name; });
-    say(`Differences to ${name}`);
+    say(`Differences from ${name}`);
   };
   all("select[data-baseline]").forEach((select) => select.addEventListener("change", () => compare(select)));
 
@@ -178,7 +178,7 @@
     const sign = order === "ascending" ? 1 : -1;
     const lines = [...body.rows].sort((a, b) => {
       const [x, y] = [value(a), value(b)];
-      if (x === null || y === null) return (x === null) - (y === null);  // what is missing comes last
+      if (x === null || y === null) return (x === null) - (y === null);  // missing values come last
       return sign * (column === 0 ? x.localeCompare(y) : x - y);
     });
     body.append(...lines);
