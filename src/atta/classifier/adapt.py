@@ -118,9 +118,10 @@ def adapt(
     reference = _reference(classifier)
     if reference.slope is None:
         raise InputError(
-            "expected a classifier that knows how its accuracy falls, but nothing that was recorded "
-            "when it was calibrated lowered its accuracy: calibrate it again with rehearse=True, on "
-            "a few hundred images or more"
+            "expected a classifier that knows how its accuracy falls, but nothing that was "
+            "recorded when it was calibrated lowered its accuracy: calibrate it again with "
+            "rehearse=True, "
+            "on a few hundred images or more"
         )
     classifier.calibrator.softened(1.0)  # one that cannot be raises before the network runs
     calibrator, adapted = shift.adapt(
@@ -155,8 +156,8 @@ def unadapted(classifier: "CalibratedClassifier") -> "CalibratedClassifier":
 def _reference(classifier: "CalibratedClassifier") -> Reference:
     if classifier.reference is None:
         raise InputError(
-            "expected a classifier that knows its validation images (`reference`), got one without, "
-            "saved by an older version or built by hand: calibrate it again"
+            "expected a classifier that knows its validation images (`reference`), got one "
+            "without, saved by an older version or built by hand: calibrate it again"
         )
     return classifier.reference
 

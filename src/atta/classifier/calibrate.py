@@ -197,8 +197,8 @@ def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:
     if not trial.labelled:
         raise InputError(
             "labels: expected a class number for every image, given as labels=... (--labels FILE), "
-            "by a dataset of images and labels, or by a folder with a subfolder for each class; got "
-            "none"
+            "by a dataset of images and labels, or by a folder with a subfolder for each class; "
+            "got none"
         )
     if trial.probabilities:
         raise InputError(NOT_LOGITS)

@@ -9,8 +9,9 @@ view. So the images themselves are run once, and then
 
 A policy that is worse than the best by more than two standard errors is dropped. Rounds of fewer
 than a hundred images are noise and left out: with fewer than 200 images, all views are recorded. On
-15 draws of 1000 images (AID, CIFAR-100 and its shifted images; 14 policies) the choice was that of a
-search with all views of all images, with 0.34 of its passes (`python -m benchmarks.choice FOLDER`).
+15 draws of 1000 images (AID, CIFAR-100 and its shifted images; 14 policies) the choice was that of
+a search with all views of all images, with 0.34 of its passes (`python -m benchmarks.choice
+FOLDER`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +34,7 @@ from atta.run.collect import MOST_SEVERITIES, Run
 from atta.run.runner import as_pixels
 
 NO_VIEWS = "temperature"
-"""Name of the candidate without views: any method that keeps the class is temperature scaling then."""
+"""Name of the candidate without views, which is temperature scaling for any method."""
 NOT_TRIED = {
     *("nudge-2", "shift-2", "flip-shift-2", "diagonal-4", "colour-4"),
     *("vflip-2", "dihedral-4", "dihedral-8", "dihedral-photometric-4", "dihedral-photometric-9"),
@@ -41,7 +42,8 @@ NOT_TRIED = {
 """Policies that are only used when they are named.
 
 On records of four networks (CIFAR-10, CIFAR-100, the same with noise and blur, AID) each was behind
-another policy of the same budget, also on images from above; photographs are not turned upside down.
+another policy of the same budget, also on images from above; photographs are not turned upside
+down.
 """
 PARTS = (8, 4, 2)  # a round records an eighth of the images, then a quarter, then a half
 KEPT = (4, 2, 1)  # policies that go on from the first round, the second, the third

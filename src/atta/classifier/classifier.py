@@ -3,11 +3,11 @@
     images [n c h w] ─┬──────────► model ──► logits [n k] ─────────┐
                       └► views ──► model ──► views["crop"] [n r k] ─┴► calibrator ──► probs [n k]
 
-It holds the network, the calibrator and the policy. Views are stratified: their numbers are the same
-for every image, so that an answer depends on the image alone, and fit and deployment see the same
-views. The network runs in its own precision, the calibrator in float32 or wider:
-**argmax(probs) == argmax(base), in the dtype that is returned**, for every calibrator that keeps the
-class.
+It holds the network, the calibrator and the policy. Views are stratified: their numbers are the
+same for every image, so that an answer depends on the image alone, and fit and deployment see the
+same views. The network runs in its own precision, the calibrator in float32 or wider:
+**argmax(probs) == argmax(base), in the dtype that is returned**, for every calibrator that keeps
+the class.
 
 A gated calibrator (`selective-v-atta`) decides before each stage which images need more views. A
 graph (`torch.export`, ONNX, `torch.compile`) cannot decide: it shows every image in every view, and
@@ -301,8 +301,12 @@ class CalibratedClassifier(Estimator, OnHub):
     ) -> "CalibratedClassifier":
         """Cast and move the network; views and calibrator move with it, in their own precision."""
         self.model._apply(fn, recurse)  # type: ignore[no-untyped-call]
+
+        def moved(tensor: Tensor) -> Tensor:
+            return tensor.to(fn(tensor.new_empty(0)).device)
+
         for part in (self.together, self.calibrator):
-            part._apply(lambda tensor: tensor.to(fn(tensor.new_empty(0)).device), recurse)  # type: ignore[no-untyped-call]
+            part._apply(moved, recurse)  # type: ignore[no-untyped-call]
         return self
 
     def __repr__(self) -> str:

@@ -11,10 +11,10 @@
 | set               | with `coverage`: classes that include the true one so often, joined by `|`  |
 | p_NAME            | with `probs`: the calibrated probability of each class                      |
 
-A run that was stopped resumes: finished batches are lines of JSON in `OUTPUT.part`, which becomes the
-output at the end. Its first line describes the run, and batches always hold the same files, so that
-the result has the same bits. A file that cannot be read is reported and has no row. File names that
-are not UTF-8 keep their row, escaped.
+A run that was stopped resumes: finished batches are lines of JSON in `OUTPUT.part`, which becomes
+the output at the end. Its first line describes the run, and batches always hold the same files, so
+that the result has the same bits. A file that cannot be read is reported and has no row. File names
+that are not UTF-8 keep their row, escaped.
 """
 
 import hashlib
@@ -105,8 +105,8 @@ class Predictor:
             return None
         if self.sets is None:
             raise InputError(
-                "coverage: expected a classifier with conformity scores, got one without: calibrate or "
-                "export it again"
+                "coverage: expected a classifier with conformity scores, got one without: "
+                "calibrate or export it again"
             )
         return self.sets(coverage)
 
@@ -177,10 +177,10 @@ def predict(
     check_engine(engine, actors)
     mode_of(predictor.shape[0])
     sets = predictor.conformal(coverage)
-    names = "\n".join(map(str, files))
+    names = "\n".join(map(str, files)).encode(errors="surrogateescape")
     run = {
         "model": made_by,
-        "files": f"{len(files)}, {hashlib.blake2b(names.encode(errors='surrogateescape'), digest_size=8).hexdigest()}",
+        "files": f"{len(files)}, {hashlib.blake2b(names, digest_size=8).hexdigest()}",
         "probs": probs,
         "coverage": coverage,
         "batch_size": size,
@@ -245,11 +245,13 @@ def open_predictor(
         return of_classifier(classifier.adapt(list(adapt_to)) if adapt_to else classifier)
     if adapt_to:
         raise InputError(
-            f"{path.name} is a graph, whose numbers are fixed: adapt the classifier, and export that"
+            f"{path.name} is a graph, whose numbers are fixed: adapt the classifier, and export "
+            "that"
         )
     if model is not None or device not in (None, "cpu"):
         raise InputError(
-            f"{path.name} is a graph, which has its network inside and runs on the CPU: expected no other"
+            f"{path.name} is a graph, which has its network inside and runs on the CPU: expected "
+            "no other"
         )
     graph = open_graph(path)
 
@@ -425,8 +427,8 @@ def _resumed(part: Path, run: dict[str, Any], size: int) -> int:
     for key, value in run.items():
         if begun[key] != value:
             raise InputError(
-                f"{part} holds predictions of another run: its {key} is {begun[key]!r} and not {value!r}; "
-                "delete it to start again"
+                f"{part} holds predictions of another run: its {key} is {begun[key]!r} and not "
+                f"{value!r}; delete it to start again"
             )
     total = int(run["files"].partition(",")[0])
     lines = text[1:] if text[-1].endswith(b"\n") else text[1:-1]  # killed while it wrote

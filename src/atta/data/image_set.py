@@ -1,7 +1,6 @@
-"""Labelled images that decode when they are asked for, and the one file they can be kept in.
+"""Labelled images that are decoded when they are used, and the file that keeps them.
 
-An `ImageSet` is what every dataset becomes, whatever it lay on disk as. It works as a torch dataset; `tensors()` gives
-all of it at once as bytes, which is how the networks here are fed.
+Every dataset becomes an `ImageSet`. It works as a torch dataset; `tensors()` decodes everything.
 """
 
 import io
@@ -32,7 +31,7 @@ AS_IT_IS = Preprocess()
 
 
 class BadImage(InputError):
-    """A file that is no image, or not one that can be decoded: `skip_bad` leaves it out."""
+    """A file that is damaged or not an image: `skip_bad` leaves it out."""
 
 
 def check_depth(image: "Image.Image", where: str) -> None:
@@ -145,8 +144,8 @@ def decode(
 class ImageSet(Dataset[tuple[Tensor, int]]):
     """Images, their labels if there are any, and the names of the classes.
 
-    `indices` says where each image stood in the set it came from: random views and shifts are functions of that number,
-    so that a subset is treated as the whole was.
+    `indices` is the position of each image in the set it comes from. Random views and shifts depend
+    on it, so that a subset gets the same ones.
     """
 
     def __init__(
@@ -159,8 +158,8 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
     ) -> None:
         if isinstance(images, Tensor) and (images.dtype != torch.uint8 or images.ndim != 4):
             raise InputError(
-                f"expected the images of {name} as uint8 of shape (n, c, h, w), got {images.dtype} of shape "
-                f"{tuple(images.shape)}"
+                f"expected the images of {name} as uint8 of shape (n, c, h, w), got {images.dtype} "
+                f"of shape {tuple(images.shape)}"
             )
         if labels is not None:
             labels = labels.long()
@@ -170,8 +169,8 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
                 )
             if len(labels) and not (labels.min() >= 0 and labels.max() < len(classes)):
                 raise InputError(
-                    f"expected labels from 0 to {len(classes) - 1} in {name}, which has {len(classes)} classes, "
-                    f"got {labels.min()} to {labels.max()}"
+                    f"expected labels from 0 to {len(classes) - 1} in {name}, which has "
+                    f"{len(classes)} classes, got {labels.min()} to {labels.max()}"
                 )
         self.name, self.images, self.labels, self.classes = name, images, labels, tuple(classes)
         self.indices = torch.arange(len(images)) if indices is None else indices.long()
@@ -186,7 +185,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of the first image; `tensors()` makes sure that all share them."""
+        """Channels, height and width of the first image."""
         if not len(self):
             raise InputError(f"expected at least one image in {self.name}, found none")
         c, h, w = self.images[0].shape
@@ -204,8 +203,8 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
             image = self.images[i]
             if image.shape != first.shape:
                 raise InputError(
-                    f"expected all images of {self.name} to be {tuple(first.shape)} as the first is, image {i} is "
-                    f"{tuple(image.shape)}; give an image size to resize them to"
+                    f"expected all images of {self.name} to be {tuple(first.shape)} as the first "
+                    f"is, image {i} is {tuple(image.shape)}; give an image size to resize them to"
                 )
             everything[i] = image
         return everything
@@ -223,13 +222,13 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         return ImageSet(self.name, images, self.labels, self.classes, self.indices)
 
     def preprocessed(self, preprocess: Preprocess) -> "ImageSet":
-        """The same set with every image as a network wants it, but for what happens after the views; decoded later still."""
+        """Return the set with every image resized and cropped when it is decoded."""
         encoded = self.images
         if isinstance(encoded, Tensor):
             if not preprocess.moves_pixels:
                 return self
             pixels, name = encoded, self.name
-            # A set in memory may be large, and larger resized: its images are made one by one as well.
+            # A set in memory may be larger after resizing: its images are made one by one, too.
             encoded = EncodedImages(
                 torch.arange(len(pixels)),
                 lambda row: _png(pixels[row]),
@@ -237,7 +236,8 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
             )
         if encoded.size is not None:
             raise InputError(
-                f"expected images that are not resized before they are preprocessed, got a size of {encoded.size}"
+                "expected images that are not resized before they are preprocessed, got a size of "
+                f"{encoded.size}"
             )
         images = replace(encoded, preprocess=preprocess)
         return ImageSet(self.name, images, self.labels, self.classes, self.indices)
@@ -247,7 +247,8 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         chosen = torch.as_tensor(indices, dtype=torch.long)
         if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(self)):
             raise InputError(
-                f"expected positions from 0 to {len(self) - 1} in {self.name}, got {chosen.min()} to {chosen.max()}"
+                f"expected positions from 0 to {len(self) - 1} in {self.name}, got {chosen.min()} "
+                f"to {chosen.max()}"
             )
         images = (
             self.images[chosen] if isinstance(self.images, Tensor) else self.images.take(chosen)
@@ -256,7 +257,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         return ImageSet(self.name, images, labels, self.classes, self.indices[chosen])
 
     def save(self, path: str | Path) -> None:
-        """Write the decoded images, the labels and the names of the classes as one safetensors file."""
+        """Write images, labels and class names as one safetensors file."""
         tensors = {"images": self.tensors(), "indices": self.indices}
         if self.labels is not None:
             tensors["labels"] = self.labels
@@ -268,7 +269,8 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         tensors, metadata = read_tensors(path)
         if "images" not in tensors or not {"name", "classes"} <= metadata.keys():
             raise InputError(
-                f"expected images, a name and classes in {path}, found {', '.join([*tensors, *metadata])}"
+                f"expected images, a name and classes in {path}, found "
+                f"{', '.join([*tensors, *metadata])}"
             )
         return ImageSet(
             metadata["name"],
@@ -286,7 +288,7 @@ def arrange(
     rows: slice | None = None,
     image_size: int | None = None,
 ) -> ImageSet:
-    """Shuffle, cut and resize, in this order; each image keeps its own index, and with it its draws."""
+    """Shuffle, cut and resize, in this order; each image keeps its own index."""
     if shuffle is not None:
         images = images.subset(split_indices(len(images), (len(images),), shuffle)[0])
     if rows is not None:
@@ -312,7 +314,7 @@ def _require_pillow() -> None:
 
 
 def mode_of(channels: int) -> str:
-    """What Pillow calls images of so many channels, where it is there and can decode into them."""
+    """Return the mode of Pillow for this number of channels."""
     modes = {1: "L", 3: "RGB"}
     if channels not in modes:
         raise InputError(
@@ -323,25 +325,27 @@ def mode_of(channels: int) -> str:
 
 
 SENT = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-"""What strangers may send, as Pillow calls it: the kinds of files that folders are searched for."""
+"""Formats that may be sent, by their names in Pillow."""
 MOST_PIXELS, MOST_ASPECT = 50_000_000, 50
-"""Pixels of an image that a stranger sent, and how often its shorter side goes into the longer: a few bytes may claim any size,
-and the shortest edge of a thread, made as long as a network wants it, has no end on the other side."""
+"""Limits for images that were sent: a few bytes may claim any size, and resizing the short edge of
+a very long image takes any amount of memory."""
 
 
 def _check_size(width: int, height: int) -> None:
     if width * height > MOST_PIXELS:
         raise InputError(
-            f"expected an image of at most {MOST_PIXELS // 10**6} million pixels, got one of {width} x {height}"
+            f"expected an image of at most {MOST_PIXELS // 10**6} million pixels, got one of "
+            f"{width} x {height}"
         )
     if max(width, height) > MOST_ASPECT * min(width, height):
         raise InputError(
-            f"expected an image at most {MOST_ASPECT} times as long as wide, got one of {width} x {height}"
+            f"expected an image at most {MOST_ASPECT} times as long as wide, got one of {width} x "
+            f"{height}"
         )
 
 
 def resize(images: Bytes, size: int | tuple[int, int]) -> UInt8[Tensor, "n c h2 w2"]:
-    """Resize to `size` (a side, or height and width), bilinear and antialiased; the aspect is not kept."""
+    """Resize to a side, or to height and width, bilinear and antialiased."""
     side = (size, size) if isinstance(size, int) else size
     if min(side) < 1:
         raise InputError(f"expected a size of at least 1 pixel, got {size}")
@@ -356,14 +360,14 @@ def resize(images: Bytes, size: int | tuple[int, int]) -> UInt8[Tensor, "n c h2 
 
 
 def data_uri(image: Tensor) -> str:
-    """One image, bytes or floats in [0, 1], as a PNG inside a text, for a page that is one file."""
+    """Return an image as the data URI of a PNG."""
     from base64 import b64encode
 
     return "data:image/png;base64," + b64encode(_png(_bytes(image))).decode()
 
 
 def thumbnail(image: Tensor, side: int = 96) -> str:
-    """One image, bytes or floats in [0, 1], as a small JPEG inside a text: no edge is longer than `side`."""
+    """Return an image as the data URI of a small JPEG, with no edge longer than `side`."""
     from base64 import b64encode
 
     from PIL import Image

@@ -1,8 +1,8 @@
 """Labels: read from a table of files, matched to the network's class names, joined to a source.
 
 A table is a CSV or Parquet file with a column of files (file, filename, path or image) and a column
-of labels (label or class): class numbers or names. A file is found by its name, or by as much of its
-path as is needed to tell it apart.
+of labels (label or class): class numbers or names. A file is found by its name, or by as much of
+its path as is needed to tell it apart.
 """
 
 import csv
@@ -179,7 +179,7 @@ def _without_bad(
 
 
 def labelling_of(labels: Any, source: Source, names: Sequence[str]) -> Labelling:
-    """Read the labels that were given or that belong to the images, by the network's class names."""
+    """Read the labels that were given, or those of the images, by the network's class names."""
     names = tuple(map(str, names))
     if isinstance(labels, str | Path):
         labels = _of_files(read_labels(Path(labels)), source, Path(labels))
@@ -198,7 +198,7 @@ def labelling_of(labels: Any, source: Source, names: Sequence[str]) -> Labelling
 
 
 def is_text(labels: Any) -> bool:
-    """Whether labels are names: a list, or an array, of texts."""
+    """Whether labels are text."""
     if isinstance(labels, np.ndarray):
         return labels.dtype.kind == "U" or (
             labels.dtype.kind == "O" and all(isinstance(item, str) for item in labels.flat)
@@ -211,7 +211,7 @@ def is_text(labels: Any) -> bool:
 
 
 def _own(source: Source, names: tuple[str, ...]) -> Labelling:
-    """The labels of a set are numbers of its own classes, in their own order: find the network's."""
+    """Match the classes of a set to those of the network."""
     own, labels = source.classes, source.labels
     if not own:
         return Labelling(labels, names)
@@ -228,7 +228,7 @@ def _own(source: Source, names: tuple[str, ...]) -> Labelling:
 
 
 def _named(texts: Sequence[str], names: tuple[str, ...]) -> Labelling:
-    """Labels as texts: numbers, or names of the network's classes, or of classes in the order of the alphabet."""
+    """Read labels that are text: numbers or names; unknown names are sorted alphabetically."""
     if all(map(is_number, texts)) and not {*texts} & {*names}:
         return Labelling(torch.tensor([int(text) for text in texts]), names)
     known = names or tuple(sorted(set(texts)))
@@ -237,10 +237,11 @@ def _named(texts: Sequence[str], names: tuple[str, ...]) -> Labelling:
 
 
 def read_labels(path: Path) -> dict[str, str]:
-    """A table of files and their labels: file → label, as texts."""
+    """Read a table of files and labels, as text."""
     if path.suffix.lower() not in TABLES:
         raise InputError(
-            f"labels: expected numbers, names or a file of labels ({', '.join(TABLES)}), got {str(path)!r}"
+            f"labels: expected numbers, names or a file of labels ({', '.join(TABLES)}), got "
+            f"{str(path)!r}"
         )
     if not path.is_file():
         raise InputError(f"labels: there is no file {path}")
@@ -265,7 +266,8 @@ def read_labels(path: Path) -> dict[str, str]:
     if None in chosen:
         there = ", ".join(columns) or "none"
         raise InputError(
-            f"labels: expected the columns file and label in {path}, found {there}: name them so in line 1"
+            f"labels: expected the columns file and label in {path}, found {there}: name them so "
+            "in line 1"
         )
     found: dict[str, str] = {}
     for row in rows:
@@ -278,24 +280,25 @@ def read_labels(path: Path) -> dict[str, str]:
 
 
 def _of_files(table: Mapping[str, str], source: Source, path: Path) -> list[str]:
-    """The label of each file of a source."""
+    """Return the label of each file of a source."""
     if source.files is None:
         raise InputError(
-            f"labels: {path.name} names files, and {source.name} has none: expected a folder, or files, of images"
+            f"labels: {path.name} names files, and {source.name} has none: expected a folder, or "
+            "files, of images"
         )
     by_name: dict[str, list[tuple[PurePosixPath, str]]] = {}
     for file, label in table.items():
         place = PurePosixPath(file.replace("\\", "/"))
         by_name.setdefault(place.name, []).append((place, label))
     labels, missing = list[str](), list[str]()
-    # Each by its own path and, where links lead to it, by the one without.
+    # By its own path and, if it is a link, by the path that it leads to.
     places = [
         [PurePosixPath(way.as_posix()) for way in (path.absolute(), path.resolve())]
         for path in source.files
     ]
     here = {way for ways in places for way in ways}
     for file_path, ways in zip(source.files, places, strict=True):
-        # A whole path that is none of these files is one of before they were moved: its name is all that can be gone by.
+        # An absolute path to no file here dates from before the files were moved: match its name.
         said = {
             label
             for p, label in by_name.get(file_path.name, [])
@@ -304,13 +307,15 @@ def _of_files(table: Mapping[str, str], source: Source, path: Path) -> list[str]
         }
         if len(said) > 1:
             raise InputError(
-                f"labels: {path.name} has several rows for {file_path}: write as much of the path as tells them apart"
+                f"labels: {path.name} has several rows for {file_path}: write as much of the path "
+                "as tells them apart"
             )
         labels += said
         missing += [] if said else [str(file_path)]
     if missing:
         raise InputError(
-            f"labels: {path.name} has no row for {len(missing)} of {len(source.files)} images, first {missing[0]}"
+            f"labels: {path.name} has no row for {len(missing)} of {len(source.files)} images, "
+            f"first {missing[0]}"
         )
     return labels
 

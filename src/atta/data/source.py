@@ -430,7 +430,8 @@ class ArraySource(Source):
                 rows = slice(positions.start, positions.stop)
             pixels = _as_pixels(self.array[rows], self.channels, self.name)
             if pixels.dtype != torch.uint8:
-                check_range(pixels, lambda row, at=positions: self.where(at[row]))  # type: ignore[misc]
+                names = [self.where(position) for position in positions]
+                check_range(pixels, names.__getitem__)
                 pixels = pixels.clamp(0, 1)
             yield Batch(positions, pixels)
 
@@ -775,8 +776,8 @@ def _as_pixels(image: Any, channels: Channels, what: str) -> Tensor:
         )
     if channels is None and pixels.shape[-1] in (1, 3) and pixels.shape[-3] not in (1, 3):
         raise InputError(
-            f"expected channels first, as torch has them, got {tuple(pixels.shape[-3:])} in {what}; "
-            "state channels='last', or channels='first' if that is what it is"
+            f"expected channels first, as torch has them, got {tuple(pixels.shape[-3:])} in "
+            f"{what}; state channels='last', or channels='first' if that is what it is"
         )
     pixels = pixels.movedim(-1, -3) if channels == "last" else pixels
     return pixels if pixels.dtype in (torch.uint8, torch.float32, torch.float64) else pixels.float()

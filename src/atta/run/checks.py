@@ -177,21 +177,21 @@ def advice(record: Record) -> list[str]:
         found.append(f"{images} images are few: with {FEW} or more, the numbers can be trusted")
     if images >= JUDGED and certain / images > 0.99:
         found.append(
-            "the confidence of every image is 1.0: are the logits scaled, or was the network trained "
-            "on these images?"
+            "the confidence of every image is 1.0: are the logits scaled, or was the network "
+            "trained on these images?"
         )
     if labels is None or images < JUDGED:
         return found
     accuracy, chance = right / images, 1 / classes
     if accuracy <= chance + 2 * (chance * (1 - chance) / images) ** 0.5:
         found.append(
-            f"{accuracy:.1%} accuracy on {classes} classes is no better than chance: are mean and std "
-            "those of the network (atta.Normalized), and the classes in its order?"
+            f"{accuracy:.1%} accuracy on {classes} classes is no better than chance: are mean and "
+            "std those of the network (atta.Normalized), and the classes in its order?"
         )
     elif moved := _moved(record.predictions, labels):
         found.append(
-            "most images of class {} are predicted as class {}, and most of that as class {}, counted "
-            "from 0: are the classes in the network's order?".format(*moved)
+            "most images of class {} are predicted as class {}, and most of that as class {}, "
+            "counted from 0: are the classes in the network's order?".format(*moved)
         )
     if accuracy == 1:
         found.append(

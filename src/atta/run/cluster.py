@@ -1,13 +1,13 @@
-"""Run on a Ray cluster: tasks read and decode, actors hold the network. The only file that knows Ray.
+"""Run on a Ray cluster: tasks decode images, actors hold the network. Only this file uses Ray.
 
-    positions ─► read and decode (tasks) ─► network and views (actors) ─► here, in order: shards, rows
+    positions ─► decode (tasks) ─► network and views (actors) ─► here, in order: shards, rows
 
 Ray decides where and when something runs, and runs it again after a worker was killed. Only the
 calling process writes files, so that a killed run resumes from its shards. A batch has the same
 images, draws and threads as without Ray, so that its answers have the same bits.
 
 `RAY_ADDRESS` names a cluster; a program that called `ray.init` has one; otherwise one is started on
-this machine and ends with the work. All machines need atta, and the image files under the same paths.
+this machine and ends with the work. All machines need atta, and the images under the same paths.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def connected(engine: Engine) -> Iterator[tuple[Any, int]]:
                 "a GPU each" if engine.gpu else f"{engine.threads} CPUs each, and one to read with"
             )
             raise InputError(
-                f"expected a Ray cluster with room for {actors} actors, {each}, got {cpus} CPUs and "
-                f"{gpus} GPUs"
+                f"expected a Ray cluster with room for {actors} actors, {each}, got {cpus} CPUs "
+                f"and {gpus} GPUs"
             )
         yield ray, actors
     finally:

@@ -255,8 +255,9 @@ class Run:
         if search and self.labelling.labels is None:
             if next(iter(source.read([[0]]))).labels is None:
                 raise InputError(
-                    "labels: expected a class number for every image, to see how far accuracy falls "
-                    "in rehearsals, got none; give labels=..., or name severities: rehearse=[3, 5]"
+                    "labels: expected a class number for every image, to see how far accuracy "
+                    "falls in rehearsals, got none; give labels=..., or name severities: "
+                    "rehearse=[3, 5]"
                 )
         severities = () if search or rehearse is False else rehearse
         severities = STREAM_SEVERITIES if severities is True else severities
@@ -268,7 +269,7 @@ class Run:
         return record
 
     def _search(self, base: "Answers", folder: Path | None) -> list["Answers"]:
-        """Record rehearsals from the middle severity: up if accuracy has hardly fallen, else down."""
+        """Record rehearsals from the middle severity: up if accuracy hardly fell, else down."""
         found: list[Answers] = []
         labels = base.labels()
         assert labels is not None

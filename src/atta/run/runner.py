@@ -61,7 +61,7 @@ def running(
 
 
 def as_pixels(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert bytes, or floats in [0, 1] up to rounding, to the pixels that views and networks get."""
+    """Convert bytes, or floats in [0, 1] up to rounding, to pixels for views and networks."""
     wide = wider(dtype)
     if images.dtype != torch.uint8:
         return images.to(wide).clamp(0, 1)
