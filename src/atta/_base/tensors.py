@@ -119,20 +119,26 @@ def _sort_metadata(path: Path) -> None:
             file.write(text.ljust(size))
 
 
-def as_tensor(values: Any, name: str, expected: str) -> Tensor:
-    """Make a tensor of numbers that are given in any way, and say what was expected otherwise."""
-    if isinstance(
-        values, np.ndarray
-    ):  # torch shares the memory of one that is contiguous and writeable only
-        values = np.require(values, requirements=["C", "W"])
-        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+def as_tensor(
+    values: Any, name: str, expected: str, *, lists_as_numpy: bool = False
+) -> Tensor:
+    """Return numbers as a tensor; `lists_as_numpy` reads Python floats as float64.
+
+    Raises:
+        InputError: The values are not numbers; the message names them and what was expected.
+    """
+    found = values
     try:
-        tensor = torch.as_tensor(values)
+        if isinstance(values, np.ndarray) or (lists_as_numpy and not isinstance(values, Tensor)):
+            # torch shares the memory of contiguous and writeable arrays only
+            found = np.require(values, requirements=["C", "W"])
+            found = found.astype(found.dtype.newbyteorder("="), copy=False)
+        found = torch.as_tensor(found)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputError(
-            f"{name} must be {expected}, got {type(values).__name__} ({error})"
+            f"{name}: expected {expected}, got {type(values).__name__} ({error})"
         ) from None
-    return dense(tensor, name)
+    return dense(found, name)
 
 
 def tensor_bytes(tensor: Tensor) -> Any:
