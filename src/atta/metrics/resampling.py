@@ -20,7 +20,7 @@ one matrix product,
 
     sums [s, resamples] = what each image adds [s, n] · counts [n, resamples]
 
-and the formulas of `atta.metrics.scores` read them as they read one set. Bins of equal mass stay
+and the formulas of `atta.metrics.formulas` read them as they read one set. Bins of equal mass stay
 where all images put them. For aurc, confidences without an error between them share a group, which
 keeps it exact.
 """
@@ -48,8 +48,9 @@ from atta.metrics.binning import (
     mass_index,
     on_grid,
 )
+from atta.metrics.formulas import BINNED, FORMULAS, measurable
 from atta.metrics.per_image import TERMS, Array, Images, LabelArray, per_image, validate
-from atta.metrics.scores import BINNED, FORMULAS, evaluate, measurable
+from atta.metrics.scores import evaluate
 
 CELLS = 2**21  # counts per product: 2 MB as bytes, 8 MB as float32
 RESAMPLES, CONFIDENCE = 1000, 0.95

@@ -6,9 +6,24 @@ from typing import final
 import torch
 
 from atta._base.errors import InputError
-from atta.metrics.binning import COUNT
-from atta.metrics.per_image import Array, LabelArray, per_image, validate
-from atta.metrics.scores import METRICS, add_images, compute, known, measurable, no_images
+from atta._base.settings import Cells, check_one
+from atta.metrics.binning import (
+    COUNT,
+    GRID,
+    Table,
+    bin_index,
+    cell_edges,
+    class_index,
+    even_edges,
+    mass_index,
+    on_grid,
+    sum_by,
+    tally,
+)
+from atta.metrics.formulas import FORMULAS, RANKED, known, measurable
+from atta.metrics.per_image import TERMS, Array, Images, LabelArray, per_image, validate
+
+TOTALS = ("images", "labelled", *TERMS)
 
 
 @final
@@ -47,10 +62,15 @@ class Sums:
         metrics: Iterable[str] | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
-        self.classes, self.count = classes, count
+        self.classes, self.count = classes, check_one("count", count, Cells)
         self.metrics = None if metrics is None else known(metrics)
-        self._names = list(METRICS) if self.metrics is None else self.metrics
-        self.state = no_images(classes, count, self._names, device=device, cells=True)
+        shapes = {"totals": (len(TOTALS),), "bins": (3, count), "cells": (3, len(cell_edges()) - 1)}
+        if metrics is None or "classwise_ece" in known(metrics):
+            shapes["class_bins"] = (3, classes, count)
+        self.state = {
+            name: torch.zeros(shape, dtype=torch.float64, device=device)
+            for name, shape in shapes.items()
+        }
 
     def update(
         self, probs: Array, labels: LabelArray | None = None, *, simplex: bool = True
@@ -70,7 +90,7 @@ class Sums:
             raise InputError(f"probs: expected {self.classes} classes, got {p.shape[1]}")
         fresh = Sums(self.classes, count=self.count, metrics=self.metrics, device=p.device)
         for part in per_image(p, y, simplex=simplex):
-            add_images(fresh.state, part, self._names)
+            fresh.add(part)
         return self.merge(fresh)
 
     def merge(self, other: "Sums") -> "Sums":
@@ -85,18 +105,54 @@ class Sums:
             tensor += other.state[name].to(tensor.device)
         return self
 
-    def compute(self) -> dict[str, float]:
+    def add(self, part: Images, *, cells: bool = True) -> None:
+        """Add checked images; without `cells`, the caller knows the exact ranks."""
+        confidence = part.confidence
+        totals = part.terms(FORMULAS if self.metrics is None else self.metrics)
+        totals["images"] = torch.ones_like(confidence)
+        if part.labels is not None:
+            totals["labelled"] = totals["images"]
+            edges = {"bins": even_edges(self.count)} | ({"cells": cell_edges()} if cells else {})
+            for name, some in edges.items():
+                index = bin_index(confidence, some.to(confidence.device))
+                self.state[name] += tally(index, len(some) - 1, confidence, part.correct)
+            if "class_bins" in self.state:
+                by_class = self.state["class_bins"]
+                index = class_index(part.probs, self.count)
+                found = tally(index, by_class[0].numel(), part.probs, part.hits)
+                by_class += found.view_as(by_class)
+        for name, terms in totals.items():
+            self.state["totals"][TOTALS.index(name)] += terms.sum()
+
+    def compute(self, tied: Table | None = None) -> dict[str, float]:
         """Return the metrics of all images so far, by name.
+
+        Args:
+            tied: The table of images by confidence, ascending, if it is known exactly.
 
         Raises:
             InputError: There are no images yet, or some have labels and others none.
         """
-        images, labelled = map(int, self.state["totals"][:2].tolist())
+        total = dict(zip(TOTALS, self.state["totals"], strict=True))
+        images, labelled = total["images"], total["labelled"]
         if not images or labelled not in (0, images):
             raise InputError(
                 "expected images, with labels for all or none, "
-                f"got {labelled} labels for {images} images"
+                f"got {labelled:.0f} labels for {images:.0f} images"
             )
-        cells = self.state["cells"]
         names = measurable(self.metrics, bool(labelled))
-        return compute(names, self.state, cells[:, cells[0] > 0])
+        by_class = self.state.get("class_bins", images.new_zeros(3, 0))
+        summary = {name: value / images for name, value in total.items()}
+        summary |= {"bins": self.state["bins"], "class_gaps": (by_class[2] - by_class[1]) / images}
+        if RANKED & set(names):
+            cells = self.state["cells"] if tied is None else tied
+            cells = cells[:, cells[0] > 0]
+            gaps, levels = (cells[2] - cells[1]) / images, cells[1] / cells[0]
+            index = mass_index(levels, cells[0], self.count)
+            places, parts = on_grid(levels)
+            summary |= {
+                "tied": cells[::2],
+                "mass_gaps": sum_by(index, self.count, gaps),
+                "residual": sum_by(places, GRID, parts * gaps),
+            }
+        return {name: float(FORMULAS[name](summary)) for name in names}
