@@ -1,4 +1,4 @@
-"""The metrics against formulas written as loops, against scikit-learn and torchmetrics, and against their own laws."""
+"""Compare the metrics with loops, with scikit-learn and torchmetrics, and with their own laws."""
 
 import math
 
@@ -26,12 +26,12 @@ UNLABELLED = {"entropy", "shannon_entropy"}
 GOOD = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
 
 
-# --- Inputs -----------------------------------------------------------------------------------------------------------
+# --- Inputs -----------------------------------------------------------------------------------
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Tensor, list[int]]:
-    """Probabilities in multiples of 1/15, so with ties, exact edges and one-hot rows, or as a softmax gives them."""
+    """Probabilities in multiples of 1/15, with ties, exact edges and one-hot rows, or softmax."""
     n, k = draw(st.integers(1, 12)), draw(st.integers(2, 4))
     labels = draw(st.lists(st.integers(0, k - 1), min_size=n, max_size=n))
     dtype = draw(st.sampled_from([torch.float16, torch.float32, torch.float64]))
@@ -46,7 +46,7 @@ def cases(draw: st.DrawFn) -> tuple[Tensor, list[int]]:
     return torch.tensor(logits, dtype=torch.float64).reshape(n, k).softmax(1).to(dtype), labels
 
 
-# --- Definitions ------------------------------------------------------------------------------------------------------
+# --- Definitions ------------------------------------------------------------------------------
 
 
 @given(cases())
@@ -219,7 +219,7 @@ def test_aurc_is_zero_without_errors_and_one_without_hits() -> None:
     assert METRICS["aurc"](probs, probs.argmin(1)) == pytest.approx(1)
 
 
-# --- Second opinions --------------------------------------------------------------------------------------------------
+# --- Second opinions --------------------------------------------------------------------------
 
 
 def test_torchmetrics_agrees_away_from_the_edges() -> None:
@@ -314,7 +314,7 @@ def test_class_changes_counts_rows_and_the_first_of_equals_is_the_class() -> Non
     assert class_changes(torch.tensor([[0.4, 0.6], [0.4, 0.6], [0.9, 0.1]]), base) == 3
 
 
-# --- Laws -------------------------------------------------------------------------------------------------------------
+# --- Laws -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(3))
