@@ -228,7 +228,7 @@ def replicates(
 class _Added:
     """What each image adds to every sum: dense for means and bins, sparse for larger tables."""
 
-    means: Mapping[str, float]
+    means: Mapping[str, Tensor]
     dense: Float[Tensor, "s n"]
     """A row of ones, the terms minus their means (for float32), and the table of the bins."""
     tables: Mapping[str, tuple[tuple[int, ...], csr_array]]
@@ -248,7 +248,7 @@ class _Added:
             hot = torch.nn.functional.one_hot(index, COUNT).T.double()
             dense += [hot, hot * gaps, hot * correct]
         return cls(
-            {name: float(mean) for name, mean in means.items()},
+            means,
             torch.cat(dense).float(),
             {
                 name: (shape, _matrix(shape, index, value))

@@ -65,7 +65,7 @@ class Sums:
         self.classes, self.count = classes, check_one("count", count, Cells)
         self.metrics = None if metrics is None else known(metrics)
         shapes = {"totals": (len(TOTALS),), "bins": (3, count), "cells": (3, len(cell_edges()) - 1)}
-        if metrics is None or "classwise_ece" in known(metrics):
+        if self.metrics is None or "classwise_ece" in self.metrics:
             shapes["class_bins"] = (3, classes, count)
         self.state = {
             name: torch.zeros(shape, dtype=torch.float64, device=device)
