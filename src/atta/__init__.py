@@ -1,9 +1,18 @@
-"""Trustworthy confidence for image classifiers: learned test-time views that never change the predicted class.
+"""Calibrated confidence for image classifiers: learned test-time views, the same predicted class.
 
-record = atta.collect(model, images, labels)                             # the network runs here, once
-calibrator = atta.VATTA().fit(record.predictions, record.labels)
-probs = calibrator(test.predictions)
-atta.evaluate(probs, test.labels)
+For a network and labelled images, in one call:
+
+    classifier = atta.calibrate(model, images, labels)
+    classifier.predict_proba(new_images)
+
+Step by step, to compare methods on recorded predictions:
+
+    record = atta.collect(model, images, labels)    # the network runs here, once
+    calibrator = atta.VATTA().fit(record.predictions, record.labels)
+    probs = calibrator(test.predictions)
+    atta.evaluate(probs, test.labels)
+
+Input that cannot be used raises `atta.InputError`; suspicious input warns with `atta.Advice`.
 """
 
 from importlib import import_module
@@ -114,7 +123,7 @@ __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    """Find a name when it is first used: `import atta` and `atta --help` need not wait for torch."""
+    """Import a name when it is first used: `import atta` and `atta --help` need no torch."""
     if name not in _HOMES:
         raise AttributeError(f"module 'atta' has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(f"atta.{_HOMES[name]}"), name)

@@ -80,42 +80,47 @@ def test_what_an_annotation_cannot_say_is_left_to_others():
     assert check_one("it", value, int | Any) is value
 
 
+VIEW = (
+    "A view: expected a name of atta.VIEWS, an atta.View, or a transform of kornia, torchvision, "
+    "albumentations, got {}; a function of a batch of images becomes one by "
+    "atta.View.of('name', function)."
+)
+SPARSE = "expected numbers in memory, got a tensor of layout torch.sparse_coo; see Tensor.to_dense"
 BAD = {
     "atta.collect(net, images, shards=5)": "shards must be text or a path or None, got 5",
     "atta.collect(net, images, origin='x')": "origin must be a mapping or None, got 'x'",
-    "atta.collect(net, images, autocast='half')": "autocast must be True or False or a dtype, got 'half'",
-    "atta.collect(net, images, batch_size='a')": "batch_size must be a whole number or None, got 'a'",
-    "atta.collect(net, images, policy=None)": (
-        "A view: expected a name of atta.VIEWS, an atta.View, or a transform of kornia, torchvision, albumentations, got None; "
-        "a function of a batch of images becomes one by atta.View.of('name', function)."
+    "atta.collect(net, images, autocast='half')": (
+        "autocast must be True or False or a dtype, got 'half'"
     ),
+    "atta.collect(net, images, batch_size='a')": (
+        "batch_size must be a whole number or None, got 'a'"
+    ),
+    "atta.collect(net, images, policy=None)": VIEW.format(None),
     "atta.calibrate(net, images, [0] * 4, method=None)": (
         "method: expected a name, such as 'c-atta', or a method, such as atta.CATTA(), got None"
     ),
     "atta.calibrate(net, images, [0] * 4, class_names=7)": "class_names must be a list, got 7",
-    "atta.CalibratedClassifier(net, None, image_shape=(3, 8, 8))": "calibrator must be a Calibrator, got None",
+    "atta.CalibratedClassifier(net, None, image_shape=(3, 8, 8))": (
+        "calibrator must be a Calibrator, got None"
+    ),
     "atta.CalibratedClassifier(net, None, image_shape=5)": "image_shape must be a list, got 5",
-    "atta.Policy.parse(5)": (
-        "A view: expected a name of atta.VIEWS, an atta.View, or a transform of kornia, torchvision, albumentations, got 5; a "
-        "function of a batch of images becomes one by atta.View.of('name', function)."
-    ),
-    "atta.collect(net, images.to_sparse())": (
-        "images: expected numbers in memory, got a tensor of layout torch.sparse_coo; see Tensor.to_dense"
-    ),
+    "atta.Policy.parse(5)": VIEW.format(5),
+    "atta.collect(net, images.to_sparse())": f"images: {SPARSE}",
     "atta.Predictions(torch.zeros(4, 3, device='meta'))": (
         "logits: expected numbers in memory, got a tensor of the meta device, which holds none"
     ),
-    "atta.evaluate(torch.eye(3).to_sparse(), [0, 1, 2])": (
-        "probs: expected numbers in memory, got a tensor of layout torch.sparse_coo; see Tensor.to_dense"
+    "atta.evaluate(torch.eye(3).to_sparse(), [0, 1, 2])": f"probs: {SPARSE}",
+    "atta.bins(torch.ones(3), torch.ones(3) + 1j)": (
+        "correct: expected real numbers, got torch.complex64"
     ),
-    "atta.bins(torch.ones(3), torch.ones(3) + 1j)": "correct: expected real numbers, got torch.complex64",
 }
 
 
 def test_what_users_read_is_one_sentence():
     setup = """
 import torch, atta
-net, images = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3)), torch.zeros(4, 3, 8, 8)
+net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3))
+images = torch.zeros(4, 3, 8, 8)
 """
     assert said_to_users(setup, BAD) == {
         expression: f"InputError: {sentence}" for expression, sentence in BAD.items()

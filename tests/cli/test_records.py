@@ -133,7 +133,7 @@ def test_comparing_says_how_sure_each_difference_to_vanilla_is(
         for (_, metric), one in sure.items()
         if metric != "accuracy" and "entropy" not in metric
     )
-    table = text.partition("how sure")[0].partition("surely")[0]
+    table = text.partition("how sure")[0].partition("significantly")[0]
     assert marked
     assert table.count("✓") + table.count("✗") == marked + 1, "and the one of the legend"
 

@@ -27,9 +27,7 @@ def test_an_edge_belongs_to_the_bin_below_it(count: int) -> None:
     assert bin_index(above, edges).tolist() == list(range(count))
 
 
-def test_two_tenths_are_in_the_third_of_fifteen_bins_in_float64_and_a_rounding_above_in_float32() -> (
-    None
-):
+def test_0_2_is_in_the_third_of_fifteen_bins_in_float64_and_above_it_in_float32() -> None:
     edges = bins(torch.tensor([0.5]), torch.tensor([True])).edges
     assert bin_index(torch.tensor([0.2, 0.4, 0.6, 0.8], dtype=torch.float64), edges).tolist() == [
         2,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from atta._base.errors import InputError
 from atta.metrics import per_image
-from atta.metrics.scores import brier, class_changes, evaluate, ood_auroc
+from atta.metrics.scores import METRICS, class_changes, evaluate, ood_auroc
 from atta.metrics.sums import Sums
 from scenarios import answers as sample
 
@@ -154,7 +154,7 @@ def test_validation_says_what_it_expected_and_what_came(
     with pytest.raises(InputError, match=sentence):
         Sums(probs.shape[-1]).update(probs, labels)
     with pytest.raises(InputError, match=sentence):
-        brier(probs, labels)
+        METRICS["brier"](probs, labels)
 
 
 def test_the_row_in_a_sentence_is_that_of_the_whole_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Intervals against resamples that are really drawn, against normal theory, and against what they promise."""
+"""Compare intervals with drawn resamples, with normal theory, and with their stated coverage."""
 
 import math
 from statistics import fmean
@@ -107,7 +107,7 @@ def test_a_resampled_ece_is_too_large_and_its_interval_is_not() -> None:
 
 
 def test_intervals_cover_what_they_promise_about_as_often_as_they_say() -> None:
-    """95 % intervals of the mean over test sets of this size: a calibrated classifier, and an over-confident one."""
+    """Check the coverage for a calibrated classifier and for an over-confident one."""
     names, n, sets = ("brier", "ece", "smooth_ece"), 200, 60
     for scale in (1.0, 2.0):
         measured, intervals = [], []

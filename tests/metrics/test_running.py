@@ -1,4 +1,4 @@
-"""The sums as a metric of torchmetrics: the same numbers, batch by batch, and from two processes."""
+"""`Calibration`, the torchmetrics metric: batch by batch, and from two processes."""
 
 import json
 import os

@@ -146,7 +146,7 @@ def test_what_is_known_of_two_runs_is_kept_apart() -> None:
         ('{"format": "atta.results", "version": 99}', "reads up to 1"),
         (
             '{"format": "atta.results", "version": 1, "about": {}, "rows": [{"method": "a"}]}',
-            "row 1: without dataset, metric, value",
+            "row 1: expected all columns, got none of dataset, metric, value",
         ),
         (
             '{"format": "atta.results", "version": 1, "about": {}, "rows": [3]}',

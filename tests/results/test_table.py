@@ -1,4 +1,4 @@
-"""Tables: a cell is a mean over splits and seeds, the best of a race is marked, and no name breaks a line."""
+"""Tables: cells are means over splits and seeds, the best are marked, no name breaks a line."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""The one exception and the one warning that a user is meant to read, and what many messages end with."""
+"""The exception and the warning that users see, and helpers for their messages."""
 
 import difflib
 import sys
@@ -8,22 +8,35 @@ from contextlib import contextmanager
 
 
 class InputError(ValueError):
-    """Input that cannot be used. The message says what was expected and what came."""
+    """Input that cannot be used; the message says what was expected, what came, what to do.
+
+    Catch it to handle every mistake in the arguments or files that this package is given.
+
+    >>> import atta
+    >>> try:
+    ...     atta.Sums(classes=2, metrics=["brie"])
+    ... except atta.InputError as error:
+    ...     print(str(error)[-21:])
+    Did you mean 'brier'?
+    """
 
 
 class MissingExtra(InputError):
-    """What was asked for needs libraries that were not installed. The message says how to install them."""
+    """A library is not installed; the message says how to install it."""
 
 
 class Advice(UserWarning):
-    """Something that can be used and looks wrong. The message says what was seen and what it is often the sign of."""
+    """A warning about input that can be used and looks wrong; the message says why.
+
+    Use `warnings.filterwarnings("error", category=atta.Advice)` to make it an error.
+    """
 
 
 _OURS = {"atta", "torch", "jaxtyping", "beartype"}  # the package, and what wraps its functions
 
 
 def advise(sentence: str) -> None:
-    """Warn with one sentence, at the line outside of this package that led here."""
+    """Warn with one sentence, at the line outside this package that led here."""
     frame, level = sys._getframe(1), 2
     while (
         frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _OURS
@@ -33,7 +46,7 @@ def advise(sentence: str) -> None:
 
 
 def suggest(name: object, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest known one as a question, or nothing if none is near.
+    """Return the end of a message about an unknown name: the nearest known one, if any is near.
 
     >>> "unknown method 'v-ata'." + suggest("v-ata", ["v-atta", "temperature"])
     "unknown method 'v-ata'. Did you mean 'v-atta'?"
@@ -43,7 +56,7 @@ def suggest(name: object, known: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of some library says, in a line: they go on for pages."""
+    """Return the first line of an error's message, which may be pages long."""
     return next(
         (line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__
     )
@@ -51,12 +64,12 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def require(extra: str, what: str) -> Iterator[None]:
-    """Import optional libraries inside: one that is absent, or does not load, is answered with what to install.
+    """Raise `MissingExtra` with what to install if an import in the block fails.
 
     >>> with require("report", "a report"):  # doctest: +ELLIPSIS
     ...     import no_such_library
     Traceback (most recent call last):
-    atta._base.errors.MissingExtra: a report needs more than was installed: pip install 'atta[report]' (No module named ...)
+    atta._base.errors.MissingExtra: a report needs more than was installed: pip install ...
     """
     try:
         yield

@@ -1,13 +1,14 @@
-"""A file appears whole or not at all: what is written is written beside its place and then renamed.
+"""Write files completely or not at all, lock them, and hash their content.
 
-    whole_file(path)     a file: through links to what they lead to; into devices and pipes plainly
-    whole_folder(path)   a new folder, with all that is in it
+    whole_file(path)     write a file: into a temporary one that is renamed at the end
+    whole_folder(path)   make a new folder with all its files likewise
     alone(folder)        one writer at a time in a folder of several files: the next one waits
     locked(path)         one run at a time: a second one is refused
-    digest(...)          what notices a flipped bit
+    content_hash(parts)  hash text and bytes; file_hash(path) hashes a file
+    digest(words, ...)   hash JSON and named buffers, to notice changed files
 
-What cannot be written, whoever finds it out, is one sentence, and leaves the old file as it was. A writer that was killed
-leaves `.name.host-process-number.part`; the next one that writes there removes it.
+Every failure to write becomes one `InputError`, and the old file stays. A writer that was killed
+leaves a folder `.name.host-process-number.part`; the next writer into that folder removes it.
 """
 
 import errno
@@ -21,9 +22,9 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from atta._base.errors import InputError
 
@@ -33,47 +34,87 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 _UMASK = os.umask(0o022)
-os.umask(_UMASK)  # asking for the mask means setting it
+os.umask(_UMASK)  # the mask can only be read by setting it
 
-NAME_BYTES = 255  # the longest name that file systems take
-PATH_BYTES = 4095
-DAY = 86400.0  # after which what another machine left unfinished is taken for lost
+LONG_NAME = 200  # bytes: file systems accept 255, and temporary files have longer names
+DAY = 86400.0  # after this time, unfinished files of another machine are removed
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
-"""What goes wrong with a place and not with what is written there."""
+"""Errors of the disk, as opposed to errors of what is written."""
 
-_HOST = hashlib.blake2b(platform.node().encode(), digest_size=4).hexdigest()
+
+# ---- hash content
+
+
+def content_hash(parts: Iterable[str | Any], kind: Literal["sha256", "blake2b"] = "sha256") -> str:
+    """Return the hash of text and buffers, one after the other, as hexadecimal digits.
+
+    Args:
+        parts: Text (encoded as UTF-8) and anything with bytes, which is not copied.
+        kind: "sha256", or "blake2b" of 16 bytes, which older files and shards hold.
+
+    >>> content_hash(["a", b"b"])[:8], content_hash(["ab"], "blake2b")[:8]
+    ('fb8e20fc', '3dc9ae22')
+    """
+    found = hashlib.sha256() if kind == "sha256" else hashlib.blake2b(digest_size=16)
+    for part in parts:
+        found.update(part.encode(errors="surrogateescape") if isinstance(part, str) else part)
+    return found.hexdigest()
+
+
+def file_hash(path: str | os.PathLike[str], kind: Literal["sha256", "blake2b"] = "sha256") -> str:
+    """Return the `content_hash` of a file, read in pieces of 1 MB."""
+    with Path(path).open("rb") as file:
+        return content_hash(iter(lambda: file.read(2**20), b""), kind)
+
+
+def digest(words: Any, numbers: Iterable[tuple[str, Any]] = ()) -> str:
+    """Hash JSON values, whatever the order of their keys, and named buffers of numbers."""
+    text = json.dumps(words, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    buffers = (part for name, buffer in numbers for part in (f"\n{name}\n", buffer))
+    return content_hash(chain([text], buffers))
+
+
+def check_digest(path: str | os.PathLike[str], expected: object, found: str) -> None:
+    """Raise `InputError` if a file's content does not have the digest that the file states."""
+    if expected != found:
+        raise InputError(
+            f"{path} was changed after it was saved, or is damaged: expected the digest "
+            f"{str(expected)[:12]}…, got {found[:12]}…; use a copy or make it again"
+        )
+
+
+# ---- write
+
+
+_HOST = content_hash([platform.node()])[:8]
 _PART = re.compile(
     r"\.(?P<name>.+?)\.(?:(?P<host>[0-9a-f]{8})-)?(?P<process>\d+)(?:-\d+)?\.part", re.DOTALL
 )
 _numbers = count()
-_open: set[Path] = set()  # what this process is writing
-
-
-# ---- writing
+_writing: set[Path] = set()  # by this process
 
 
 @contextmanager
-def whole_file(path: str | os.PathLike[str], *, apart: bool = False) -> Iterator[Path]:
-    """Yield a temporary path in the same folder and rename it to `path` when the block ends without an error.
+def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path, and rename it to `path` if the block ends without an error.
 
-    A reader, or a run that is stopped half-way, sees the old file or the new one and never a part. The link that a path may be
-    stays, and what it leads to is replaced. A device or a pipe is given the whole when all of it is there. A library that lays
-    files of its own beside the one it writes is given a folder `apart`, so that nothing of them stays after a kill.
+    Readers see the old file or the new one, never a part, even if the process is killed. A link
+    stays, and its target is replaced. A device or a pipe receives the complete content. Libraries
+    may write other files next to the temporary one; they are removed.
     """
     path = named(path)
     if path.is_dir():
         raise InputError(f"expected the name of a file to write, got the folder {path}")
-    place = _followed(path)
-    if place.is_symlink() or (place.exists() and not place.is_file()):
+    place = _follow_links(path)
+    if place.is_symlink() or (place.exists() and not place.is_file()):  # a device or a pipe
         with _place_errors(path, place), tempfile.TemporaryDirectory() as folder:
-            part = Path(folder, "part")
-            yield part
-            _pour(part, place)
+            file = Path(folder, "file")
+            yield file
+            with file.open("rb") as source, place.open("ab") as sink:
+                shutil.copyfileobj(source, sink)
         return
-    with _beside(place, path) as part:
-        file = part / "file" if apart else part
-        if apart:
-            part.mkdir()
+    with _temporary_folder(place, path) as part:
+        file = part / "file"
         yield file
         file.chmod(0o666 & ~_UMASK)  # some libraries write files that only their owner can read
         _flush(file)
@@ -83,83 +124,59 @@ def whole_file(path: str | os.PathLike[str], *, apart: bool = False) -> Iterator
 
 @contextmanager
 def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a new folder beside `path`, where nothing is yet, and rename it to that when the block ends without an error."""
+    """Yield a temporary folder, and rename it to the new `path` if the block ends well."""
     path = named(path)
-    with _beside(path, path) as part:
-        part.mkdir()
+    with _temporary_folder(path, path) as part:
         yield part
         _flush_folder(part)
         part.rename(path)
         _flush_folder(path.parent)
 
 
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process that asks for it writes several files into this folder, and keep the others waiting."""
-    if fcntl is None:
-        yield
-        return
-    held = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(
-            OSError
-        ):  # some network file systems lock no folders: as good as it gets there
-            fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(held)
-
-
 def named(path: str | os.PathLike[str]) -> Path:
-    """Return the path, if no file system would refuse it for its name alone."""
+    """Return the path, or raise `InputError` if the file system accepts no such name."""
     path = Path(path)
+    why = ""
     try:
-        if (size := len(os.fsencode(path))) > PATH_BYTES:
-            raise InputError(
-                f"expected a path of at most {PATH_BYTES} bytes, got one of {size}: {str(path)[:40]}…"
-            )
-    except UnicodeEncodeError:
-        raise InputError(
-            f"expected the name of a file, got {str(path)!r}, which no file can have"
-        ) from None
-    for name in path.parts:
-        if "\0" in name:
-            raise InputError(
-                f"expected the name of a file, got {str(path)!r}, which has a zero byte in it"
-            )
-        if (size := len(os.fsencode(name))) > NAME_BYTES:
-            raise InputError(
-                f"expected names of at most {NAME_BYTES} bytes, got one of {size}: {name[:40]}…"
-            )
+        path.lstat()
+    except ValueError:  # a zero byte, or text that has no bytes
+        why = "no file can have it"
+    except OSError as error:
+        why = "it is too long" if error.errno == errno.ENAMETOOLONG else ""
+    if why:
+        raise InputError(f"expected the name of a file, got {str(path)[:60]!r}: {why}")
     return path
 
 
 @contextmanager
-def _beside(place: Path, path: Path) -> Iterator[Path]:
-    """A free name in the folder of `place`; nothing is left of it in the end. `path` is what the user calls it."""
+def _temporary_folder(place: Path, path: Path) -> Iterator[Path]:
+    """Make a folder next to `place` and remove it at the end; messages call the place `path`."""
     with _place_errors(path, place.parent):
         place.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(place.parent, os.W_OK):
-        raise InputError(f"{path} cannot be written: no leave to write into {place.parent}")
-    _sweep(place)
-    name = (
-        place.name
-        if len(os.fsencode(place.name)) < NAME_BYTES - 50
-        else hashlib.sha256(place.name.encode()).hexdigest()
-    )
-    # Machine, process and number keep all who write the same file out of each other's way.
-    part = place.with_name(f".{name}.{_HOST}-{os.getpid()}-{next(_numbers)}.part")
-    _open.add(part)
+        raise InputError(f"{path} cannot be written: no permission to write into {place.parent}")
+    _remove_leftovers(place)
+    # Machine, process and number keep all writers of the same file apart.
+    part = _hidden(place, f"{_HOST}-{os.getpid()}-{next(_numbers)}.part")
+    _writing.add(part)
     try:
         with _place_errors(path, part):
+            part.mkdir()
             yield part
     finally:
         _remove(part)
-        _open.discard(part)
+        _writing.discard(part)
 
 
-def _followed(path: Path) -> Path:
-    """Where links lead to, except those of /proc, such as /dev/stdout, which are open files and not names."""
+def _hidden(path: Path, ending: str) -> Path:
+    """Return a hidden path next to this one; a long name is replaced by its hash."""
+    name = os.fsencode(path.name)
+    short = path.name if len(name) < LONG_NAME else content_hash([name])
+    return path.with_name(f".{short}.{ending}")
+
+
+def _follow_links(path: Path) -> Path:
+    """Return the target of links, except in /proc: /dev/stdout is an open file, not a name."""
     place = path
     for _ in range(40):
         if not place.is_symlink() or os.path.realpath(place.parent).startswith("/proc/"):
@@ -168,60 +185,41 @@ def _followed(path: Path) -> Path:
     raise InputError(f"{path} cannot be written: it is a link that leads in a circle")
 
 
-def _pour(part: Path, place: Path) -> None:
-    """Write a file into a device or a pipe, which has no old content and no name to rename to."""
-    with (
-        part.open("rb") as source,
-        os.fdopen(os.open(place, os.O_WRONLY | os.O_APPEND), "wb") as sink,
-    ):
-        shutil.copyfileobj(source, sink)
-
-
 def _flush(path: Path) -> None:
-    """Wait until it is on the disk: a rename may get there before the content does, and a power cut between them."""
-    file = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    """Wait until the content is on the disk; a power cut may keep a rename and lose the content."""
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
-        os.fsync(file)
+        os.fsync(descriptor)
     finally:
-        os.close(file)
+        os.close(descriptor)
 
 
 def _flush_folder(folder: Path) -> None:
-    with suppress(
-        OSError
-    ):  # not every system can; the name may then be the old one after a power cut
+    with suppress(OSError):  # not every system can; a power cut may then bring the old name back
         _flush(folder)
-
-
-# ---- what went wrong
 
 
 @contextmanager
 def _place_errors(path: Path, part: Path) -> Iterator[None]:
-    """Turn what a library says of a full disk, in its own words, into the one sentence that all writers share."""
+    """Turn errors of the disk, however a library words them, into one `InputError`."""
     try:
         yield
     except Exception as error:
-        reason = _reason(error, part)
+        reason = _disk_error(error, part)
         if reason is None:
             raise
         raise InputError(f"{path} cannot be written: {os.strerror(reason).lower()}") from error
 
 
-def _reason(error: BaseException, part: Path) -> int | None:
-    """The number of what is wrong with the place, if it is that; libraries wrap it, or only quote it."""
+def _disk_error(error: BaseException, part: Path) -> int | None:
+    """Return the number of a disk error that this error is, wraps or quotes; None if none."""
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, OSError) and seen.errno is not None:
-            here = isinstance(seen.filename, (str, os.PathLike)) and Path(seen.filename) in (
-                part,
-                part / "file",
-            )
-            if seen.errno in DISK or here:
-                return seen.errno
-        elif not isinstance(seen, InputError):
+        if isinstance(seen, OSError) and str(seen.filename) in (str(part), str(part / "file")):
+            return seen.errno
+        if not isinstance(seen, InputError):
             text = str(seen)
-            quoted = re.search(r"\b(?:os error|errno) (\d+)\b", text)
+            quoted = re.search(r"(?i)\b(?:os error|errno) (\d+)\b", text)
             for number in DISK:
                 if (quoted and int(quoted[1]) == number) or os.strerror(number) in text:
                     return number
@@ -229,39 +227,36 @@ def _reason(error: BaseException, part: Path) -> int | None:
     return None
 
 
-# ---- what was left behind
+# ---- remove what killed writers left
 
 
-def _sweep(place: Path) -> None:
-    """Remove what killed writers left of this file, and in this folder of any that is surely ours."""
+def _remove_leftovers(place: Path) -> None:
+    """Remove temporary files of dead writers: of this file, and of any that this package wrote."""
     try:
         parts = list(place.parent.iterdir())
-    except OSError:  # a folder that can be written and not looked into
+    except OSError:  # a folder that can be written and not listed
         return
     for part in parts:
         found = _PART.fullmatch(part.name)
         if found is None or not (found["name"] == place.name or found["host"]):
             continue
-        with suppress(OSError):  # another process may have been quicker
-            if part not in _open and _abandoned(found["host"], int(found["process"]), part):
+        with suppress(OSError):  # another process may have removed it first
+            if part not in _writing and _abandoned(found["host"], int(found["process"]), part):
                 _remove(part)
 
 
 def _abandoned(host: str | None, process: int, part: Path) -> bool:
-    """Whether nobody writes it any more."""
+    """Return whether the writer of a temporary file is dead."""
     if host not in (None, _HOST):
         return time.time() - part.lstat().st_mtime > DAY
-    if process == os.getpid():
-        return True  # of an earlier process of that number: what this one writes is known
-    if os.name == "nt":
-        return False  # to ask there is to kill
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return False
+    if os.name != "nt":  # where os.kill would end the process
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return True
+        except (OSError, OverflowError):
+            return False
+    return process == os.getpid()  # an earlier process of that number: ours are in `_writing`
 
 
 def _remove(part: Path) -> None:
@@ -271,53 +266,39 @@ def _remove(part: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-# ---- whether it is the same
+# ---- one writer at a time
 
 
-def digest(words: Any, numbers: Iterable[tuple[str, Any]] = ()) -> str:
-    """Hash words (anything that JSON can say, in whatever order) and named buffers of numbers, which are not copied."""
-    found = hashlib.sha256(
-        json.dumps(words, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    )
-    for name, buffer in numbers:
-        found.update(f"\n{name}\n".encode())
-        found.update(buffer)
-    return found.hexdigest()
-
-
-def check_digest(path: str | os.PathLike[str], said: object, found: str) -> None:
-    """Refuse a file that says it is another than it is."""
-    if said != found:
-        raise InputError(
-            f"{path} was changed after it was saved, or is damaged: it says that its digest is {str(said)[:12]}…, "
-            f"and it is {found[:12]}…"
-        )
-
-
-# ---- one writer at a time ------------------------------------------------------------------------------------------
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process is in such a block for this folder, and keep others waiting."""
+    if fcntl is None:
+        yield
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        _flock(descriptor, wait=True)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager
 def locked(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Be the only run that writes this file, or what it stands for, while the block lasts; a second one is refused.
+    """Be the only run that writes this file during the block; a second run is refused.
 
-    The lock is the system's, on a hidden file beside it: it ends with its process, however that ends, and a file that
-    a dead one left behind holds nobody up. Where a file system knows no locks, nobody is refused.
+    The operating system's lock on a hidden file next to it ends with its process, so that a file
+    left by a dead one blocks nobody. File systems without locks refuse nobody.
     """
-    path = Path(os.path.realpath(path))  # whoever comes by a link means the same file
+    path = Path(os.path.realpath(path))  # a link means the same file
     if not path.name:
         raise InputError(f"expected the name of a file, got {path}")
-    name = (
-        path.name
-        if len(os.fsencode(path.name)) < 200
-        else hashlib.sha256(os.fsencode(path.name)).hexdigest()
-    )
-    beside = path.with_name(f".{name}.lock")
+    lock = _hidden(path, "lock")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            path.lstat()  # a name that no file can have is said now, not after the work
-        descriptor = _taken(beside)
+            path.lstat()  # report an impossible name now, not after the work
+        descriptor = _take(lock)
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror or error}") from None
     if descriptor is None:
@@ -327,48 +308,41 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(
-            OSError
-        ):  # before it is let go, so that nobody else's is taken; Windows leaves an open file there
-            beside.unlink(missing_ok=True)
+        with suppress(OSError):  # Windows cannot remove an open file
+            lock.unlink(missing_ok=True)  # before it is released, as the next one is another's
         os.close(descriptor)
 
 
-def _taken(path: Path) -> int | None:
-    """Lock the file and give its descriptor; None if another has it."""
+def _take(path: Path) -> int | None:
+    """Lock the file and return its descriptor; None if another run has the lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            free = _lock(descriptor)
-            there = free and path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())
-        except FileNotFoundError:
-            there = False
-        if there:
-            return descriptor
+        free = _flock(descriptor, wait=False)
+        with suppress(FileNotFoundError):
+            if free and os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
         os.close(descriptor)
         if not free:
             return None
-        # The run before took its file away between our opening and locking it: that lock keeps nobody out.
+        # Another run removed its file between our opening and locking it: try again.
 
 
-def _lock(descriptor: int) -> bool:
-    """Whether this process has the lock now; where there are no such locks, everybody has it."""
+def _flock(descriptor: int, *, wait: bool) -> bool:
+    """Return whether this process has the lock now; without such locks every process has it."""
     if fcntl is None:
         return True
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
     return True
 
 
-# ---- names ---------------------------------------------------------------------------------------------------------
+# ---- names
 
 
 def readable(text: str) -> str:
-    r"""The text, with a number where something of it is none: the name of a file may be any bytes.
+    r"""Return text that can be printed: bytes of a file name that are not UTF-8 are escaped.
 
     >>> print(readable("caf\udce9.png"))
     caf\udce9.png

@@ -1,16 +1,16 @@
-"""Small tables for notebooks: every word in them is escaped. And lists of a thousand names as the first few of them."""
+"""Small HTML tables for notebooks, with every text escaped, and short forms of long lists."""
 
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from html import escape
 
-LONG = 160  # letters that are read at a glance
+LONG = 160  # characters that are shown completely
 FEW = 5
 
 
 def listed(value: object) -> list[str]:
-    """What a list, or a text that is one in JSON, holds; any other value is all there is.
+    """Return the items of a list, or of a JSON list in text, as text; other values are one item.
 
     >>> listed('["ant", "bee"]'), listed("a word")
     (['ant', 'bee'], ['a word'])
@@ -22,10 +22,10 @@ def listed(value: object) -> list[str]:
 
 
 def shortened(value: object) -> str:
-    """A value as people read it at a glance: of many names the first few and how many there are.
+    """Return a value as short text: of many names the first few and how many there are.
 
-    >>> shortened([f"class {i} with a long name" for i in range(1000)])
-    'class 0 with a long name · class 1 with a long name · class 2 with a long name · … (1000 in all)'
+    >>> shortened([f"class {i} has a long name" for i in range(1000)])
+    'class 0 has a long name · class 1 has a long name · class 2 has a long name · … (1000 in all)'
     """
     every = listed(value)
     whole = str(value) if len(every) == 1 else ", ".join(every)
@@ -41,19 +41,18 @@ def shortened(value: object) -> str:
 def html_table(
     header: Sequence[object], rows: Iterable[Sequence[object]], *, title: str = "", note: str = ""
 ) -> str:
-    """A table as HTML: the first column to the left, the others to the right.
+    """Return a table as HTML: the first column aligned to the left, the others to the right.
 
     >>> html_table([""], [["<b>"]])
     '<table><tbody><tr><td style="text-align:left">&lt;b&gt;</td></tr></tbody></table>'
     """
 
     def line(tag: str, cells: Sequence[object]) -> str:
-        sides = ("left", *("right" for _ in cells[1:]))
-        pairs = zip(sides, cells, strict=True)
-        inside = (
-            f'<{tag} style="text-align:{side}">{escape(str(cell))}</{tag}>' for side, cell in pairs
-        )
-        return f"<tr>{''.join(inside)}</tr>"
+        inside = ""
+        for j, cell in enumerate(cells):
+            side = "right" if j else "left"
+            inside += f'<{tag} style="text-align:{side}">{escape(str(cell))}</{tag}>'
+        return f"<tr>{inside}</tr>"
 
     body = "".join(line("td", row) for row in rows)
     head = f"<thead>{line('th', header)}</thead>" if any(map(str, header)) else ""

@@ -1,7 +1,4 @@
-"""A line on the error stream that says how far long work is. The only bar there is.
-
-Where nobody watches, in a file or a pipe, the bar is a plain line now and then.
-"""
+"""A progress bar on the error stream; without a terminal, a plain line now and then."""
 
 import sys
 import time
@@ -9,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 MINUTE = 60.0
-SOON = 10.0  # the first line: long enough to know a speed, short enough to know that it runs
+SOON = 10.0  # seconds to the first line: long enough to know the speed
 
 
 @contextmanager
@@ -22,35 +19,30 @@ def bar(
     transient: bool = False,
     every: float = MINUTE,
 ) -> Iterator[Callable[[int, str], None]]:
-    """Give the function to tell how much of `total` is done, and a few words; without `shown`, nothing is seen.
+    """Yield a function that shows how much of `total` is done, and a few words.
 
-    A `transient` bar goes away in the end. What is no terminal gets a line soon, then one `every` so many seconds, and the last
-    one unless that would have gone away.
+    A `transient` bar disappears at the end. Without a terminal there is a line soon, then one
+    `every` so many seconds, and a last one unless the bar is transient.
     """
     if not shown:
         yield lambda completed, state: None
         return
-    from rich.console import Console  # here: what shows nothing need not wait for it
+    from rich import progress  # here: imported only if something is shown
+    from rich.console import Console
 
-    if not Console(stderr=True).is_terminal:
+    console = Console(stderr=True)
+    if not console.is_terminal:
         with _lines(title, total, every, transient) as tell:
             yield tell
         return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
+    columns = (
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[state]}", markup=False),
+        progress.TimeRemainingColumn(),
     )
-
-    title_column, state_column = (
-        TextColumn(what, markup=False) for what in ("{task.description}", "{task.fields[state]}")
-    )
-    columns = (title_column, BarColumn(), MofNCompleteColumn(), state_column)
-    with Progress(
-        *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=transient
-    ) as line:
+    with progress.Progress(*columns, console=console, transient=transient) as line:
         task = line.add_task(title, total=total, completed=done, state="")
         yield lambda completed, state: line.update(task, completed=completed, state=state)
 
@@ -59,6 +51,7 @@ def bar(
 def _lines(
     title: str, total: int | None, every: float, transient: bool
 ) -> Iterator[Callable[[int, str], None]]:
+    """Print a line every so many seconds, and the last one unless `transient`."""
     said, last = time.monotonic() - max(0.0, every - SOON), ""
 
     def line(completed: int, state: str) -> None:
@@ -79,7 +72,7 @@ def _lines(
 def counted(
     title: str, total: int | None, *, shown: bool, done: int = 0
 ) -> Iterator[Callable[[int], None]]:
-    """Show how many of `total` images are through, and how fast; without `shown`, nothing. Give the function to tell it."""
+    """Yield a function that shows how many of `total` images are done, and how fast."""
     with bar(title, total, shown=shown, done=done) as tell:
         begun = time.monotonic()
 
@@ -91,7 +84,7 @@ def counted(
 
 
 def spoken(seconds: float) -> str:
-    """A time as people say it.
+    """Return a duration in words.
 
     >>> spoken(0.4), spoken(75.0), spoken(5000.0)
     ('about 1 s', 'about 1 min', 'about 1.4 h')

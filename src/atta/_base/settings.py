@@ -1,11 +1,11 @@
-"""Settings are what their annotations say: one check for those of every method and function, and one sentence.
+"""Check arguments and settings by their annotations, with one message for all of them.
 
-    epochs: Annotated[int, "≥ 1"]                       epochs must be a whole number ≥ 1, got 'a'
-    step: Annotated[float, "> 0", "≤ 1"] | None         step must be a number > 0 and ≤ 1 or None, got nan
-    space: Literal["logits", "probabilities"]           space must be one of logits, probabilities, got []
+    epochs: Annotated[int, "≥ 1"]                  epochs must be a whole number ≥ 1, got 'a'
+    step: Annotated[float, "> 0", "≤ 1"] | None    step must be a number > 0 and ≤ 1 or None, got 2
+    space: Literal["logits", "probabilities"]      space must be one of logits, ..., got []
 
-A class asks for what is one: `Mapping[str, str] | None`, `str | Policy`. What is inside, and what an annotation says in other
-words than these, is left to whoever takes the setting.
+An annotation that is a class, such as `Mapping[str, str] | None`, is checked with `isinstance`.
+Items of containers and other annotations are not checked here.
 """
 
 import inspect
@@ -40,47 +40,49 @@ T = TypeVar("T")
 
 Count: TypeAlias = Annotated[int, "≥ 1"]
 Cells: TypeAlias = Annotated[int, "≥ 1", "≤ 1000000"]
-"""How many bins; more would fill the memory and tell nothing."""
+"""The number of bins."""
 Folds: TypeAlias = Annotated[int, "≥ 2"]
 Seed: TypeAlias = Annotated[int, "≥ -9223372036854775808", "≤ 9223372036854775807"]
-"""What torch's generators take."""
+"""The seeds that torch accepts."""
 Step: TypeAlias = Annotated[float, "> 0", "≤ 1"] | None
-"""A grid of the share with a point in (0, 1], or None for the closed form."""
+"""The step of a grid of shares, or None for the closed form."""
 
 _SIGNS = {">": operator.gt, "≥": operator.ge, "<": operator.lt, "≤": operator.le}
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 100
 _WORDS: dict[Any, str] = {
-    **{
-        int: "a whole number",
-        float: "a number",
-        bool: "True or False",
-        str: "text",
-        NoneType: "None",
-    },
-    **{os.PathLike: "a path", Mapping: "a mapping", Sequence: "a list", Iterable: "a list"},
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    str: "text",
+    NoneType: "None",
+    os.PathLike: "a path",
+    Mapping: "a mapping",
+    Sequence: "a list",
+    Iterable: "a list",
 }
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:
-    """Check the arguments of a function that are given by name alone, whenever it is called."""
+    """Check the keyword-only arguments of a function at every call."""
 
     @wraps(function)
-    def door(*args: P.args, **kwargs: P.kwargs) -> T:
-        return function(*args, **(kwargs | check(kwargs, _named(function))))  # type: ignore[arg-type]
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        plain = check(kwargs, _named(function))
+        return function(*args, **(kwargs | plain))  # type: ignore[arg-type]
 
-    return door
+    return call
 
 
 @cache
 def hints(of: Any) -> dict[str, Any]:
-    """The annotations of a class or a function, with the bounds in them."""
+    """Return the annotations of a class or a function, including bounds."""
     return get_type_hints(inspect.unwrap(of), include_extras=True)
 
 
 @cache
 def _named(function: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of what a function takes by name alone, and of what is in its `**rest: Unpack[...]`."""
+    """Return the annotations of keyword-only arguments, and of those in `**rest: Unpack[...]`."""
     every, found = hints(function), dict[str, Any]()
     for name, argument in inspect.signature(function).parameters.items():
         if argument.kind is inspect.Parameter.KEYWORD_ONLY:
@@ -93,7 +95,7 @@ def _named(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def check(given: Mapping[str, Any], annotations: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by name, numbers as plain ones of Python; the first that is not what it is said to be is refused."""
+    """Return the settings by name, numbers as plain Python ones; raise `InputError` if wrong."""
     return {
         name: check_one(name, value, annotations[name])
         for name, value in given.items()
@@ -102,7 +104,7 @@ def check(given: Mapping[str, Any], annotations: Mapping[str, Any]) -> dict[str,
 
 
 def check_one(name: str, value: Any, annotation: Any) -> Any:
-    """A setting, if it is what its annotation says."""
+    """Return a setting if it fits its annotation, or raise `InputError`."""
     kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     if Any in kinds or not all(
         isinstance(_base(kind), type) or get_origin(kind) is Literal for kind in kinds
@@ -117,40 +119,39 @@ def check_one(name: str, value: Any, annotation: Any) -> Any:
 
 
 def shown(value: Any) -> str:
-    """What came, in a few words."""
+    """Return a short representation of a value for a message."""
     return " ".join(_SHORT.repr(value).split())
 
 
 def _base(kind: Any) -> Any:
+    """Return the class of an annotation: without bounds and type arguments."""
     base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     if base == float | int:
-        return float  # strict checkers of types take no whole number for one
+        return float  # strict type checkers do not accept an int for a float
     return get_origin(base) if isinstance(get_origin(base), type) else base
 
 
 def _plain(value: Any, kind: Any) -> Any:
-    """The value as a plain one of this kind; ValueError, or OverflowError, if it is none."""
+    """Return the value as a plain one of this kind, or raise ValueError or OverflowError."""
     base, flag = _base(kind), isinstance(value, bool | np.bool_)
-    made: Callable[[Any], Any] | None
-    if base is bool:
-        right, made = flag or (isinstance(value, Integral) and value in (0, 1)), bool
+    if get_origin(kind) is Literal:
+        right = isinstance(value, str) and value in get_args(kind)
+    elif base is bool:
+        right = flag or (isinstance(value, Integral) and value in (0, 1))
     elif base is int:
-        right, made = isinstance(value, Integral) and not flag, int
+        right = isinstance(value, Integral) and not flag
     elif base is float:
-        right, made = isinstance(value, Real) and not flag and math.isfinite(value), float
-    elif get_origin(kind) is Literal:
-        right, made = isinstance(value, str) and value in get_args(kind), str
-    else:
-        letters = base is Sequence and isinstance(
-            value, str | bytes
-        )  # which are hardly meant as a list
-        right, made = isinstance(value, base) and not letters, None
+        right = isinstance(value, Real) and not flag and math.isfinite(value)
+    else:  # text is rarely meant as a list of letters
+        right = isinstance(value, base) and not (
+            base is Sequence and isinstance(value, str | bytes)
+        )
     if not right:
         raise ValueError
-    found = value if made is None else made(value)
+    found = base(value) if base in (bool, int, float) else value
     for bound in kind.__metadata__ if get_origin(kind) is Annotated else ():
         sign, number = bound.split()
-        if not _SIGNS[sign](found, type(found)(number)):
+        if not _SIGNS[sign](found, base(number)):
             raise ValueError
     return found
 

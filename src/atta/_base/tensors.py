@@ -1,4 +1,4 @@
-"""Files of tensors: safetensors with text metadata and a digest over everything in the file."""
+"""Read and write safetensors files with text metadata and a digest of everything in the file."""
 
 import json
 import os
@@ -24,23 +24,23 @@ HASH, DIGEST = "atta.hash", "atta.digest"
 def read_tensors(
     path: str | os.PathLike[str], *, sealed: bool = True
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read the tensors and the text metadata of a safetensors file, and refuse one that is not what its digest says.
+    """Return the tensors and the text metadata of a safetensors file; check its digest.
 
-    The tensors are mapped into memory; where the digest was looked at before, `sealed=False` leaves their pages unread.
+    The tensors are mapped into memory. `sealed=False` skips the check and leaves pages unread.
     """
     with _opened(path) as file:
         metadata = dict(file.metadata() or {})
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    said = metadata.pop(DIGEST, None)
-    if said is not None or HASH in metadata:  # either tells that the other was there
+    expected = metadata.pop(DIGEST, None)
+    if expected is not None or HASH in metadata:  # one without the other is damage
         if sealed:
-            check_digest(path, said, digest(metadata, buffers(tensors)))
+            check_digest(path, expected, digest(metadata, buffers(tensors)))
         metadata.pop(HASH, None)
     return tensors, metadata
 
 
 def read_header(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Read the text metadata of a safetensors file alone, as it stands there."""
+    """Return the text metadata of a safetensors file, without reading its tensors."""
     with _opened(path) as file:
         return dict(file.metadata() or {})
 
@@ -50,7 +50,8 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     path = named(path)
     if path.is_dir():
         raise InputError(
-            f"expected a file, got the folder {path}; a saved classifier is read by CalibratedClassifier.load"
+            f"expected a file, got the folder {path}; "
+            "CalibratedClassifier.load reads a saved classifier"
         )
     try:
         with safe_open(path, framework="pt") as file:
@@ -68,17 +69,15 @@ def write_tensors(
     *,
     sealed: bool = True,
 ) -> Path:
-    """Write a safetensors file, whole or not at all; with the digest of all that is in it, unless something else has one."""
-    apart = _apart(tensors)
+    """Write a safetensors file completely or not at all; `sealed` adds a digest of its content."""
+    separate = _separate(tensors)
     text = dict(metadata)
     if sealed:
         text[HASH] = "sha256"
-        text[DIGEST] = digest(text, buffers(apart))
+        text[DIGEST] = digest(text, buffers(separate))
     try:
-        with whole_file(
-            path, apart=True
-        ) as part:  # safetensors writes another file beside it, and renames that
-            save_file(apart, part, text)
+        with whole_file(path) as part:
+            save_file(separate, part, text)
             _sort_metadata(part)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} could not be written ({error})") from None
@@ -86,55 +85,56 @@ def write_tensors(
 
 
 def buffers(tensors: Mapping[str, Tensor], prefix: str = "") -> Iterator[tuple[str, memoryview]]:
-    """What a digest covers of tensors, in the order of their names: name, dtype, shape and, without a copy, the bytes."""
+    """Yield what a digest covers, by name: a line of name, dtype and shape, and the bytes."""
     for name, tensor in sorted(tensors.items()):
-        yield (
-            f"{prefix}{name} {tensor.dtype} {tuple(tensor.shape)}",
-            tensor.reshape(-1).view(torch.uint8).numpy().data,
-        )
+        yield f"{prefix}{name} {tensor.dtype} {tuple(tensor.shape)}", tensor_bytes(tensor).data
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors on the CPU; one that shares memory with another, which safetensors refuses, as a copy."""
-    apart: dict[str, Tensor] = {}
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors on the CPU, copied if they share memory, which safetensors refuses."""
+    separate: dict[str, Tensor] = {}
     taken: set[int] = set()
     for name, tensor in tensors.items():
         plain = tensor.detach().cpu().contiguous()
         if (memory := plain.untyped_storage().data_ptr()) in taken:
             plain = plain.clone(memory_format=torch.contiguous_format)
         taken.add(memory)
-        apart[name] = plain
-    return apart
+        separate[name] = plain
+    return separate
 
 
 def _sort_metadata(path: Path) -> None:
-    """Put the text of a safetensors file in order: it is written in a random one, and equal records shall be equal files."""
+    """Sort the metadata, which safetensors writes in random order: equal records, equal files."""
     with path.open("r+b") as file:
         size = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(size))
         header["__metadata__"] = dict(sorted(header.get("__metadata__", {}).items()))
         text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        if len(text) <= size:  # The tensors begin where they began; the format pads with spaces.
+        if len(text) <= size:  # the tensors stay in place; the format pads with spaces
             file.seek(8)
             file.write(text.ljust(size))
 
 
-def as_tensor(values: Any, name: str, expected: str) -> Tensor:
-    """Make a tensor of numbers that are given in any way, and say what was expected otherwise."""
-    if isinstance(
-        values, np.ndarray
-    ):  # torch shares the memory of one that is contiguous and writeable only
-        values = np.require(values, requirements=["C", "W"])
-        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+def as_tensor(values: Any, name: str, expected: str, *, lists_as_numpy: bool = False) -> Tensor:
+    """Return numbers as a tensor; `lists_as_numpy` reads Python floats as float64.
+
+    Raises:
+        InputError: The values are not numbers; the message names them and what was expected.
+    """
+    found = values
     try:
-        tensor = torch.as_tensor(values)
+        if isinstance(values, np.ndarray) or (lists_as_numpy and not isinstance(values, Tensor)):
+            # torch shares the memory of contiguous and writeable arrays only
+            found = np.require(values, requirements=["C", "W"])
+            found = found.astype(found.dtype.newbyteorder("="), copy=False)
+        found = torch.as_tensor(found)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputError(
-            f"{name} must be {expected}, got {type(values).__name__} ({error})"
+            f"{name}: expected {expected}, got {type(values).__name__} ({error})"
         ) from None
-    return dense(tensor, name)
+    return dense(found, name)
 
 
 def tensor_bytes(tensor: Tensor) -> Any:
-    """The bytes of a tensor of any dtype, bfloat16 too."""
+    """Return the bytes of a tensor of any dtype, without a copy if it is contiguous on the CPU."""
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()

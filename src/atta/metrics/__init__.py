@@ -1,9 +1,10 @@
-"""How good probabilities are: every metric from one pass over them, each from sums, each with its interval.
+"""Metrics of probabilities: computed in one pass, batch by batch, and with intervals.
 
-per_image   probabilities, checked once, and what each image adds
-binning     images by confidence: the bins of the ECE and of reliability diagrams
-scores      METRICS and their formulas; `evaluate`, `class_changes`, `ood_auroc`
-sums        `Sums`: the same metrics, batch by batch, mergeable
-running     `Calibration`: the sums as a metric of torchmetrics, which only this file imports
-resampling  `bootstrap` and `paired`: how sure a number, or a difference, is
+per_image   check probabilities and labels; what each image adds to the metrics
+binning     sort images into bins by confidence: the ECE and reliability diagrams
+formulas    the formula of each metric, from a summary of sums
+sums        `Sums`: add up what images add, batch by batch; compute the metrics
+scores      METRICS and `evaluate`: all metrics at once; `class_changes`, `ood_auroc`
+running     `Calibration`: `Sums` as a metric of torchmetrics (the only module that imports it)
+resampling  `bootstrap` and `paired`: intervals of metrics and of differences
 """

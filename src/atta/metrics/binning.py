@@ -1,7 +1,8 @@
-"""Images by confidence: the one binning that the ECE, reliability diagrams and histogram calibration share."""
+"""Sort images into bins by confidence, for the ECE, reliability diagrams and calibrators."""
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
 import torch
@@ -10,21 +11,30 @@ from torch import Tensor
 
 from atta._base.errors import InputError
 from atta._base.settings import Cells, check_one, checked
-from atta.metrics.per_image import Array, as_tensor, check_unit
+from atta._base.types import Labels, Probs
+from atta.metrics.per_image import Array, PerImage, as_tensor, check_unit
 
+Edges: TypeAlias = Float[Tensor, "edges"]
 Table: TypeAlias = Float[Tensor, "3 *b"]
-"""What each bin keeps of its images: how many, the sum of their confidence, how many are right."""
+"""Of each bin: the number of images, the sum of their confidence, the number of correct ones."""
 
 COUNT = 15
 GRID = 512  # cells of the smooth ECE
-Z = 1.959963984540054  # of 95 %
+_Z = 1.959963984540054  # the normal quantile of a two-sided 95 % interval
 
 
 @dataclass(frozen=True)
 class Bins:
-    """Images by confidence. An empty bin has NaN for its means, so that no diagram draws it as a perfect one."""
+    """Images by confidence, as `bins` returns them; the means of empty bins are NaN.
 
-    edges: Float[Tensor, "edges"]
+    Attributes:
+        edges: The edges of the bins, ascending.
+        counts: The number of images in each bin.
+        confidence: The mean confidence in each bin.
+        accuracy: The accuracy in each bin.
+    """
+
+    edges: Edges
     counts: Float[Tensor, "b"]
     confidence: Float[Tensor, "b"]
     accuracy: Float[Tensor, "b"]
@@ -34,84 +44,89 @@ class Bins:
 def bins(
     confidence: Array, correct: Array, *, count: Cells = COUNT, equal_mass: bool = False
 ) -> Bins:
-    """Sort images into `count` bins (a, b] of equal width, or of equal mass.
+    """Sort images into bins by confidence and return the mean confidence and accuracy of each.
 
-    Equal mass takes quantiles for edges. Images of equal confidence stay together: a network that says exactly 1.0 to
-    half of its images has one bin for all of these, and empty ones (1, 1] after it.
+    Use it to draw a reliability diagram by yourself; `atta.reliability` draws one.
+
+    Args:
+        confidence: The largest probability of each image, in [0, 1].
+        correct: 1 or True for each image whose predicted class is the true one, else 0.
+        count: The number of bins; 15 as in the paper.
+        equal_mass: Take quantiles as edges instead of equal widths. Images of equal confidence
+            stay in one bin, so that bins after it may be empty.
+
+    Returns:
+        The edges of the bins (a, b], with counts, mean confidence and accuracy in float64.
+
+    Raises:
+        InputError: Shapes differ, there is no image, or values lie outside [0, 1].
 
     >>> bins(torch.tensor([0.2, 0.9, 1.0]), torch.tensor([0, 1, 1]), count=2).accuracy
     tensor([0., 1.], dtype=torch.float64)
     """
-    values, hits = (
-        as_tensor(confidence, "confidence").double(),
-        as_tensor(correct, "correct").double(),
-    )
+    values = as_tensor(confidence, "confidence").double()
+    hits = as_tensor(correct, "correct").double()
     if values.ndim != 1 or values.shape != hits.shape or values.shape[0] == 0:
-        shapes = f"{tuple(values.shape)} and {tuple(hits.shape)}"
         raise InputError(
-            f"confidence and correct: expected one number each for at least 1 image, got shapes {shapes}"
+            "confidence and correct: expected one number each for at least 1 image, "
+            f"got shapes {tuple(values.shape)} and {tuple(hits.shape)}"
         )
     check_unit(values, "confidence")
     check_unit(hits, "correct")
-    values, edges = values.clamp(0, 1), even_edges(count).to(values.device)
+    values = values.clamp(0, 1)
     if equal_mass:
         edges = equal_mass_edges(values.sort().values, torch.ones_like(values), count)
+    else:
+        edges = even_edges(count).to(values.device)
     total, confident, right = tally(bin_index(values, edges), count, values, hits.to(values.device))
     return Bins(edges, total, confident / total, right / total)  # 0/0 is the NaN of an empty bin
 
 
-def bin_index(
-    values: Float[Tensor, "*shape"], edges: Float[Tensor, "edges"]
-) -> Int[Tensor, "*shape"]:
-    """The bin (a, b] of each value, in float64; what lies on or below the first edge goes into the first bin."""
+def bin_index(values: Float[Tensor, "*s"], edges: Edges) -> Int[Tensor, "*s"]:
+    """Return the bin (a, b] of each value, in float64; the first bin includes its lower edge."""
     return torch.bucketize(values.double().contiguous(), edges.double()[1:-1])
 
 
-def even_edges(count: int) -> Float[Tensor, "edges"]:
-    """The edges of `count` bins of equal width."""
+def even_edges(count: int) -> Edges:
+    """Return the edges of `count` bins of equal width."""
     count = check_one("count", count, Cells)
-    # A division rounds once, so that 3/15 is the 0.2 a user writes; linspace adds rounded steps and misses 11/15.
+    # A division rounds once, so 3/15 is the 0.2 a user writes; linspace misses 11/15.
     return torch.arange(count + 1, dtype=torch.float64) / count
 
 
-def equal_mass_edges(values: Tensor, counts: Tensor, count: int) -> Float[Tensor, "edges"]:
-    """Edges at the quantiles of ascending `values` that occur `counts` times. Equal edges have an empty bin between."""
+def equal_mass_edges(values: Tensor, counts: Tensor, count: int) -> Edges:
+    """Return the quantiles of ascending `values` that occur `counts` times, as edges."""
     below = counts.cumsum(0)
     ranks = torch.arange(1, count, dtype=torch.float64, device=values.device) * below[-1]
-    quantiles = values[
-        torch.searchsorted(below * count, ranks)
-    ]  # both sides times `count`: whole numbers are exact
+    # Both sides are multiplied by `count`: whole numbers compare exactly.
+    quantiles = values[torch.searchsorted(below * count, ranks)]
     return torch.cat([values.new_zeros(1), quantiles, values.new_ones(1)])
 
 
-def cell_edges() -> Float[Tensor, "edges"]:
-    """Some 4000 cells for what depends on ranks: half of them even, half ever finer towards 1.
+@cache
+def cell_edges() -> Edges:
+    """Return about 4000 cells for metrics of ranks: half of them even, half finer towards 1.
 
-    A good network is more than 99.9 % sure of most images; even cells would throw all of these into a few.
+    A good network is more than 99.9 % confident of most images, which share a few even cells.
     """
     even = torch.arange(2049, dtype=torch.float64) / 2048
-    near_one = 1 - torch.exp2(
-        -torch.arange(53 * 40, dtype=torch.float64) / 40
-    )  # float64 ends at 1 - 2^-53
-    return torch.cat([even, near_one]).sort().values
+    steps = torch.arange(53 * 40, dtype=torch.float64) / 40  # float64 ends at 1 - 2^-53
+    return torch.cat([even, 1 - torch.exp2(-steps)]).sort().values
 
 
-def mass_index(
-    levels: Float[Tensor, "g"], total: Float[Tensor, "g"], count: int
-) -> Int[Tensor, "g"]:
-    """The bin of equal mass of ascending `levels` that `total` images have."""
+def mass_index(levels: PerImage, total: PerImage, count: int) -> Labels:
+    """Return the equal-mass bin of ascending `levels`, each the confidence of `total` images."""
     return bin_index(levels, equal_mass_edges(levels, total, count))
 
 
-def class_index(probs: Float[Tensor, "n k"], count: int) -> Int[Tensor, "n k"]:
-    """The bin of each probability, those of one class after those of another."""
-    return bin_index(probs, even_edges(count).to(probs.device)) + count * torch.arange(
-        probs.shape[1], device=probs.device
-    )
+def class_index(probs: Probs, count: int) -> Int[Tensor, "n k"]:
+    """Return the bin of each probability; class j has the bins from j · count on."""
+    first = count * torch.arange(probs.shape[1], device=probs.device)
+    return bin_index(probs, even_edges(count).to(probs.device)) + first
 
 
-def on_grid(confidence: Float[Tensor, "n"]) -> tuple[Int[Tensor, "2 n"], Float[Tensor, "2 n"]]:
-    """The two cells of the grid whose centres a confidence lies between, and its part in each; the ends reflect."""
+def on_grid(confidence: PerImage) -> tuple[Int[Tensor, "2 n"], Float[Tensor, "2 n"]]:
+    """Return the two grid cells around each confidence and its share in each; the ends reflect."""
     place = confidence * GRID - 0.5
     left = place.floor()
     part = place - left
@@ -119,21 +134,23 @@ def on_grid(confidence: Float[Tensor, "n"]) -> tuple[Int[Tensor, "2 n"], Float[T
 
 
 def tally(
-    index: Int[Tensor, "n"], size: int, confidence: Tensor, correct: Tensor
+    index: Int[Tensor, "*s"], size: int, confidence: Tensor, correct: Tensor
 ) -> Float[Tensor, "3 size"]:
-    """The table of `size` bins, from the bin of each image."""
-    # Row by row: on the CPU index_add is a plain loop in one dimension and a call per column in two.
+    """Return the table of `size` bins, given the bin of each image."""
+    # Row by row: on a CPU index_add is a plain loop in one dimension, a call per column in two.
     rows = (torch.ones_like(confidence), confidence, correct)
-    return torch.stack([row.new_zeros(size).index_add_(0, index, row) for row in rows])
+    return torch.stack([sum_by(index, size, row) for row in rows])
 
 
-# --- What a reliability diagram draws ---------------------------------------------------------------------------------
+def sum_by(index: Tensor, size: int, values: Tensor) -> Float[Tensor, "size"]:
+    """Return the sums of the values that share an index."""
+    return values.new_zeros(size).index_add_(0, index.flatten(), values.flatten())
 
 
 def reliability_bins(
     confidence: Tensor, correct: Tensor, *, count: int = COUNT
 ) -> dict[str, list[float | None]]:
-    """What a reliability diagram draws: the bins of the ECE, and the 95 % interval of the accuracy in each."""
+    """Return what a reliability diagram draws: bins and the 95 % interval of each accuracy."""
     found = bins(confidence, correct, count=count)
     low, high = zip(*map(wilson, found.counts.tolist(), found.accuracy.tolist()), strict=True)
     return {
@@ -147,14 +164,14 @@ def reliability_bins(
 
 
 def wilson(count: float, part: float) -> tuple[float | None, float | None]:
-    """The 95 % interval of a proportion that also holds for few images, and for none or all of them right."""
+    """Return the Wilson 95 % interval of a proportion, which holds for few images as well."""
     if not count:
         return None, None
-    centre, scale = part + Z * Z / (2 * count), 1 + Z * Z / count
-    half = Z * math.sqrt(part * (1 - part) / count + Z * Z / (4 * count * count))
+    centre, scale = part + _Z * _Z / (2 * count), 1 + _Z * _Z / count
+    half = _Z * math.sqrt(part * (1 - part) / count + _Z * _Z / (4 * count * count))
     return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
 
 
 def known_means(values: Tensor) -> list[float | None]:
-    """The mean of nothing is nothing."""
+    """Return the values as a list, None in the place of NaN."""
     return [None if math.isnan(value) else value for value in values.tolist()]

@@ -1,29 +1,34 @@
-"""How sure a number is: what it would have been with other test images, by the bootstrap.
+"""Intervals of metrics, and of differences between two methods, by the bootstrap.
 
-A resample draws as many images as there are, with replacement: image i counts w_i times, Σ w = n. With the calibrator held
-fixed, the spread of a metric θ* over resamples is that of the metric θ over test sets. Intervals are
+A resample draws as many images as there are, with replacement: image i counts w_i times, Σ w = n.
+With a fixed calibrator, the spread of a metric θ* over resamples is that of the metric θ over test
+sets. Intervals are
 
     θ + quantiles of (θ* - mean θ*)
 
-Centred, because metrics with an absolute value in them (ece, mce, smooth_ece, ...) are too large by their noise: a perfectly
-calibrated classifier has a positive one. A resample adds that noise a second time, so θ* lies above θ, and percentiles of θ*
-itself may leave θ out. What is covered is the mean of the metric over test sets of this size, which is the number that tables
-hold. For metrics that are means (brier, nll, ...) mean θ* is θ but for the luck of the draw, and centring takes that out.
+They are centred because metrics with an absolute value (ece, mce, smooth_ece, ...) are biased
+upwards by noise: a perfectly calibrated classifier has a positive ECE. A resample adds that noise
+a second time, so θ* lies above θ, and percentiles of θ* itself may exclude θ. The intervals cover
+the mean of the metric over test sets of this size, which is the number that tables report. For
+metrics that are means (brier, nll, ...), mean θ* differs from θ by chance only.
 
-Two methods are compared on the same resamples: the interval of θ_a - θ_b knows that they err on the same images, and is far
-narrower than the two intervals suggest.
+Two methods are compared on the same resamples: the interval of θ_a - θ_b uses that they err on the
+same images, and is far narrower than the two intervals suggest.
 
-No image is drawn. The sums that a metric is made of are linear in the counts, so all resamples of all sums are one product,
+No image is drawn. The sums of a metric are linear in the counts, so all resamples of all sums are
+one matrix product,
 
     sums [s, resamples] = what each image adds [s, n] · counts [n, resamples]
 
-and the formulas of `atta.metrics` read them as they read one set. Bins of equal mass are held where all images put them. An
-image is told from its neighbours by its confidence only where an error makes it count: aurc is exact.
+and the formulas of `atta.metrics.formulas` read them as they read one set. Bins of equal mass stay
+where all images put them. For aurc, confidences without an error between them share a group, which
+keeps it exact.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Annotated, TypeAlias
 
 import numpy as np
@@ -43,10 +48,11 @@ from atta.metrics.binning import (
     mass_index,
     on_grid,
 )
+from atta.metrics.formulas import BINNED, FORMULAS, measurable
 from atta.metrics.per_image import TERMS, Array, Images, LabelArray, per_image, validate
-from atta.metrics.scores import METRICS, evaluate, known, measurable
+from atta.metrics.scores import evaluate
 
-CELLS = 2**21  # counts looked at together: 2 MB as bytes, 8 MB as they are multiplied
+CELLS = 2**21  # counts per product: 2 MB as bytes, 8 MB as float32
 RESAMPLES, CONFIDENCE = 1000, 0.95
 Interval: TypeAlias = tuple[float, float]
 
@@ -62,18 +68,33 @@ def bootstrap(
     seed: Annotated[int, "≥ 0"] = 0,
     simplex: bool = True,
 ) -> dict[str, Interval]:
-    """The interval of every metric, or of the named ones, as (low, high): what other test images would have changed.
+    """Return the confidence interval of each metric: how much other test images would change it.
+
+    Use `paired` to compare two methods on the same images: it is far more precise.
+
+    Args:
+        probs: Probabilities, images × classes.
+        labels: The class number of each image; None for the entropies alone.
+        metrics: Names of `atta.METRICS`; all that the labels allow by default.
+        resamples: The number of bootstrap resamples.
+        confidence: The coverage of the intervals.
+        seed: The seed of the resamples; equal seeds give equal bits.
+        simplex: Require rows that sum to 1.
+
+    Returns:
+        (low, high) by metric, in the order of `metrics`.
+
+    Raises:
+        InputError: The arrays are not probabilities and labels, or a metric is unknown.
 
     >>> bootstrap(torch.tensor([[0.75, 0.25]] * 100), [0] * 75 + [1] * 25, metrics=["accuracy"])
     {'accuracy': (0.66..., 0.83...)}
     """
-    names = None if metrics is None else known(metrics)
     drawn = Resamples(validate(probs, labels)[0].shape[0], resamples, seed)
-    found = replicates(probs, labels, drawn, metrics=names, simplex=simplex)
-    points = evaluate(probs, labels, metrics=names, simplex=simplex)
+    points, values = _measure(probs, labels, drawn, metrics, simplex)
     return {
         name: (max(low, min(points[name], 0.0)), high)
-        for name, (low, high) in intervals(points, found, confidence)
+        for name, (low, high) in intervals(points, values, confidence)
     }
 
 
@@ -89,27 +110,59 @@ def paired(
     seed: Annotated[int, "≥ 0"] = 0,
     simplex: bool = True,
 ) -> dict[str, Interval]:
-    """The interval of each metric of `probs_a` less that of `probs_b`, answers to the same images, as (low, high).
+    """Return the interval of each metric of `probs_a` minus that of `probs_b`.
 
-    Where it excludes 0, the difference is not the luck of the test images.
+    Use it to compare two methods on the same images: an interval that excludes 0 is a difference
+    that the choice of test images does not explain.
+
+    Args:
+        probs_a: Probabilities of one method, images × classes.
+        probs_b: Probabilities of the other method for the same images.
+        labels: The class number of each image; None for the entropies alone.
+        metrics: Names of `atta.METRICS`; all that the labels allow by default.
+        resamples: The number of bootstrap resamples.
+        confidence: The coverage of the intervals.
+        seed: The seed of the resamples; equal seeds give equal bits.
+        simplex: Require rows that sum to 1.
+
+    Returns:
+        (low, high) of the difference by metric, in the order of `metrics`.
+
+    >>> sharp = torch.tensor([[0.9, 0.1]] * 100)
+    >>> paired(sharp, sharp, [0] * 75 + [1] * 25, metrics=["nll"])
+    {'nll': (0.0, 0.0)}
     """
-    names = None if metrics is None else known(metrics)
-    a, b = (validate(probs, labels)[0] for probs in (probs_a, probs_b))
-    if a.shape[0] != b.shape[0]:
-        raise InputError(f"probs_b: expected {a.shape[0]} images as in probs_a, got {b.shape[0]}")
-    drawn = Resamples(a.shape[0], resamples, seed)
-    mine, theirs = (
-        replicates(p, labels, drawn, metrics=names, simplex=simplex) for p in (probs_a, probs_b)
+    a, b = (validate(probs, labels)[0].shape[0] for probs in (probs_a, probs_b))
+    if a != b:
+        raise InputError(f"probs_b: expected {a} images as in probs_a, got {b}")
+    drawn = Resamples(a, resamples, seed)
+    (point_a, value_a), (point_b, value_b) = (
+        _measure(probs, labels, drawn, metrics, simplex) for probs in (probs_a, probs_b)
     )
-    one, other = (evaluate(p, labels, metrics=names, simplex=simplex) for p in (probs_a, probs_b))
-    points = {name: one[name] - other[name] for name in one}
-    return dict(intervals(points, {name: mine[name] - theirs[name] for name in one}, confidence))
+    points = {name: point_a[name] - point_b[name] for name in point_a}
+    values = {name: value_a[name] - value_b[name] for name in point_a}
+    return dict(intervals(points, values, confidence))
+
+
+def _measure(
+    probs: Array,
+    labels: LabelArray | None,
+    drawn: "Resamples",
+    metrics: Iterable[str] | None,
+    simplex: bool,
+) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Return each metric of all images, and of each resample."""
+    names = measurable(metrics, labels is not None)
+    return (
+        evaluate(probs, labels, metrics=names, simplex=simplex),
+        replicates(probs, labels, drawn, metrics=names, simplex=simplex),
+    )
 
 
 def intervals(
     points: Mapping[str, float], values: Mapping[str, Tensor], confidence: float = CONFIDENCE
 ) -> Iterator[tuple[str, Interval]]:
-    """The centred intervals around numbers, from what resamples make of these; none is outside of its own."""
+    """Yield the centred interval of each point from its resampled values; it holds the point."""
     if not points:
         return
     tail, spread = (1 - confidence) / 2, torch.stack([values[name] for name in points])
@@ -119,39 +172,34 @@ def intervals(
         yield name, (point + min(low, 0.0), point + max(high, 0.0))
 
 
-# --- Counts -----------------------------------------------------------------------------------------------------------
+# --- Counts ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Resamples:
-    """How often each of `images` is drawn, `count` times over: the same for every method, which is what pairs them."""
+    """How often each image is drawn in each resample; all methods share it, which pairs them."""
 
     images: int
     count: int = RESAMPLES
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        if self.count < 2:
-            raise InputError(f"resamples: expected at least 2, got {self.count}")
-
     def __iter__(self) -> Iterator[UInt8[np.ndarray, "n r"]]:
-        """Counts of some resamples at a time; memory stays bounded, whatever the number of images."""
+        """Yield the counts of some resamples at a time, so that memory stays bounded."""
         step = max(1, CELLS // self.images)
         for first in range(0, self.count, step):
             yield _counts(self.images, first, min(first + step, self.count), self.seed)
 
 
-@lru_cache(maxsize=16)  # 32 MB: those of 10,000 images stay, those of a million are drawn again
+@lru_cache(maxsize=16)  # 32 MB: the counts of 10,000 images stay, of a million are drawn again
 def _counts(images: int, first: int, last: int, seed: int) -> UInt8[np.ndarray, "n r"]:
-    found = np.empty((last - first, images), dtype=np.uint8)  # nothing is drawn 256 times
+    found = np.empty((last - first, images), dtype=np.uint8)  # no image is drawn 256 times
     for i, resample in enumerate(range(first, last)):
-        found[i] = np.bincount(
-            np.random.default_rng([seed, resample]).integers(images, size=images), minlength=images
-        )
+        drawn = np.random.default_rng([seed, resample]).integers(images, size=images)
+        found[i] = np.bincount(drawn, minlength=images)
     return np.ascontiguousarray(found.T)
 
 
-# --- Sums over resamples ----------------------------------------------------------------------------------------------
+# --- Sums over resamples --------------------------------------------------------------------
 
 
 def replicates(
@@ -162,150 +210,113 @@ def replicates(
     *,
     metrics: Iterable[str] | None = None,
     simplex: bool = True,
-    count: int = COUNT,
 ) -> dict[str, Float[Tensor, " r"]]:
-    """What each resample makes of each metric; `rows` says which of the resampled images these are, all by default."""
+    """Return each metric of each resample; `rows` are the resampled images given, all if None."""
     p, y = validate(probs, labels)
-    names = measurable(None if metrics is None else known(metrics), y is not None)
-    sums = _Sums.of(per_image(p, y, simplex=simplex), names, count)
-    index = None if rows is None else rows.numpy()
+    names = measurable(metrics, y is not None)
+    added = _Added.of(per_image(p, y, simplex=simplex), names)
     found: list[list[Tensor]] = []
-    for counts in resamples:
-        these = torch.from_numpy(counts if index is None else counts[index]).float()
-        these[:, these.sum(0) == 0] = (
-            1  # of very few images none may be drawn: they stand for themselves
-        )
-        summary = sums(these)
-        found.append([METRICS[name].formula(summary).double() for name in names])
-    return {
-        name: torch.cat(parts) for name, parts in zip(names, zip(*found, strict=True), strict=True)
-    }
-
-
-_BINNED = {
-    "ece",
-    "mce",
-    "debiased_ece",
-    "brier_reliability",
-    "brier_resolution",
-    "brier_uncertainty",
-}
+    for every in resamples:
+        counts = torch.from_numpy(every if rows is None else every[rows.numpy()]).float()
+        counts[:, counts.sum(0) == 0] = 1  # a resample without any of few images takes them all
+        summary = added.summary(counts)
+        found.append([FORMULAS[name](summary).double() for name in names])
+    return {name: torch.cat(parts) for name, *parts in zip(names, *found, strict=True)}
 
 
 @dataclass(frozen=True)
-class _Sums:
-    """What each image adds to every sum: to the few as a dense matrix, to those by class, level and cell as a sparse one."""
+class _Added:
+    """What each image adds to every sum: dense for means and bins, sparse for larger tables."""
 
-    means: Mapping[str, float]
+    means: Mapping[str, Tensor]
     dense: Float[Tensor, "s n"]
-    """A row of ones, the terms less their means (float32 then loses nothing), and the table of the bins."""
-    bins: int
-    sparse: csr_array | None
-    tables: Mapping[str, tuple[int, ...]]
-    """The shapes of what the sparse matrix makes, in its order."""
+    """A row of ones, the terms minus their means (for float32), and the table of the bins."""
+    tables: Mapping[str, tuple[tuple[int, ...], csr_array]]
+    """The shape of each large table, and the matrix that makes it from counts."""
 
     @classmethod
-    def of(cls, parts: Iterable[Images], names: list[str], count: int) -> "_Sums":
-        columns: dict[str, list[Tensor]] = {}
-        for part in parts:  # none of which is kept: its float64 copy is as large as all else
-            found = {"confidence": part.confidence, "right": part.correct, **part.terms(names)}
-            if "classwise_ece" in names and part.hits is not None:
-                found |= {
-                    "class index": class_index(part.probs, count),
-                    "class gap": part.hits - part.probs,
-                }
-            for name, column in found.items():
-                columns.setdefault(name, []).append(column.cpu())
-        every = {name: torch.cat(column) for name, column in columns.items()}
-        confidence, correct = every["confidence"], every["right"]
+    def of(cls, parts: Iterable[Images], names: list[str]) -> "_Added":
+        found = [_columns(part, names) for part in parts]
+        column = {name: torch.cat([part[name] for part in found]) for name in found[0]}
+        confidence, correct = column["confidence"], column["correct"]
         gaps = correct - confidence
-        terms = {name: every[name] for name in names if name in TERMS}
-        dense = [
-            torch.ones_like(gaps)[None],
-            *(term[None] - term.mean() for term in terms.values()),
-        ]
-        if _BINNED & set(names):
-            hot = torch.nn.functional.one_hot(
-                bin_index(confidence, even_edges(count)), count
-            ).T.double()
+        means = {name: column[name].mean() for name in names if name in TERMS}
+        dense = [torch.ones_like(gaps)[None]]
+        dense += [column[name][None] - mean for name, mean in means.items()]
+        if BINNED & set(names):
+            index = bin_index(confidence, even_edges(COUNT))
+            hot = torch.nn.functional.one_hot(index, COUNT).T.double()
             dense += [hot, hot * gaps, hot * correct]
-        levels, level = confidence.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        sparse: dict[
-            str, tuple[tuple[int, ...], Tensor, Tensor]
-        ] = {}  # shape, index and value(s) of each image
-        if "adaptive_ece" in names:
-            total = torch.bincount(level).double()
-            sparse["mass_gaps"] = (
-                (count,),
-                mass_index(levels, total, count)[level][None],
-                gaps[None],
-            )
-        if "classwise_ece" in names:
-            index, gap = every["class index"], every["class gap"]
-            sparse["class_gaps"] = (index.shape[1], count), index.T, gap.T
-        if "smooth_ece" in names:
-            cells, weights = on_grid(confidence)
-            sparse["residual"] = (GRID,), cells, weights * gaps
-        if "aurc" in names:
-            group = _groups(level, correct)
-            size = int(group.max()) + 1
-            sparse["tied"] = (
-                (2, size),
-                torch.stack([group, group + size]),
-                torch.stack([torch.ones_like(gaps), correct]),
-            )
         return cls(
-            {name: float(term.mean()) for name, term in terms.items()},
+            means,
             torch.cat(dense).float(),
-            count if _BINNED & set(names) else 0,
-            _stacked(list(sparse.values()), len(gaps)),
-            {name: shape for name, (shape, _, _) in sparse.items()},
+            {
+                name: (shape, _matrix(shape, index, value))
+                for name, shape, index, value in _tables(column, names)
+            },
         )
 
-    def __call__(self, counts: Float[Tensor, "n r"]) -> dict[str, Tensor]:
-        """The summary that formulas read, an axis of resamples in front of the bins."""
+    def summary(self, counts: Float[Tensor, "n r"]) -> dict[str, Tensor]:
+        """Return the summary that formulas read, with an axis of resamples before the bins."""
         images, *rest = self.dense @ counts
         few = len(self.means)
-        summary = {
-            name: mean + rest[i] / images for i, (name, mean) in enumerate(self.means.items())
-        }
-        if self.bins:
-            total, gaps, correct = (
-                torch.stack(rest[few:]).view(3, self.bins, -1).double().transpose(1, 2)
-            )
+        means = zip(self.means.items(), rest[:few], strict=True)
+        summary = {name: mean + row / images for (name, mean), row in means}
+        if bins := rest[few:]:
+            total, gaps, correct = torch.stack(bins).view(3, COUNT, -1).double().transpose(1, 2)
             summary["bins"] = torch.stack([total, correct - gaps, correct])
-        if self.sparse is not None:
-            made = torch.from_numpy(self.sparse @ counts.numpy()).T  # resamples in front
-            sizes = [int(np.prod(shape)) for shape in self.tables.values()]
-            for (name, shape), table in zip(
-                self.tables.items(), torch.split(made, sizes, dim=1), strict=True
-            ):
-                summary[name] = table.reshape(-1, *shape)
-            for name in {"mass_gaps", "class_gaps", "residual"} & summary.keys():
-                summary[name] = summary[name] / images.view(-1, *[1] * (summary[name].ndim - 1))
-            if "tied" in summary:
-                total, correct = summary["tied"].double().unbind(1)
-                summary["tied"] = torch.stack([total, torch.zeros_like(total), correct])
+        for name, (shape, matrix) in self.tables.items():
+            table = torch.from_numpy(matrix @ counts.numpy()).T.reshape(-1, *shape)
+            if name == "tied":
+                summary[name] = torch.stack(table.double().unbind(1))
+            else:
+                summary[name] = table / images.view(-1, *[1] * len(shape))
         return summary
 
 
+def _columns(part: Images, names: list[str]) -> dict[str, Tensor]:
+    """Return what `_Added` keeps of some images; their float64 copies are as large as all else."""
+    found = {"confidence": part.confidence, "correct": part.correct, **part.terms(names)}
+    if "classwise_ece" in names:
+        found["class index"] = class_index(part.probs, COUNT)
+        found["class gap"] = part.hits - part.probs
+    return {name: column.cpu() for name, column in found.items()}
+
+
+def _tables(
+    column: Mapping[str, Tensor], names: list[str]
+) -> Iterator[tuple[str, tuple[int, ...], Tensor, Tensor]]:
+    """Yield the name, the shape, and each image's places and values of every large table."""
+    confidence, correct = column["confidence"], column["correct"]
+    gaps = correct - confidence
+    levels, level = confidence.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    if "adaptive_ece" in names:
+        index = mass_index(levels, torch.bincount(level).double(), COUNT)[level]
+        yield "mass_gaps", (COUNT,), index[None], gaps[None]
+    if "classwise_ece" in names:
+        index = column["class index"]
+        yield "class_gaps", (index.shape[1], COUNT), index.T, column["class gap"].T
+    if "smooth_ece" in names:
+        cells, weights = on_grid(confidence)
+        yield "residual", (GRID,), cells, weights * gaps
+    if "aurc" in names:
+        group = _groups(level, correct)
+        size = int(group.max()) + 1
+        values = torch.stack([torch.ones_like(gaps), correct])
+        yield "tied", (2, size), torch.stack([group, group + size]), values
+
+
 def _groups(level: Int[Tensor, " n"], correct: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """Runs of levels without an error as one: they add nothing to aurc but their number."""
+    """Merge runs of levels without an error: they add nothing to aurc but their number."""
     wrong = torch.bincount(level, 1 - correct) > 0
     starts = wrong | wrong.roll(1)
     starts[0] = False
     return starts.cumsum(0)[level]
 
 
-def _stacked(tables: list[tuple[tuple[int, ...], Tensor, Tensor]], images: int) -> csr_array | None:
-    """Tables one below the other as a sparse matrix of float32: sums × images; None of none."""
-    rows, columns, values, offset = [], [], [], 0
-    for shape, index, value in tables:
-        rows.append((index + offset).flatten())
-        columns.append(torch.arange(images).expand_as(index).flatten())
-        values.append(value.flatten())
-        offset += int(np.prod(shape))
-    if not tables:
-        return None
-    places = (torch.cat(rows).numpy(), torch.cat(columns).numpy())
-    return csr_array((torch.cat(values).float().numpy(), places), shape=(offset, images))
+def _matrix(shape: tuple[int, ...], index: Tensor, value: Tensor) -> csr_array:
+    """Return the sparse float32 matrix, table cells × images, that sums values by index."""
+    images = torch.arange(index.shape[1]).expand_as(index)
+    places = (index.flatten().numpy(), images.flatten().numpy())
+    size = (prod(shape), index.shape[1])
+    return csr_array((value.flatten().float().numpy(), places), shape=size)

@@ -1,12 +1,7 @@
-"""The mergeable sums as a metric of torchmetrics: for training loops, Lightning and several processes (DDP).
+"""The mergeable sums as a torchmetrics metric, for training loops, Lightning and DDP.
 
-    metric = Calibration(classes=10, metrics=["ece", "brier"])
-    for probs, labels in batches:
-        metric.update(probs, labels)
-    metric.compute()                      # {"ece": ..., "brier": ...}, of all batches of all processes
-
-Every state is a plain sum, so that torchmetrics adds them up over processes and nothing grows with the images. Plain loops need
-no torchmetrics: `atta.Sums` is the same. This is the one file that imports it.
+Every state is a plain sum: torchmetrics adds them up over processes, and memory does not grow with
+the images. Loops without torchmetrics use `atta.Sums`, which computes the same.
 """
 
 from collections.abc import Iterable
@@ -25,7 +20,19 @@ with require("torchmetrics", "atta.metrics.running"):
 
 @final
 class Calibration(Metric):
-    """The metrics of `atta.Sums`, or the named ones; `settings` are those of `torchmetrics.Metric`."""
+    """The metrics of `atta.Sums` as a torchmetrics metric.
+
+    Args:
+        classes: The number of classes.
+        metrics: Names of `atta.METRICS`; all by default.
+        count: The number of bins; 15 as in the paper.
+        settings: Options of `torchmetrics.Metric`.
+
+    >>> metric = Calibration(classes=2, metrics=["accuracy"])
+    >>> metric.update(torch.tensor([[0.75, 0.25], [0.25, 0.75]]), torch.tensor([0, 0]))
+    >>> metric.compute()
+    {'accuracy': tensor(0.5000, dtype=torch.float64)}
+    """
 
     full_state_update = False
     is_differentiable = False
@@ -45,17 +52,17 @@ class Calibration(Metric):
             self.add_state(name, default=zeros, dist_reduce_fx="sum")
 
     def update(self, probs: Tensor, labels: Tensor) -> None:
-        """Add images: probabilities, a row an image, and their labels. Input that is refused leaves the sums as they were."""
+        """Add probabilities, images × classes, and labels; refused input changes nothing."""
         for name, more in self._sums().update(probs, labels).state.items():
-            setattr(self, name, getattr(self, name) + more.to(getattr(self, name).device))
+            old: Tensor = getattr(self, name)
+            setattr(self, name, old + more.to(old.device))
 
     def compute(self) -> dict[str, Tensor]:
-        """What `atta.evaluate` would say of all images so far."""
+        """Return what `atta.evaluate` would return for all images so far, as tensors."""
         sums = self._sums()
         sums.state = {name: getattr(self, name).cpu() for name in sums.state}
-        return {
-            name: torch.tensor(value, dtype=torch.float64) for name, value in sums.compute().items()
-        }
+        found = sums.compute().items()
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in found}
 
     def _sums(self) -> Sums:
         return Sums(self.classes, count=self.count, metrics=self.names)

@@ -1,7 +1,7 @@
-"""Numbers, and what they are numbers of: tidy rows in a JSON file, tables of them, and the words for all of it. No torch.
+"""Measured numbers, what identifies them, and tables of them. No torch.
 
-rows        `Row`, `Interval`, `Results`: in and out of results.json
-contenders  what is compared: its key, its label, how sure a difference between two is
+rows        `Row`, `Interval`, `Results`: read and write results.json
+contenders  what is compared: its key, its label, and whether a difference is significant
 table       `pivot` lays rows out as a `Table`, a `Summary` in each cell
-words       the names of metrics and datasets, which way is better, how many digits
+words       names of metrics and datasets, which direction is better, how many digits
 """

@@ -1,16 +1,17 @@
-"""Tables for people: rows laid out, a summary in each cell, as text, Markdown, CSV or LaTeX.
+"""Lay out rows as tables of text, with a summary in each cell: text, Markdown, CSV, LaTeX, HTML.
 
-pivot(results, rows=["method"], columns=["dataset", "metric"])  →  Table  →  text, Markdown, CSV, LaTeX
+pivot(results, rows=["method"], columns=["dataset", "metric"])  →  Table
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, TypeAlias
 
 from atta._base.errors import InputError
 from atta._base.html import html_table
@@ -27,27 +28,28 @@ from atta.results.rows import (
     values_of,
 )
 
-REPEATS = ("split", "seed")  # the columns a summary may average over
-SETTINGS = tuple(name for name in COLUMNS if name not in (*REPEATS, "value"))
-CONTENDERS = {
-    "method",
-    "policy",
-    "choice",
-}  # what is compared; the other settings are what it is compared on
-NOTHING = "–"  # what a table shows where there is nothing
+SETTINGS = tuple(name for name in COLUMNS if name not in ("split", "seed", "value"))
+CONTENDERS = {"method", "policy", "choice"}  # what is compared
+NOTHING = "–"  # the text of an empty cell
 MARKS = {1: "✓", 0: " ", -1: "✗"}
 Cell = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A number over several rows: its mean and, from two rows on, how far to trust it."""
+    """The mean of several numbers, with its deviation and interval if there are at least two.
+
+    Attributes:
+        mean: The mean.
+        deviation: The sample standard deviation.
+        interval: Half the width of the mean's 95 % Student-t interval,
+            t(0.975, count - 1) · deviation / √count.
+        count: How many numbers there are.
+    """
 
     mean: float
     deviation: float | None
-    """The sample standard deviation."""
     interval: float | None
-    """Half the width of the 95 % Student-t interval of the mean: t(0.975, count - 1) · deviation / √count."""
     count: int
 
     @classmethod
@@ -56,16 +58,15 @@ class Summary:
         count = len(values)
         try:
             mean = fmean(values)
-            deviation = None if count < 2 else stdev(values) if math.isfinite(mean) else math.nan
+            deviation = stdev(values) if count > 1 and math.isfinite(mean) else math.nan
         except (OverflowError, ValueError):  # inf - inf, or beyond the largest float
-            mean, deviation = sum(values) / count, math.nan if count > 1 else None
-        interval = (
-            None if deviation is None else _t_quantile(count - 1) * deviation / math.sqrt(count)
-        )
-        return cls(mean, deviation, interval, count)
+            mean, deviation = sum(values) / count, math.nan
+        if count == 1:
+            return cls(mean, None, None, count)
+        return cls(mean, deviation, _t_quantile(count - 1) * deviation / math.sqrt(count), count)
 
     def text(self, digits: int = 4) -> str:
-        """Write it as a table shows it: mean ± interval."""
+        """Return mean ± interval with so many digits after the point."""
         spread = "" if self.interval is None else f" ± {self.interval:.{digits}f}"
         return f"{self.mean:.{digits}f}{spread}"
 
@@ -79,136 +80,120 @@ def _t_quantile(freedom: int) -> float:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells for people: a header, rows of text, and which cells are the best of their column.
+    """A table for people: a header and rows of text, with the best cells marked.
 
-    `numbers` are the summaries behind the texts, by row and column of `cells`: files for machines are written from these.
-    `sure` are the cells that are surely better (1) or worse (-1) than `against`, which people see as ✓ and ✗.
+    Args:
+        title: Stands above the table; may be empty.
+        header: The names of the columns.
+        cells: The rows of text.
+        best: The best cells of each race, by row and column of `cells`.
+        numbers: The summaries behind the texts; files for machines are written from them.
+        sure: Cells that are significantly better (1, ✓) or worse (-1, ✗) than `against`.
+        against: What the marked cells are compared with.
     """
 
     title: str
     header: tuple[str, ...]
     cells: tuple[tuple[str, ...], ...]
-    best: frozenset[tuple[int, int]] = frozenset()
-    numbers: Mapping[tuple[int, int], Summary] = field(default_factory=dict, hash=False)
-    sure: Mapping[tuple[int, int], int] = field(default_factory=dict, hash=False)
+    best: frozenset[Cell] = frozenset()
+    numbers: Mapping[Cell, Summary] = field(default_factory=dict)
+    sure: Mapping[Cell, int] = field(default_factory=dict)
     against: str = ""
 
     @property
     def legend(self) -> str:
-        """What ±, ✓ and ✗ say, of those that are there."""
-        spread = any(number.interval is not None for number in self.numbers.values())
-        said = (
-            "± is half the 95 % interval of the mean over the splits (Student's t)."
-            if spread
-            else ""
-        )
-        if not self.sure:
-            return said
-        marks = f"✓ surely better, ✗ surely worse than {self.against} on the same test images:"
-        return f"{said} {marks} the 95 % bootstrap interval of the difference excludes 0.".lstrip()
+        """Explain ±, ✓ and ✗, as far as the table has them."""
+        said = []
+        if any(number.interval is not None for number in self.numbers.values()):
+            said.append("± is half the 95 % interval of the mean over the splits (Student's t).")
+        if self.sure:
+            said.append(
+                f"✓ significantly better, ✗ worse than {self.against} on the same test images: "
+                "the 95 % bootstrap interval of the difference excludes 0."
+            )
+        return " ".join(said)
 
     def shown(self, i: int, j: int) -> str:
-        """The text of a cell and, if it is surely better or worse, its mark; the others of its column leave room for it."""
+        """Return the text of a cell and its mark; columns with marks leave room for them."""
         if all(column != j for _, column in self.sure):
             return self.cells[i][j]
         return f"{self.cells[i][j]} {MARKS[self.sure.get((i, j), 0)]}"
 
     def is_numeric(self, column: int) -> bool:
-        """Tell whether a column holds numbers, and dashes for those that are missing, and belongs to the right."""
+        """Return whether a column holds only numbers and dashes, and is aligned to the right."""
         return column > 0 and all(_is_number(row[column]) for row in self.cells)
 
-    def _repr_html_(self) -> str:
-        """Write it for a notebook."""
-        rows = (
-            [self.shown(i, j) + "*" * ((i, j) in self.best) for j in range(len(row))]
+    def _rows(self, write: Callable[[int, int], str], best: str) -> list[list[str]]:
+        """Return the cells as `write` writes them, the best ones in the format `best`."""
+        return [
+            [
+                best.format(write(i, j)) if (i, j) in self.best else write(i, j)
+                for j in range(len(row))
+            ]
             for i, row in enumerate(self.cells)
-        )
+        ]
+
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks, the best marked by a star."""
+        rows = self._rows(self.shown, "{}*")
         return html_table(self.header, rows, title=self.title, note=self.legend)
 
     def text(self) -> str:
-        """Write it as plain aligned columns, the best marked by a star."""
+        """Return plain aligned columns, the best marked by a star."""
         starred = {j for _, j in self.best}
-        shown = (
-            tuple(self.shown(i, j) for j in range(len(row))) for i, row in enumerate(self.cells)
-        )
-        lines = [
-            [
-                _line(cell) + ("*" if (i, j) in self.best else " " if j in starred else "")
-                for j, cell in enumerate(row)
-            ]
-            for i, row in enumerate((self.header, *shown), start=-1)
-        ]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        numeric = [self.is_numeric(j) for j in range(len(self.header))]
-        aligned = [
-            "  ".join(
-                cell.rjust(w) if right else cell.ljust(w)
-                for cell, w, right in zip(line, widths, numeric, strict=True)
-            )
-            for line in lines
-        ]
-        return "\n".join(
-            line.rstrip() for line in ([_line(self.title)] if self.title else []) + aligned
-        )
+
+        def padded(i: int, j: int) -> str:
+            return _line(self.shown(i, j)) + " " * (j in starred and (i, j) not in self.best)
+
+        head = [_line(name) + " " * (j in starred) for j, name in enumerate(self.header)]
+        columns = []
+        for j, column in enumerate(zip(head, *self._rows(padded, "{}*"), strict=True)):
+            align = str.rjust if self.is_numeric(j) else str.ljust
+            width = max(map(len, column))
+            columns.append([align(cell, width) for cell in column])
+        lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
+        return "\n".join([_line(self.title).rstrip(), *lines] if self.title else lines)
 
     def markdown(self) -> str:
-        """Write it as a Markdown table, the best in bold."""
-        lines = [tuple(map(_markdown, self.header)), ("---",) * len(self.header)]
-        for i, row in enumerate(self.cells):
-            texts = (_markdown(self.shown(i, j)).rstrip() for j in range(len(row)))
-            lines.append(
-                tuple(
-                    f"**{text}**" if (i, j) in self.best else text for j, text in enumerate(texts)
-                )
-            )
+        """Return a Markdown table, the best in bold."""
+        rows = self._rows(lambda i, j: _markdown(self.shown(i, j)).rstrip(), "**{}**")
+        lines = [list(map(_markdown, self.header)), ["---"] * len(self.header), *rows]
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     def csv(self) -> str:
-        """Write it as CSV with every digit: the mean of each number and, where there is one, its interval beside it.
+        """Return CSV with every digit: each mean and, if there is one, its interval after it.
 
-        What is missing is empty. Columns without numbers are written as they are.
+        Missing numbers are empty. Columns without numbers are written as they are.
         """
-        columns = range(len(self.header))
-        counted = {j for _, j in self.numbers}
-        spread = {j for (_, j), number in self.numbers.items() if number.interval is not None}
-        lines: list[list[Any]] = [
-            [
-                text
-                for j in columns
-                for text in (self.header[j], f"{self.header[j]} interval")[: 1 + (j in spread)]
-            ]
-        ]
-        for i, row in enumerate(self.cells):
-            line: list[Any] = []
-            for j in columns:
-                number = self.numbers.get((i, j))
-                line.append(number.mean if number else None if j in counted else row[j])
-                if j in spread:
-                    line.append(number.interval if number else None)
-            lines.append(line)
-        return csv_text(lines)
+        columns: list[list[Any]] = []
+        for j, name in enumerate(self.header):
+            numbers = [self.numbers.get((i, j)) for i in range(len(self.cells))]
+            if not any(numbers):
+                columns.append([name, *(row[j] for row in self.cells)])
+                continue
+            columns.append([name, *(number and number.mean for number in numbers)])
+            spread = [number and number.interval for number in numbers]
+            if any(interval is not None for interval in spread):
+                columns.append([f"{name} interval", *spread])
+        return csv_text(zip(*columns, strict=True))
 
     def latex(self) -> str:
-        r"""Write it as a tabular for LaTeX with \usepackage{booktabs}, the best in bold, the title as a comment."""
+        r"""Return a tabular for LaTeX with \usepackage{booktabs}, the best in bold."""
         numeric = [self.is_numeric(j) for j in range(len(self.header))]
+        rows = self._rows(
+            lambda i, j: _latex(self.cells[i][j], numeric=numeric[j]), r"\textbf{{{}}}"
+        )
         lines = [
             *([f"% {_line(self.title)}"] if self.title else []),
             rf"\begin{{tabular}}{{{''.join('r' if right else 'l' for right in numeric)}}}",
             r"\toprule",
             _latex_line([_latex(name) for name in self.header]),
             r"\midrule",
+            *map(_latex_line, rows),
+            r"\bottomrule",
+            r"\end{tabular}",
         ]
-        for i, row in enumerate(self.cells):
-            texts = [_latex(cell, numeric=right) for cell, right in zip(row, numeric, strict=True)]
-            lines.append(
-                _latex_line(
-                    [
-                        rf"\textbf{{{text}}}" if (i, j) in self.best else text
-                        for j, text in enumerate(texts)
-                    ]
-                )
-            )
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+        return "\n".join(lines)
 
 
 def _line(text: str) -> str:
@@ -242,12 +227,12 @@ def _latex(text: str, *, numeric: bool = False) -> str:
 
 
 def _latex_line(cells: Sequence[str]) -> str:
-    # The \\ of the line before would take a bracket or star for its own.
+    # A bracket or star would become an option of the \\ before it.
     guard = "{}" if cells[0].lstrip().startswith(("[", "*")) else ""
     return guard + " & ".join(cells) + r" \\"
 
 
-# --- Laying out -------------------------------------------------------------------------------------------------------
+# --- Layout ---------------------------------------------------------------------------------
 
 
 def pivot(
@@ -262,15 +247,21 @@ def pivot(
     baseline: str = "",
     title: str = "",
 ) -> Table:
-    """Lay out a table: a line for each value of `rows`, a column for each value of `columns`, a summary in each cell.
+    """Lay out a table with a summary in each cell, over splits and seeds only.
 
-    A cell summarises splits and seeds and nothing else: where it would mix two policies, say, it is refused. Names come
-    in the order they first appear; a list in `where` orders what it allows and, if it is all of an axis, is shown whole.
+    Args:
+        results: The rows to lay out.
+        rows: The columns whose values become lines.
+        columns: The columns whose values become columns.
+        where: Allowed values by column; a list also sets the order of an axis.
+        digits: Digits after the point, for all metrics or by metric.
+        better: "lower", "higher" or None by metric; the best methods and policies are marked.
+        eligible: Which methods may be marked as the best.
+        baseline: Mark cells that differ significantly from this method, or else the first one.
+        title: The title of the table.
 
-    `better` says of a metric whether "lower" or "higher" wins; the best among `eligible` methods are marked, in each
-    column where methods or policies are rows, else in each row, and never across datasets or metrics. `digits` are
-    those after the point, for all metrics or by metric. Cells that are surely better or worse than `baseline`, by the
-    interval of their difference, are marked; where there is no such method, the first one takes its place.
+    Raises:
+        InputError: A column is unknown, no row is left, or a cell would mix two policies, say.
     """
     rows, columns = ((axis,) if isinstance(axis, str) else tuple(axis) for axis in (rows, columns))
     where, better = dict(where or {}), dict(better or {})
@@ -279,107 +270,49 @@ def pivot(
         raise InputError(f'better is "lower", "higher" or None, got {", ".join(map(repr, wrong))}')
     here = results.where(**where)
     if not here.rows:
-        raise InputError(_nothing(results, where))
-
-    layout = _Layout.of(here, rows, columns, where)
-    numbers = {
-        cell: Summary.of([row.value for row in group]) for cell, group in layout.groups.items()
-    }
-    texts = [[name, *(NOTHING for _ in layout.header)] for name in layout.names]
+        raise InputError(_why_empty(results, where))
+    names, header, groups = _lay_out(here, rows, columns, where)
+    numbers = {cell: Summary.of([row.value for row in group]) for cell, group in groups.items()}
+    texts = [[name, *(NOTHING for _ in header)] for name in names]
     shown: dict[Cell, float] = {}
     for (i, j), summary in numbers.items():
-        metric = layout.groups[i, j][0].metric
+        metric = groups[i, j][0].metric
         places = digits if isinstance(digits, int) else digits.get(metric, 4)
         texts[i][j] = summary.text(places)
         shown[i, j] = round(summary.mean, places)
-    sure, against = _sure(here, layout, better, baseline) if baseline else ({}, "")
-    head = (" · ".join(rows), *layout.header)
-    best = _best(layout, shown, better, eligible)
+    best = _best(groups, rows, columns, shown, better, eligible)
+    sure, against = _significant(here, groups, better, baseline) if baseline else ({}, "")
+    head = (" · ".join(rows), *header)
     return Table(title, head, tuple(map(tuple, texts)), best, numbers, sure, against)
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """The rows by cell, and what the lines and columns are called."""
-
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    names: list[str]
-    header: list[str]
-    groups: dict[Cell, list[Row]]
-
-    @classmethod
-    def of(
-        cls,
-        results: Results,
-        rows: tuple[str, ...],
-        columns: tuple[str, ...],
-        where: Mapping[str, Any],
-    ) -> _Layout:
-        found: dict[tuple[Key, Key], list[Row]] = {}
-        for row in results:
-            found.setdefault((values_of(row, rows), values_of(row, columns)), []).append(row)
-        lines = _axis(rows, [line for line, _ in found], where)
-        heads = _axis(columns, [head for _, head in found], where)
-        names = [_joined(map(str, line)) for line in lines]
-        header = [_joined(_counted(columns, head)) for head in heads]
-        places = {
-            (line, head): (i, j) for i, line in enumerate(lines) for j, head in enumerate(heads, 1)
-        }
-        groups = {place: found[key] for key, place in places.items() if key in found}
-        for (i, j), group in groups.items():
-            _check_cell(group, f"{names[i]} · {header[j - 1]}")
-        return cls(rows, columns, names, header, groups)
+Groups: TypeAlias = dict[Cell, list[Row]]
 
 
-def _best(
-    layout: _Layout,
-    means: Mapping[Cell, float],
-    better: Mapping[str, str | None],
-    eligible: Callable[[str], bool],
-) -> frozenset[Cell]:
-    """The best of every race: cells of one metric that differ in the method or policy alone, as they are shown."""
-    by_line = bool(CONTENDERS & set(layout.rows))
-    others = [
-        name for name in (layout.rows if by_line else layout.columns) if name not in CONTENDERS
+def _lay_out(
+    results: Results, rows: Sequence[str], columns: Sequence[str], where: Mapping[str, Any]
+) -> tuple[list[str], list[str], Groups]:
+    """Return the names of the lines and of the columns, and the rows of each cell."""
+    found: dict[tuple[Key, Key], list[Row]] = {}
+    for row in results:
+        found.setdefault((values_of(row, rows), values_of(row, columns)), []).append(row)
+    lines = _axis(rows, [line for line, _ in found], where)
+    heads = _axis(columns, [head for _, head in found], where)
+    names = [_joined(map(str, line)) for line in lines]
+    # A bare 1000 above a column would not say that it is the number of validation images.
+    header = [
+        _joined(
+            f"{name} {part}" if name in COUNTED else part
+            for name, part in zip(columns, head, strict=True)
+        )
+        for head in heads
     ]
-    races: dict[Key, dict[Cell, float]] = {}
-    for (i, j), group in layout.groups.items():
-        one = group[0]
-        if better.get(one.metric) and eligible(one.method) and not math.isnan(means[i, j]):
-            race = (one.metric, j if by_line else i, values_of(one, others))
-            races.setdefault(race, {})[i, j] = means[i, j]
-    best: set[Cell] = set()
-    for (metric, *_), run in races.items():
-        top = max(run.values()) if better[metric] == "higher" else min(run.values())
-        if len(run) > 1:
-            best |= {cell for cell, mean in run.items() if mean == top}
-    return frozenset(best)
-
-
-def _sure(
-    results: Results, layout: _Layout, better: Mapping[str, str | None], baseline: str
-) -> tuple[dict[Cell, int], str]:
-    """The cells that are surely better or worse than the baseline, and what that is called."""
-    known, base, sure = bounds(results.intervals), baselines(results, baseline), dict[Cell, int]()
-    for cell, group in layout.groups.items():
-        key, metric = contender(group[0]), group[0].metric
-        between = known.get((key, base[key.setting], metric))
-        if between and (found := judged(*between, better.get(metric))):
-            sure[cell] = found
-    return sure, _joined(dict.fromkeys(key.method for key in base.values())) if sure else ""
-
-
-def _joined(parts: Iterable[str]) -> str:
-    return " · ".join(filter(None, parts)) or NOTHING
-
-
-def _counted(columns: Sequence[str], key: Key) -> list[str]:
-    """Name the numbers of a key: over a column of a table nothing else says that 1000 is that of validation images."""
-    return [
-        f"{name} {part}" if name in COUNTED else part
-        for name, part in zip(columns, key, strict=True)
-    ]
+    groups = {}
+    for (line, head), group in found.items():
+        i, j = lines.index(line), heads.index(head)
+        _check_cell(group, f"{names[i]} · {header[j]}")
+        groups[i, j + 1] = group
+    return names, header, dict(sorted(groups.items()))
 
 
 def _axis(columns: Sequence[str], found: Iterable[Key], where: Mapping[str, Any]) -> list[Key]:
@@ -390,9 +323,49 @@ def _axis(columns: Sequence[str], found: Iterable[Key], where: Mapping[str, Any]
     ]
     if len(listed) == 1 and listed[0] is not None:
         return [(value,) for value in dict.fromkeys(listed[0])]
-    levels = [dict.fromkeys(listed[n] or (key[n] for key in keys)) for n in range(len(columns))]
-    ranks = [{value: rank for rank, value in enumerate(level)} for level in levels]
-    return sorted(keys, key=lambda key: [rank[part] for rank, part in zip(ranks, key, strict=True)])
+    levels = [list(listed[n] or dict.fromkeys(key[n] for key in keys)) for n in range(len(columns))]
+    return sorted(keys, key=lambda key: [levels[n].index(part) for n, part in enumerate(key)])
+
+
+def _best(
+    groups: Groups,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    means: Mapping[Cell, float],
+    better: Mapping[str, str | None],
+    eligible: Callable[[str], bool],
+) -> frozenset[Cell]:
+    """Return the best of every race: cells of one metric that differ in method or policy alone."""
+    by_line = bool(CONTENDERS & set(rows))
+    others = [name for name in (rows if by_line else columns) if name not in CONTENDERS]
+    races: dict[Key, dict[Cell, float]] = {}
+    for (i, j), (one, *_) in groups.items():
+        if better.get(one.metric) and eligible(one.method) and not math.isnan(means[i, j]):
+            race = (one.metric, j if by_line else i, values_of(one, others))
+            races.setdefault(race, {})[i, j] = means[i, j]
+    best: set[Cell] = set()
+    for (metric, *_), run in races.items():
+        top = (max if better[metric] == "higher" else min)(run.values())
+        if len(run) > 1:
+            best |= {cell for cell, mean in run.items() if mean == top}
+    return frozenset(best)
+
+
+def _significant(
+    results: Results, groups: Groups, better: Mapping[str, str | None], baseline: str
+) -> tuple[dict[Cell, int], str]:
+    """Return the cells significantly better or worse than the baseline, and its name."""
+    known, base, found = bounds(results.intervals), baselines(results, baseline), dict[Cell, int]()
+    for cell, (one, *_) in groups.items():
+        key = contender(one)
+        between = known.get((key, base[key.setting], one.metric))
+        if between and (sign := judged(*between, better.get(one.metric))):
+            found[cell] = sign
+    return found, _joined(dict.fromkeys(key.method for key in base.values())) if found else ""
+
+
+def _joined(parts: Iterable[str]) -> str:
+    return " · ".join(filter(None, parts)) or NOTHING
 
 
 def _check_cell(group: Sequence[Row], cell: str) -> None:
@@ -401,23 +374,21 @@ def _check_cell(group: Sequence[Row], cell: str) -> None:
     if mixed := [name for name, values in found.items() if len(values) > 1]:
         listing = ", ".join(f"{name} ({_some(found[name])})" for name in mixed)
         raise InputError(
-            f"the cell {cell} would average over {listing}: put {' and '.join(mixed)} into rows, columns or where"
+            f"the cell {cell} would average over {listing}: "
+            f"put {' and '.join(mixed)} into rows, columns or where"
         )
-    seen: set[Key] = set()
-    for row in group:
-        repeat = values_of(row, REPEATS)
-        if repeat in seen:
-            raise InputError(
-                f"the cell {cell} would count split {row.split}, seed {row.seed} twice: expected it once"
-            )
-        seen.add(repeat)
+    ((split, seed), times), *_ = Counter((row.split, row.seed) for row in group).most_common(1)
+    if times > 1:
+        raise InputError(
+            f"the cell {cell} would count split {split}, seed {seed} twice: expected it once"
+        )
 
 
 def _some(values: Sequence[Any]) -> str:
     return ", ".join(map(repr, values[:8])) + (", ..." if len(values) > 8 else "")
 
 
-def _nothing(results: Results, where: Mapping[str, Any]) -> str:
+def _why_empty(results: Results, where: Mapping[str, Any]) -> str:
     """Say why no row is left."""
     if not results.rows:
         return "there are no rows to lay out"

@@ -1,7 +1,4 @@
-"""The vocabulary of results: what a column or metric is called, which way is better, and how many digits are shown.
-
-Nothing here knows torch.
-"""
+"""Names of metrics and datasets, which direction is better, and how many digits are shown."""
 
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
@@ -12,11 +9,11 @@ OOD_AUROC = "ood_auroc"
 PASSES = "passes"
 COVERAGE, SET_SIZE = "coverage", "set_size"
 REST, FITTED = "rest", "fitted"
-"""What an experiment tests on: the rows that it did not fit on, or those that it did."""
+"""What an experiment tests on: the rows it was not fitted on, or those it was."""
 COST = ": cost"
-"""Ends the name of the experiment that says what each pass buys, after the name of the one it belongs to."""
+"""Ends the name of the experiment that measures the gain of each pass of another one."""
 RULE = "paper"
-"""The choice of the policy that the paper's claims are about: the paper's own."""
+"""The rule by which the paper chooses the policy; its claims are about that choice."""
 DIRECTION: Mapping[str, Better] = {
     "accuracy": "higher",
     "brier": "lower",
@@ -35,19 +32,19 @@ DIRECTION: Mapping[str, Better] = {
     "aurc": "lower",
     "smooth_ece": "lower",
 }
-"""Which way each metric of `atta.metrics` is better; None where neither is."""
+"""The better direction of each metric of `atta.metrics`; None if neither is better."""
 ENTROPIES: Mapping[str, Better] = {
     "entropy": "higher",
     "shannon_entropy": "higher",
     OOD_AUROC: "higher",
 }
-"""Better on images of no known class, and on no others."""
+"""The better direction on out-of-distribution images only."""
 BETTER: Mapping[str, Better] = {**DIRECTION, **ENTROPIES, "accuracy": None}
-"""By what tables mark the best: a calibration is not better for its accuracy, which it keeps."""
+"""How tables mark the best: not by accuracy, which calibration keeps."""
 SENSE: Mapping[str, Better] = {**DIRECTION, **ENTROPIES}
-"""By what a difference is called better or worse."""
+"""When a difference is called better or worse."""
 DRAWN: Mapping[str, Better] = {**DIRECTION, CLASS_CHANGES: "lower", OOD_AUROC: "higher"}
-"""What an axis says, of whatever images."""
+"""What the axis of a figure says, for any images."""
 METRIC_NAMES = {
     "brier": "Brier score",
     "ece": "ECE",
@@ -58,9 +55,9 @@ METRIC_NAMES = {
     OOD_AUROC: "AUROC by entropy",
 }
 BASELINE = "vanilla"
-"""What differences are taken to, where it was run."""
+"""The method that others are compared with, if it was run."""
 DIGITS: Mapping[str, int] = {CLASS_CHANGES: 0, PASSES: 2, COVERAGE: 3, SET_SIZE: 3}
-"""After the point, where it is not 4."""
+"""Digits after the point, if not 4."""
 DATASET_NAMES = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
@@ -73,15 +70,15 @@ DATASET_NAMES = {
 
 
 def metric_name(metric: str) -> str:
-    """What people call a metric."""
+    """Return the readable name of a metric."""
     return METRIC_NAMES.get(metric, metric.replace("_", " "))
 
 
 def dataset_name(dataset: str) -> str:
-    """What people call a dataset."""
+    """Return the readable name of a dataset."""
     return DATASET_NAMES.get(dataset, dataset)
 
 
 def digits(metric: str) -> int:
-    """How many digits after the point are shown."""
+    """Return how many digits after the point are shown."""
     return DIGITS.get(metric, 4)
