@@ -259,7 +259,7 @@ def test_what_lies_in_the_folder_besides_stays(saved, tmp_path):
         )
     edit(tmp_path, lambda about: about | {"files": {"model": "README.md"}})
     with pytest.raises(
-        InputError, match=r"says that model is in 'README.md', which is no name of ours"
+        InputError, match=r"says that model is in 'README.md', which is not a file name that atta"
     ):
         CalibratedClassifier.load(tmp_path, Own())
     classifier.save(tmp_path)
@@ -309,7 +309,7 @@ def test_a_file_is_read_whatever_the_length_of_its_header(length, tmp_path):
         ),
         (nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), "to fit the model: it lacks"),
         (None, r"expected model=.*, scenarios.Own, to load the weights into"),
-        ("model.pt", "expected a module or the path of an .onnx file, got the path model.pt"),
+        ("model.pt", "expected a torch module or the path of an .onnx file, got the path model.pt"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(saved, model, message):
@@ -523,7 +523,7 @@ FORGED = {
     ),
     "policy": (
         lambda about: about.update(policy=7),
-        "the file is damaged: expected a policy as text, got 7",
+        "policy: expected text, got '7'",
     ),
     "summary": (lambda about: about.update(summary=[1]), "is damaged"),
     "model": (
