@@ -14,8 +14,8 @@ from torch import Tensor
 
 import atta
 from atta._base.errors import InputError
-from atta.classifier.explain import REMEMBERED, Explainer
 from atta.classifier.predict import Answers, Predictor, of_classifier, predict
+from atta.classifier.serve import REMEMBERED, Explainer
 from scenarios import POLICY, SHAPE, Doubtful, encoded, linear, made_classifier, pixels
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")

@@ -18,7 +18,6 @@ from torch import Tensor
 
 import atta
 from atta._base.errors import InputError
-from atta.classifier.explain import Explainer
 from atta.classifier.predict import Answers, Predictor, of_classifier
 from scenarios import encoded, pixels
 
@@ -27,7 +26,7 @@ pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 from atta.classifier import serve as service
-from atta.classifier.serve import TryIt, is_here
+from atta.classifier.serve import Explainer, TryIt, is_here
 
 CHROMIUM = Path("/usr/bin/chromium")
 

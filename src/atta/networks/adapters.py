@@ -368,7 +368,7 @@ def normalised(model: object, preprocess: Preprocess | None) -> object:
     if not (alike and np.allclose(own, (mean, std), atol=1e-6)):
         said = " and std ".join(" ".join(f"{value:.4g}" for value in values) for values in own)
         raise InputError(
-            f"preprocess: the model already normalises, by mean {said}, and not as '{preprocess}' "
+            f"preprocess: the model normalises already, by mean {said}, and not as '{preprocess}' "
             "does: pass the network without its Normalized, or a preprocess without mean and std"
         )
     return model
