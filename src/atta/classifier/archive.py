@@ -181,9 +181,8 @@ class Archived(nn.Module):
         device: str | torch.device | None,
     ) -> Classifier:
         """Build the classifier that a file describes."""
-        _check_values(about)
         calibrator = restore(*parts["calibrator"], path=path)
-        policy, shape = about["policy"], tuple(about["image_shape"])
+        shape, policy = _image_shape(about["image_shape"]), str(about["policy"])
         summary = optional(about["summary"], lambda given: Summary(**given))
         str(summary)  # refuses numbers that are not numbers
         weights = parts["model"].tensors if "model" in parts else None
@@ -195,7 +194,7 @@ class Archived(nn.Module):
             calibrator,
             Policy.parse(policy, views=views) if policy else Policy(()),
             image_shape=shape,
-            class_names=about["class_names"],
+            class_names=tuple(about["class_names"]),
             summary=summary,
             preprocess=optional(about.get("preprocess"), Preprocess.of),
         )
@@ -208,34 +207,16 @@ class Archived(nn.Module):
         return loaded
 
 
-# ---- the values in a file
-
-
-def _is_shape(value: Any) -> bool:
-    """Whether a value is [channels, height, width] of an image that fits into memory."""
-    sides = value if isinstance(value, list) else []
+def _image_shape(shape: Any) -> tuple[int, ...]:
+    """Check that a file names an image shape that fits into memory."""
+    sides = shape if isinstance(shape, list) else []
     whole = all(type(side) is int and 0 < side <= LONGEST_SIDE for side in sides)
-    return len(sides) == 3 and whole and prod(sides) <= PIXELS
-
-
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value)
-
-
-_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "image_shape": (_is_shape, f"[channels, height, width], each up to {LONGEST_SIDE}"),
-    "class_names": (_is_names, "a list of names"),
-    "policy": (lambda value: isinstance(value, str), "text"),
-    "dtype": (lambda value: value in description.DTYPES, ", ".join(description.DTYPES)),
-    "model": (lambda value: isinstance(value, dict), "the description of a network"),
-}
-
-
-def _check_values(about: Mapping[str, Any]) -> None:
-    """Refuse values of another type than `about()` writes."""
-    for name, (valid, expected) in _VALUES.items():
-        if not valid(about[name]):
-            raise InputError(f"{name}: expected {expected}, got {str(about[name])[:80]!r}")
+    if len(sides) != 3 or not whole or prod(sides) > PIXELS:
+        raise InputError(
+            f"image_shape: expected [channels, height, width], each up to {LONGEST_SIDE}, "
+            f"got {shape!r}"
+        )
+    return tuple(sides)
 
 
 def _network(
@@ -283,48 +264,50 @@ class Part(NamedTuple):
 def write(path: AnyPath, about: Mapping[str, Any], parts: Mapping[str, Part]) -> Path:
     """Write a folder, or one file if the name ends in .safetensors, completely or not at all."""
     path = named(path)
-    parts = {
-        name: Part({key: value.detach().cpu() for key, value in part.tensors.items()}, part.header)
+    tensors = {
+        f"{name}.{key}": value.detach().cpu()
         for name, part in parts.items()
+        for key, value in part.tensors.items()
     }
     headers = {name: dict(part.header) for name, part in parts.items()}
     about = {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "parts": headers}
     if path.suffix == SUFFIX:
-        tensors = {
-            f"{name}.{key}": value
-            for name, part in parts.items()
-            for key, value in part.tensors.items()
-        }
-        header = {"format": FORMAT, "about": _text(about, parts)}
+        header = {"format": FORMAT, "about": _text(about, tensors)}
         return write_tensors(path, tensors, header, sealed=False)
     if path.is_dir():
         with alone(path):
-            _write_folder(path, about, parts)
+            _write_folder(path, about, tensors)
     elif path.exists():
         raise InputError(f"expected a folder, or a file that ends in {SUFFIX}, got the file {path}")
     else:
         with whole_folder(path) as folder:
-            _write_folder(folder, about, parts)
+            _write_folder(folder, about, tensors)
     return path
 
 
-def _write_folder(folder: Path, about: dict[str, Any], parts: Mapping[str, Part]) -> None:
+def _write_folder(folder: Path, about: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write the parts, then classifier.json, and then remove the parts of the old classifier."""
-    files = {name: f"{name}{SUFFIX}" for name in parts}
-    taken = {}
-    for name, part in parts.items():
-        if (folder / files[name]).exists():
-            content = digest(dict(part.header), buffers(part.tensors))[:12]
-            taken[name] = files[name] = f"classifier-{name}-{content}{SUFFIX}"
-        header = {**part.header, PART: name}
-        write_tensors(folder / files[name], part.tensors, header, sealed=name == "calibrator")
+    files, taken = list[str](), {}
+    for name, header in about["parts"].items():
+        part, file = _part(tensors, name), f"{name}{SUFFIX}"
+        if (folder / file).exists():
+            file = f"classifier-{name}-{digest(header, buffers(part))[:12]}{SUFFIX}"
+            taken[name] = file
+        write_tensors(folder / file, part, {**header, PART: name}, sealed=name == "calibrator")
+        files.append(file)
     if taken:
         about = {**about, "files": taken}
-    with whole_file(folder / ABOUT) as file:
-        file.write_text(_text(about, parts) + "\n", encoding="utf-8")
+    with whole_file(folder / ABOUT) as temporary:
+        temporary.write_text(_text(about, tensors) + "\n", encoding="utf-8")
     for path in list(folder.glob(f"*{SUFFIX}")):
-        if path.name not in files.values() and _is_part(path):
+        if path.name not in files and _is_part(path):
             path.unlink(missing_ok=True)
+
+
+def _part(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """The tensors of one part."""
+    start = f"{name}."
+    return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
 
 
 def _is_part(path: Path) -> bool:
@@ -336,16 +319,9 @@ def _is_part(path: Path) -> bool:
         return False
 
 
-def _text(about: Mapping[str, Any], parts: Mapping[str, Part]) -> str:
-    return json.dumps({**about, "digest": _digest(about, parts)}, indent=2, ensure_ascii=False)
-
-
-def _digest(about: Mapping[str, Any], parts: Mapping[str, Part]) -> str:
-    """Hash the words and numbers, in an order that does not depend on how they were written."""
-    numbers = (
-        one for name, part in sorted(parts.items()) for one in buffers(part.tensors, f"{name}.")
-    )
-    return digest(about, numbers)
+def _text(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    sealed = {**about, "digest": digest(about, buffers(tensors))}
+    return json.dumps(sealed, indent=2, ensure_ascii=False)
 
 
 def read(path: AnyPath) -> tuple[dict[str, Any], dict[str, Part]]:
@@ -353,29 +329,33 @@ def read(path: AnyPath) -> tuple[dict[str, Any], dict[str, Part]]:
     path = named(path)
     if path.is_dir():
         about = _parsed(path, _folder_text(path))
-        files = _files(path, about)
-        tensors = {name: read_tensors(path / file)[0] for name, file in files.items()}
+        tensors = {
+            f"{name}.{key}": value
+            for name, file in _files(path, about).items()
+            for key, value in read_tensors(path / file)[0].items()
+        }
     else:
         text, tensors = _read_file(path)
         about = _parsed(path, text)
     said = about.pop("digest", None)
-    parts = {name: Part(tensors.get(name, {}), header) for name, header in about["parts"].items()}
-    if tensors.keys() - parts.keys() or said != _digest(about, parts):
+    if said != digest(about, buffers(tensors)):
         raise InputError(
             f"{path} was changed after it was saved, or is not complete: expected the digest "
             f"{str(said)[:12]}…, got another; save it again from the model"
         )
-    return about, parts
+    return about, {n: Part(_part(tensors, n), header) for n, header in about["parts"].items()}
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:
     """Parse the description of a classifier, and check its format and its parts."""
     try:
-        about = json.loads(text)
+        about: dict[str, Any] = json.loads(text)
         json.dumps(about)  # refuses what is nested too deeply for the digest
         found, version, parts = about.get("format"), about["format_version"], about["parts"]
         words = [word for header in parts.values() for word in header.values()]
-        known = parts.keys() <= {*PARTS} and all(isinstance(word, str) for word in words)
+        named_files = isinstance(about.get("files", {}), dict)
+        text_only = all(isinstance(word, str) for word in words)
+        known = parts.keys() <= {*PARTS} and named_files and text_only
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         known = False
     if not known:
@@ -389,8 +369,7 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
             f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: "
             "install a newer one"
         )
-    plain: dict[str, Any] = about
-    return plain
+    return about
 
 
 def _folder_text(path: Path) -> str:
@@ -403,18 +382,19 @@ def _folder_text(path: Path) -> str:
 
 def _files(folder: Path, about: Mapping[str, Any]) -> dict[str, str]:
     """The file of each part in a folder."""
-    other = about.get("files", {})
-    for name, file in other.items() if isinstance(other, dict) else [("files", other)]:
-        if not (isinstance(file, str) and _BY_CONTENT.fullmatch(file)):
+    files = {name: f"{name}{SUFFIX}" for name in about["parts"]}
+    for name, file in about.get("files", {}).items():
+        if not _BY_CONTENT.fullmatch(str(file)):
             raise InputError(
                 f"{folder} is damaged: its description says that {name} is in {file!r}, "
                 "which is not a file name that atta writes"
             )
-    return {name: other.get(name, f"{name}{SUFFIX}") for name in about["parts"]}
+        files[name] = file
+    return files
 
 
-def _read_file(path: Path) -> tuple[str, dict[str, dict[str, Tensor]]]:
-    """The description in a file, and its tensors by part."""
+def _read_file(path: Path) -> tuple[str, dict[str, Tensor]]:
+    """The description in a file, and its tensors."""
     if not path.exists():
         raise InputError(f"there is no file or folder {path}")
     if path.suffix in (".onnx", ".pt2"):
@@ -430,13 +410,7 @@ def _read_file(path: Path) -> tuple[str, dict[str, dict[str, Tensor]]]:
             f"{path} is a pickle or an archive of them, and reading one can run code: expected a "
             f"folder or a {SUFFIX} file that CalibratedClassifier.save wrote"
         )
-    stored, header = read_tensors(path)
-    if header.get("format") != FORMAT:
-        raise InputError(
-            f"{path} is not a classifier: expected format {FORMAT!r}, got {header.get('format')!r}"
-        )
-    tensors: dict[str, dict[str, Tensor]] = {}
-    for key, value in stored.items():
-        name, _, rest = key.partition(".")
-        tensors.setdefault(name, {})[rest] = value
+    tensors, header = read_tensors(path)
+    if (found := header.get("format")) != FORMAT:
+        raise InputError(f"{path} is not a classifier: expected format {FORMAT!r}, got {found!r}")
     return header.get("about", ""), tensors
