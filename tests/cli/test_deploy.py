@@ -22,9 +22,9 @@ from torch import nn
 torch.manual_seed(0)
 network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
 with torch.no_grad():
-    network[1].weight[0] = 0.3
+    network[1].weight[0] = 0.1
     network[1].weight[1] = 0
-    network[1].bias[:] = torch.tensor([0.0, 28.8])
+    network[1].bias[:] = torch.tensor([0.0, 9.6])
 """
 
 
