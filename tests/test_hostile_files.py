@@ -1,4 +1,4 @@
-"""Files with bytes flipped, cut, put in or repeated: each is read, or refused in one sentence, and nothing else happens."""
+"""Files with changed bytes are read, or refused in one sentence."""
 
 import json
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""A classifier on disk: the same bits back from a folder and from one file, and whatever was changed is refused."""
+"""A saved classifier comes back with the same bits, and a changed file is refused."""
 
 import hashlib
 import json
@@ -160,7 +160,7 @@ def test_saving_over_another_classifier_replaces_it(saved, form, tmp_path):
 
 
 def steps(monkeypatch, stop_at):
-    """Count every file that is put in its place or removed, and stop before the step of that number."""
+    """Count the files that are renamed or removed, and stop before the step `stop_at`."""
     taken = []
 
     def counted(name, step):
@@ -267,7 +267,7 @@ def test_what_lies_in_the_folder_besides_stays(saved, tmp_path):
 
 
 def test_folders_of_an_earlier_version_are_read(tmp_path):
-    """Their digest was made by other code: bytes of the format are checked here, not a round trip."""
+    """Checks the bytes of the format, not a round trip: the digest is computed here."""
     classifier = blend(linear())
     path = classifier.save(tmp_path / "c")
     about = json.loads((path / "classifier.json").read_text())
@@ -489,7 +489,7 @@ def test_an_onnx_model_is_asked_for(tmp_path):
 
 
 def forge(classifier, path, change, parts=None):
-    """Save a classifier whose description was changed before it was sealed; `parts` are those to keep."""
+    """Save a classifier with a changed description and a valid digest, with these `parts`."""
     kept = {
         "calibrator": archive.Part(
             classifier.calibrator.state_dict(), classifier.calibrator.header()

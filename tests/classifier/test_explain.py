@@ -1,4 +1,4 @@
-"""Images as bytes, answered with plain values as files are; what strangers send is looked at before it is unpacked."""
+"""Images as bytes get the same answers as files, and hostile bytes are refused early."""
 
 import base64
 import io
@@ -116,7 +116,8 @@ def whole(images: Tensor) -> Answers:
     [
         (
             b"",
-            "expected an image in what was sent, but it cannot be decoded: cannot identify image file",
+            "expected an image in what was sent, but it cannot be decoded: "
+            "cannot identify image file",
         ),
         (
             b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n",

@@ -1,4 +1,4 @@
-"""A classifier as one graph: it answers as the classifier does, keeps the class, or is not left behind."""
+"""An exported graph answers as the classifier does and keeps the class, or is not written."""
 
 from pathlib import Path
 
@@ -303,7 +303,7 @@ def test_another_graph_is_refused(tmp_path: Path) -> None:
 
 
 def onnx_network(path: Path, *, batch: bool = True, softmax: bool = False) -> Path:
-    """A network as its maker exported it, in an older version of ONNX's operators than torch writes today."""
+    """An ONNX network in an older version of the operators than torch writes."""
     floats, make, generator = onnx.TensorProto.FLOAT, onnx.helper, np.random.default_rng(0)
     weights = {
         "w": generator.normal(size=(4, 3, 3, 3)).astype("f"),

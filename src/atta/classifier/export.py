@@ -2,13 +2,13 @@
 
 A graph takes `images` (n, c, h, w), floats in [0, 1] or bytes, with n free, and returns `probs` and
 `base`, both (n, k). `export` writes it only if its outputs equal those of the module within
-TOLERANCE on noise, black, white and a ramp, in batches of several sizes: this finds an exporter that
-drops or folds something. `open_graph` reads an ONNX graph; `torch.export.load` reads a .pt2 file.
+TOLERANCE on noise, black, white and a ramp, in batches of several sizes, because exporters can drop
+or fold operations. `open_graph` reads an ONNX graph; `torch.export.load` reads a .pt2 file.
 
 An ONNX network inside a classifier is not traced again, but inlined where torch left a stand-in:
 
-classifier of an OnnxModel ─ torch.onnx ─► images ─ views ─ [atta::Network] ─ calibration ─► probs, base
-the file of the network ─► a function of that name ─ onnx's inliner ─► one graph of plain operators
+    classifier ─ torch.onnx ─► images ─ views ─ [atta::Network] ─ calibration ─► probs, base
+    file of the network ─► a function of that name ─ onnx's inliner ─► one graph
 """
 
 import io
