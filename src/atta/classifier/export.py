@@ -82,8 +82,8 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
     path = Path(path)
     if path.suffix == ".pt2":
         raise InputError(
-            f"{path} is a torch.export program, which torch.export.load reads and atta does not: "
-            "export the classifier to .onnx instead"
+            f"{path} is a torch.export file, which torch.export.load reads and atta does not: "
+            "export the classifier to .onnx for `atta predict` and `atta serve`"
         )
     if not path.is_file():
         raise InputError(f"there is no file {path}")

@@ -32,10 +32,10 @@ import json
 import re
 import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import urlsplit
 
 import torch
@@ -56,11 +56,7 @@ with require("serve", "a page to try a classifier on"):
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
-
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PAGE = Path(__file__).parent / "page"
 LARGEST = 20_000_000  # bytes of an image
@@ -269,12 +265,12 @@ SENTENCES: Any = {HTTPException: _refused, InputError: _refused, Exception: _fai
 class Guarded:
     """An application that refuses other sites and sets headers for the browser."""
 
-    def __init__(self, app: Application, host: str, policy: str = "default-src 'none'") -> None:
+    def __init__(self, app: ASGIApp, host: str, policy: str = "default-src 'none'") -> None:
         self.app, self.host = app, host
         headers = {**HEADERS, "Content-Security-Policy": policy}
         self.headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer as the application does, or refuse."""
 
         async def with_headers(message: Message) -> None:
@@ -285,7 +281,7 @@ class Guarded:
         why = self._refusal(
             {key.decode(): value.decode("latin-1") for key, value in scope["headers"]}
         )
-        app = JSONResponse({"error": why}, 403) if why else self.app
+        app: ASGIApp = JSONResponse({"error": why}, 403) if why else self.app
         await app(scope, receive, with_headers)
 
     def _refusal(self, headers: dict[str, str]) -> str | None:

@@ -237,7 +237,7 @@ class OnnxModel(_Adapter):
         self.width = output.shape[-1]
         return _checked(_as_tensor(output), images)
 
-    def __reduce__(self) -> tuple[type["OnnxModel"], tuple[Path, Sequence[str] | None, str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # A session cannot be copied, so that a copy opens its own.
         return OnnxModel, (self.path, self.providers, self.output)
 
@@ -393,12 +393,13 @@ def watched_spread(network: nn.Module) -> Iterator[Callable[[], float | None]]:
     images like those of training; it is None for a network without such a layer.
     """
     norms = (m for m in network.modules() if isinstance(m, nn.BatchNorm2d))
-    norm = next((m for m in norms if m.running_var is not None), None)
+    norm = next((m for m in norms if m.track_running_stats), None)
+    variance = None if norm is None else norm.running_var
     # All ones: the layer was never trained.
-    if norm is None or norm.running_var is None or (norm.running_var == 1).all():
+    if norm is None or variance is None or (variance == 1).all():
         yield lambda: None
         return
-    trained, seen = norm.running_var.detach().double().cpu(), list[Tensor]()
+    trained, seen = variance.detach().double().cpu(), list[Tensor]()
 
     def ratio() -> float | None:
         if not seen:
