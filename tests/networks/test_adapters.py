@@ -295,7 +295,7 @@ def test_numbers_beside_an_onnx_file_are_read_by_a_model_and_refused_in_a_graph_
     copy = outside(path, "weights.bin")
     assert torch.equal(as_logits(copy)(IMAGES), as_logits(path)(IMAGES))
     with pytest.raises(InputError, match="to contain its weights"):
-        check_external_data(copy, beside=False)
+        check_external_data(copy, same_folder=False)
 
 
 class OneNumber(nn.Module):

@@ -89,7 +89,7 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
         raise InputError(f"there is no file {path}")
     with require("onnx", "a graph in ONNX"):
         import onnxruntime
-    check_external_data(path, beside=False)
+    check_external_data(path, same_folder=False)
     try:
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         (images,) = session.get_inputs()

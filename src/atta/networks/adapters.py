@@ -114,8 +114,8 @@ class TorchModel(_Adapter):
         return _checked(getattr(output, "logits", output), images)
 
 
-def check_external_data(path: Path, *, beside: bool) -> None:
-    """Refuse an ONNX file with weights outside its folder or, not `beside`, outside the file."""
+def check_external_data(path: Path, *, same_folder: bool) -> None:
+    """Refuse an ONNX file with weights outside its folder or, not `same_folder`, outside the file."""
     with require("onnx", "an ONNX model"):
         import onnx
     try:
@@ -128,7 +128,7 @@ def check_external_data(path: Path, *, beside: bool) -> None:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
         place = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
-        if not beside:
+        if not same_folder:
             raise InputError(
                 f"expected {path} to contain its weights, but {tensor.name!r} lies in {place!r}"
             )
@@ -248,7 +248,7 @@ def _session(path: Path, providers: Sequence[str] | None) -> Any:
         raise InputError(f"expected an ONNX file, found none at {path}")
     with require("onnx", "an ONNX model"):
         import onnxruntime
-    check_external_data(path, beside=True)
+    check_external_data(path, same_folder=True)
     gpu = {"device_id": torch.cuda.current_device() if torch.cuda.is_available() else 0}
     known: dict[str, dict[str, int]] = {"CUDAExecutionProvider": gpu, "CPUExecutionProvider": {}}
     here = onnxruntime.get_available_providers()
