@@ -10,7 +10,7 @@ named classifier-model-0123456789ab.safetensors. Then classifier.json names the 
 the old parts are removed. A save that is stopped leaves the old classifier or the new one.
 
 The digest covers every number, name and word, so that a file that was edited, cut short or mixed
-with another classifier is refused. It protects from accidents, not from forgery: who can
+with another classifier is refused. It protects from accidents, not from forgery: a person who can
 rewrite a file can rewrite its digest. Nothing is pickled, so that reading runs no code.
 """
 

@@ -115,7 +115,7 @@ class TorchModel(_Adapter):
 
 
 def check_external_data(path: Path, *, same_folder: bool) -> None:
-    """Refuse an ONNX file with weights outside its folder or, not `same_folder`, outside the file."""
+    """Refuse an ONNX file with weights outside its folder, or in any other file at all."""
     with require("onnx", "an ONNX model"):
         import onnx
     try:
