@@ -19,9 +19,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from atta.classifier.explain import Explainer
 from atta.classifier.predict import open_predictor
-from atta.classifier.serve import SENTENCES, sent
+from atta.classifier.serve import SENTENCES, Explainer, sent
 
 
 def service(path: str, coverage: float = 0.95) -> Starlette:

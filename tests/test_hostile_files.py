@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import nn
 
 from atta import Record, Results, calibrators
 from atta._base.errors import InputError
 from atta.classifier.classifier import CalibratedClassifier
-from atta.classifier.export import export, open_graph
+from atta.classifier.export import open_graph
 from atta.lab.experiment import Experiment
 from atta.networks.resnet import MODELS
 from scenarios import blend, made_up, rows
@@ -30,18 +29,6 @@ splits = 2
 
 [methods.temperature]
 """
-
-
-class Both(nn.Module):
-    """A graph small enough to write in a moment."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(4, 3)
-
-    def forward(self, images):
-        base = self.inner(images.flatten(1))
-        return base.softmax(-1), base
 
 
 def onnx_graph(path):
@@ -76,7 +63,6 @@ def files(tmp_path_factory):
     rows(brier=[0.1, 0.2]).save(root / "results.json")
     (root / "experiment.toml").write_text(TOML)
     onnx_graph(root / "graph.onnx")
-    export(Both(), (1, 2, 2), root / "graph.pt2")
     return root
 
 
@@ -89,7 +75,6 @@ KINDS = {
     "results.json": (Results.load, 40),
     "experiment.toml": (Experiment.read, 40),
     "graph.onnx": (open_graph, 20),
-    "graph.pt2": (open_graph, 20),
 }
 
 

@@ -73,12 +73,12 @@ def _hash(read: Callable[[Path], Any]) -> Callable[[Path], str]:
 
 
 def _read_graph(path: Path) -> Any:
+    import torch
+
     from benchmarks.attack.files import read_graph
 
-    return [
-        part.double().mul(1e4).round()
-        for part in read_graph(path).run(toys.images(4).float() / 255)
-    ]
+    run = torch.export.load(path).module() if path.suffix == ".pt2" else read_graph(path).run
+    return [part.double().mul(1e4).round() for part in run(toys.images(4).float() / 255)]
 
 
 def _read_page(path: Path) -> Any:

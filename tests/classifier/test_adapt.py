@@ -92,8 +92,8 @@ def test_adapting_again_begins_at_the_classifier_as_it_was(classifier, adapted):
 
 
 def test_an_exported_graph_carries_it_as_numbers(adapted, tmp_path):
-    adapted.export(tmp_path / "graph.pt2")
-    probs, _ = open_graph(tmp_path / "graph.pt2").run(faded(8))
+    adapted.export(tmp_path / "graph.onnx")
+    probs, _ = open_graph(tmp_path / "graph.onnx").run(faded(8))
     torch.testing.assert_close(probs, adapted(faded(8)))
 
 
@@ -201,7 +201,7 @@ def test_a_set_is_a_text_in_every_kind_of_table(classifier, tmp_path, ending):
     ]
 
 
-@pytest.mark.parametrize("kind", ["classifier", "classifier.onnx", "classifier.pt2"])
+@pytest.mark.parametrize("kind", ["classifier", "classifier.onnx"])
 def test_a_table_of_predictions_holds_sets_and_strangers_and_ends_with_the_drift(
     classifier, tmp_path, kind
 ):

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from atta.classifier import card
+from atta.classifier import hub
 from scenarios import made_classifier
 
 
 def test_every_number_before_and_after_is_in_the_table() -> None:
     about = made_classifier().about()
-    text, summary = card.text(about), about["summary"]
+    text, summary = hub.card_text(about), about["summary"]
     for name in summary["after"]:
         assert f"| {summary['before'][name]:.4f} | {summary['after'][name]:.4f} |" in text
     assert "60 labelled images" in text
     assert "`flip + 2 brightness`" in text
-    assert "passes of the network an image: 4" in text
+    assert "passes per image: 4" in text
 
 
 def test_numbers_of_before_a_classifier_was_adapted_are_called_so() -> None:
@@ -29,16 +29,16 @@ def test_numbers_of_before_a_classifier_was_adapted_are_called_so() -> None:
     }
     for softness, said in ((0.5, True), (1.0, False)):
         adapted = {**told, "softness": softness, "confidence": 0.6}
-        text = card.text({**made_classifier().about(), "adapted": adapted})
+        text = hub.card_text({**made_classifier().about(), "adapted": adapted})
         assert ("- Adapted by a softness of 0.500: of 500 images" in text) is said
-        assert ("All other numbers here are those of before." in text) is said
+        assert ("All other numbers are from before the adaptation." in text) is said
 
 
 def test_without_a_picture_the_bins_stand_in_a_table_that_counts_every_image() -> None:
     about = made_classifier().about()
-    assert card.PICTURE in card.text(about, picture=True)
-    text = card.text(about, picture=False)
-    assert card.PICTURE not in text
+    assert hub.PICTURE in hub.card_text(about, picture=True)
+    text = hub.card_text(about, picture=False)
+    assert hub.PICTURE not in text
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| (")]
     assert sum(int(row[2]) for row in rows) == sum(int(row[4]) for row in rows) == 60
     before = about["summary"]["bins"]["before"]
@@ -48,21 +48,21 @@ def test_without_a_picture_the_bins_stand_in_a_table_that_counts_every_image() -
 
 def test_a_classifier_without_a_summary_has_a_card_without_numbers() -> None:
     about = made_classifier(summary=False).about()
-    assert not card.drawable(about)
-    assert "Brier" not in card.text(about)
+    assert not hub.drawable(about)
+    assert "Brier" not in hub.card_text(about)
 
 
 def test_the_promise_is_made_only_where_it_is_kept() -> None:
     about = made_classifier().about()
-    assert "for every image" in card.text(about)
-    assert "for every image" not in card.text({**about, "keeps_class": False})
+    assert "for every image" in hub.card_text(about)
+    assert "for every image" not in hub.card_text({**about, "keeps_class": False})
 
 
 def test_the_diagrams_are_drawn_on_white(tmp_path: Path) -> None:
     pytest.importorskip("vl_convert", reason="vl-convert is not installed")
     from PIL import Image
 
-    with Image.open(card.draw(made_classifier().about(), tmp_path)) as image:
+    with Image.open(hub.draw(made_classifier().about(), tmp_path)) as image:
         assert image.size[0] > image.size[1]
         assert image.convert("RGBA").getpixel((2, 2)) == (255, 255, 255, 255)
 
@@ -76,7 +76,7 @@ def test_no_name_of_a_class_or_a_network_becomes_part_of_the_page() -> None:
         *about["class_names"][3:],
     ]
     model = {"kind": "other", "class": "x`<script>alert(2)</script>\n# c"}
-    text = card.text({**about, "class_names": names, "model": model, "policy": "`<b>"})
+    text = hub.card_text({**about, "class_names": names, "model": model, "policy": "`<b>"})
     assert "<script>alert(1)" not in text
     assert "&#60;script&#62;alert(1)" in text
     assert "[x](" not in text
@@ -87,7 +87,7 @@ def test_no_name_of_a_class_or_a_network_becomes_part_of_the_page() -> None:
 
 def test_a_thousand_classes_are_folded_behind_the_first_few() -> None:
     names = [f"n{i:08d} tench, Tinca tinca" for i in range(1000)]
-    text = card.text({**made_classifier().about(), "classes": 1000, "class_names": names})
+    text = hub.card_text({**made_classifier().about(), "classes": 1000, "class_names": names})
     (line,) = (line for line in text.splitlines() if line.startswith("- classes: "))
     assert line.startswith("- classes: 1000 (n00000000 tench, Tinca tinca · ")
     assert len(line) < 400
@@ -97,4 +97,4 @@ def test_a_thousand_classes_are_folded_behind_the_first_few() -> None:
     assert f" · 999 {names[-1]}" in inside
     assert "\n\n" in inside[:3], "Markdown begins after an empty line"
     assert "## Use it" in after
-    assert "<details>" not in card.text({**made_classifier().about(), "class_names": names[:3]})
+    assert "<details>" not in hub.card_text({**made_classifier().about(), "class_names": names[:3]})

@@ -1,4 +1,4 @@
-"""Many images from whatever holds them, and scikit-learn, which takes a classifier for one of its own."""
+"""Many images from any container, and the interface of scikit-learn."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""Images as bytes, answered with plain values as files are; what strangers send is looked at before it is unpacked."""
+"""Images as bytes get the same answers as files, and hostile bytes are refused early."""
 
 import base64
 import io
@@ -14,8 +14,8 @@ from torch import Tensor
 
 import atta
 from atta._base.errors import InputError
-from atta.classifier.explain import REMEMBERED, Explainer
 from atta.classifier.predict import Answers, Predictor, of_classifier, predict
+from atta.classifier.serve import REMEMBERED, Explainer
 from scenarios import POLICY, SHAPE, Doubtful, encoded, linear, made_classifier, pixels
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -116,7 +116,8 @@ def whole(images: Tensor) -> Answers:
     [
         (
             b"",
-            "expected an image in what was sent, but it cannot be decoded: cannot identify image file",
+            "expected an image in what was sent, but it cannot be decoded: "
+            "cannot identify image file",
         ),
         (
             b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n",

@@ -47,7 +47,6 @@ def test_the_mixin_leaves_no_trace_in_the_classifier(tmp_path: Path) -> None:
     classifier.save_pretrained(tmp_path)
     loaded = atta.CalibratedClassifier.from_pretrained(tmp_path)
     for other in (copy.deepcopy(classifier), loaded, copy.deepcopy(loaded)):
-        assert other.__dict__.keys() == classifier.__dict__.keys()
         assert not any("hub" in name for name in other.__dict__)
         assert repr(other) == repr(classifier)
         assert torch.equal(other(IMAGES), classifier(IMAGES))

@@ -203,7 +203,7 @@ def test_a_graph_answers_as_its_classifier_does(tmp_path: Path) -> None:
         network, small.calibrator, small.policy, image_shape=(3, 8, 8)
     )
     expected = classifier(torch.stack([tensor(path) for path in paths])).double()
-    path = classifier.export(tmp_path / "graph.pt2", pixels="uint8").path
+    path = classifier.export(tmp_path / "graph.onnx", pixels="uint8").path
     done = predict(open_predictor(path), paths, tmp_path / "out.csv", probs=True)
     rows = read(done.path)
     assert [int(row["class"]) for row in rows] == expected.argmax(dim=1).tolist()
@@ -215,8 +215,7 @@ def test_a_graph_answers_as_its_classifier_does(tmp_path: Path) -> None:
 
 
 def test_what_is_no_classifier_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "x.pt2").write_bytes(b"nothing")
-    for path, sentence in (("x.pt2", "is not a whole .pt2 file"), ("y.onnx", "there is no file")):
+    for path, sentence in (("x.pt2", "torch.export.load reads"), ("y.onnx", "there is no file")):
         with pytest.raises(atta.InputError, match=sentence):
             open_predictor(tmp_path / path)
     with pytest.raises(atta.InputError, match=r"ends in .csv, .jsonl, .parquet, got 'x.xlsx'"):

@@ -11,7 +11,7 @@ from torch import nn
 import atta
 from atta._base.errors import InputError
 from atta.calibrators import TemperatureScaling
-from atta.classifier import card
+from atta.classifier import hub
 from atta.classifier.predict import open_predictor, predict
 from scenarios import command
 
@@ -96,13 +96,11 @@ def test_predicting_files_crops_and_does_not_squash(classifier, folder, tmp_path
     assert done.resized == 0  # they are as they should be: nothing to say
 
 
-@pytest.mark.parametrize("ending", ["onnx", "pt2"])
 def test_a_graph_says_how_photographs_come_to_it_and_predicts_them(
-    classifier, folder, tmp_path, ending
+    classifier, folder, tmp_path
 ):
-    if ending == "onnx":
-        pytest.importorskip("onnxscript")
-    path = classifier.export(tmp_path / f"graph.{ending}").path
+    pytest.importorskip("onnxscript")
+    path = classifier.export(tmp_path / "graph.onnx").path
     predictor = open_predictor(path)
     assert predictor.preprocess == WANTED
     assert predictor.names == NAMES
@@ -137,7 +135,7 @@ def test_summary_and_card_say_it(classifier):
         "photographs: shortest edge to 20 (bicubic), centre crop 16 x 16, RGB, mean 0.4 0.5 0.6"
         in str(classifier.summary)
     )
-    assert "centre crop 16 x 16" in card.text(classifier.about())
+    assert "centre crop 16 x 16" in hub.card_text(classifier.about())
 
 
 def test_a_file_from_before_loads_without_it(classifier, tmp_path):

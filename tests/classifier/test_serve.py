@@ -1,4 +1,4 @@
-"""The page to try a classifier on, asked by a real client over a real connection: who is answered, and what is refused."""
+"""The page to try a classifier, over a real connection: who is answered, what is refused."""
 
 import http.client
 import json
@@ -18,7 +18,6 @@ from torch import Tensor
 
 import atta
 from atta._base.errors import InputError
-from atta.classifier.explain import Explainer
 from atta.classifier.predict import Answers, Predictor, of_classifier
 from scenarios import encoded, pixels
 
@@ -27,7 +26,7 @@ pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 from atta.classifier import serve as service
-from atta.classifier.serve import TryIt, is_here
+from atta.classifier.serve import Explainer, TryIt, is_here
 
 CHROMIUM = Path("/usr/bin/chromium")
 
@@ -153,7 +152,8 @@ def test_what_cannot_be_answered_is_one_sentence(
     assert ask(port, path="/answer")[0] == 405
     monkeypatch.setattr(service, "PATIENCE", 0.1)
     with socket.create_connection(("127.0.0.1", port), timeout=20) as line:
-        head = "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\nContent-Length: 9\r\n\r\nslow"
+        head = "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+        head += "Content-Length: 9\r\n\r\nslow"
         line.sendall(head.encode())
         assert line.recv(100).startswith(b"HTTP/1.1 408")
 

@@ -22,11 +22,13 @@ def test_the_summary_is_that_of_held_out_images(fitted, network, labels):
     assert (summary.images, summary.classes, summary.class_changes) == (60, 3, 0)
     assert fitted.mean_passes == 4
     lines = str(summary).splitlines()
-    assert lines[0] == "c-atta · flip + 2 crop · 4 passes an image · 3 classes"
+    assert lines[0] == "c-atta · flip + 2 crop · 4 passes per image · 3 classes"
     before, after = summary.before, summary.after
     assert lines[1] == (
-        f"cross-validated on 60 images, {summary.accuracy:.1%} right: Brier {before['brier']:.4f} → {after['brier']:.4f}   "
-        f"ECE {before['ece']:.4f} → {after['ece']:.4f}   NLL {before['nll']:.4f} → {after['nll']:.4f}"
+        f"cross-validated on 60 images, {summary.accuracy:.1%} right: "
+        f"Brier {before['brier']:.4f} → {after['brier']:.4f}   "
+        f"ECE {before['ece']:.4f} → {after['ece']:.4f}   "
+        f"NLL {before['nll']:.4f} → {after['nll']:.4f}"
     )
     assert lines[2] == "class changes: 0"
     assert lines[3].split() == ["Brier", "of", "the", "top", "label", "NLL", "ECE", "passes"]

@@ -70,7 +70,8 @@ def test_a_plain_function_must_say_that_it_takes_numpy():
     ):
         as_logits(lambda images: images)
     with pytest.raises(
-        InputError, match=r"expected a module or the path of an .onnx file, got the path weights.pt"
+        InputError,
+        match=r"expected a torch module or the path of an .onnx file, got the path weights.pt",
     ):
         as_logits("weights.pt")
 
@@ -174,7 +175,7 @@ def test_an_adapted_model_exports_with_a_free_batch():
 
 @pytest.fixture(scope="module")
 def onnx_file(tmp_path_factory):
-    """Write a graph that takes the mean of each channel, with any input shape and number of outputs."""
+    """Write a graph that takes the mean of each channel, with any input shape and outputs."""
     onnx = pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
     folder = tmp_path_factory.mktemp("onnx")
@@ -283,7 +284,7 @@ def test_an_onnx_file_whose_numbers_lie_outside_of_its_folder_is_refused(
     link = path.with_name("link.bin")
     link.unlink(missing_ok=True)
     link.symlink_to(tmp_path / "weights.bin")
-    with pytest.raises(InputError, match=r"expected numbers in the folder of .* refused"):
+    with pytest.raises(InputError, match=r"expected weights in the folder of .* refused"):
         as_logits(outside(path, place))
     link.unlink()
 
@@ -293,12 +294,12 @@ def test_numbers_beside_an_onnx_file_are_read_by_a_model_and_refused_in_a_graph_
     path.with_name("weights.bin").write_bytes(bytes(4))
     copy = outside(path, "weights.bin")
     assert torch.equal(as_logits(copy)(IMAGES), as_logits(path)(IMAGES))
-    with pytest.raises(InputError, match="to hold its numbers itself"):
-        check_external_data(copy, beside=False)
+    with pytest.raises(InputError, match="to contain its weights"):
+        check_external_data(copy, same_folder=False)
 
 
 class OneNumber(nn.Module):
-    """Says how bright an image is beside a grey one, as one number: a logit, or what a sigmoid makes of it."""
+    """One number per image, its brightness relative to grey: a logit, or its sigmoid."""
 
     def __init__(self, wrap=lambda z: z):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Our own architectures: torchvision's names and shapes, any size of image, and gradients that start level."""
+"""Our own architectures: torchvision's names and shapes, any size of image, level gradients."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from atta.networks.resnet import MODELS, resnet18, resnet50, small_cnn
 def torchvision_shapes(
     depths: tuple[int, ...], convolutions: int, expansion: int
 ) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of torchvision's ResNet with 1000 classes, written down from its published checkpoints."""
+    """Names and shapes of torchvision's ResNet with 1000 classes, from its checkpoints."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     def conv(conv_name: str, norm_name: str, out: int, into: int, kernel: int) -> None:

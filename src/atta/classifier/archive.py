@@ -1,28 +1,27 @@
-"""A classifier on disk: safetensors and JSON, as a folder or as one file, refused if anything in it was changed.
+"""Save and load classifiers: safetensors and JSON, as a folder or as one file, with a digest.
 
     folder/                                      name.safetensors
         classifier.json        about + digest        about + digest in its header
         calibrator.safetensors                       calibrator.*
         model.safetensors                            model.*
 
-A new folder appears whole. In one that is there, a part whose name is taken is named classifier-model-0123456789ab.safetensors;
-then classifier.json names the new parts, and then the old ones go: whenever it is stopped, the old classifier is there or the
-new one.
+A new folder appears complete or not at all. In an existing folder, a part whose name is taken is
+named classifier-model-0123456789ab.safetensors. Then classifier.json names the new parts, and then
+the old parts are removed. A save that is stopped leaves the old classifier or the new one.
 
-The digest covers every number, name and word, so that a file that was edited, cut short or taken from another classifier
-is found out. It protects from accidents, not from forgers: whoever can rewrite the file can rewrite the digest.
-Nothing is pickled, so that nothing can run when a classifier is read.
+The digest covers every number, name and word, so that a file that was edited, cut short or mixed
+with another classifier is refused. It protects from accidents, not from forgery: a person who can
+rewrite a file can rewrite its digest. Nothing is pickled, so that reading runs no code.
 """
 
 import json
 import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -38,23 +37,30 @@ from atta.data.preprocess import Preprocess
 from atta.data.views import Policy, View
 from atta.networks import description
 from atta.networks.borrowing import dtype_of
-from atta.networks.weights import check_weights, copied
+from atta.networks.weights import check_weights
 from atta.run.runner import check_takes
 
 FORMAT = "atta.classifier"
 FORMAT_VERSION = 1
 ABOUT = "classifier.json"
 SUFFIX = ".safetensors"
-LONGEST_SIDE, PIXELS = 1 << 16, 1 << 28  # of an image that a file may ask to be answered
-PICKLES = (b"PK\x03\x04", b"\x80")  # a zip, as torch.save writes; a bare pickle
+LONGEST_SIDE, PIXELS = 1 << 16, 1 << 28  # the largest image shape that a file may name
+PICKLES = (b"PK\x03\x04", b"\x80")  # a zip of torch.save, and a bare pickle
 PARTS = ("calibrator", "model", "before")
-PART = "atta.part"  # what the header of a part says that it is
+PART = "atta.part"  # key in the header of a part, with its name
 _BY_CONTENT = re.compile(rf"classifier-({'|'.join(PARTS)})-[0-9a-f]{{12}}{re.escape(SUFFIX)}")
+AnyPath: TypeAlias = str | os.PathLike[str]
+T = TypeVar("T")
 Classifier = TypeVar("Classifier", bound="Archived")
 
 
+def optional(value: Any, convert: Callable[[Any], T]) -> T | None:
+    """Convert a value, or return None for None."""
+    return None if value is None else convert(value)
+
+
 class Archived(nn.Module):
-    """What a classifier is made of, and its way to disk and back."""
+    """The parts of a classifier, and how they are saved and loaded."""
 
     model: nn.Module
     calibrator: Calibrator
@@ -67,15 +73,19 @@ class Archived(nn.Module):
     strangeness: Strangeness | None = None
     adapted: Adaptation | None = None
     before: tuple[Calibrator, ...] = ()
-    """The calibrator that was adapted, if one was: in a tuple, for it is no part of what answers."""
+    """The calibrator before adaptation, if any; a tuple keeps it out of the module's parameters."""
 
     @property
     def answers_otherwise(self) -> bool:
-        """Whether it was adapted, and is less sure of an image than it was when it was calibrated."""
+        """Whether adaptation changed its confidence."""
         return self.adapted is not None and self.adapted.softness != 1
 
     def about(self) -> dict[str, Any]:
-        """Describe the classifier in plain words and numbers: what its file says of it."""
+        """Describe the classifier in words and numbers, as its file does.
+
+        Returns:
+            Method, policy, image shape, class names, preprocessing, network and summary, as JSON.
+        """
         from atta import __version__  # the package imports this module first
 
         about = {
@@ -89,18 +99,36 @@ class Archived(nn.Module):
             "classes": self.calibrator.classes,
             "class_names": list(self.class_names),
             "dtype": str(dtype_of(self.model)).removeprefix("torch."),
-            "preprocess": None if self.preprocess is None else self.preprocess.about(),
+            "preprocess": optional(self.preprocess, Preprocess.about),
             "model": description.describe(self.model),
-            "summary": None if self.summary is None else asdict(self.summary),
-            "reference": None if self.reference is None else self.reference.json(),
-            "strangeness": None if self.strangeness is None else asdict(self.strangeness),
-            "adapted": None if self.adapted is None else asdict(self.adapted),
+            "summary": optional(self.summary, asdict),
+            "reference": optional(self.reference, Reference.json),
+            "strangeness": optional(self.strangeness, asdict),
+            "adapted": optional(self.adapted, asdict),
         }
         plain: dict[str, Any] = json.loads(json.dumps(about))
         return plain
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write a folder, or one file if the name ends in .safetensors: safetensors and JSON, no pickle."""
+    def save(self, path: AnyPath) -> Path:
+        """Save the classifier as safetensors and JSON, without pickle.
+
+        An existing classifier is replaced, and stays complete until the new one is.
+
+        Args:
+            path: A folder, or one file if the name ends in .safetensors.
+
+        Returns:
+            The path.
+
+        >>> import atta, tempfile
+        >>> network = nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
+        >>> fitted = atta.TemperatureScaling().fit(atta.Predictions(torch.eye(3), {}), [0, 1, 2])
+        >>> classifier = atta.CalibratedClassifier(network, fitted, image_shape=(3, 2, 2))
+        >>> path = classifier.save(tempfile.mkdtemp() + "/classifier")
+        >>> again = atta.CalibratedClassifier.load(path, model=network)
+        >>> again.image_shape
+        (3, 2, 2)
+        """
         parts = {"calibrator": Part(self.calibrator.state_dict(), self.calibrator.header())}
         for before in self.before:
             parts["before"] = Part(before.state_dict(), before.header())
@@ -111,339 +139,278 @@ class Archived(nn.Module):
     @classmethod
     def load(
         cls: type[Classifier],
-        path: str | os.PathLike[str],
+        path: AnyPath,
         model: object = None,
         *,
         views: Mapping[str, View] | None = None,
         device: str | torch.device | None = None,
     ) -> Classifier:
-        """Read what `save` wrote.
+        """Load a classifier that `save` wrote; no code from the file runs.
 
-        `model` is the network, or one like it, wherever the file cannot say how to build it: the weights in the file are
-        loaded into it. `views` adds views of one's own that the policy names.
+        Args:
+            path: The folder or the .safetensors file.
+            model: The network, if the file cannot build it: the weights of the file are loaded
+                into it. Needed for an ONNX file, a function, or a class of your own.
+            views: Your own views that the policy names.
+            device: Where the classifier goes; by default the CPU, or the device of `model`.
+
+        Returns:
+            The classifier, which gives the same probabilities as the saved one.
+
+        Raises:
+            InputError: The file is damaged, was changed, is not a classifier, or needs a `model`.
         """
         about, parts = read(path)
         try:
-            shape, names, dtype = _image_shape(about), _class_names(about), _dtype(about)
-            calibrator = restore(*parts["calibrator"], path=path)
-            policy = _policy(about, views)
-            summary = None if about["summary"] is None else Summary(**about["summary"])
-            if summary is not None:
-                str(summary)  # every number of it is one
-            network = _network(about["model"], model, parts, path)
-            if model is not None:
-                check_takes(network, shape, calibrator.classes)
-            _check_parts(about["model"], network, parts, path)
-            if "model" in parts:
-                _fill(network.to(dtype), parts["model"].tensors)
-            if device is not None:
-                network, calibrator = network.to(device), calibrator.to(device)
-            given = about.get("preprocess")  # which older files do not have
-            preprocess = None if given is None else Preprocess.of(given)
-            about_images: Any = {
-                "image_shape": shape,
-                "class_names": names,
-                "preprocess": preprocess,
-            }
-            loaded = cls(network, calibrator, policy, summary=summary, **about_images)
-            # Archives of before there were any have none; `adapt` and `drift` then say what is missing.
-            if about.get("reference") is not None:
-                loaded.reference = Reference.read(about["reference"])
-            if about.get("strangeness") is not None:
-                loaded.strangeness = Strangeness.read(about["strangeness"])
-            if about.get("adapted") is not None:
-                loaded.adapted = Adaptation(**about["adapted"])
-                loaded.before = (restore(*parts["before"], path=path),)
-            return loaded
+            return cls._restored(path, about, parts, model, views, device)
         except InputError:
             raise
-        except (
-            Exception
-        ) as error:  # a forged file reaches every layer below, each of which has its own kinds
+        except Exception as error:  # forged values can raise anything, anywhere below
             raise InputError(
                 f"{path} is damaged: {type(error).__name__} {first_line(error)}"
             ) from error
 
+    @classmethod
+    def _restored(
+        cls: type[Classifier],
+        path: AnyPath,
+        about: Mapping[str, Any],
+        parts: Mapping[str, "Part"],
+        model: object,
+        views: Mapping[str, View] | None,
+        device: str | torch.device | None,
+    ) -> Classifier:
+        """Build the classifier that a file describes."""
+        calibrator = restore(*parts["calibrator"], path=path)
+        shape, policy = _image_shape(about["image_shape"]), str(about["policy"])
+        summary = optional(about["summary"], lambda given: Summary(**given))
+        str(summary)  # refuses numbers that are not numbers
+        weights = parts["model"].tensors if "model" in parts else None
+        network = _network(about["model"], model, weights, path, shape, calibrator.classes)
+        if weights is not None:
+            _fill(network.to(getattr(torch, about["dtype"])), weights)
+        loaded = cls(
+            network.to(device),
+            calibrator,
+            Policy.parse(policy, views=views) if policy else Policy(()),
+            image_shape=shape,
+            class_names=tuple(about["class_names"]),
+            summary=summary,
+            preprocess=optional(about.get("preprocess"), Preprocess.of),
+        )
+        # Older files lack these; `adapt` and `drift` then say what is missing.
+        loaded.reference = optional(about.get("reference"), Reference.read)
+        loaded.strangeness = optional(about.get("strangeness"), Strangeness.read)
+        loaded.adapted = optional(about.get("adapted"), lambda given: Adaptation(**given))
+        if loaded.adapted is not None:
+            loaded.before = (restore(*parts["before"], path=path),)
+        return loaded
 
-# ---- what a file says ----------------------------------------------------------------------------------------------
 
-
-def _image_shape(about: Mapping[str, Any]) -> tuple[int, ...]:
-    shape = about["image_shape"]
+def _image_shape(shape: Any) -> tuple[int, ...]:
+    """Check that a file names an image shape that fits into memory."""
     sides = shape if isinstance(shape, list) else []
-    if (
-        len(sides) != 3
-        or not all(type(side) is int and 0 < side <= LONGEST_SIDE for side in sides)
-        or prod(sides) > PIXELS
-    ):
+    whole = all(type(side) is int and 0 < side <= LONGEST_SIDE for side in sides)
+    if len(sides) != 3 or not whole or prod(sides) > PIXELS:
         raise InputError(
-            f"image_shape: expected [channels, height, width], each up to {LONGEST_SIDE}, got {shape!r}"
+            f"image_shape: expected [channels, height, width], each up to {LONGEST_SIDE}, "
+            f"got {shape!r}"
         )
     return tuple(sides)
 
 
-def _class_names(about: Mapping[str, Any]) -> tuple[str, ...]:
-    names = about["class_names"]
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InputError(f"class_names: expected a list of names, got {str(names)[:80]}")
-    return tuple(names)
-
-
-def _policy(about: Mapping[str, Any], views: Mapping[str, View] | None) -> Policy:
-    if not isinstance(about["policy"], str):
-        raise InputError(
-            f"the file is damaged: expected a policy as text, got {str(about['policy'])[:80]}"
-        )
-    return Policy.parse(about["policy"], views=views) if about["policy"] else Policy(())
-
-
-def _dtype(about: Mapping[str, Any]) -> torch.dtype:
-    name = about["dtype"]
-    if name not in description.DTYPES:
-        raise InputError(f"dtype: expected {', '.join(description.DTYPES)}, got {name!r}")
-    dtype: torch.dtype = getattr(torch, name)
-    return dtype
-
-
 def _network(
-    about: Any, model: object, parts: "Mapping[str, Part]", path: str | os.PathLike[str]
+    about: Mapping[str, Any],
+    model: object,
+    weights: Mapping[str, Tensor] | None,
+    path: AnyPath,
+    shape: tuple[int, ...],
+    classes: int,
 ) -> nn.Module:
-    """Build what the file describes, if the file has weights of just these shapes."""
-    if not isinstance(about, dict):
-        raise InputError(f"model: expected the description of a network, got {str(about)[:80]!r}")
+    """Build the described network, or adapt the given one, if the weights fit it."""
     if model is None:
-        with torch.device(
-            "meta"
-        ):  # shapes alone: numbers that were made up must not fill the memory
-            planned = description.build(about)
-        _check_parts(about, planned, parts, path)
-    return description.build(about, model)
-
-
-def _check_parts(
-    about: dict[str, Any],
-    network: nn.Module,
-    parts: "Mapping[str, Part]",
-    path: str | os.PathLike[str],
-) -> None:
-    """Make sure that the weights in the file are those of such a network, and that they are there."""
-    if "model" in parts:
-        check_weights(network, parts["model"].tensors, path)
-    elif description.says_weights(about) and description.has_weights(network):
+        with torch.device("meta"):  # shapes alone: forged sizes must not fill the memory
+            tried = description.build(about)
+    else:
+        tried = description.build(about, model)
+        check_takes(tried, shape, classes)
+    if weights is not None:
+        check_weights(tried, weights, path)
+    elif description.says_weights(about) and description.has_weights(tried):
         raise InputError(
-            f"{path} is not complete: expected the weights of its network, found none; save it again"
+            f"{path} is not complete: expected the weights of its network, found none; "
+            "save it again"
         )
+    return tried if model is not None else description.build(about)
 
 
 def _fill(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    for name, tensor in network.state_dict(
-        keep_vars=True
-    ).items():  # a network may have several precisions
+    """Load weights in the precision of each, because a network may have several."""
+    for name, tensor in network.state_dict(keep_vars=True).items():
         tensor.data = tensor.data.to(weights[name].dtype)
     network.load_state_dict(weights)
 
 
-# ---- the format ----------------------------------------------------------------------------------------------------
+# ---- the format
 
 
 class Part(NamedTuple):
-    """Tensors that belong together, and the text that goes with them."""
+    """Tensors that belong together, and their text metadata."""
 
     tensors: Mapping[str, Tensor]
     header: Mapping[str, str]
 
 
-def write(
-    path: str | os.PathLike[str], about: Mapping[str, Any], parts: Mapping[str, Part]
-) -> Path:
-    """Write a folder, or one file if the name ends in .safetensors, whole or not at all."""
+def write(path: AnyPath, about: Mapping[str, Any], parts: Mapping[str, Part]) -> Path:
+    """Write a folder, or one file if the name ends in .safetensors, completely or not at all."""
     path = named(path)
-    parts = {name: Part(copied(part.tensors), part.header) for name, part in parts.items()}
-    sealed = {"format": FORMAT, "format_version": FORMAT_VERSION, **about}
-    sealed["parts"] = {name: dict(part.header) for name, part in parts.items()}
+    tensors = {
+        f"{name}.{key}": value.detach().cpu()
+        for name, part in parts.items()
+        for key, value in part.tensors.items()
+    }
+    headers = {name: dict(part.header) for name, part in parts.items()}
+    about = {"format": FORMAT, "format_version": FORMAT_VERSION, **about, "parts": headers}
     if path.suffix == SUFFIX:
-        together = {
-            f"{name}.{key}": value
-            for name, part in parts.items()
-            for key, value in part.tensors.items()
-        }
-        return write_tensors(
-            path, together, {"format": FORMAT, "about": _text(sealed, parts)}, sealed=False
-        )
-    if path.exists() and not path.is_dir():
-        raise InputError(f"expected a folder, or a file that ends in {SUFFIX}, got the file {path}")
+        header = {"format": FORMAT, "about": _text(about, tensors)}
+        return write_tensors(path, tensors, header, sealed=False)
     if path.is_dir():
         with alone(path):
-            _write_over(path, sealed, parts)
+            _write_folder(path, about, tensors)
+    elif path.exists():
+        raise InputError(f"expected a folder, or a file that ends in {SUFFIX}, got the file {path}")
     else:
         with whole_folder(path) as folder:
-            _write_parts(folder, {name: f"{name}{SUFFIX}" for name in parts}, sealed, parts)
+            _write_folder(folder, about, tensors)
     return path
 
 
-def _write_over(folder: Path, sealed: dict[str, Any], parts: Mapping[str, Part]) -> None:
-    """Write into a folder that is there, and may hold a classifier: touch nothing of it before the new one is complete."""
-    files = {}
-    for name, part in parts.items():
-        files[name] = f"{name}{SUFFIX}"
-        if (folder / files[name]).exists():
-            files[name] = (
-                f"classifier-{name}-{digest(dict(part.header), buffers(part.tensors))[:12]}{SUFFIX}"
-            )
-    before: list[str] = []
-    with suppress(InputError):  # a damaged one is replaced all the same
-        before = [file for name, file in _files(folder).items() if name in PARTS]
-    _write_parts(folder, files, sealed, parts)
-    for path in list(
-        folder.glob(f"*{SUFFIX}")
-    ):  # what the old one named, and what a save that was killed left
-        old = (
-            path.name in before
-            or _BY_CONTENT.fullmatch(path.name)
-            or (path.stem in PARTS and _is_part(path))
-        )
-        if old and path.name not in files.values():
+def _write_folder(folder: Path, about: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write the parts, then classifier.json, and then remove the parts of the old classifier."""
+    files, taken = list[str](), {}
+    for name, header in about["parts"].items():
+        part, file = _part(tensors, name), f"{name}{SUFFIX}"
+        if (folder / file).exists():
+            file = f"classifier-{name}-{digest(header, buffers(part))[:12]}{SUFFIX}"
+            taken[name] = file
+        write_tensors(folder / file, part, {**header, PART: name}, sealed=name == "calibrator")
+        files.append(file)
+    if taken:
+        about = {**about, "files": taken}
+    with whole_file(folder / ABOUT) as temporary:
+        temporary.write_text(_text(about, tensors) + "\n", encoding="utf-8")
+    for path in list(folder.glob(f"*{SUFFIX}")):
+        if path.name not in files and _is_part(path):
             path.unlink(missing_ok=True)
 
 
+def _part(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """The tensors of one part."""
+    start = f"{name}."
+    return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+
+
 def _is_part(path: Path) -> bool:
-    """Whether a file of that name is a classifier's: a network that was trained may lie in the same folder."""
+    """Whether a classifier was saved with this file: a folder may also hold a trained network."""
     try:
-        return PART in read_header(path)
+        ours = path.stem in PARTS or _BY_CONTENT.fullmatch(path.name)
+        return bool(ours) and PART in read_header(path)
     except InputError:
         return False
 
 
-def _write_parts(
-    folder: Path, files: Mapping[str, str], sealed: dict[str, Any], parts: Mapping[str, Part]
-) -> None:
-    for name, part in parts.items():
-        write_tensors(
-            folder / files[name],
-            part.tensors,
-            {**part.header, PART: name},
-            sealed=name == "calibrator",
-        )
-    if other := {name: file for name, file in files.items() if file != f"{name}{SUFFIX}"}:
-        sealed = {**sealed, "files": other}
-    with whole_file(
-        folder / ABOUT
-    ) as file:  # last: from here on the new ones are those that are read
-        file.write_text(_text(sealed, parts) + "\n", encoding="utf-8")
+def _text(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    sealed = {**about, "digest": digest(about, buffers(tensors))}
+    return json.dumps(sealed, indent=2, ensure_ascii=False)
 
 
-def _text(sealed: Mapping[str, Any], parts: Mapping[str, Part]) -> str:
-    return json.dumps({**sealed, "digest": _digest(sealed, parts)}, indent=2, ensure_ascii=False)
-
-
-def _files(folder: Path) -> dict[str, str]:
-    """The parts of the classifier in a folder and the files they are in; none where that cannot be read."""
-    try:
-        about = json.loads((folder / ABOUT).read_text(encoding="utf-8", errors="replace"))
-        other = about.get("files", {})
-        files = {name: other.get(name, f"{Path(name).name}{SUFFIX}") for name in _headers(about)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}
-    for name, file in files.items():
-        if name in other and not (isinstance(file, str) and _BY_CONTENT.fullmatch(file)):
-            raise InputError(
-                f"{folder} is damaged: its description says that {name} is in {file!r}, which is no name of ours"
-            )
-    return files
-
-
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Part]]:
-    """Read what `write` wrote, and nothing else."""
+def read(path: AnyPath) -> tuple[dict[str, Any], dict[str, Part]]:
+    """Read what `write` wrote, and refuse anything else."""
     path = named(path)
-    text, tensors = _read_folder(path) if path.is_dir() else _read_file(path)
+    if path.is_dir():
+        about = _parsed(path, _folder_text(path))
+        tensors = {
+            f"{name}.{key}": value
+            for name, file in _files(path, about).items()
+            for key, value in read_tensors(path / file)[0].items()
+        }
+    else:
+        text, tensors = _read_file(path)
+        about = _parsed(path, text)
+    said = about.pop("digest", None)
+    if said != digest(about, buffers(tensors)):
+        raise InputError(
+            f"{path} was changed after it was saved, or is not complete: expected the digest "
+            f"{str(said)[:12]}…, got another; save it again from the model"
+        )
+    return about, {n: Part(_part(tensors, n), header) for n, header in about["parts"].items()}
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    """Parse the description of a classifier, and check its format and its parts."""
     try:
-        about = json.loads(text)
-        version, headers = about["format_version"], _headers(about)
-    except (ValueError, KeyError, TypeError, RecursionError):
+        about: dict[str, Any] = json.loads(text)
+        json.dumps(about)  # refuses what is nested too deeply for the digest
+        found, version, parts = about.get("format"), about["format_version"], about["parts"]
+        words = [word for header in parts.values() for word in header.values()]
+        named_files = isinstance(about.get("files", {}), dict)
+        text_only = all(isinstance(word, str) for word in words)
+        known = parts.keys() <= {*PARTS} and named_files and text_only
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        known = False
+    if not known:
         raise InputError(
             f"{path} is not a classifier that atta saved: its description cannot be read"
-        ) from None
-    if about.get("format") != FORMAT or type(version) is not int:
-        raise InputError(
-            f"{path} is not a classifier: expected format {FORMAT!r}, got {about.get('format')!r}"
         )
+    if found != FORMAT or type(version) is not int:
+        raise InputError(f"{path} is not a classifier: expected format {FORMAT!r}, got {found!r}")
     if version > FORMAT_VERSION:
         raise InputError(
-            f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one"
+            f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: "
+            "install a newer one"
         )
-    digest = about.pop("digest", None)
-    parts = {name: Part(tensors.get(name, {}), header) for name, header in headers.items()}
-    if set(tensors) - set(parts) or digest != _digest_or_none(about, parts):
-        raise InputError(
-            f"{path} was changed after it was saved, or is not complete: expected the digest {str(digest)[:12]}…, "
-            "got another; save it again from the model"
-        )
-    return about, parts
+    return about
 
 
-def _read_folder(path: Path) -> tuple[str, dict[str, dict[str, Tensor]]]:
+def _folder_text(path: Path) -> str:
+    """The description in a folder."""
     if not (path / ABOUT).is_file():
         found = ", ".join(sorted(file.name for file in path.iterdir())[:5]) or "nothing"
         raise InputError(f"{path} is not a classifier: expected {ABOUT} in it, found {found}")
-    text = (path / ABOUT).read_text(encoding="utf-8", errors="replace")
-    return text, {name: read_tensors(path / file)[0] for name, file in _files(path).items()}
+    return (path / ABOUT).read_text(encoding="utf-8", errors="replace")
 
 
-def _headers(about: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """The parts that a description names, each with its text."""
-    parts: Any = about.get("parts", {}) if isinstance(about, dict) else None
-    if not isinstance(parts, dict) or not parts.keys() <= set(PARTS):
-        raise ValueError("parts")
-    if not all(
-        isinstance(one, dict) and all(isinstance(word, str) for word in one.values())
-        for one in parts.values()
-    ):
-        raise ValueError("parts")
-    return dict(parts)
+def _files(folder: Path, about: Mapping[str, Any]) -> dict[str, str]:
+    """The file of each part in a folder."""
+    files = {name: f"{name}{SUFFIX}" for name in about["parts"]}
+    for name, file in about.get("files", {}).items():
+        if not _BY_CONTENT.fullmatch(str(file)):
+            raise InputError(
+                f"{folder} is damaged: its description says that {name} is in {file!r}, "
+                "which is not a file name that atta writes"
+            )
+        files[name] = file
+    return files
 
 
-def _read_file(path: Path) -> tuple[str, dict[str, dict[str, Tensor]]]:
+def _read_file(path: Path) -> tuple[str, dict[str, Tensor]]:
+    """The description in a file, and its tensors."""
     if not path.exists():
         raise InputError(f"there is no file or folder {path}")
     if path.suffix in (".onnx", ".pt2"):
         raise InputError(
-            f"{path} is a graph, which is for predicting (`atta predict`): expected the classifier that it was exported from, "
-            f"a folder or a {SUFFIX} file"
+            f"{path} is a graph, which is for predicting: expected the classifier that it was "
+            f"exported from, a folder or a {SUFFIX} file"
         )
     with path.open("rb") as file:
         start = file.read(9)
-    if (
-        start.startswith(PICKLES) and start[8:] != b"{"
-    ):  # safetensors: the length, which may begin so, and then JSON
+    # The length in front of safetensors may begin as a pickle does, but JSON follows it.
+    if start.startswith(PICKLES) and start[8:] != b"{":
         raise InputError(
-            f"{path} is a pickle or an archive of them, and reading one can run code: expected what "
-            f"CalibratedClassifier.save wrote, a folder or a {SUFFIX} file"
+            f"{path} is a pickle or an archive of them, and reading one can run code: expected a "
+            f"folder or a {SUFFIX} file that CalibratedClassifier.save wrote"
         )
     tensors, header = read_tensors(path)
-    if header.get("format") != FORMAT:
-        raise InputError(
-            f"{path} is not a classifier: expected format {FORMAT!r}, got {header.get('format')!r}"
-        )
-    parted: dict[str, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        name, _, rest = key.partition(".")
-        parted.setdefault(name, {})[rest] = value
-    return header.get("about", ""), parted
-
-
-def _digest_or_none(about: Mapping[str, Any], parts: Mapping[str, Part]) -> str | None:
-    try:
-        return _digest(about, parts)
-    except (
-        ValueError,
-        RecursionError,
-    ):  # half a character, or something nested too deeply to be ours
-        return None
-
-
-def _digest(about: Mapping[str, Any], parts: Mapping[str, Part]) -> str:
-    """Hash words and numbers, in an order that does not depend on how they were written."""
-    return digest(
-        about,
-        (one for name, part in sorted(parts.items()) for one in buffers(part.tensors, f"{name}.")),
-    )
+    if (found := header.get("format")) != FORMAT:
+        raise InputError(f"{path} is not a classifier: expected format {FORMAT!r}, got {found!r}")
+    return header.get("about", ""), tensors

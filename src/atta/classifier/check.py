@@ -1,11 +1,13 @@
-"""What a file is, and whether it is whole: records, calibrators, classifiers, results, graphs, folders of training and shards.
+"""Check a file or folder that atta wrote: what it is, and whether it is complete.
 
-Nothing that is looked at is run: of a .pt2 file, which could name code, and of a checkpoint only the checksums are read.
+It knows records, calibrators, classifiers, results, graphs, and folders of training and shards.
+Nothing is run: of a .pt2 file or a checkpoint, which can contain code, only checksums are read.
 """
 
 import json
 import os
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +24,11 @@ from atta.record.writer import SHARDS
 from atta.results.rows import Results
 
 UNKNOWN = "nothing that atta writes"
-FOLDER = "record in a folder"
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a file is; `fault` says why it is not whole, and is empty if it is. `sealed`: a checksum says so."""
+    """What a file is, why it is incomplete (`fault`), and whether it has a checksum (`sealed`)."""
 
     path: Path
     kind: str
@@ -37,7 +38,7 @@ class Found:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is wrong with it, as far as can be told."""
+        """Whether no fault was found."""
         return not self.fault
 
     def __str__(self) -> str:
@@ -47,7 +48,7 @@ class Found:
 
 
 def check(path: str | os.PathLike[str]) -> Found:
-    """Say what a file or folder is, and whether it is whole; it never raises for what lies there."""
+    """Say what a file or folder is and whether it is complete; damaged files raise nothing."""
     path = Path(path)
     kind = UNKNOWN
     try:
@@ -58,26 +59,24 @@ def check(path: str | os.PathLike[str]) -> Found:
             return Found(path, UNKNOWN, fault=kind)
         about, sealed = _LOOKS[kind](path)
     except (InputError, OSError) as error:
-        return Found(
-            path, kind, fault=first_line(error).removeprefix(f"{path} ").removeprefix(f"{path}: ")
-        )
+        fault = first_line(error).removeprefix(f"{path} ").removeprefix(f"{path}: ")
+        return Found(path, kind, fault=fault)
     return Found(path, kind, about, sealed=sealed)
 
 
-# ---- what it is
+# ---- what it is: a key of _LOOKS, or why it is none of them
 
 
 def _folder_kind(path: Path) -> str:
-    there = {entry.name for entry in path.iterdir()}
-    if archive.ABOUT in there:
-        return "classifier"
-    if INDEX in there:
-        return FOLDER
-    if "run.json" in there:
-        return "unfinished record"
-    if there & {"model.safetensors", "checkpoint.pt"}:
-        return "training"
-    return f"without {archive.ABOUT}, {INDEX}, run.json or model.safetensors in it"
+    kinds = {
+        archive.ABOUT: "classifier",
+        INDEX: "record in a folder",
+        "run.json": "unfinished record",
+        "model.safetensors": "training",
+        "checkpoint.pt": "training",
+    }
+    unknown = f"without {archive.ABOUT}, {INDEX}, run.json or model.safetensors in it"
+    return next((kind for name, kind in kinds.items() if (path / name).exists()), unknown)
 
 
 def _file_kind(path: Path) -> str:
@@ -93,25 +92,20 @@ def _file_kind(path: Path) -> str:
     formats = {archive.FORMAT: "classifier", CALIBRATOR: "calibrator"}
     if "format" in header:
         return formats.get(header["format"], f"its format is {header['format']!r}")
-    # A record of `atta collect` says which atta made it, by the same word as a trained network.
+    # A record of `atta collect` has the key "atta", too, as a trained network has.
     return "trained network" if "atta" in header and "kinds" not in header else "record"
 
 
-# ---- whether it is whole: a word about it, and whether a checksum says so
+# ---- whether it is complete: a word about it, and whether a checksum says so
+
+
+def _sealed(path: Path) -> bool:
+    return DIGEST in read_header(path)
 
 
 def _record(path: Path) -> tuple[str, bool]:
-    return repr(Record.load(path).predictions).removeprefix("Predictions(").removesuffix(
-        ")"
-    ), DIGEST in read_header(path)
-
-
-def _folder(path: Path) -> tuple[str, bool]:
-    return check_folder(path), True
-
-
-def _calibrator(path: Path) -> tuple[str, bool]:
-    return calibrators.load(path).extra_repr(), DIGEST in read_header(path)
+    text = repr(Record.load(path).predictions)
+    return text.removeprefix("Predictions(").removesuffix(")"), _sealed(path)
 
 
 def _classifier(path: Path) -> tuple[str, bool]:
@@ -133,14 +127,13 @@ def _trained(path: Path) -> tuple[str, bool]:
         name = json.loads(header["atta"])["architecture"]["name"]
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"is damaged: it says nothing of its training ({error})") from None
-    return f"{name}, {len(tensors)} tensors", DIGEST in read_header(path)
+    return f"{name}, {len(tensors)} tensors", _sealed(path)
 
 
 def _training(path: Path) -> tuple[str, bool]:
     if (path / "model.safetensors").is_file():
         return _trained(path / "model.safetensors")
-    _check_zip(path / "checkpoint.pt")
-    return "not finished", True
+    return _zip(path / "checkpoint.pt", "not finished")
 
 
 def _shards(path: Path) -> tuple[str, bool]:
@@ -151,21 +144,11 @@ def _shards(path: Path) -> tuple[str, bool]:
     shards = sorted(path.glob(SHARDS))
     for shard in shards:
         read_tensors(shard)
-    return f"{len(shards)} shards", all(DIGEST in read_header(shard) for shard in shards)
+    return f"{len(shards)} shards", all(map(_sealed, shards))
 
 
-def _torch_graph(path: Path) -> tuple[str, bool]:
-    _check_zip(path)
-    return "not opened", True
-
-
-def _onnx_graph(path: Path) -> tuple[str, bool]:
-    graph = open_graph(path)
-    return f"{graph.classes} classes", False
-
-
-def _check_zip(path: Path) -> None:
-    """Compare every part of an archive of torch with its checksum, without unpacking what is in it."""
+def _zip(path: Path, about: str) -> tuple[str, bool]:
+    """Compare every part of an archive of torch with its checksum, without unpickling it."""
     try:
         with zipfile.ZipFile(path) as file:
             wrong = file.testzip()
@@ -173,17 +156,18 @@ def _check_zip(path: Path) -> None:
         raise InputError(f"is not a whole file of torch ({error})") from None
     if wrong is not None:
         raise InputError(f"is damaged: the checksum of {wrong} does not fit")
+    return about, True
 
 
-_LOOKS = {
+_LOOKS: dict[str, Callable[[Path], tuple[str, bool]]] = {
     "record": _record,
-    FOLDER: _folder,
-    "calibrator": _calibrator,
+    "record in a folder": lambda path: (check_folder(path), True),
+    "calibrator": lambda path: (calibrators.load(path).extra_repr(), _sealed(path)),
     "classifier": _classifier,
     "results": _results,
     "trained network": _trained,
     "training": _training,
     "unfinished record": _shards,
-    "graph, .pt2": _torch_graph,
-    "graph, .onnx": _onnx_graph,
+    "graph, .pt2": lambda path: _zip(path, "not opened"),
+    "graph, .onnx": lambda path: (f"{open_graph(path).classes} classes", False),
 }

@@ -34,8 +34,8 @@ from atta.calibrators import AverageBlend, Calibrator, ViewBlend
 from atta.classifier import adapt
 from atta.classifier import export as graphs
 from atta.classifier.estimator import Estimator
+from atta.classifier.export import check_inlines, network_of
 from atta.classifier.hub import OnHub
-from atta.classifier.inline import check_inlines, network_of
 from atta.classifier.summary import Summary
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels, check_range

@@ -1,4 +1,7 @@
-"""Many images, and scikit-learn's habits: a classifier that `cross_val_score`, scorers and pipelines take as one of theirs."""
+"""Answer many images, in the style of scikit-learn: `predict`, `predict_proba`, `fit`, `score`.
+
+`cross_val_score`, scorers and pipelines of scikit-learn take a classifier as one of their own.
+"""
 
 import copy
 from typing import Any, TypeVar, Unpack
@@ -26,15 +29,23 @@ Fitted = TypeVar("Fitted", bound="Estimator")
 
 
 class Estimator(Archived):
-    """What scikit-learn asks of a classifier that is fitted, over a module that answers a batch with probabilities."""
+    """The interface of a fitted scikit-learn classifier, for a module that answers batches."""
 
     @property
     def classes_(self) -> np.ndarray:
-        """The class numbers, as scikit-learn calls them; their names are `class_names`."""
+        """The class numbers, for scikit-learn; their names are `class_names`."""
         return np.arange(self.calibrator.classes)
 
     def predict(self, images: Any, **how: Any) -> np.ndarray:
-        """Give the class number of each image: the network's own. Takes what `predict_proba` takes."""
+        """Return the class number of each image, which is the network's own.
+
+        Args:
+            images: As in `predict_proba`.
+            how: Options of `predict_proba`.
+
+        Returns:
+            Class numbers, shaped (n,).
+        """
         return np.asarray(self.classes_[self.predict_proba(images, **how).argmax(axis=1)])
 
     def predict_proba(
@@ -46,10 +57,25 @@ class Estimator(Archived):
         workers: int = 0,
         progress: bool = False,
     ) -> np.ndarray:
-        """Answer an array, a Dataset, a DataLoader, a Hugging Face dataset, a folder, files or Pillow images: (n, k).
+        """Return the calibrated probabilities of many images.
 
-        Files and Pillow images are resized and cropped as `preprocess` says.
-        An array (n, h, w, c) needs no `channels` where the shape tells it apart.
+        Args:
+            images: An array, a Dataset, a DataLoader, a Hugging Face dataset, a folder, files or
+                Pillow images. Files and Pillow images are resized and cropped by `preprocess`.
+            channels: "first" or "last" in an array; by default its shape decides.
+            batch_size: Images per forward pass; the default depends on the device.
+            workers: Threads that read and decode ahead.
+            progress: Whether to show a progress bar.
+
+        Returns:
+            Probabilities, shaped (n, k).
+
+        >>> import atta
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3))
+        >>> fitted = atta.TemperatureScaling().fit(atta.Predictions(torch.eye(3), {}), [0, 1, 2])
+        >>> classifier = atta.CalibratedClassifier(network, fitted, image_shape=(3, 2, 2))
+        >>> classifier.predict_proba(np.zeros((5, 3, 2, 2), np.uint8)).shape
+        (5, 3)
         """
         source = self.source(images, channels)
         return self._proba(source, Labelling(), batch_size, workers, progress)[0]
@@ -60,59 +86,66 @@ class Estimator(Archived):
         return as_source(images, where, self.preprocess, self.image_shape)
 
     def predict_set(self, images: Any, *, coverage: float = 0.95, **how: Any) -> np.ndarray:
-        """Mark the classes of each image, (n, k), of which the true one is one with this probability; the class is among them.
+        """Return a set of classes for each image that contains the true class this often.
 
-        That holds for images like those it was calibrated on, whose held-out answers the sets are cut from: where those are
-        few, up to the noise of so many. Takes what `predict_proba` takes.
+        The coverage holds for images like those of calibration, up to the noise of their number.
+        The predicted class is always in the set.
+
+        Args:
+            images: As in `predict_proba`.
+            coverage: The probability that the set contains the true class.
+            how: Options of `predict_proba`.
+
+        Returns:
+            A boolean array, shaped (n, k).
+
+        Raises:
+            InputError: The classifier was adapted, or does not know its validation images.
         """
         sets = self.conformal(coverage)
         return sets(torch.from_numpy(self.predict_proba(images, **how))).numpy()
 
     def conformal(self, coverage: float) -> ConformalSets:
-        """What makes sets of its probabilities that hold the true class so often."""
+        """Return the function from probabilities to sets that contain the true class this often."""
         if self.answers_otherwise:
             raise InputError(
-                "coverage: expected a classifier as it was calibrated, by whose answers sets are promised, got one that was "
-                "adapted to other images: ask its unadapted() (on the command line, the classifier that it was made from)"
+                "coverage: expected a classifier as it was calibrated, got one that was adapted to "
+                "other images, for which sets have no guarantee: use its unadapted() (on the "
+                "command line, the classifier that it was made from)"
             )
         if self.strangeness is None:
             raise InputError(
-                "expected a classifier that knows how strange true classes are (`strangeness`), got one without, as an older "
-                "atta saved them and as `fit` leaves it: calibrate it again"
+                "expected a classifier that knows how strange true classes are (`strangeness`), "
+                "got one without, as older versions saved them and as `fit` leaves it: "
+                "calibrate it again"
             )
         return self.strangeness.sets(coverage)
 
     @property
     def on_simplex(self) -> bool:
-        """Whether its probabilities add up to one; pooled isotonic and histogram calibration may leave them otherwise."""
+        """Whether the probabilities sum to one; those of isotonic and histogram maps may not."""
         return self.calibrator.method.on_simplex
 
     def labelled_proba(
-        self,
-        images: Any,
-        labels: Any = None,
-        *,
-        channels: Channels = None,
-        batch_size: int | None = None,
-        workers: int = 0,
-        progress: bool = False,
+        self, images: Any, labels: Any = None
     ) -> tuple[np.ndarray, np.ndarray | None]:
-        """What `predict_proba` gives, and the labels, given or brought along by the images, by the names of its classes."""
-        source = self.source(images, channels)
+        """Return `predict_proba` and the labels, which are given or come with the images."""
+        source = self.source(images)
         labelling = labelling_of(labels, source, self.class_names)
         labelling = labelling.settled(self.calibrator.classes)
-        probs, own = self._proba(source, labelling, batch_size, workers, progress)
-        labels = labelling.labels if labelling.labels is not None else own
-        return probs, None if labels is None else labels.numpy()
+        probs, own = self._proba(source, labelling)
+        found = own if labelling.labels is None else labelling.labels
+        return probs, None if found is None else found.numpy()
 
     def _proba(
         self,
         source: Source,
         labelling: Labelling,
-        batch_size: int | None,
-        workers: int,
-        progress: bool,
+        batch_size: int | None = None,
+        workers: int = 0,
+        progress: bool = False,
     ) -> tuple[np.ndarray, Tensor | None]:
+        """Answer the images of a source, and return the labels that come with them."""
         device = device_of(self)
         size, probs, own = usual_size(batch_size, device), list[Tensor](), list[Tensor]()
         with counted("predicting", source.count, shown=progress) as tell:
@@ -201,14 +234,22 @@ class Estimator(Archived):
         return self
 
     def score(self, images: Any, labels: Any) -> float:
-        """The part of the images whose class is right, as scikit-learn's classifiers say it."""
+        """Return the accuracy, as classifiers of scikit-learn do.
+
+        Args:
+            images: As in `predict_proba`.
+            labels: The class number or name of each image.
+
+        Returns:
+            The fraction of the images whose predicted class is right.
+        """
         numbers = as_labels(
             labels, images=len(labels), classes=self.calibrator.classes, names=self.class_names
         )
         return float((self.predict(images) == numbers.numpy()).mean())
 
     def _channels(self, images: Any) -> Channels:
-        """Where an array has its channels, as the shape that is expected tells."""
+        """Where an array has its channels, by the shape that the classifier expects."""
         if not isinstance(images, Tensor | np.ndarray) or images.ndim != 4:
             return None
         first, last = tuple(images.shape[1:]), (images.shape[3], *images.shape[1:3])

@@ -1,8 +1,14 @@
-"""Classifiers as one graph that runs without Python: `torch.export` (.pt2) or ONNX (.onnx), written and run again.
+"""Export a classifier as one graph that runs without atta: `torch.export` (.pt2) or ONNX (.onnx).
 
-A graph takes `images` (n, c, h, w), floats in [0, 1] or bytes, n free, and answers with `probs` and `base`, both (n, k). It is
-only left behind if it answers as the module does, within TOLERANCE, on images of noise, black, white and smooth colour, in
-batches of several sizes: an exporter that drops or folds something is found out here. It runs on the CPU.
+A graph takes `images` (n, c, h, w), floats in [0, 1] or bytes, with n free, and returns `probs` and
+`base`, both (n, k). `export` writes it only if its outputs equal those of the module within
+TOLERANCE on noise, black, white and a ramp, in batches of several sizes, because exporters can drop
+or fold operations. `open_graph` reads an ONNX graph; `torch.export.load` reads a .pt2 file.
+
+An ONNX network inside a classifier is not traced again, but inlined where torch left a stand-in:
+
+    classifier ─ torch.onnx ─► images ─ views ─ [atta::Network] ─ calibration ─► probs, base
+    file of the network ─► a function of that name ─ onnx's inliner ─► one graph
 """
 
 import io
@@ -21,39 +27,41 @@ from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line, require
 from atta._base.files import whole_file
-from atta.classifier.inline import inlined
-from atta.classifier.pt2 import harmless
-from atta.networks.adapters import OnnxModel, check_external_data
+from atta.networks.adapters import STAND_IN, OnnxModel, check_external_data
 
 SUFFIXES = (".pt2", ".onnx")
 OUTPUTS = ("probs", "base")
 ABOUT = "atta.json"
 TOLERANCE = 1e-5
 BATCHES = (1, 3, 8)
-TRACED = 2  # images the graph is traced with: one would be taken for a constant
-OPSETS = (
-    7,
-    99,
-)  # what converters take and what may still come; whether torch writes one shows when it does
+TRACED = 2  # images to trace with: a batch of one would become a constant
+OPSETS = (7, 99)  # versions that converters may accept; torch says which it can write
 ONE_FILE = 2_000_000_000  # bytes; protobuf ends at 2 GiB
 Both: TypeAlias = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class Graph:
-    """What runs, and what it takes and gives."""
+    """A graph that runs on the CPU: its inputs, its number of classes, and its metadata."""
 
     run: Callable[[Tensor], Both]
     shape: tuple[int, int, int]
     dtype: torch.dtype
     classes: int
     about: Mapping[str, str] = field(default_factory=dict)
-    """What the file says of itself: preprocess, class_names, policy, mean_passes."""
+    """Metadata in the file: preprocess, class_names, policy, mean_passes, ..."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how far it was from the module."""
+    """A written graph: its file, the version of ONNX's operators, and its error.
+
+    Attributes:
+        path: The file.
+        opset: The version of ONNX's operators; None for a .pt2 file.
+        size: Its size in bytes.
+        difference: The largest difference from the classifier in any probability.
+    """
 
     path: Path
     opset: int | None
@@ -62,74 +70,49 @@ class Exported:
 
     def __str__(self) -> str:
         graph = "torch.export" if self.opset is None else f"ONNX, opset {self.opset}"
-        return (
-            f"{self.path}: {graph}, {self.size / 1e6:.1f} MB, within {self.difference:.1e} of eager"
-        )
+        size = f"{self.size / 1e6:.1f} MB"
+        return f"{self.path}: {graph}, {size}, within {self.difference:.1e} of eager"
 
 
-# ---- reading -------------------------------------------------------------------------------------------------------
+# ---- reading
 
 
 def open_graph(path: str | os.PathLike[str]) -> Graph:
-    """Open what `CalibratedClassifier.export` wrote."""
+    """Open an ONNX graph that `CalibratedClassifier.export` wrote."""
     path = Path(path)
+    if path.suffix == ".pt2":
+        raise InputError(
+            f"{path} is a torch.export file, which torch.export.load reads and atta does not: "
+            "export the classifier to .onnx for `atta predict` and `atta serve`"
+        )
     if not path.is_file():
         raise InputError(f"there is no file {path}")
-    try:
-        return _open_torch(path) if path.suffix == ".pt2" else _open_onnx(path)
-    except InputError:
-        raise
-    except (
-        Exception
-    ) as error:  # each library has kinds of its own, and another graph has other inputs and outputs
-        raise InputError(
-            f"expected a classifier that atta exported in {path}, but it is not one: {first_line(error)}"
-        ) from error
-
-
-def _open_torch(path: Path) -> Graph:
-    beside = {ABOUT: ""}
-    with _quiet("torch.export"):  # it logs tracebacks of what it then says in a sentence
-        program = torch.export.load(harmless(path), extra_files=beside)
-    graph, signature = program.module(), program.graph_signature
-    values = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
-    (images,) = (values[name] for name in signature.user_inputs)
-    probs, _ = (values[name] for name in signature.user_outputs)
-
-    def run(images: Tensor) -> Both:
-        probs, base = graph(images)
-        return probs, base
-
-    _, channels, height, width = images.shape
-    about = json.loads(beside[ABOUT] or "{}")
-    return Graph(
-        run, (int(channels), int(height), int(width)), images.dtype, int(probs.shape[1]), about
-    )
-
-
-def _open_onnx(path: Path) -> Graph:
     with require("onnx", "a graph in ONNX"):
         import onnxruntime
-    check_external_data(path, beside=False)
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    (images,) = session.get_inputs()
-    outputs = {output.name: output for output in session.get_outputs()}
-    if not outputs.keys() >= {*OUTPUTS}:
+    check_external_data(path, same_folder=False)
+    try:
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        (images,) = session.get_inputs()
+        outputs = {output.name: output for output in session.get_outputs()}
+        if not outputs.keys() >= {*OUTPUTS}:
+            raise InputError(f"it returns {', '.join(outputs)} and not probs and base")
+        _, channels, height, width = images.shape
+        classes = outputs["probs"].shape[1]
+    except Exception as error:  # ONNX Runtime has its own exceptions, and inputs may differ
         raise InputError(
-            f"expected {path} to answer with probs and base, found {', '.join(outputs)}"
-        )
+            f"expected {path} to be a classifier that atta exported: {first_line(error)}"
+        ) from error
 
     def run(batch: Tensor) -> Both:
         probs, base = session.run(list(OUTPUTS), {images.name: batch.numpy()})
         return torch.from_numpy(probs), torch.from_numpy(base)
 
-    _, channels, height, width = images.shape
     dtype = torch.uint8 if images.type == "tensor(uint8)" else torch.float32
     about = dict(session.get_modelmeta().custom_metadata_map)
-    return Graph(run, (channels, height, width), dtype, outputs["probs"].shape[1], about)
+    return Graph(run, (channels, height, width), dtype, classes, about)
 
 
-# ---- writing -------------------------------------------------------------------------------------------------------
+# ---- writing
 
 
 def export(
@@ -143,12 +126,31 @@ def export(
     about: Mapping[str, str] | None = None,
     network: OnnxModel | None = None,
 ) -> Exported:
-    """Write `module`, which maps images (n, *shape) of `dtype` to `probs` and `base`, as the ending of `path` says.
+    """Write `module`, from images (n, *shape) of `dtype` to `probs` and `base`, as a graph.
 
-    A `network` of ONNX inside of it is put in as it is. `about` goes into the file: ONNX's `metadata_props`, or the extra file
-    atta.json of a .pt2.
+    `network` is the ONNX network inside it, which is inlined. `about` becomes `metadata_props` of
+    an ONNX file, or the extra file atta.json of a .pt2 file.
     """
     path = Path(path)
+    _check(module, path, opset)
+    program = _traced(module, sample(TRACED, shape, dtype))
+    with whole_file(path) as part:
+        if path.suffix == ".pt2":
+            version, run = _write_torch(program, part, about or {})
+        else:
+            version, run = _write_onnx(program, part, opset, about or {}, network)
+        difference = _difference(module, run, shape, dtype)
+        if not difference <= tolerance:
+            raise InputError(
+                f"the exported graph differs from the model by {difference:.2g}, expected at most "
+                f"{tolerance:.0e}: nothing was written to {path}"
+            )
+        size = part.stat().st_size
+    return Exported(path, version, size, difference)
+
+
+def _check(module: nn.Module, path: Path, opset: int | None) -> None:
+    """Refuse what cannot be written, before any work."""
     if path.suffix not in SUFFIXES:
         raise InputError(
             f"expected a file that ends in .pt2 (torch.export) or .onnx, got {path.name!r}"
@@ -156,30 +158,17 @@ def export(
     size = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
     if path.suffix == ".onnx" and size > ONE_FILE:
         raise InputError(
-            f"expected weights below 2 GB, which is what one ONNX file holds, got {size / 1e9:.1f} GB"
+            f"expected weights below 2 GB, the limit of one ONNX file, got {size / 1e9:.1f} GB"
         )
     if opset is not None and not OPSETS[0] <= opset <= OPSETS[1]:
         raise InputError(
-            f"opset: expected a version of ONNX's operators from {OPSETS[0]} to {OPSETS[1]}, got {opset}"
+            "opset: expected a version of ONNX's operators "
+            f"from {OPSETS[0]} to {OPSETS[1]}, got {opset}"
         )
-    program = _traced(module, sample(TRACED, shape, dtype))
-    with whole_file(path) as part:
-        if path.suffix == ".pt2":
-            version, graph = _write_torch(program, part, about or {})
-        else:
-            version, graph = _write_onnx(program, part, opset, about or {}, network)
-        difference = _difference(module, graph, shape, dtype)
-        if not difference <= tolerance:
-            raise InputError(
-                f"the exported graph differs from the model by {difference:.2g}, expected at most {tolerance:.0e}: "
-                f"nothing was written to {path}"
-            )
-        written = part.stat().st_size
-    return Exported(path, version, written, difference)
 
 
 def sample(n: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Images to try a graph on: noise, and in a larger batch also black, white and a smooth ramp."""
+    """Images to try a graph on: noise and, in a batch of four or more, black, white and a ramp."""
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (n, *shape), generator=generator, dtype=torch.uint8)
     if n > 3:
@@ -189,49 +178,43 @@ def sample(n: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 
 @contextmanager
-def _quiet(library: str) -> Iterator[None]:
-    """Let a library log errors only."""
+def _exporter(library: str) -> Iterator[None]:
+    """Silence an exporter, and turn its failure into one sentence: its first cause."""
     logger = logging.getLogger(library)
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-@contextmanager
-def _refused_by(library: str) -> Iterator[None]:
-    """Whatever an exporter finds wrong, as one sentence: the first line of what went wrong in the first place."""
-    try:
-        yield
+        with warnings.catch_warnings(action="ignore"):
+            yield
     except InputError:
         raise
-    except Exception as error:  # every layer of an exporter has its own kind
+    except Exception as error:  # every layer of an exporter has its own exceptions
         first: BaseException = error
         while first.__cause__ is not None:
             first = first.__cause__
         raise InputError(
             f"the model cannot be exported: {library} says {first_line(first)}"
         ) from error
+    finally:
+        logger.setLevel(level)
 
 
 def _traced(module: nn.Module, images: Tensor) -> torch.export.ExportedProgram:
     batch = torch.export.Dim("batch", min=1)
-    with _refused_by("torch.export"), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # exporters warn of their own workings
+    with _exporter("torch.export"), torch.no_grad():
         return torch.export.export(module, (images,), dynamic_shapes=({0: batch},))
 
 
 def _write_torch(
     program: torch.export.ExportedProgram, path: Path, about: Mapping[str, str]
-) -> tuple[int | None, Graph]:
-    """Write the program and read it back."""
-    with _refused_by("torch.export"):
+) -> tuple[None, Callable[[Tensor], Both]]:
+    """Write the program and load it again."""
+    with _exporter("torch.export"):
         content = io.BytesIO()  # given a file, torch ends the process when the disk is full
         torch.export.save(program, content, extra_files={ABOUT: json.dumps(dict(about))})
         path.write_bytes(content.getbuffer())
-        return None, _open_torch(path)
+        content.seek(0)
+        return None, torch.export.load(content).module()
 
 
 def _write_onnx(
@@ -240,45 +223,43 @@ def _write_onnx(
     opset: int | None,
     about: Mapping[str, str],
     network: OnnxModel | None,
-) -> tuple[int | None, Graph]:
-    """Write the program as ONNX and read it back; give the opset that it came out in."""
+) -> tuple[int, Callable[[Tensor], Both]]:
+    """Write the program as ONNX and load it again; return its opset."""
     with require("onnx", "export to ONNX"):
         import onnxscript  # noqa: F401
-    # It warns of libraries that are not there, and are not needed.
-    with _quiet("torch.onnx"), _refused_by("torch.onnx"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        names: Any = {"input_names": ["images"], "output_names": list(OUTPUTS)}
+    with _exporter("torch.onnx"):
         written: Any = torch.onnx.export(
-            program, dynamo=True, opset_version=opset, verbose=False, **names
+            program,
+            dynamo=True,
+            opset_version=opset,
+            verbose=False,
+            input_names=["images"],
+            output_names=list(OUTPUTS),
         )
-        _name_batch(written.model)
+        graph = written.model.graph
+        for value in (*graph.inputs, *graph.outputs):
+            value.shape[0] = "batch"  # the exporter makes up a name for the free axis
         written.model.metadata_props.update(about)
         if network is None:
             written.save(path, external_data=False)
         else:
-            path.write_bytes(inlined(written.model_proto, network).SerializeToString())
-    with _refused_by("ONNX Runtime"):
-        return int(written.model.opset_imports[""]), _open_onnx(path)
+            path.write_bytes(_inlined(written.model_proto, network).SerializeToString())
+    with _exporter("ONNX Runtime"):
+        return int(written.model.opset_imports[""]), open_graph(path).run
 
 
-def _name_batch(model: Any) -> None:
-    """Call the free axis `batch`: the exporter makes up a name of its own."""
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        value.shape[0] = "batch"
-
-
-def _difference(module: nn.Module, graph: Graph, shape: Sequence[int], dtype: torch.dtype) -> float:
-    """The largest difference between the two in any number of any output."""
+def _difference(
+    module: nn.Module, run: Callable[[Tensor], Both], shape: Sequence[int], dtype: torch.dtype
+) -> float:
+    """The largest difference between the module and its graph in any number of any output."""
     worst = 0.0
     for n in BATCHES:
         images = sample(n, shape, dtype)
         with torch.no_grad():
             expected = module(images)
         try:
-            found = graph.run(images)
-        except (
-            Exception
-        ) as error:  # a batch size that was frozen after all, an operator that is not there
+            found = run(images)
+        except Exception as error:  # a fixed batch size after all, or a missing operator
             raise InputError(
                 f"the exported graph fails on a batch of {n}: {first_line(error)}"
             ) from error
@@ -286,3 +267,59 @@ def _difference(module: nn.Module, graph: Graph, shape: Sequence[int], dtype: to
             gap = (one - other).abs().max().item() if one.shape == other.shape else float("inf")
             worst = gap if gap != gap else max(worst, gap)
     return worst
+
+
+# ---- an ONNX network inside the graph
+
+
+def network_of(module: nn.Module) -> OnnxModel | None:
+    """The ONNX network inside a module, if there is one."""
+    return next((part for part in module.modules() if isinstance(part, OnnxModel)), None)
+
+
+def check_inlines(network: OnnxModel, ending: str) -> None:
+    """Refuse an ONNX network that cannot become part of a graph with this ending."""
+    if ending != ".onnx":
+        raise InputError(
+            f"expected a file that ends in .onnx, because the network is an ONNX file, got {ending}"
+        )
+    if isinstance(network.shape[0], int):
+        raise InputError(
+            "expected a network with a free batch size, because it takes several views at once, "
+            f"and {network.path.name} takes {network.shape[0]} at a time: export it with a dynamic "
+            "batch axis"
+        )
+    if network.dtype != "float32":
+        raise InputError(
+            f"expected a network in float32, got {network.dtype} in {network.path.name}"
+        )
+
+
+def _inlined(model: Any, network: OnnxModel) -> Any:
+    """Replace the stand-in of the network in an ONNX model by the graph in its file."""
+    with require("onnx", "export to ONNX"):
+        import onnx
+        from onnx import inliner
+    inner, (domain, name) = onnx.load(str(network.path)), STAND_IN.split("::")
+    graph = inner.graph
+    if graph.sparse_initializer:
+        raise InputError(
+            f"expected a network without sparse weights, found some in {network.path.name}"
+        )
+    constants = [
+        onnx.helper.make_node("Constant", [], [tensor.name], value=tensor)
+        for tensor in graph.initializer
+    ]
+    weights = {tensor.name for tensor in graph.initializer}  # older files also list them as inputs
+    inputs = [value.name for value in graph.input if value.name not in weights]
+    body = onnx.helper.make_function(
+        domain, name, inputs, [network.output], [*constants, *graph.node], inner.opset_import
+    )
+    model.functions.extend([body, *inner.functions])
+    known = {opset.domain for opset in model.opset_import}
+    model.opset_import.extend(opset for opset in inner.opset_import if opset.domain not in known)
+    found = inliner.inline_local_functions(model, convert_version=True)
+    kept = [opset for opset in found.opset_import if opset.domain != domain]
+    del found.opset_import[:]
+    found.opset_import.extend(kept)
+    return found

@@ -1,13 +1,27 @@
-"""A page on which people try a classifier out: they drop images, and see what it makes of each.
+"""Answer images that arrive as bytes (`Explainer`), and serve a page to try a classifier (`TryIt`).
 
-    GET  /         the page, one file, with its style and its script inside; it fetches nothing from elsewhere
-    POST /answer   the bytes of one image → what `Explainer` says of it, as JSON, and `drift`
+An `Explainer` returns plain values, ready for JSON:
 
-Who may ask: this machine, unless another `host` is named. A page of somebody else's, open in the same browser, may not: neither
-by a name of its own that it has turned to this machine (DNS rebinding: `Host` must be an address, localhost or the name that
-was given), nor by a post across (`Origin` must be `Host`, and a form cannot send what is taken). What is sent: one image a
-request, of at most LARGEST bytes, within PATIENCE seconds; it is decoded one at a time, and never written. No name or path
-of the client's is taken. What fails is told in a sentence; where it failed stands in the terminal alone.
+| key         | meaning                                                                            |
+|-------------|------------------------------------------------------------------------------------|
+| class … set | as the columns of `atta predict`; `set` is a list, the most likely class first     |
+| passes      | number of forward passes; null for a graph                                         |
+| views       | with `views`: the image and its views, each with the network's answer to it        |
+
+A view is {"view", "repeat", "picture", "class", "confidence"}. `picture` is a data URI; `class` and
+`confidence` are null where the network was not run on the view. A graph shows no views. Only two
+numbers of each of the last REMEMBERED images are kept, to estimate `drift`.
+
+The page:
+
+    GET  /         the page, one file with its style and script inside; it fetches nothing else
+    POST /answer   the bytes of one image → the values of `Explainer` as JSON, and `drift`
+
+Only this machine can connect, unless another `host` is named. Pages of other sites in the same
+browser are refused: `Host` must be an address, localhost or the given name (against DNS rebinding),
+`Origin` must equal `Host`, and forms cannot send the content types that are accepted. A request is
+one image of at most LARGEST bytes within PATIENCE seconds. Images are decoded one at a time and
+never written. Errors are one sentence for the client; the traceback goes to the terminal.
 """
 
 import base64
@@ -16,14 +30,22 @@ import html
 import json
 import re
 import socket
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections import deque
+from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 from urllib.parse import urlsplit
 
+import torch
+from torch import Tensor
+
 from atta._base.errors import InputError, require
-from atta.classifier.explain import Explainer
+from atta.calibrators import shift
+from atta.classifier.adapt import Drift
+from atta.classifier.predict import Answers, Predictor, described
+from atta.data.image_set import data_uri, mode_of, thumbnail
+from atta.run.runner import IMAGE
 
 with require("serve", "a page to try a classifier on"):
     import uvicorn
@@ -33,30 +55,101 @@ with require("serve", "a page to try a classifier on"):
     from starlette.requests import ClientDisconnect, Request
     from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
-
-Message: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[Message]]
-Send: TypeAlias = Callable[[Message], Awaitable[None]]
-Application: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PAGE = Path(__file__).parent / "page"
 LARGEST = 20_000_000  # bytes of an image
-PATIENCE = 30  # seconds for them to come
+PATIENCE = 30  # seconds for the bytes to arrive
 CALLERS = 32  # connections at a time
-HERE = ("127.0.0.1", "localhost", "::1")
+HERE = "127.0.0.1"
+REMEMBERED = 500  # images that `drift` looks at
+PICTURE = 192  # pixels of a side; larger pictures are scaled down
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Explainer:
+    """Answers images as bytes: `Explainer(open_predictor("classifier.onnx"))(data)["class"]`.
+
+    Args:
+        predictor: What `open_predictor` opened.
+        coverage: How often the set of classes contains the true class; no sets by default.
+        views: Whether to return pictures of what the network saw.
+    """
+
+    def __init__(
+        self, predictor: Predictor, *, coverage: float | None = None, views: bool = False
+    ) -> None:
+        mode_of(predictor.shape[0])  # says so if Pillow is missing or has no such images
+        self.predictor, self.coverage, self.views = predictor, coverage, views
+        self._sets = predictor.conformal(coverage)
+        self._seen = deque[tuple[float, float]](maxlen=REMEMBERED)
+
+    def __call__(self, data: bytes) -> dict[str, Any]:
+        """Answer one image, or raise `InputError` with the reason why it cannot be answered."""
+        pixels = self.predictor.read(data)
+        answers = self.predictor.answer(pixels[None])
+        (said,) = described(self.predictor, answers, self._sets)
+        if (score := said.pop("score")) is not None:
+            self._seen.append((score, said["confidence"]))
+        if self.views:
+            said["views"] = list(self._shown(pixels[None], answers))
+        return said
+
+    def drift(self) -> Drift | None:
+        """Compare the last images with the validation images; None without these, or too few."""
+        reference = self.predictor.reference
+        seen = torch.tensor(list(self._seen), dtype=torch.float64)
+        if reference is None or len(seen) < shift.LEAST:
+            return None
+        scores, confidence = seen.unbind(dim=1)
+        estimated = shift.estimated(reference, scores)
+        mean = float(confidence.mean())
+        return Drift.of(reference, estimated, mean, shift.histogram(confidence))
+
+    def _shown(self, images: Tensor, answers: Answers) -> Iterator[dict[str, Any]]:
+        """The image and its views, each with the network's answer."""
+        if self.predictor.show is None:
+            return
+        for kind, repeat, shown in self.predictor.show(images):
+            probs = answers.base[0] if kind == IMAGE else answers.views[kind][0, repeat]
+            confidence, winner = probs.max(dim=0)
+            known = bool(torch.isfinite(confidence))
+            small = max(shown.shape[2:]) <= PICTURE
+            yield {
+                "view": kind,
+                "repeat": repeat,
+                "picture": data_uri(shown[0]) if small else thumbnail(shown[0], PICTURE),
+                "class": self.predictor.named(int(winner)) if known else None,
+                "confidence": float(confidence) if known else None,
+            }
 
 
 class TryIt:
-    """The page at an address of this machine, from now on; `run` answers until `stop`, or a signal.
+    """A page at an address of this machine; `run` serves it until `stop` or a signal.
 
-    `port` 0 takes a free one: `url` says which. `title` is what the classifier is called, `note` a sentence below it.
+    Args:
+        explainer: Answers the images.
+        host: The address; another one than this machine's own lets others connect.
+        port: The port; 0 takes a free one, which `url` names.
+        title: The name of the classifier.
+        note: A sentence below the title.
+
+    Raises:
+        InputError: The address is not one of this machine, or the port is taken.
     """
 
     def __init__(
         self,
         explainer: Explainer,
         *,
-        host: str = HERE[0],
+        host: str = HERE,
         port: int = 8000,
         title: str = "",
         note: str = "",
@@ -67,26 +160,29 @@ class TryIt:
             family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
             self._socket = socket.create_server(address[:2], family=family)
         except (OSError, UnicodeError) as error:
-            where = f"{host}:{port} ({error})"
             raise InputError(
-                f"host, port: expected an address of this machine and a port that is free, got {where}"
+                "host, port: expected an address of this machine and a port that is free, "
+                f"got {host}:{port} ({error})"
             ) from None
         name = f"[{host}]" if ":" in host else host
         self.url = f"http://{name}:{self._socket.getsockname()[1]}/"
         self.app = application(explainer, host=host, title=title, note=note)
-        quiet: Any = {
-            "log_config": None,
-            "log_level": "error",
-            "access_log": False,
-            "server_header": False,
-        }
-        only: Any = {"http": "h11", "ws": "none", "lifespan": "off", "proxy_headers": False}
-        self._server = uvicorn.Server(
-            uvicorn.Config(self.app, limit_concurrency=CALLERS, **quiet, **only)
+        config = uvicorn.Config(
+            self.app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=CALLERS,
         )
+        self._server = uvicorn.Server(config)
 
     def run(self) -> None:
-        """Answer until it is stopped."""
+        """Serve until stopped."""
         self._server.run(sockets=[self._socket])
 
     def stop(self) -> None:
@@ -95,7 +191,7 @@ class TryIt:
 
 
 def is_here(host: str) -> bool:
-    """Whether nobody but this machine reaches a server at such an address."""
+    """Whether only this machine reaches a server at this address."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -103,11 +199,11 @@ def is_here(host: str) -> bool:
 
 
 def application(
-    explainer: Explainer, *, host: str = HERE[0], title: str = "", note: str = ""
+    explainer: Explainer, *, host: str = HERE, title: str = "", note: str = ""
 ) -> "Guarded":
-    """The page and its answers as an ASGI application, for callers who name `host` or an address."""
+    """The page and its answers as an ASGI application, for clients that name `host`."""
     page, policy = _page(explainer, title, note)
-    one_at_a_time = CapacityLimiter(1)  # the memory of one image, and all cores for the network
+    one_at_a_time = CapacityLimiter(1)  # memory for one image, and all cores for the network
 
     def explain(data: bytes) -> dict[str, Any]:
         said, drift = explainer(data), explainer.drift()
@@ -125,29 +221,28 @@ def application(
 
 
 async def sent(request: Request, largest: int = LARGEST) -> bytes:
-    """The bytes of the one image that a request brings, if they are not too many and do not take too long."""
+    """Read the image of a request, up to `largest` bytes and PATIENCE seconds."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/octet-stream" and not kind.startswith(
-        "image/"
-    ):  # what a form of another page cannot send
+    # The form of another page cannot send these types.
+    if kind != "application/octet-stream" and not kind.startswith("image/"):
         raise HTTPException(
             415,
-            "expected the bytes of an image, with Content-Type: application/octet-stream or image/...",
+            "expected an image, with Content-Type: application/octet-stream or image/...",
         )
-    parts, size = list[bytes](), 0
+    data = bytearray()
     try:
         with fail_after(PATIENCE):
             async for part in request.stream():
-                parts.append(part)
-                if (size := size + len(part)) > largest:
+                data += part
+                if len(data) > largest:
                     raise HTTPException(
                         413, f"expected an image of at most {largest / 1e6:g} MB, got more"
                     )
     except TimeoutError:
         raise HTTPException(408, f"expected the image within {PATIENCE} seconds") from None
     except ClientDisconnect:
-        raise HTTPException(400, "the image did not come to its end") from None
-    return b"".join(parts)
+        raise HTTPException(400, "the connection ended before the image did") from None
+    return bytes(data)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -156,107 +251,90 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    """The error goes on, to the terminal."""
-    return JSONResponse(
-        {"error": "this image could not be answered; the terminal of `atta serve` says why"}, 500
-    )
+    """Starlette also raises the error, so that the terminal shows it."""
+    sentence = "this image could not be answered; the terminal of `atta serve` says why"
+    return JSONResponse({"error": sentence}, 500)
 
 
 SENTENCES: Any = {HTTPException: _refused, InputError: _refused, Exception: _failed}
-"""What is answered where something is wrong: {"error": a sentence}."""
+"""Handlers that answer an error with {"error": a sentence}."""
 
 
 class Guarded:
-    """An application behind a door: who may ask, and what a browser may do with the answers."""
+    """An application that refuses other sites and sets headers for the browser."""
 
-    def __init__(self, app: Application, host: str, policy: str = "default-src 'none'") -> None:
-        self.app, self.host, self.policy = app, host, policy
+    def __init__(self, app: ASGIApp, host: str, policy: str = "default-src 'none'") -> None:
+        self.app, self.host = app, host
+        headers = {**HEADERS, "Content-Security-Policy": policy}
+        self.headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer as the application does, or refuse."""
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *self._headers()]
+                message["headers"] = [*message.get("headers", []), *self.headers]
             await send(message)
 
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
-        if why := self._stranger(headers):
-            await JSONResponse({"error": why}, 403)(scope, receive, with_headers)
-        else:
-            await self.app(scope, receive, with_headers)
+        why = self._refusal(
+            {key.decode(): value.decode("latin-1") for key, value in scope["headers"]}
+        )
+        app: ASGIApp = JSONResponse({"error": why}, 403) if why else self.app
+        await app(scope, receive, with_headers)
 
-    def _stranger(self, headers: dict[str, str]) -> str | None:
-        """Why a caller is not answered."""
+    def _refusal(self, headers: dict[str, str]) -> str | None:
+        """Why a client is not answered."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._known(host):
-            return "expected a call by the address of this machine, localhost or the name given as --host, got another name"
-        if (origin is not None and urlsplit(origin).netloc.lower() != host.lower()) or (
-            headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
-        ):
-            return "expected a call by this page itself, got one by another page"
+            return (
+                "expected the address of this machine, localhost or the name given as --host, "
+                "got another name"
+            )
+        elsewhere = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+        if elsewhere or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return "expected a request from this page itself, got one from another page"
         return None
 
     def _known(self, host: str) -> bool:
+        """Whether a client may use this name; an address cannot be rebound to another machine."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
             if name in ("localhost", self.host.lower()):
                 return True
-            return ip_address(name).is_loopback or not is_here(
-                self.host
-            )  # an address is no name that could be turned
+            return ip_address(name).is_loopback or not is_here(self.host)
         except ValueError:
             return False
 
-    def _headers(self) -> list[tuple[bytes, bytes]]:
-        values = {
-            "Content-Security-Policy": self.policy,
-            "X-Content-Type-Options": "nosniff",
-            "X-Frame-Options": "DENY",
-            "Referrer-Policy": "no-referrer",
-            "Cross-Origin-Resource-Policy": "same-origin",
-            "Cross-Origin-Opener-Policy": "same-origin",
-            "Cache-Control": "no-store",
-        }
-        return [(name.lower().encode(), value.encode()) for name, value in values.items()]
-
 
 def _page(explainer: Explainer, title: str, note: str) -> tuple[str, str]:
-    """The page with all that belongs to it, and what a browser may do with it."""
+    """The page with its style and script, and the content security policy for it."""
     predictor = explainer.predictor
     size = " × ".join(map(str, predictor.shape[1:]))
     facts = [f"{predictor.classes} classes · images of {size} pixels", *([note] if note else [])]
     if explainer.coverage is not None:
         share = f"{100 * explainer.coverage:g} %"
         facts.append(
-            f"A {share} set holds the true class of {share} of all images that are like those it was calibrated on."
+            f"A {share} set holds the true class of {share} of all images "
+            "that are like those it was calibrated on."
         )
-    known = {"coverage": explainer.coverage, "largest": LARGEST}
-    style, script = ((PAGE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    template, style, script = (
+        (PAGE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
+    )
     filled = {
         "title": html.escape(title or "a calibrated classifier"),
         "facts": "<br>".join(map(html.escape, facts)),
-        "known": json.dumps(known),
+        "known": json.dumps({"coverage": explainer.coverage, "largest": LARGEST}),
         "style": style,
         "script": script,
     }
-    template = (PAGE / "page.html").read_text(encoding="utf-8")
-    page = re.sub(
-        r"{{(\w+)}}", lambda place: filled[place[1]], template
-    )  # at once: what is filled in is not read again
-    allowed = {
-        "default-src": "'none'",
-        "script-src": _hashed(script),
-        "style-src": _hashed(style),
-        "img-src": "data: blob:",
-        "connect-src": "'self'",
-        "base-uri": "'none'",
-        "form-action": "'none'",
-        "frame-ancestors": "'none'",
-    }
-    return page, "; ".join(f"{what} {where}" for what, where in allowed.items())
+    # In one go, so that the inserted texts are not searched for placeholders.
+    page = re.sub(r"{{(\w+)}}", lambda place: filled[place[1]], template)
+    policy = (
+        f"default-src 'none'; script-src {_hashed(script)}; style-src {_hashed(style)}; "
+        "img-src data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'"
+    )
+    return page, policy
 
 
 def _hashed(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What calibration did, judged by cross-validation: each image answered by a fit that did not see it."""
+"""Summarise what calibration changed, by cross-validation: each fit is judged on unseen images."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,32 @@ from atta.metrics.scores import class_changes, evaluate
 from atta.record.predictions import Record
 
 SHOWN = ("brier", "ece", "nll")
-RIVALS = ("", "Brier of the top label", "NLL", "ECE", "passes")
-NAME = 30  # letters of a method and its policy in a line: with the numbers, 80
+COLUMNS = ("", "Brier of the top label", "NLL", "ECE", "passes")
+NAME = 30  # letters per line of a method and its policy: with the numbers, 80
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The method, the views, and the numbers before and after."""
+    """The method, its views, and its metrics before and after calibration.
+
+    `print(classifier.summary)` shows it. All metrics are cross-validated on the labelled images.
+
+    Attributes:
+        method: Name of the method.
+        policy: The views, as text.
+        passes: Mean number of forward passes per image.
+        images: Number of labelled images.
+        classes: Number of classes.
+        before: Brier score, ECE and NLL of the network.
+        after: The same metrics of the calibrated probabilities.
+        accuracy: Accuracy of the network.
+        class_changes: Number of images whose predicted class changed.
+        bins: Reliability bins "before" and "after".
+        candidates: The policies that were tried, with their NLL relative to the best.
+        preprocess: The preprocessing in words.
+        rivals: The network, temperature scaling and the chosen method: passes and metrics of each.
+        accuracy_after: Accuracy after calibration; None if the method keeps the class.
+    """
 
     method: str
     policy: str
@@ -37,50 +56,61 @@ class Summary:
     bins: Mapping[str, Any]
     candidates: Sequence[Mapping[str, Any]] = ()
     preprocess: str = ""
-    rivals: Sequence[Mapping[str, Any]] = field(default_factory=list)  # as JSON gives it back
-    """The network as it is, temperature scaling, and what was chosen: method, policy, passes and metrics of each."""
+    rivals: Sequence[Mapping[str, Any]] = field(default_factory=list)  # a list, as JSON returns it
     accuracy_after: float | None = None
-    """Where the class may change; else it is as before."""
 
     def __str__(self) -> str:
-        change = "   ".join(
-            f"{name.upper() if name != 'brier' else 'Brier'} {self.before[name]:.4f} → {self.after[name]:.4f}"
-            for name in self.after
-        )
-        views = f" · {self.policy}" if self.policy else ""
-        passes = "1 pass" if self.passes == 1 else f"{self.passes:.3g} passes"
-        lines = [
-            f"{self.method}{views} · {passes} an image · {self.classes} classes",
-            f"cross-validated on {self.images} images, {self.accuracy:.1%} right: {change}",
-            self._changes(),
-        ]
-        if self.preprocess:
-            lines.append(f"photographs: {self.preprocess}")
-        if self.rivals:
-            lines += _aligned([RIVALS, *self._rows()])
-        if len(self.candidates) > 1:
-            lines.append(f"chosen from {len(self.candidates)} policies by cross-validated NLL")
-            lines.append("tried, and how far above the best: " + "; ".join(self._tried()))
-        if self.after["nll"] >= self.before["nll"]:
-            lines.append(
-                "not better than the network as it is: take more images, other views, or method='temperature'"
-            )
-        return "\n".join(lines)
-
-    def _changes(self) -> str:
-        """How many classes changed, and what came of it."""
-        if self.accuracy_after is None:
-            return f"class changes: {self.class_changes}"
-        return f"class changes: {self.class_changes} of {self.images}, so that {self.accuracy_after:.1%} are right"
+        table = _aligned([COLUMNS, *self._rows()]) if self.rivals else []
+        return "\n".join([*self._facts(), *table, *self._choice()])
 
     def _repr_html_(self) -> str:
         """The same for a notebook."""
-        head, right, *rest = str(self).splitlines()
-        below = [line for line in rest if line not in _aligned([RIVALS, *self._rows()])]
-        return html_table(RIVALS, self._rows(), title=head, note=" · ".join([right, *below]))
+        head, *facts = self._facts()
+        note = " · ".join([*facts, *self._choice()])
+        return html_table(COLUMNS, self._rows(), title=head, note=note)
+
+    def _facts(self) -> list[str]:
+        """The lines above the table."""
+        names = {"brier": "Brier", "ece": "ECE", "nll": "NLL"}
+        change = "   ".join(
+            f"{names.get(name, name)} {self.before[name]:.4f} → {after:.4f}"
+            for name, after in self.after.items()
+        )
+        views = f" · {self.policy}" if self.policy else ""
+        passes = "1 pass" if self.passes == 1 else f"{self.passes:.3g} passes"
+        changes = f"class changes: {self.class_changes}"
+        if self.accuracy_after is not None:
+            changes += f" of {self.images}, so that {self.accuracy_after:.1%} are right"
+        return [
+            f"{self.method}{views} · {passes} per image · {self.classes} classes",
+            f"cross-validated on {self.images} images, {self.accuracy:.1%} right: {change}",
+            changes,
+            *([f"photographs: {self.preprocess}"] if self.preprocess else []),
+        ]
+
+    def _choice(self) -> list[str]:
+        """The lines below the table: the policies that were tried, and whether it helped."""
+        lines = []
+        if len(self.candidates) > 1:
+            tried: dict[int, list[str]] = {}
+            for one in self.candidates:
+                policy = f"{one['policy']} {one['above']:+.4f}"
+                tried.setdefault(one.get("images") or 0, []).append(policy)
+            groups = [
+                (f"dropped after {images} images: " if images else "") + ", ".join(policies)
+                for images, policies in tried.items()
+            ]
+            lines.append(f"chosen from {len(self.candidates)} policies by cross-validated NLL")
+            lines.append("tried, with NLL above the best: " + "; ".join(groups))
+        if self.after["nll"] >= self.before["nll"]:
+            lines.append(
+                "not better than the network itself: "
+                "use more images, other views, or method='temperature'"
+            )
+        return lines
 
     def _rows(self) -> list[tuple[str, ...]]:
-        """A line for each rival."""
+        """A row of the table for each method."""
         return [
             (
                 f"{one['method']} · {one['policy']}" if one["policy"] else one["method"],
@@ -88,18 +118,6 @@ class Summary:
                 f"{one['passes']:.3g}",
             )
             for one in self.rivals
-        ]
-
-    def _tried(self) -> list[str]:
-        """The policies that were tried, together with those that were out after as many images."""
-        found: dict[int, list[str]] = {}
-        for one in self.candidates:
-            found.setdefault(one.get("images") or 0, []).append(
-                f"{one['policy']} {one['above']:+.4f}"
-            )
-        return [
-            (f"out after {images} images: " if images else "") + ", ".join(names)
-            for images, names in found.items()
         ]
 
 
@@ -110,78 +128,58 @@ def summarise(
     answers: Probs,
     judged: Sequence[Candidate] = (),
 ) -> Summary:
-    """Judge the method by its answers to images that its fits did not see, beside the network as it is."""
+    """Compare held-out `answers` of a method with the network itself, on the images of `record`."""
     method, predictions, labels = calibrator.method, record.predictions, record.require_labels()
-    probs = {"before": predictions.logits.softmax(dim=-1), "after": answers}
+    base = predictions.logits.softmax(dim=-1)
+    before = evaluate(base, labels, metrics=SHOWN, simplex=method.on_simplex)
+    after = evaluate(answers, labels, metrics=SHOWN, simplex=method.on_simplex)
     passes = calibrator.passes(predictions).double().mean().item()
-    measured = {
-        when: evaluate(found, labels, metrics=SHOWN, simplex=method.on_simplex)
-        for when, found in probs.items()
-    }
+    rivals = [_rival(Vanilla.name, before)]
+    if method.name != TemperatureScaling.name:
+        tempered = held_out(TemperatureScaling(), predictions.select(()), labels)
+        scores = evaluate(tempered, labels, metrics=SHOWN)
+        rivals.append(_rival(TemperatureScaling.name, scores))
+    if method.name != Vanilla.name:
+        rivals.append(_rival(method.name, after, str(policy), passes))
+    given = record.origin.get("preprocess")
+    right = (answers.argmax(dim=-1) == labels).double().mean().item()
     return Summary(
         method=method.name,
         policy=str(policy),
         passes=passes,
         images=len(predictions),
         classes=predictions.classes,
-        before=measured["before"],
-        after=measured["after"],
-        accuracy=evaluate(probs["before"], labels, metrics=("accuracy",))["accuracy"],
-        class_changes=class_changes(probs["after"], probs["before"]),
-        bins={when: _bins(found, labels) for when, found in probs.items()},
+        before=before,
+        after=after,
+        accuracy=evaluate(base, labels, metrics=("accuracy",))["accuracy"],
+        class_changes=class_changes(answers, base),
+        bins={"before": _bins(base, labels), "after": _bins(answers, labels)},
         candidates=[asdict(one) for one in judged],
-        preprocess=_photographs(record),
-        rivals=_rivals((method.name, str(policy), passes), record, measured),
-        accuracy_after=None
-        if method.keeps_class
-        else float((answers.argmax(dim=-1) == labels).double().mean()),
+        preprocess="" if given is None else str(Preprocess.of(json.loads(given))),
+        rivals=rivals,
+        accuracy_after=None if method.keeps_class else right,
     )
 
 
-def _photographs(record: Record) -> str:
-    """What was done to the images of a record before the network saw them, in words."""
-    given = record.origin.get("preprocess")
-    return "" if given is None else str(Preprocess.of(json.loads(given)))
-
-
-def _rivals(
-    chosen: tuple[str, str, float], record: Record, measured: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """The network as it is, temperature scaling, both in one pass, and what was chosen; each image held out."""
-    predictions, labels = record.predictions, record.require_labels()
-    found: list[tuple[str, str, float, Mapping[str, float]]] = [
-        (Vanilla.name, "", 1, measured["before"])
-    ]
-    if chosen[0] != TemperatureScaling.name:
-        tempered = held_out(TemperatureScaling(), predictions.select(()), labels)
-        found.append((TemperatureScaling.name, "", 1, evaluate(tempered, labels, metrics=SHOWN)))
-    if chosen[0] != Vanilla.name:
-        found.append((*chosen, measured["after"]))
-    return [
-        {"method": name, "policy": views, "passes": passes, **numbers}
-        for name, views, passes, numbers in found
-    ]
+def _rival(
+    method: str, metrics: Mapping[str, float], policy: str = "", passes: float = 1
+) -> dict[str, Any]:
+    return {"method": method, "policy": policy, "passes": passes, **metrics}
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines of a terminal's width, the first column to the left and in as many lines as it takes."""
+    """Rows as lines of a terminal: the first column is wrapped at NAME letters."""
     names = [wrap(row[0], NAME) or [""] for row in rows]
     first = max(len(line) for lines in names for line in lines)
     widths = [max(map(len, column)) for column in zip(*(row[1:] for row in rows), strict=True)]
     found = []
-    for (name, *more), row in zip(names, rows, strict=True):
-        found.append(
-            "  ".join(
-                [
-                    name.ljust(first),
-                    *(cell.rjust(w) for cell, w in zip(row[1:], widths, strict=True)),
-                ]
-            ).rstrip()
-        )
-        found += more
+    for (name, *more), (_, *cells) in zip(names, rows, strict=True):
+        numbers = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
+        found += ["  ".join([name.ljust(first), *numbers]).rstrip(), *more]
     return found
 
 
 def _bins(probs: Probs, labels: Labels) -> dict[str, Any]:
+    """The reliability bins of the top label."""
     confidence, winner = probs.double().max(dim=-1)
     return reliability_bins(confidence.clamp(0, 1), (winner == labels).double())

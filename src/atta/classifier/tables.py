@@ -1,7 +1,7 @@
-"""A table of rows as a file: CSV, lines of JSON, or Parquet.
+r"""Write a table as CSV, JSON lines or Parquet.
 
-Names are written so that any program reads them: what is no text becomes `\\udcff`, and in a CSV, which spreadsheets open,
-a name that one would take for a formula (it begins with = + - @, a tab or a line's end) has a ' in front.
+Names that are not text are escaped, as in `\udcff`. In a CSV file, a name that a spreadsheet would
+take for a formula (it begins with = + - @, a tab or a line break) gets a ' in front.
 """
 
 import csv
@@ -16,44 +16,45 @@ from atta._base.files import readable
 
 GROUP = 10_000  # rows written together
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""What a spreadsheet takes for the beginning of something to work out."""
+"""How a formula begins in a spreadsheet."""
+ENDINGS = (".csv", ".jsonl", ".parquet")
+Rows = Iterable[Sequence[Any]]
 
 
 def check_format(output: Path) -> None:
-    """Make sure that such a table can be written, before any work is done."""
-    if output.suffix not in _WRITERS:
-        raise InputError(f"expected a file that ends in {', '.join(_WRITERS)}, got {output.name!r}")
+    """Refuse a table that cannot be written, before any work is done."""
+    if output.suffix not in ENDINGS:
+        raise InputError(f"expected a file that ends in {', '.join(ENDINGS)}, got {output.name!r}")
     if output.suffix == ".parquet":
         _arrow()
 
 
-def write_table(
-    path: Path, columns: Sequence[str], rows: Iterable[list[Any]], *, ending: str
-) -> None:
-    """Write the rows as the ending says: `file` and `set` are texts, `class` is a name or a number, the others are numbers."""
-    said = ([readable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
-    _WRITERS[ending](path, [readable(name) for name in columns], said)
-
-
-def _harmless(cell: Any) -> Any:
-    """A name that no spreadsheet works out; numbers stay numbers."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
-
-
-def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]) -> None:
+def write_table(path: Path, columns: Sequence[str], rows: Rows, *, ending: str) -> None:
+    """Write rows: `file` and `set` are text, `class` is a name or a number, others are numbers."""
+    names = [readable(name) for name in columns]
+    plain = ([readable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    if ending == ".parquet":
+        _write_parquet(path, names, plain)
+        return
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([_harmless(cell) for cell in row] for row in rows)
+        if ending == ".jsonl":
+            for row in plain:
+                line = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
+                file.write(f"{line}\n")
+        else:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(names)
+            writer.writerows(map(_without_formulas, plain))
 
 
-def _write_jsonl(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) + "\n")
+def _without_formulas(row: Sequence[Any]) -> list[Any]:
+    """Put ' in front of names that a spreadsheet would compute."""
+    return [
+        f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell for cell in row
+    ]
 
 
-def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]) -> None:
+def _write_parquet(path: Path, columns: Sequence[str], rows: Rows) -> None:
     arrow, parquet = _arrow()
     rows = iter(rows)
     group = list(islice(rows, GROUP))
@@ -62,13 +63,9 @@ def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[list[Any]]
     schema = arrow.schema([(each, known.get(each, arrow.float64())) for each in columns])
     with parquet.ParquetWriter(path, schema) as writer:
         while group:
-            writer.write_table(
-                arrow.table([list(column) for column in zip(*group, strict=True)], schema=schema)
-            )
+            cells = [list(column) for column in zip(*group, strict=True)]
+            writer.write_table(arrow.table(cells, schema=schema))
             group = list(islice(rows, GROUP))
-
-
-_WRITERS = {".csv": _write_csv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
 
 
 def _arrow() -> tuple[Any, Any]:

@@ -235,10 +235,9 @@ def serve(
 
     Nothing is written, and nobody but this machine can ask, unless `--host` says otherwise. Ctrl-C ends it.
     """
-    from atta.classifier.explain import Explainer
     from atta.classifier.export import SUFFIXES
     from atta.classifier.predict import open_predictor
-    from atta.classifier.serve import TryIt, is_here
+    from atta.classifier.serve import Explainer, TryIt, is_here
 
     where = device if classifier.suffix in SUFFIXES else read_device(device)
     with waiting(f"reading {classifier}"):

@@ -1,15 +1,16 @@
-"""Models in: any classifier becomes a module from pixels in [0, 1], shaped n c h w, to logits, shaped n k.
+"""Adapters: any classifier as a module from pixels in [0, 1] (n c h w) to logits (n k).
 
-| what you have                                         | what you write                        |
-|-------------------------------------------------------|---------------------------------------|
-| a module that returns a tensor, or has `.logits`      | `as_logits(model)`                    |
-| an ONNX file                                          | `as_logits("model.onnx")`             |
-| a function on NumPy arrays (Keras, JAX, scikit-learn) | `NumpyModel(fn)`                      |
-| one of these that ends in a softmax or a sigmoid      | `FromProbabilities(...)` around it    |
-| one of these that expects normalised pixels           | `Normalized(..., mean, std)` around it|
+| your model                                            | write                                  |
+|-------------------------------------------------------|----------------------------------------|
+| a module that returns a tensor, or has `.logits`      | `as_logits(model)`                     |
+| an ONNX file                                          | `as_logits("model.onnx")`              |
+| a function on NumPy arrays (Keras, JAX, scikit-learn) | `NumpyModel(fn)`                       |
+| one of these that ends in a softmax or a sigmoid      | `FromProbabilities(...)` around it     |
+| one of these that expects normalised pixels           | `Normalized(..., mean, std)` around it |
 
-A model is recognised by its type, never by what it returns: logits that look like probabilities stay logits. A model of two
-classes may return one logit z an image, that of class 1: it stands for (0, z), and class 1 is predicted where z > 0.
+The type of a model decides how it is adapted, never its output: logits that look like probabilities
+stay logits. A model of two classes may return one logit z per image, that of class 1. It stands for
+(0, z), and class 1 is predicted where z > 0.
 """
 
 from abc import ABC, abstractmethod
@@ -29,9 +30,25 @@ from atta.data.preprocess import Preprocess
 
 
 class Normalized(nn.Module):
-    """A model that sees `(pixels - mean) / std`, channel by channel, so that its users need not know about it.
+    """A model that sees `(pixels - mean) / std`, channel by channel.
 
-    With `channels="BGR"` it sees the channels the other way round; mean and std are in the order R, G, B all the same.
+    Use it for a network that was trained on normalised pixels: atta gives every network pixels in
+    [0, 1], because views are made of those.
+
+    Args:
+        model: The network, which expects normalised pixels.
+        mean: Mean of each channel, of pixels in [0, 1], in the order R, G, B.
+        std: Standard deviation of each channel, in the same order.
+        channels: "RGB", or "BGR" for a network that expects its channels in that order.
+
+    Raises:
+        InputError: `mean` and `std` differ in length, a `std` is not positive, or `channels` is
+            another word.
+
+    >>> import atta
+    >>> model = atta.Normalized(nn.Identity(), mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    >>> model(torch.ones(1, 3, 1, 1)).flatten()
+    tensor([2., 2., 2.])
     """
 
     mean: Tensor
@@ -43,7 +60,8 @@ class Normalized(nn.Module):
         super().__init__()
         if len(mean) != len(std):
             raise InputError(
-                f"expected one mean and one std a channel, got {len(mean)} means and {len(std)} stds"
+                "expected one mean and one std per channel, "
+                f"got {len(mean)} means and {len(std)} stds"
             )
         if not all(s > 0 for s in std):
             raise InputError(f"expected a positive std for every channel, got {tuple(std)}")
@@ -54,78 +72,76 @@ class Normalized(nn.Module):
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32))
 
     def forward(self, images: Tensor) -> Any:
-        """Give what the model gives."""
+        """Normalise the pixels and return the output of the model."""
         if not images.is_floating_point():
             raise InputError(
                 f"expected pixels as floats in [0, 1], got {images.dtype}; divide by 255 first"
             )
         if images.ndim != 4 or images.shape[1] != self.mean.shape[0]:
             raise InputError(
-                f"expected images of shape (n, {self.mean.shape[0]}, h, w), as many channels as this model's mean has, "
-                f"got {tuple(images.shape)}"
+                f"expected images of shape (n, {self.mean.shape[0]}, h, w), with as many channels "
+                f"as the mean of this model, got {tuple(images.shape)}"
             )
         seen = (images - self.mean[:, None, None]) / self.std[:, None, None]
         return self.model(seen.flip(1) if self.channels == "BGR" else seen)
 
 
-class _Answering(nn.Module, ABC):
-    """A model of any kind: its own answer, and the logits that are made of it."""
+class _Adapter(nn.Module, ABC):
+    """A model of any kind: its raw output, and the logits made from it."""
 
     @abstractmethod
-    def answer(self, images: Images) -> Tensor:
-        """Give what the model says, n k, on the device of the images; k is 1 where it says one number of two classes."""
+    def raw(self, images: Images) -> Tensor:
+        """Return the output of the model, n k, on the device of the images; k may be 1."""
 
     def forward(self, images: Images) -> Logits:
-        """Give the logits; one logit z becomes (0, z), whose softmax is the sigmoid of z and whose larger one is its sign."""
-        found = self.answer(images)
+        """Return logits; one logit z becomes (0, z), whose softmax is the sigmoid of z."""
+        found = self.raw(images)
         return F.pad(found, (1, 0)) if found.shape[1] == 1 else found
 
 
-class TorchModel(_Answering):
-    """A module whose answer is a tensor of logits, or holds one under `logits` as Hugging Face's do."""
+class TorchModel(_Adapter):
+    """A module that returns a tensor of logits, or holds one under `logits` (Hugging Face)."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
-    def answer(self, images: Images) -> Tensor:
-        """Give what the module gives."""
-        answer = self.model(images)
-        if isinstance(answer, Mapping) and "logits" in answer:
-            answer = answer["logits"]
-        return _checked(getattr(answer, "logits", answer), images)
+    def raw(self, images: Images) -> Tensor:
+        """Return the logits of the module."""
+        output = self.model(images)
+        if isinstance(output, Mapping) and "logits" in output:
+            output = output["logits"]
+        return _checked(getattr(output, "logits", output), images)
 
 
-def check_external_data(path: Path, *, beside: bool) -> None:
-    """Refuse an ONNX file that has its numbers read from elsewhere: outside of its folder or, not `beside`, at all."""
+def check_external_data(path: Path, *, same_folder: bool) -> None:
+    """Refuse an ONNX file with weights outside its folder, or in any other file at all."""
     with require("onnx", "an ONNX model"):
         import onnx
     try:
         model = onnx.load(str(path), load_external_data=False)
-    except Exception as error:  # protobuf's own kinds
+    except Exception as error:  # protobuf has its own exceptions
         raise InputError(f"expected {path} to be an ONNX model: {first_line(error)}") from error
-    homes = {
-        path.absolute().parent.resolve(),
-        path.resolve().parent,
-    }  # a hub's cache links to files that lie together
-    for tensor in _stored(model):
+    # A cache of the Hugging Face hub links to files in another folder.
+    folders = {path.absolute().parent.resolve(), path.resolve().parent}
+    for tensor in _tensors(model):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
         place = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
-        if not beside:
+        if not same_folder:
             raise InputError(
-                f"expected {path} to hold its numbers itself, and {tensor.name!r} lies in {place!r}"
+                f"expected {path} to contain its weights, but {tensor.name!r} lies in {place!r}"
             )
-        if ".." in Path(place).parts or not any(
-            (path.parent / place).resolve().is_relative_to(home) for home in homes
-        ):
+        file = (path.parent / place).resolve()
+        if ".." in Path(place).parts or not any(map(file.is_relative_to, folders)):
             raise InputError(
-                f"expected numbers in the folder of {path}, and {tensor.name!r} lies in {place!r}: refused"
+                f"expected weights in the folder of {path}, but {tensor.name!r} lies in {place!r}: "
+                "refused"
             )
 
 
-def _stored(message: Any) -> Iterator[Any]:
-    """Every tensor inside an ONNX model, wherever it is: in graphs, in graphs of nodes, in functions."""
+def _tensors(message: Any) -> Iterator[Any]:
+    """Every tensor inside an ONNX model: in graphs, in subgraphs of nodes, in functions."""
     waiting = [message]
     while waiting:
         found = waiting.pop()
@@ -138,129 +154,156 @@ def _stored(message: Any) -> Iterator[Any]:
 
 
 STAND_IN = "atta::Network"
-"""What stands for an ONNX network in a graph that torch traces."""
+"""The operator that stands for an ONNX network in a graph that torch traces."""
+_DTYPES = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(double)": np.float64,
+}
 
 
-class OnnxModel(_Answering):
-    """An ONNX file that ONNX Runtime runs; several outputs need the `output` to be named.
+class OnnxModel(_Adapter):
+    '''A network in an ONNX file, run by ONNX Runtime.
 
-    A graph with a fixed batch size is fed that many images at a time and the last batch is padded.
-    """
+    Use it to name the output or the execution providers; otherwise the path of the file does
+    wherever atta takes a model. A graph with a fixed batch size gets that many images at a time,
+    and the last batch is padded. Weights in other files must lie in the folder of the file.
+
+    Args:
+        path: The ONNX file, with one input of shape (n, c, h, w).
+        providers: Execution providers of ONNX Runtime; by default CUDA where available, then CPU.
+        output: Name of the output that holds the logits; needed if the graph has several.
+
+    Raises:
+        InputError: The file is missing, is not an ONNX model, or has other inputs or outputs.
+
+    >>> import atta, onnx, tempfile
+    >>> text = """<ir_version: 8, opset_import: ["": 17]>
+    ... mean (float[n,3,8,8] x) => (float[n,3] y) {y = ReduceMean <axes=[2,3], keepdims=0> (x)}"""
+    >>> model = onnx.parser.parse_model(text)
+    >>> path = tempfile.mkdtemp() + "/mean.onnx"
+    >>> onnx.save(model, path)
+    >>> atta.OnnxModel(path)(torch.ones(1, 3, 8, 8))
+    tensor([[1., 1., 1.]])
+    '''
 
     def __init__(
         self, path: str | Path, providers: Sequence[str] | None = None, output: str | None = None
     ) -> None:
         super().__init__()
         self.path, self.providers = Path(path), providers
-        if not self.path.is_file():
-            raise InputError(f"expected an ONNX file, found none at {self.path}")
-        with require("onnx", "an ONNX model"):
-            import onnxruntime
-        check_external_data(self.path, beside=True)
-        here = onnxruntime.get_available_providers()
-        gpu = {"device_id": torch.cuda.current_device() if torch.cuda.is_available() else 0}
-        known: dict[str, dict[str, int]] = {
-            "CUDAExecutionProvider": gpu,
-            "CPUExecutionProvider": {},
-        }
-        fastest = [(name, how) for name, how in known.items() if name in here]
-        try:
-            self.session = onnxruntime.InferenceSession(
-                str(self.path), providers=list(providers or fastest)
-            )
-        except (
-            Exception
-        ) as error:  # Each fault has its own class there, and none of them a public parent.
-            raise InputError(
-                f"expected {self.path} to be an ONNX model; ONNX Runtime says: {error}"
-            ) from error
-        inputs, outputs = (
-            self.session.get_inputs(),
-            [node.name for node in self.session.get_outputs()],
-        )
+        self.session = _session(self.path, providers)
+        inputs = self.session.get_inputs()
+        outputs = [node.name for node in self.session.get_outputs()]
+        named = ", ".join(outputs)
         if len(inputs) != 1 or len(inputs[0].shape) != 4:
             found = ", ".join(f"{node.name} {node.shape}" for node in inputs)
-            raise InputError(f"expected {self.path} to take one input (n, c, h, w), found {found}")
+            raise InputError(f"expected {path} to take one input (n, c, h, w), found {found}")
         if output is None and len(outputs) > 1:
-            raise InputError(
-                f"expected {self.path} to have one output, found {', '.join(outputs)}: name the logits"
-            )
+            raise InputError(f"expected {path} to have one output, found {named}: name the logits")
         if output is not None and output not in outputs:
-            raise InputError(
-                f"expected {self.path} to have an output {output!r}, found {', '.join(outputs)}"
-            )
+            raise InputError(f"expected {path} to have an output {output!r}, found {named}")
         self.output = output or outputs[0]
         self.input, self.shape = inputs[0].name, inputs[0].shape
-        dtypes = {
-            "tensor(float)": np.float32,
-            "tensor(float16)": np.float16,
-            "tensor(double)": np.float64,
-        }
-        if inputs[0].type not in dtypes:
+        if inputs[0].type not in _DTYPES:
             raise InputError(
-                f"expected {self.path} to take floating point pixels, found {inputs[0].type}"
+                f"expected {path} to take floating point pixels, found {inputs[0].type}"
             )
-        self.dtype = np.dtype(dtypes[inputs[0].type])
-        self.width: int | None = None  # of its answers, once it has given one
+        self.dtype = np.dtype(_DTYPES[inputs[0].type])
+        self.width: int | None = None  # number of outputs per image, known after the first batch
 
-    def answer(self, images: Images) -> Tensor:
-        """Give what it gives, on the device of the images."""
-        if torch.compiler.is_compiling():  # for a graph in ONNX, into which the file is put
-            stands_for: Any = {
-                "dtype": images.dtype,
-                "shape": (images.shape[0], self.width),
-                "version": 1,
-            }
-            return torch.onnx.ops.symbolic(STAND_IN, (images,), **stands_for)
+    def raw(self, images: Images) -> Tensor:
+        """Return the output of the graph, on the device of the images."""
+        if torch.compiler.is_compiling():  # `export` replaces this operator by the file
+            shape = (images.shape[0], self.width or 0)
+            return torch.onnx.ops.symbolic(
+                STAND_IN, (images,), dtype=images.dtype, shape=shape, version=1
+            )
         for got, expected in zip(images.shape[1:], self.shape[1:], strict=True):
             if isinstance(expected, int) and got != expected:
                 raise InputError(
-                    f"expected images of shape {tuple(self.shape)} as {self.path.name} does, got {tuple(images.shape)}"
+                    f"expected images of shape {tuple(self.shape)} as {self.path.name} does, "
+                    f"got {tuple(images.shape)}"
                 )
-        pixels = images.detach().cpu().numpy().astype(self.dtype)
-        n = pixels.shape[0]
+        n = images.shape[0]
         size = self.shape[0] if isinstance(self.shape[0], int) else max(n, 1)
-        parts = []
-        for start in range(0, max(n, 1), size):
-            part = pixels[start : start + size]
-            padding = np.zeros((size - part.shape[0], *part.shape[1:]), part.dtype)
-            (answer,) = self.session.run(
-                [self.output], {self.input: np.concatenate([part, padding])}
-            )
-            parts.append(answer[: part.shape[0]])
-        self.width = parts[0].shape[-1]
-        return _checked(_as_tensor(np.concatenate(parts)), images)
+        more = max(-n % size, size - n)  # whole batches, and at least one
+        pixels = F.pad(images.detach().cpu(), (0,) * 7 + (more,)).numpy().astype(self.dtype)
+        outputs = [
+            self.session.run([self.output], {self.input: pixels[start : start + size]})[0]
+            for start in range(0, n + more, size)
+        ]
+        output = np.concatenate(outputs)[:n]
+        self.width = output.shape[-1]
+        return _checked(_as_tensor(output), images)
 
-    def __reduce__(self) -> tuple[type["OnnxModel"], tuple[Path, Sequence[str] | None, str]]:
-        return OnnxModel, (
-            self.path,
-            self.providers,
-            self.output,
-        )  # A session cannot be copied; another can be opened.
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A session cannot be copied, so that a copy opens its own.
+        return OnnxModel, (self.path, self.providers, self.output)
 
 
-class NumpyModel(_Answering):
-    """A function from a float array of pixels to an array of logits; `channels_last` passes n h w c."""
+def _session(path: Path, providers: Sequence[str] | None) -> Any:
+    """Open an ONNX file, on the GPU where ONNX Runtime has one."""
+    if not path.is_file():
+        raise InputError(f"expected an ONNX file, found none at {path}")
+    with require("onnx", "an ONNX model"):
+        import onnxruntime
+    check_external_data(path, same_folder=True)
+    gpu = {"device_id": torch.cuda.current_device() if torch.cuda.is_available() else 0}
+    known: dict[str, dict[str, int]] = {"CUDAExecutionProvider": gpu, "CPUExecutionProvider": {}}
+    here = onnxruntime.get_available_providers()
+    fastest = [(name, settings) for name, settings in known.items() if name in here]
+    try:
+        return onnxruntime.InferenceSession(str(path), providers=list(providers or fastest))
+    except Exception as error:  # its exceptions have no public base class
+        raise InputError(
+            f"expected {path} to be an ONNX model; ONNX Runtime says: {error}"
+        ) from error
+
+
+class NumpyModel(_Adapter):
+    """A function from a NumPy array of pixels to an array of logits.
+
+    Use it for a classifier of Keras, JAX, scikit-learn or any other library.
+
+    Args:
+        fn: Takes floats in [0, 1], shaped (n, c, h, w), and returns logits, shaped (n, k).
+        channels_last: Whether `fn` takes (n, h, w, c) instead.
+
+    >>> import atta
+    >>> model = atta.NumpyModel(lambda pixels: pixels.mean(axis=(1, 2)), channels_last=True)
+    >>> model(torch.ones(1, 3, 8, 8))
+    tensor([[1., 1., 1.]])
+    """
 
     def __init__(self, fn: Callable[[Any], Any], *, channels_last: bool = False) -> None:
         super().__init__()
         self.fn, self.channels_last = fn, channels_last
 
-    def answer(self, images: Images) -> Tensor:
-        """Give what it gives, on the device of the images."""
+    def raw(self, images: Images) -> Tensor:
+        """Return the output of the function, on the device of the images."""
         pixels = images.detach().cpu()
-        answer = self.fn(
-            np.ascontiguousarray(
-                (pixels.permute(0, 2, 3, 1) if self.channels_last else pixels).numpy()
-            )
-        )
-        return _checked(_as_tensor(answer), images)
+        if self.channels_last:
+            pixels = pixels.permute(0, 2, 3, 1)
+        return _checked(_as_tensor(self.fn(pixels.contiguous().numpy())), images)
 
 
 class FromProbabilities(nn.Module):
-    """A model that ends in a softmax: the logarithm of its probabilities are logits, up to a constant an image.
+    """A model that returns probabilities, as a model that returns their logarithms as logits.
 
-    One probability an image, of a model that ends in a sigmoid, is that of class 1 of two.
+    Use it for a model that ends in a softmax. One probability per image, from a model that ends in
+    a sigmoid, is that of class 1 of two.
+
+    Args:
+        model: A module, the path of an ONNX file, a `NumpyModel` or an `OnnxModel`.
+
+    Raises:
+        InputError: When called, if the outputs for an image are negative or do not sum to 1.
+
+    >>> import atta
+    >>> model = atta.FromProbabilities(nn.Sequential(nn.Flatten(), nn.Softmax(dim=1)))
+    >>> model(torch.ones(1, 2, 1, 1)).exp()
+    tensor([[0.5000, 0.5000]])
     """
 
     def __init__(self, model: object) -> None:
@@ -268,78 +311,72 @@ class FromProbabilities(nn.Module):
         self.model = as_logits(model)
 
     def forward(self, images: Images) -> Logits:
-        """Give the log-probabilities; a probability of zero counts as the smallest float, so that all stay finite."""
-        probs: Tensor = (
-            self.model.answer(images) if isinstance(self.model, _Answering) else self.model(images)
-        )
+        """Return log-probabilities; a zero counts as the smallest float, so that all are finite."""
+        inner = self.model
+        probs: Tensor = inner.raw(images) if isinstance(inner, _Adapter) else inner(images)
         probs = torch.cat([1 - probs, probs], dim=1) if probs.shape[1] == 1 else probs
         probs = probs if probs.dtype == torch.float64 else probs.float()
-        if not torch.compiler.is_compiling():  # A graph cannot look at values.
+        if not torch.compiler.is_compiling():  # a graph cannot look at values
             sums = probs.sum(dim=1)
             if not ((probs >= 0).all() and torch.allclose(sums, torch.ones_like(sums), atol=0.01)):
                 raise InputError(
-                    f"expected probabilities that sum to 1 for every image, got values from {probs.min():.3g} to "
-                    f"{probs.max():.3g} and sums from {sums.min():.3g} to {sums.max():.3g}; a model of logits needs no "
-                    "FromProbabilities"
+                    "expected probabilities that sum to 1 for every image, got values from "
+                    f"{probs.min():.3g} to {probs.max():.3g} and sums from {sums.min():.3g} to "
+                    f"{sums.max():.3g}; a model that returns logits needs no FromProbabilities"
                 )
         return probs.clamp(min=torch.finfo(torch.float32).tiny).log()
 
 
 def as_logits(model: object) -> nn.Module:
-    """Return a module from pixels to logits for a `torch` or Hugging Face module or for the path of an ONNX file."""
-    if isinstance(model, _Answering | FromProbabilities):
+    """Return a module from pixels to logits for a module or for the path of an ONNX file."""
+    if isinstance(model, _Adapter | FromProbabilities):
         return model
     if isinstance(model, nn.Module):
         return TorchModel(model)
-    if isinstance(model, str | Path):
-        if Path(model).suffix != ".onnx":
-            raise InputError(
-                f"expected a module or the path of an .onnx file, got the path {model}"
-            )
+    if isinstance(model, str | Path) and Path(model).suffix == ".onnx":
         return OnnxModel(model)
+    got = f"the path {model}" if isinstance(model, str | Path) else type(model).__name__
     raise InputError(
-        f"expected a torch module or the path of an .onnx file, got {type(model).__name__}; "
+        f"expected a torch module or the path of an .onnx file, got {got}; "
         "wrap a function on NumPy arrays in NumpyModel(fn)"
     )
 
 
-def normalised(model: object, preprocess: Preprocess | None) -> object:
-    """Put the last step of preprocessing around a model: the views before it are of pixels in [0, 1].
+def _inside(model: Any, adapters: Any = TorchModel | FromProbabilities) -> Any:
+    """The model inside these adapters."""
+    while isinstance(model, adapters):
+        model = model.model
+    return model
 
-    A model that normalises in the same way already is left as it is; one that does so in another way is refused.
+
+def normalised(model: object, preprocess: Preprocess | None) -> object:
+    """Add the normalisation of `preprocess`, because views are made of pixels in [0, 1].
+
+    A model that already normalises in the same way stays as it is; another way is refused.
     """
     if preprocess is None or (preprocess.mean is None and preprocess.channels != "BGR"):
         return model
-    channels, count = (
-        "BGR" if preprocess.channels == "BGR" else "RGB",
-        len(preprocess.channels or "RGB"),
-    )
+    channels = "BGR" if preprocess.channels == "BGR" else "RGB"
+    count = len(preprocess.channels or "RGB")
     mean, std = preprocess.mean or (0.0,) * count, preprocess.std or (1.0,) * count
-    inner = model
-    while isinstance(inner, TorchModel | FromProbabilities):
-        inner = inner.model
+    inner = _inside(model)
     if not isinstance(inner, Normalized):
         whole = as_logits(model) if isinstance(model, str | Path) else model
         return Normalized(whole, mean, std, channels) if isinstance(whole, nn.Module) else model
-    there = (inner.mean.tolist(), inner.std.tolist())
-    same = (
-        inner.channels == channels
-        and len(there[0]) == len(mean)
-        and np.allclose(there, (mean, std), atol=1e-6)
-    )
-    if not same:
+    own = (inner.mean.tolist(), inner.std.tolist())
+    alike = inner.channels == channels and len(own[0]) == len(mean)
+    if not (alike and np.allclose(own, (mean, std), atol=1e-6)):
+        said = " and std ".join(" ".join(f"{value:.4g}" for value in values) for values in own)
         raise InputError(
-            f"preprocess: the model normalises already, by mean {_short(there[0])} and std {_short(there[1])}, and not as "
-            f"'{preprocess}' does: give the network without its Normalized, or a preprocess without mean and std"
+            f"preprocess: the model normalises already, by mean {said}, and not as '{preprocess}' "
+            "does: pass the network without its Normalized, or a preprocess without mean and std"
         )
     return model
 
 
 def left_unnormalised(model: object) -> Preprocess | None:
-    """What a network of timm's says that it wants, where that is normalised pixels and nothing around it normalises."""
-    inner = model
-    while isinstance(inner, TorchModel | FromProbabilities):
-        inner = inner.model
+    """The preprocessing of a timm network that expects normalised pixels and does not get them."""
+    inner = _inside(model)
     if not isinstance(getattr(inner, "pretrained_cfg", None), Mapping):
         return None
     wanted = Preprocess.of(inner)
@@ -349,74 +386,68 @@ def left_unnormalised(model: object) -> Preprocess | None:
 
 @contextmanager
 def watched_spread(network: nn.Module) -> Iterator[Callable[[], float | None]]:
-    """Watch the first batch normalisation while the network runs, and say how much of its training's variance it is given.
+    """Compare the variance of the input of the first batch normalisation with that in training.
 
-    It remembers the variance of each channel in training: pixels that are normalised otherwise show there, whatever the
-    network answers. The median of all channels is 0.5 to 1.2 on images like those of training. None: nothing remembers.
+    The layer remembers the variance of each channel in training, so that pixels on another scale
+    show there, whatever the network answers. The median ratio of the channels is 0.5 to 1.2 on
+    images like those of training; it is None for a network without such a layer.
     """
-    norms = (
-        m for m in network.modules() if isinstance(m, nn.BatchNorm2d) and m.running_var is not None
-    )
-    seen, norm = list[Tensor](), next(norms, None)
-    if (
-        norm is None or norm.running_var is None or (norm.running_var == 1).all()
-    ):  # as it was made, before any training
+    norms = (m for m in network.modules() if isinstance(m, nn.BatchNorm2d))
+    norm = next((m for m in norms if m.track_running_stats), None)
+    variance = None if norm is None else norm.running_var
+    # All ones: the layer was never trained.
+    if norm is None or variance is None or (variance == 1).all():
         yield lambda: None
         return
-    trained = norm.running_var.detach().double().cpu()
+    trained, seen = variance.detach().double().cpu(), list[Tensor]()
+
+    def ratio() -> float | None:
+        if not seen:
+            return None
+        return float((torch.cat(seen).var(dim=(0, 2, 3)) / trained).nanmedian())
+
     hook = norm.register_forward_pre_hook(
         lambda _, given: seen.append(given[0].detach().double().cpu())
     )
     try:
-        yield (
-            lambda: (
-                float((torch.cat(seen).var(dim=(0, 2, 3)) / trained).nanmedian()) if seen else None
-            )
-        )
+        yield ratio
     finally:
         hook.remove()
 
 
 def class_names_of(model: object) -> tuple[str, ...]:
-    """The names of the classes that a network itself knows: Hugging Face's `config.id2label`, timm's `label_names`."""
-    inner: Any = model
-    while isinstance(inner, TorchModel | FromProbabilities | Normalized):
-        inner = inner.model
+    """The class names in Hugging Face's `config.id2label` or timm's `label_names`, or none."""
+    inner = _inside(model, TorchModel | FromProbabilities | Normalized)
     table = getattr(getattr(inner, "config", None), "id2label", None)
     if isinstance(table, Mapping) and sorted(map(int, table)) == list(range(len(table))):
         names = [str(table[key]) for key in sorted(table, key=int)]
-        # What a configuration has for want of names; the one output of a network of two classes is not one of them.
-        made_up = len(names) == 1 or all(name == f"LABEL_{i}" for i, name in enumerate(names))
-        return () if made_up else tuple(names)
+        # LABEL_0, ... are defaults; one name is that of the only output for two classes.
+        default = len(names) == 1 or all(name == f"LABEL_{i}" for i, name in enumerate(names))
+        return () if default else tuple(names)
     config = getattr(inner, "pretrained_cfg", None)
     own = config.get("label_names") if isinstance(config, Mapping) else None
     return tuple(map(str, own)) if own else ()
 
 
-def _short(values: Sequence[float]) -> str:
-    return " ".join(f"{value:.4g}" for value in values)
+def _as_tensor(output: Any) -> Any:
+    """Copy an array into a tensor: half precision becomes float32, integers stay for `_checked`."""
+    if isinstance(output, tuple | list | Mapping):
+        return output
+    array = np.asarray(output)
+    wide = array.dtype.kind in "iub" or array.dtype == np.float64
+    return torch.from_numpy(array.astype(array.dtype if wide else np.float32))
 
 
-def _as_tensor(answer: Any) -> Any:
-    """A copy as a tensor: float64 stays, half precision becomes float32, and whole numbers stay for `_checked`."""
-    if isinstance(answer, tuple | list | Mapping):
-        return answer
-    array = np.asarray(answer)
-    if array.dtype.kind in "iub" or array.dtype == np.float64:
-        return torch.from_numpy(array.copy())
-    return torch.from_numpy(array.astype(np.float32))
-
-
-def _checked(answer: Any, images: Tensor) -> Tensor:
+def _checked(output: Any, images: Tensor) -> Tensor:
+    """Return the output as n k on the device of the images, or say why it is not logits."""
     expected = f"expected the model to return logits of shape ({images.shape[0]}, k)"
-    if not isinstance(answer, Tensor):
-        size = f" of {len(answer)}" if isinstance(answer, tuple | list) else ""
-        hint = "; return the logits alone" if isinstance(answer, tuple) else ""
-        raise InputError(f"{expected}, got a {type(answer).__name__}{size}{hint}")
-    squeezed = (
-        answer.is_floating_point() and answer.shape == images.shape[:1]
-    )  # one number an image
-    found: Tensor = answer[:, None] if squeezed else answer
+    if not isinstance(output, Tensor):
+        size = f" of {len(output)}" if isinstance(output, tuple | list) else ""
+        hint = "; return the logits alone" if isinstance(output, tuple) else ""
+        raise InputError(f"{expected}, got a {type(output).__name__}{size}{hint}")
+    # A model of two classes may return one number per image.
+    squeezed = output.is_floating_point() and output.shape == images.shape[:1]
+    found: Tensor = output[:, None] if squeezed else output
     if found.ndim != 2 or found.shape[0] != images.shape[0]:
         raise InputError(f"{expected}, got shape {tuple(found.shape)}")
     if not found.is_floating_point():

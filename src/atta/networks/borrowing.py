@@ -1,30 +1,29 @@
-"""Running someone else's model without changing it, on a device that is there."""
+"""Run a user's model and leave it unchanged; find its device and precision."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line
 
 
 @contextmanager
 def borrowed(model: nn.Module, device: torch.device, channels_last: bool) -> Iterator[None]:
-    """Put the model into evaluation mode, on the device and in the memory format, and put all of it back.
+    """Put a model into evaluation mode, on a device, in a memory format; restore it at the end.
 
-    Flags and tensors are exchanged one by one: `eval()` and `to()` may do more than can be undone.
+    Flags and tensors are changed one by one, because `eval()` and `to()` may be overridden.
     """
     modes = [(module, module.training) for module in model.modules()]
-    tensors = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
+    tensors = [(tensor, tensor.data) for tensor in _tensors(model)]
     try:
         for module, _ in modes:
             module.training = False
         for tensor, data in tensors:
-            layout = (
-                torch.channels_last if channels_last and data.ndim == 4 else torch.preserve_format
-            )
+            last = channels_last and data.ndim == 4
+            layout = torch.channels_last if last else torch.preserve_format
             tensor.data = data.to(device, memory_format=layout)
         yield
     finally:
@@ -34,34 +33,29 @@ def borrowed(model: nn.Module, device: torch.device, channels_last: bool) -> Ite
             tensor.data = data
 
 
+def _tensors(model: nn.Module) -> Iterator[Tensor]:
+    return chain(model.parameters(), model.buffers())
+
+
 def device_of(model: nn.Module) -> torch.device:
-    """Where the model is: on the device of its first tensor, or the CPU if it has none."""
-    return next(
-        (tensor.device for tensor in chain(model.parameters(), model.buffers())),
-        torch.device("cpu"),
-    )
+    """The device of the first tensor of a model, or the CPU if it has none."""
+    return next((tensor.device for tensor in _tensors(model)), torch.device("cpu"))
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
-    """What the model computes in: the dtype of its first floating point tensor, or float32."""
-    dtypes = (
-        tensor.dtype
-        for tensor in chain(model.parameters(), model.buffers())
-        if tensor.is_floating_point()
-    )
-    return next(dtypes, torch.float32)
+    """The dtype of the first floating point tensor of a model, or float32 if it has none."""
+    floating = (tensor.dtype for tensor in _tensors(model) if tensor.is_floating_point())
+    return next(floating, torch.float32)
 
 
 def find_device(name: str | int | torch.device, called: str = "device") -> torch.device:
-    """The device of that name, if numbers can be had from it here; `called` is what whoever named it knows it by."""
+    """Return the device of that name if it works here; error messages name it `called`."""
     try:
         device = torch.device(name)
-        torch.zeros(
-            (), device=device
-        ).item()  # a GPU that is absent says so, and the meta device has no numbers
+        torch.zeros((), device=device).item()  # fails without the GPU, and on the meta device
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
-        there = "cpu or cuda" if torch.cuda.is_available() else "cpu, for there is no other"
+        known = "cpu or cuda" if torch.cuda.is_available() else "cpu, the only device here"
         raise InputError(
-            f"{called}: expected {there}, got {str(name)!r} ({first_line(error)})"
+            f"{called}: expected {known}, got {str(name)!r} ({first_line(error)})"
         ) from None
     return device

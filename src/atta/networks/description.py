@@ -1,11 +1,11 @@
-"""What a network is built from, as JSON, so that a saved one can be built again without running anything from the file.
+"""Describe a network as JSON, so that a saved one is built again without running code from a file.
 
-| network                                    | description                                        | built again          |
-|--------------------------------------------|----------------------------------------------------|----------------------|
-| atta's adapters (`Normalized`, ...)        | their settings, around that of the network inside  | by itself            |
-| `atta.networks.resnet.MODELS`              | the name and its settings                          | by itself            |
-| an image classifier of Hugging Face        | its class and configuration                        | by itself            |
-| anything else                              | the name of its class                              | from a given `model` |
+| network                             | description                         | built again          |
+|-------------------------------------|-------------------------------------|----------------------|
+| atta's adapters (`Normalized`, ...) | settings, and the network inside    | by itself            |
+| `atta.networks.resnet.MODELS`       | name and settings                   | by itself            |
+| an image classifier of Hugging Face | class and configuration             | by itself            |
+| anything else                       | name of its class                   | from a given `model` |
 """
 
 import json
@@ -25,21 +25,12 @@ from atta.networks.adapters import (
 )
 from atta.networks.resnet import MODELS
 
-CLASSIFIERS = (
-    "ForImageClassification"  # what the names of Hugging Face's classes of classifiers end in
-)
 DTYPES = ("float32", "float16", "bfloat16", "float64")
-"""The precisions that a file may name: any other attribute of torch is none."""
-ATTENTION = (
-    "eager",
-    "sdpa",
-)  # transformers looks for any other name on the hub, and runs what it finds
-ORIGIN = (
-    "_name_or_path",
-    "name_or_path",
-    "transformers_version",
-)  # where a configuration came from, which builds nothing
-LABELS = ("id2label", "label2id")  # names of classes, which may be any text
+"""The precisions that a file may name; any other attribute of torch is refused."""
+CLASSIFIERS = "ForImageClassification"  # how Hugging Face's names of classifiers end
+ATTENTION = ("eager", "sdpa")  # transformers looks up other names on the hub and runs the code
+ORIGIN = ("_name_or_path", "name_or_path", "transformers_version")  # settings that build nothing
+LABELS = ("id2label", "label2id")  # class names, which may be any text
 CODE = {
     "auto_map",
     "backbone",
@@ -47,18 +38,14 @@ CODE = {
     "kernel_config",
     "quantization_config",
     "trust_remote_code",
+    "use_kernels",
+    "use_pretrained_backbone",
 }
-CODE |= {"use_kernels", "use_pretrained_backbone"}
-WEIGHTLESS = tuple(
-    f"atta.{home}.{kind.__qualname__}"
-    for home in ("networks.adapters", "models")
-    for kind in (OnnxModel, NumpyModel)
-)
-"""The classes whose weights lie elsewhere, under the names that they have and had."""
+"""Settings that name code to run or to download."""
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
-    """Say in plain words and numbers what `model` is."""
+    """Describe `model` in words and numbers."""
     match model:
         case Normalized():
             return {
@@ -76,104 +63,100 @@ def describe(model: nn.Module) -> dict[str, Any]:
     config = getattr(model, "config", None)
     if type(model).__name__.endswith(CLASSIFIERS) and config is not None:
         settings = json.loads(config.to_json_string())
-        for name in (
-            "_name_or_path",
-            "auto_map",
-        ):  # a place on this machine or a hub, which a file must not name
+        for name in ("_name_or_path", "auto_map"):  # places on this machine or on a hub
             settings.pop(name, None)
-        # Which a configuration leaves out, and rounds otherwise.
+        # A configuration leaves this out, and the other implementation rounds differently.
         if getattr(config, "_attn_implementation", None) == "eager":
             settings["attn_implementation"] = "eager"
         return {"kind": "transformers", "class": type(model).__name__, "config": settings}
     return {"kind": "other", "class": f"{type(model).__module__}.{type(model).__qualname__}"}
 
 
+def _nested(description: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The descriptions of the adapters, from the outside in, and last of the network."""
+    found = [description]
+    while isinstance(inner := found[-1].get("model"), dict):
+        found.append(inner)
+    return found
+
+
+def inside(description: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The description of the network inside all adapters."""
+    return _nested(description)[-1]
+
+
 def builds_itself(description: Mapping[str, Any]) -> bool:
     """Whether `build` needs no `model` for it."""
-    while "model" in description:
-        description = description["model"]
-    return bool(description["kind"] != "other")
+    return bool(inside(description)["kind"] != "other")
 
 
-def build(description: dict[str, Any], model: object = None) -> nn.Module:
-    """Build the network that `describe` described, without its weights; `model` is it, or stands for the network inside."""
+def build(description: Mapping[str, Any], model: object = None) -> nn.Module:
+    """Build the described network without its weights; `model` is it, or the network inside."""
     if model is not None:
         whole = as_logits(model)
-        same = describe(whole)["kind"] == description["kind"] and _depth(describe(whole)) == _depth(
-            description
+        own, said = (
+            [one["kind"] for one in _nested(each)[:-1]] for each in (describe(whole), description)
         )
-        return whole if same else _around(description, model)
-    return _around(description, None)
+        if own == said:  # the same adapters
+            return whole
+    return _around(description, model)
 
 
-def _around(description: dict[str, Any], model: object) -> nn.Module:
+def _around(description: Mapping[str, Any], model: object) -> nn.Module:
+    """Build the adapters around `model` or, without one, around the described network."""
     match description["kind"]:
         case "TorchModel":
             return TorchModel(_around(description["model"], model))
         case "FromProbabilities":
             return FromProbabilities(_around(description["model"], model))
         case "Normalized":
-            inner, channels = (
-                _around(description["model"], model),
-                description.get("channels", "RGB"),
-            )
+            inner = _around(description["model"], model)
+            channels = description.get("channels", "RGB")
             return Normalized(inner, description["mean"], description["std"], channels)
     if model is not None:
         return model if isinstance(model, nn.Module) else as_logits(model)
-    match description["kind"]:
-        case "atta":
-            settings = {
-                key: value for key, value in description.items() if key not in ("kind", "name")
-            }
-            return MODELS[description["name"]](**settings)
-        case "transformers":
-            return _transformer(description["class"], description["config"])
-    if (
-        description["class"].endswith(f".{OnnxModel.__qualname__}")
-        and description["class"] in WEIGHTLESS
-    ):
+    match dict(description):
+        case {"kind": "atta", "name": name, **settings}:
+            return MODELS[name](**settings)
+        case {"kind": "transformers", "class": name, "config": config}:
+            return _transformer(name, config)
+    if description["class"].endswith(".OnnxModel"):
         raise InputError(
-            "expected model=... (--model network.onnx on the command line), the ONNX file that it was fitted with"
+            "expected model=... (--model network.onnx on the command line), the ONNX file that "
+            "this classifier was calibrated with"
         )
     raise InputError(
-        f"expected model=... (--model package.module:name on the command line), {description['class']}, to load the weights "
-        "into: its code is not in the file, and nothing in a file is ever run"
+        "expected model=... (--model package.module:name on the command line), "
+        f"{description['class']}, to load the weights into: its code is not in the file, and atta "
+        "never runs code from a file"
     )
 
 
-def _transformer(name: str, config: dict[str, Any]) -> nn.Module:
+def _transformer(name: Any, config: Any) -> nn.Module:
+    """Build an image classifier of Hugging Face from its class and configuration."""
     try:
         import transformers
-    except (
-        ImportError,
-        RuntimeError,
-    ) as error:  # a broken torchvision beside it fails at import, too
+    except (ImportError, RuntimeError) as error:  # a broken torchvision also fails this import
         raise InputError(
             f"a {name} needs the transformers library: pip install transformers ({error})"
         ) from error
-    if (
-        not isinstance(name, str)
-        or not name.endswith(CLASSIFIERS)
-        or not hasattr(transformers, name)
-    ):
-        raise InputError(
-            f"expected an image classifier of transformers {transformers.__version__}, got {name!r}"
-        )
+    version = transformers.__version__
+    known = isinstance(name, str) and name.endswith(CLASSIFIERS) and hasattr(transformers, name)
+    if not known:
+        raise InputError(f"expected an image classifier of transformers {version}, got {name!r}")
     settings = _without_code(config)
     try:
         network = getattr(transformers, name)(transformers.AutoConfig.for_model(**settings))
         assert isinstance(network, nn.Module)
-    except (
-        Exception
-    ) as error:  # each of its classes checks its configuration in its own way, or not at all
+    except Exception as error:  # every class of transformers checks its settings in its own way
         raise InputError(
-            f"transformers {transformers.__version__} cannot build a {name}: {first_line(error)}"
+            f"transformers {version} cannot build a {name}: {first_line(error)}"
         ) from error
     return network
 
 
 def _without_code(config: Any) -> dict[str, Any]:
-    """A configuration from a file, without where it came from; what names code, a hub or a path is refused, at any depth."""
+    """Drop where a configuration came from; refuse settings that name code, a hub or a path."""
     if not isinstance(config, dict):
         raise InputError(
             f"expected the configuration of a network as a table, got {type(config).__name__}"
@@ -186,52 +169,41 @@ def _without_code(config: Any) -> dict[str, Any]:
 
 
 def _setting(key: str, value: Any) -> Any:
-    choices = (
-        ATTENTION
-        if key.endswith("_implementation")
-        else DTYPES
-        if key in ("dtype", "torch_dtype")
-        else ()
-    )
+    """Return a setting from a file if it is harmless, at any depth."""
+    choices: tuple[str, ...] = ()
+    if key.endswith("_implementation"):
+        choices = ATTENTION
+    elif key in ("dtype", "torch_dtype"):
+        choices = DTYPES
     if key in CODE and value:
         raise InputError(
-            f"expected settings of a network, and its {key} names code to run or to fetch: refused"
+            f"expected settings of a network, but its {key} names code to run or to download: "
+            "refused"
         )
-    if isinstance(value, dict):  # of some choices, there is one for each part of a network
-        return (
-            {part: _setting(key, one) for part, one in value.items()}
-            if choices
-            else _without_code(value)
-        )
+    if isinstance(value, dict):
+        if choices:  # one choice for each part of a network
+            return {part: _setting(key, one) for part, one in value.items()}
+        return _without_code(value)
     if isinstance(value, list):
         return [_setting(key, one) for one in value]
     if choices and value is not None and str(value) not in choices:
         raise InputError(
-            f"expected {key} to be {' or '.join(choices)}, got {value!r}: another could name code to fetch"
+            f"expected {key} to be {' or '.join(choices)}, got {value!r}: "
+            "another value could name code to download"
         )
     if isinstance(value, str) and any(mark in value for mark in "/\\:"):
         raise InputError(
-            f"expected settings of a network, and its {key} names a place to fetch from, {value!r}: refused"
+            f"expected settings of a network, but its {key} names a place to download from, "
+            f"{value!r}: refused"
         )
     return value
 
 
-def _depth(description: dict[str, Any]) -> list[str]:
-    """The adapters, from the outside in."""
-    inner = description.get("model")
-    return [description["kind"], *_depth(inner)] if isinstance(inner, dict) else []
-
-
 def says_weights(description: Mapping[str, Any]) -> bool:
-    """Whether a file that describes the network so has its weights, too."""
-    inner = description.get("model")
-    return (
-        says_weights(inner)
-        if isinstance(inner, dict)
-        else description.get("class") not in WEIGHTLESS
-    )
+    """Whether a file with this description also has the weights of the network."""
+    return not str(inside(description).get("class")).endswith((".OnnxModel", ".NumpyModel"))
 
 
 def has_weights(model: nn.Module) -> bool:
-    """Whether the weights of a model are its own tensors; an ONNX file or a function keeps them elsewhere."""
+    """Whether the weights are tensors of the model, and not in an ONNX file or a function."""
     return not any(isinstance(module, OnnxModel | NumpyModel) for module in model.modules())

@@ -1,9 +1,11 @@
-"""Networks of the paper's experiments in plain torch: ResNet-18, ResNet-50, and a small one for the demo.
+"""Networks of the paper's experiments in plain torch: ResNet-18, ResNet-50 and a small network.
 
-The parameters of the residual networks are named as torchvision's, so that its checkpoints load as they are.
+The parameters of the residual networks have torchvision's names, so that its checkpoints load.
 """
 
 from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
@@ -12,87 +14,82 @@ from torch import Tensor, nn
 from atta._base.types import Logits
 
 
-class _BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut (ResNet-18)."""
+class _Block(nn.Module):
+    """Convolutions with batch normalisation, and a shortcut around them."""
 
-    expansion = 1
-
-    def __init__(self, channels_in: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels_in, width, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.downsample = _shortcut(channels_in, width * self.expansion, stride)
-
-    def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d y x"]:
-        y = torch.relu(self.bn1(self.conv1(x)))
-        return torch.relu(
-            self.bn2(self.conv2(y)) + (x if self.downsample is None else self.downsample(x))
-        )
-
-
-class _Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 convolutions and a shortcut (ResNet-50); the stride sits in the 3x3, as in torchvision."""
-
-    expansion = 4
+    sizes: ClassVar[tuple[int, ...]]
+    """The kernel sizes; the stride is that of the first 3x3 convolution, as in torchvision."""
+    expansion: ClassVar[int] = 1
+    """Channels of the output, per channel inside the block."""
 
     def __init__(self, channels_in: int, width: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels_in, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
-        self.conv3 = nn.Conv2d(width, width * self.expansion, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(width * self.expansion)
-        self.downsample = _shortcut(channels_in, width * self.expansion, stride)
+        channels, last = channels_in, width * self.expansion
+        for i, size in enumerate(self.sizes, start=1):
+            out = last if i == len(self.sizes) else width
+            step = stride if i == 1 + self.sizes.index(3) else 1
+            self.add_module(f"conv{i}", _convolution(channels, out, size, step))
+            self.add_module(f"bn{i}", nn.BatchNorm2d(out))
+            channels = out
+        self.downsample = None
+        if stride != 1 or channels_in != last:
+            self.downsample = nn.Sequential(
+                _convolution(channels_in, last, 1, stride), nn.BatchNorm2d(last)
+            )
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d y x"]:
-        y = torch.relu(self.bn1(self.conv1(x)))
-        y = torch.relu(self.bn2(self.conv2(y)))
-        return torch.relu(
-            self.bn3(self.conv3(y)) + (x if self.downsample is None else self.downsample(x))
-        )
+        y = x
+        for i in range(1, len(self.sizes) + 1):
+            y = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(y))
+            if i < len(self.sizes):
+                y = torch.relu(y)
+        return torch.relu(y + (x if self.downsample is None else self.downsample(x)))
 
 
-def _shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential | None:
-    if stride == 1 and channels_in == channels_out:
-        return None
-    return nn.Sequential(
-        nn.Conv2d(channels_in, channels_out, 1, stride, bias=False), nn.BatchNorm2d(channels_out)
-    )
+class _BasicBlock(_Block):
+    """Two 3x3 convolutions (ResNet-18)."""
+
+    sizes = (3, 3)
+
+
+class _Bottleneck(_Block):
+    """1x1, 3x3 and 1x1 convolutions (ResNet-50)."""
+
+    sizes, expansion = (1, 3, 1), 4
+
+
+def _convolution(channels_in: int, channels_out: int, size: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution that keeps the size of the image, apart from its stride."""
+    return nn.Conv2d(channels_in, channels_out, size, stride, padding=size // 2, bias=False)
 
 
 class ResNet(nn.Module):
-    """A residual network: a stem, four stages that halve the image and double the width, the mean, a linear layer."""
+    """A stem, four stages that halve the image and double the width, the mean, a linear layer.
+
+    With `small_images` the stem is a 3x3 convolution without pooling: torchvision's stem would
+    leave an 8x8 map of an image of 32 pixels.
+    """
 
     def __init__(
         self,
-        block: type[_BasicBlock] | type[_Bottleneck],
+        block: type[_Block],
         depths: Sequence[int],
         num_classes: int,
-        *,
-        in_channels: int = 3,
-        small_images: bool = True,
+        in_channels: int,
+        small_images: bool,
     ) -> None:
         super().__init__()
-        if (
-            small_images
-        ):  # At 32 pixels torchvision's stem would leave an 8x8 map before the first block.
-            self.conv1 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
-            self.maxpool: nn.Module = nn.Identity()
-        else:
-            self.conv1 = nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False)
-            self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.conv1 = _convolution(in_channels, 64, *((3,) if small_images else (7, 2)))
+        pool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.maxpool: nn.Module = nn.Identity() if small_images else pool
         self.bn1 = nn.BatchNorm2d(64)
-        channels, stages = 64, []
-        for i in range(4):
+        channels = 64
+        for i, depth in enumerate(depths):
             width, blocks = 64 * 2**i, []
-            for j in range(depths[i]):
+            for j in range(depth):
                 blocks.append(block(channels, width, stride=2 if i > 0 and j == 0 else 1))
                 channels = width * block.expansion
-            stages.append(nn.Sequential(*blocks))
-        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+            self.add_module(f"layer{i + 1}", nn.Sequential(*blocks))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(channels, num_classes)
         for module in self.modules():
@@ -100,64 +97,57 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Logits:
-        """Give the logits; any height and width will do."""
+        """Return the logits of images of any height and width."""
         x = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        for i in range(1, 5):
+            x = getattr(self, f"layer{i}")(x)
         logits: Tensor = self.fc(torch.flatten(self.avgpool(x), 1))
         return logits
 
 
-def resnet18(num_classes: int, *, in_channels: int = 3, small_images: bool = True) -> nn.Module:
-    """ResNet-18; `small_images` takes a 3x3 stem without pooling, else it is torchvision's network."""
-    network = ResNet(
-        _BasicBlock, (2, 2, 2, 2), num_classes, in_channels=in_channels, small_images=small_images
-    )
-    return _named(network, "resnet18", num_classes, in_channels, small_images)
+def _recorded(build: Callable[[int, int, bool], nn.Module]) -> Callable[..., nn.Module]:
+    """Let each network record in `built` how it was built, so that a file can say so."""
+
+    @wraps(build)
+    def recorded(num_classes: int, *, in_channels: int = 3, small_images: bool = True) -> nn.Module:
+        network = build(num_classes, in_channels, small_images)
+        settings = {"in_channels": in_channels, "small_images": small_images}
+        built = {"name": build.__name__, "num_classes": num_classes, **settings}
+        object.__setattr__(network, "built", built)
+        return network
+
+    return recorded
 
 
-def resnet50(num_classes: int, *, in_channels: int = 3, small_images: bool = True) -> nn.Module:
-    """ResNet-50; `small_images` takes a 3x3 stem without pooling, else it is torchvision's network."""
-    network = ResNet(
-        _Bottleneck, (3, 4, 6, 3), num_classes, in_channels=in_channels, small_images=small_images
-    )
-    return _named(network, "resnet50", num_classes, in_channels, small_images)
+@_recorded
+def resnet18(num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
+    """ResNet-18, with a 3x3 stem for `small_images`, otherwise as in torchvision."""
+    return ResNet(_BasicBlock, (2, 2, 2, 2), num_classes, in_channels, small_images)
 
 
-def small_cnn(num_classes: int, *, in_channels: int = 3, small_images: bool = True) -> nn.Module:
-    """Three convolutions, some 57,000 parameters, for a CPU; without `small_images` the first one strides by 4."""
+@_recorded
+def resnet50(num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
+    """ResNet-50, with a 3x3 stem for `small_images`, otherwise as in torchvision."""
+    return ResNet(_Bottleneck, (3, 4, 6, 3), num_classes, in_channels, small_images)
+
+
+@_recorded
+def small_cnn(num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
+    """Three convolutions and 57,000 parameters, for a CPU; a first stride of 4 on large images."""
 
     def layer(channels: int, width: int, size: int = 3, stride: int = 1) -> Sequence[nn.Module]:
-        return (
-            nn.Conv2d(channels, width, size, stride, size // 2, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-        )
+        return _convolution(channels, width, size, stride), nn.BatchNorm2d(width), nn.ReLU()
 
-    first = layer(in_channels, 32) if small_images else layer(in_channels, 32, size=7, stride=4)
-    middle = *layer(32, 64), nn.MaxPool2d(2), *layer(64, 64)
-    network = nn.Sequential(
-        *first, *middle, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, num_classes)
+    return nn.Sequential(
+        *(layer(in_channels, 32) if small_images else layer(in_channels, 32, size=7, stride=4)),
+        *layer(32, 64),
+        nn.MaxPool2d(2),
+        *layer(64, 64),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(64, num_classes),
     )
-    return _named(network, "small_cnn", num_classes, in_channels, small_images)
 
 
-def _named(
-    network: nn.Module, name: str, num_classes: int, in_channels: int, small_images: bool
-) -> nn.Module:
-    """Let the network say how it was built, so that a file can say it, too."""
-    built = {
-        "name": name,
-        "num_classes": num_classes,
-        "in_channels": in_channels,
-        "small_images": small_images,
-    }
-    object.__setattr__(network, "built", built)
-    return network
-
-
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "resnet18": resnet18,
-    "resnet50": resnet50,
-    "small_cnn": small_cnn,
-}
+MODELS = {build.__name__: build for build in (resnet18, resnet50, small_cnn)}
 """Each is called as `build(num_classes, in_channels=..., small_images=...)`."""

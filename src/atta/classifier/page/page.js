@@ -74,8 +74,7 @@ function facts(said) {
   const found = [];
   if (said.views.length && said.views[0].class !== said.class) found.push(`the network itself says ${said.views[0].class}`);
   if (said.passes !== null) found.push(said.passes === 1 ? "1 pass" : `${said.passes} passes`);
-  if (said.ood !== undefined) found.push(`the network was surer of ${Math.round(100 * said.ood)} % of the validation images`);
-  if (said.resized) found.push("squashed to the size of the network");
+  if (said.ood !== undefined) found.push(`more unusual than ${Math.round(100 * said.ood)} % of the validation images`);
   return found;
 }
 
