@@ -24,7 +24,8 @@ import torch
 
 from atta._base.errors import InputError, require, suggest
 from atta.data.image_set import ImageSet, arrange, resize, split_indices
-from atta.data.layouts import LAYOUTS, Columns, Reader, hub, listed, subfolders
+from atta.data.layouts import Columns, Reader, listed, subfolders
+from atta.lab.layouts import LAYOUTS, hub
 
 __all__ = [
     "NAMES",
