@@ -1,7 +1,7 @@
-"""Reads the layouts in which datasets are published: saved sets, parquet files, CIFAR's own files, the hub.
+"""Reads the layouts of published datasets: saved sets, parquet files, CIFAR's files, the hub.
 
-Each layout is a function that returns a reader, or None where it does not apply. Finding a layout looks at file names only;
-the reader does what takes time and memory.
+Each layout is a function that returns a reader, or None where it does not apply. Finding a layout
+looks at file names only; the reader does what takes time and memory.
 """
 
 import pickle
@@ -37,7 +37,7 @@ def _read_parquet(
     try:
         with quiet(datasets):
             table = datasets.load_dataset("parquet", data_files=files, split="train")
-    except Exception as error:  # Arrow, the file system and the library each have their own.
+    except Exception as error:  # Arrow, the file system and the library raise different ones
         raise InputError(
             f"expected parquet files in {folder}, but they cannot be read: {error}"
         ) from error
@@ -46,34 +46,45 @@ def _read_parquet(
 
 def hub(repository: str, name: str, split: str, columns: Columns | None) -> ImageSet:
     """A dataset of the Hugging Face hub, which the library keeps in its cache."""
+    datasets = library()
     try:
-        table = library().load_dataset(repository, split=split)
-    except InputError:
-        raise
+        table = datasets.load_dataset(repository, split=split)
     except Exception as error:  # whatever the network, the hub or a wrong split may raise
         raise InputError(
-            f"expected the split {split!r} of {repository} on the Hugging Face hub, but it could not be fetched "
-            f"({type(error).__name__}: {error}); a local copy goes to $ATTA_DATA/{name}"
+            f"expected the split {split!r} of {repository} on the Hugging Face hub, but it could "
+            f"not be fetched ({type(error).__name__}: {error}); "
+            f"put a local copy into $ATTA_DATA/{name}"
         ) from error
     return from_table(table, name, split, columns)
 
 
+_CIFAR = {
+    "cifar10": (
+        "cifar-10-batches-py",
+        "batches.meta",
+        b"label",
+        {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]},
+    ),
+    "cifar100": (
+        "cifar-100-python",
+        "meta",
+        b"fine_label",
+        {"train": ["train"], "test": ["test"]},
+    ),
+}
+"""By name: the folder, the file of class names, the key of the labels, the files of each split."""
+
+
 def cifar(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
     """CIFAR's own files: `cifar-10-batches-py`, `cifar-100-python`."""
-    inner = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}.get(name)
-    if inner is None:
+    if name not in _CIFAR:
         return None
-    folder = folder / inner if (folder / inner).is_dir() else folder
-    batches = {
-        ("cifar10", "train"): [f"data_batch_{i}" for i in range(1, 6)],
-        ("cifar10", "test"): ["test_batch"],
-        ("cifar100", "train"): ["train"],
-        ("cifar100", "test"): ["test"],
-    }.get((name, split), [])
-    meta, key = ("batches.meta", b"label") if name == "cifar10" else ("meta", b"fine_label")
-    if not batches or not all((folder / batch).is_file() for batch in (*batches, meta)):
+    inner, meta, key, splits = _CIFAR[name]
+    place = folder / inner if (folder / inner).is_dir() else folder
+    batches = [place / file for file in splits.get(split, ())]
+    if not batches or not all(file.is_file() for file in (*batches, place / meta)):
         return None
-    return partial(_read_cifar, name, [folder / batch for batch in batches], folder / meta, key)
+    return partial(_read_cifar, name, batches, place / meta, key)
 
 
 def _read_cifar(name: str, batches: list[Path], meta: Path, key: bytes) -> ImageSet:
@@ -86,7 +97,7 @@ def _read_cifar(name: str, batches: list[Path], meta: Path, key: bytes) -> Image
     return ImageSet(name, torch.from_numpy(pixels), labels, [item.decode() for item in names])
 
 
-# What an array in a pickle is made of. The function that rebuilds it moved between releases of NumPy; arrays know it.
+# The parts of an array in a pickle. Its function moved between releases of NumPy; arrays know it.
 _REBUILD = np.empty(0).__reduce__()[0]
 _ARRAY_PARTS = {
     ("numpy", "ndarray"): np.ndarray,
@@ -97,10 +108,10 @@ _ARRAY_PARTS = {
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """CIFAR is published as pickles: read NumPy arrays in plain containers, and refuse to look anything else up."""
+    """Reads NumPy arrays in plain containers, as in CIFAR's pickles, and refuses all else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Give the few things an array is made of."""
+        """The few parts of an array."""
         if (module, name) not in _ARRAY_PARTS:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
         return _ARRAY_PARTS[module, name]

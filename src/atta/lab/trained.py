@@ -1,8 +1,9 @@
-"""A trained network on disk: the weights, what they were made of, and on the way a checkpoint to go on from.
+"""Reads and writes trained networks: the weights, their metadata, and checkpoints on the way.
 
 folder/
-    model.safetensors   weights, and in the header architecture, dataset, normalisation, recipe, seed, accuracy, history
-    checkpoint.pt       weights, momentum and history so far; gone when the model is there
+    model.safetensors   weights; in the header architecture, dataset, normalisation, recipe, seed,
+                        accuracy and history
+    checkpoint.pt       weights, momentum and history so far; removed when the model is written
 """
 
 import json
@@ -13,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from atta._base.errors import InputError
 from atta._base.files import whole_file
-from atta.lab.training.recipe import Recipe
+from atta._base.tensors import read_header
+from atta.lab.recipe import Recipe
 from atta.networks.adapters import Normalized
 from atta.networks.resnet import MODELS
 from atta.networks.weights import load_weights, save_weights
@@ -27,18 +28,19 @@ from atta.networks.weights import load_weights, save_weights
 def load_trained(
     path: str | Path, model: nn.Module | None = None
 ) -> tuple[Normalized, dict[str, Any]]:
-    """Rebuild what `train` wrote, in evaluation mode, with what is known about it.
+    """Load what `train` wrote: the network, in evaluation mode, and its metadata.
 
-    A network of your own cannot be rebuilt from a file: give it as `model`.
+    A network of your own cannot be built from a file: pass it as `model`.
     """
-    metadata = read_metadata(Path(path))
+    metadata = _read_metadata(path)
     if model is None:
-        name = metadata["architecture"].get("name")
+        settings = dict(metadata["architecture"])
+        name = settings.pop("name", None)
         if name not in MODELS:
             raise InputError(
-                f"expected one of {', '.join(MODELS)} in {path}, found {name!r}: give the model as well"
+                f"expected one of {', '.join(MODELS)} in {path}, found {name!r}: "
+                "pass the model as well"
             )
-        settings = {key: value for key, value in metadata["architecture"].items() if key != "name"}
         model = MODELS[name](**settings)
     load_weights(model, path)
     return Normalized(model, metadata["mean"], metadata["std"]).eval(), metadata
@@ -54,7 +56,7 @@ def check_trained(
     seed: int,
     image_size: int | None = None,
 ) -> None:
-    """Refuse a finished network that was trained otherwise; what the images alone decide is taken as it is."""
+    """Refuse a finished network with other settings; those that the images decide are not checked."""
     settings = {key: value for key, value in asdict(recipe).items() if value is not None}
     expected = {
         "architecture": {**metadata["architecture"], "name": model},
@@ -68,7 +70,7 @@ def check_trained(
 
 
 def about(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """What the origin of a record says of a trained network."""
+    """What the origin of a record says about a trained network."""
     return {
         "model": metadata["architecture"].get("name", "network"),
         "trained_on": metadata["dataset"],
@@ -79,7 +81,7 @@ def about(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where a run of training keeps its files, and what the run is made of: files of another run are refused."""
+    """The folder of a training run and its metadata; files of other runs are refused."""
 
     path: Path
     metadata: Mapping[str, Any]
@@ -91,20 +93,20 @@ class RunFolder:
 
     @property
     def checkpoint(self) -> Path:
-        """What a run that was stopped goes on from."""
+        """From which a stopped run resumes."""
         return self.path / "checkpoint.pt"
 
     def load_finished(self, network: nn.Module) -> dict[str, Any] | None:
-        """Load the finished weights into the network and give their metadata; None where there are none yet."""
+        """Load the finished weights and return their metadata; None if there are none yet."""
         if not self.model.is_file():
             return None
-        found = read_metadata(self.model)
+        found = _read_metadata(self.model)
         _check_same_run(self.model, found, self.metadata)
         load_weights(network, self.model)
         return found
 
     def resume(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-        """Go on from the checkpoint, if there is one; give the rows of the epochs that are done."""
+        """Resume from the checkpoint, if there is one, and return the epochs that are done."""
         if not self.checkpoint.is_file():
             return []
         try:
@@ -112,13 +114,13 @@ class RunFolder:
             found = json.loads(state["metadata"])
         except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, TypeError) as error:
             raise InputError(
-                f"expected a checkpoint of `train` at {self.checkpoint}, but it cannot be read: {error}"
+                f"expected a checkpoint of `train` at {self.checkpoint}, "
+                f"but it cannot be read: {error}"
             ) from error
         _check_same_run(self.checkpoint, found, self.metadata)
         network.load_state_dict(state["network"])
         optimizer.load_state_dict(state["optimizer"])
-        history: list[dict[str, Any]] = state["history"]
-        return history
+        return list(state["history"])
 
     def write_checkpoint(
         self,
@@ -126,57 +128,47 @@ class RunFolder:
         optimizer: torch.optim.Optimizer,
         history: Sequence[Mapping[str, Any]],
     ) -> None:
-        """Keep what is done so far."""
-        state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
-        with (
-            whole_file(self.checkpoint) as part,
-            part.open("wb") as file,
-        ):  # given a path, torch does not tell why it failed
-            torch.save(
-                state | {"history": list(history), "metadata": json.dumps(self.metadata)}, file
-            )
+        """Save the state so far."""
+        state = {
+            "network": network.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "history": list(history),
+            "metadata": json.dumps(self.metadata),
+        }
+        # Given a path, torch does not say why writing failed.
+        with whole_file(self.checkpoint) as part, part.open("wb") as file:
+            torch.save(state, file)
 
     def finish(self, network: nn.Module, metadata: Mapping[str, Any]) -> None:
-        """Write the model; the checkpoint has served."""
+        """Write the model and remove the checkpoint."""
         save_weights(network, self.model, {"atta": json.dumps(metadata)})
         self.checkpoint.unlink(missing_ok=True)
 
 
 def _check_same_run(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    expected = json.loads(json.dumps(expected))
-    for key, value in expected.items():
+    for key, value in json.loads(json.dumps(expected)).items():
         there = found.get(key)
-        if there == value:
-            continue
-        if isinstance(there, dict) and isinstance(
-            value, dict
-        ):  # of a recipe, only what is different
+        if isinstance(there, dict) and isinstance(value, dict):  # name what differs in a recipe
             pairs = {
-                name: (there.get(name, "absent"), value.get(name, "absent"))
+                f"{key}.{name}": (there.get(name, "absent"), value.get(name, "absent"))
                 for name in {**value, **there}
             }
-            inner = next(name for name, (old, new) in pairs.items() if old != new)
-            key, (there, value) = f"{key}.{inner}", pairs[inner]
-        raise InputError(
-            f"expected {path} to belong to this run, but its {key} is {there} and not {value}; choose another folder, "
-            "or delete this file to start again"
-        )
+        else:
+            pairs = {key: (there, value)}
+        for name, (old, new) in pairs.items():
+            if old != new:
+                raise InputError(
+                    f"expected {path} to belong to this run, but its {name} is {old} and not {new}; "
+                    "choose another folder, or delete this file to start again"
+                )
 
 
-def read_metadata(path: Path) -> dict[str, Any]:
-    """What the file of a trained model says of its training."""
-    if not path.is_file():
-        raise InputError(f"expected a trained model, found no file at {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get("atta")
-    except SafetensorError as error:
-        raise InputError(
-            f"expected a trained model at {path}, but it cannot be read: {error}"
-        ) from error
+def _read_metadata(path: str | Path) -> dict[str, Any]:
+    """What the file of a trained model says about its training."""
+    text = read_header(path).get("atta")
     if text is None:
         raise InputError(
-            f"expected a model that `train` wrote, but {path} says nothing of its training"
+            f"expected a model that `train` wrote, but {path} says nothing about its training"
         )
     metadata: dict[str, Any] = json.loads(text)
     return metadata
