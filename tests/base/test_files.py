@@ -17,7 +17,7 @@ from atta._base.errors import InputError
 from atta._base.files import named, whole_file, whole_folder
 from atta.classifier.tables import write_table
 from atta.lab.fits import Fit, Fits, Rows
-from atta.lab.training.trained import RunFolder
+from atta.lab.trained import RunFolder
 from atta.networks.weights import save_weights
 from atta.record.shards import Shard, Shards
 from atta.report.figures.reliability import reliability

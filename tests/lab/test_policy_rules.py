@@ -1,8 +1,7 @@
 import torch
 
 from atta import MATTA, VATTA, Predictions, Record
-from atta.lab.fits import Fit, Fits, Rows
-from atta.lab.policy_rules import RULES, choose
+from atta.lab.fits import RULES, Fit, Fits, Rows, choose
 from atta.metrics.scores import METRICS
 from scenarios import made_up
 

@@ -123,7 +123,7 @@ FLIP = recorded({"flip": 1})
         (
             FLIP,
             {"method": atta.TemperatureScaling()},
-            "expected a method that looks at views, such as c-atta, got temperature",
+            "expected a method that uses views, such as c-atta, got temperature",
         ),
         (
             recorded({"nudge": 2}, draws="stratified"),

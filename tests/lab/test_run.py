@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from atta import METRICS, VATTA, Predictions, Record, SelectiveVATTA
-from atta.lab.experiment import Experiment
+from atta.lab.experiment import Experiment, fits_of
 from atta.lab.fits import Fits, Rows
 from atta.lab.run import run
-from atta.lab.trials import planned
 from atta.metrics.scores import evaluate
 from atta.results.rows import Results
 from atta.results.words import CLASS_CHANGES, OOD_AUROC
@@ -36,7 +35,7 @@ def usual(few_resamples: None) -> Results:
 def test_there_is_a_row_for_every_method_split_choice_and_metric(record: Record) -> None:
     experiment, told = small(), []
     results = run(experiment, {"a": record}, done=told.append)
-    assert len(told) == planned(experiment, {"a": record}) == 2 * (2 + 2 * 3 * (1 + 5))
+    assert len(told) == len(fits_of(experiment, {"a": record})) == 2 * (2 + 2 * 3 * (1 + 5))
     chosen = {(m, c) for m in ("v-atta", "quick") for c in ("paper", "cross-validated")}
     assert {(row.method, row.choice) for row in results} == {
         ("vanilla", ""),

@@ -119,7 +119,7 @@ def endless(record: Record, tmp_path: Path, *, killed: bool = False) -> Call[Non
 def test_a_process_that_is_killed_is_one_sentence(record: Record, tmp_path: Path) -> None:
     with pytest.raises(
         InputError,
-        match="a process that worked was ended, perhaps for want of memory; the same call goes on",
+        match="a process that worked was killed, perhaps because memory ran out; run the same command again",
     ):
         list(spread([endless(record, tmp_path, killed=True)], 1))
 

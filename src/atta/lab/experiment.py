@@ -340,7 +340,7 @@ def _check_records(experiment: Experiment, records: Mapping[str, Record]) -> Non
             raise InputError(f"{metric} needs labels, and record {experiment.test} has none")
         if metric == OOD_AUROC and test.labels is not None:
             raise InputError(
-                f"{metric} is for images of unknown classes, and record {experiment.test} has labels"
+                f"{metric} needs images of unknown classes, and record {experiment.test} has labels"
             )
 
 

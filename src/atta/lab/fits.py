@@ -321,7 +321,7 @@ def fingerprint(record: Record) -> str:
 
 @dataclass(frozen=True)
 class Rule:
-    """The fits that a rule needs besides the candidate, and the candidate's score: lower is better."""
+    """The fits that a rule needs besides the candidate, and its score of it: lower is better."""
 
     needs: Callable[[Fit], list[Fit]]
     score: Callable[[Fits, Fit], float]

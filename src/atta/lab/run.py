@@ -1,4 +1,4 @@
-"""Runs experiments: fits every method on every draw, chooses its policy, tests it, keeps the numbers.
+"""Runs experiments: fits every method on every draw, chooses its policy, and tests it.
 
 record ──► validation rows ──► method.fit, for each policy ──► choice of the policy ──► calibrator
                                                                                             │

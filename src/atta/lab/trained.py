@@ -56,7 +56,7 @@ def check_trained(
     seed: int,
     image_size: int | None = None,
 ) -> None:
-    """Refuse a finished network with other settings; those that the images decide are not checked."""
+    """Refuse a finished network with other settings; what the images decide is not checked."""
     settings = {key: value for key, value in asdict(recipe).items() if value is not None}
     expected = {
         "architecture": {**metadata["architecture"], "name": model},
@@ -158,8 +158,8 @@ def _check_same_run(path: Path, found: Mapping[str, Any], expected: Mapping[str,
         for name, (old, new) in pairs.items():
             if old != new:
                 raise InputError(
-                    f"expected {path} to belong to this run, but its {name} is {old} and not {new}; "
-                    "choose another folder, or delete this file to start again"
+                    f"expected {path} to belong to this run, but its {name} is {old} "
+                    f"and not {new}; choose another folder, or delete this file to start again"
                 )
 
 

@@ -57,7 +57,7 @@ class Call(Generic[Kept]):
 def spread(
     calls: Iterable[Call[Kept]], workers: int, *, what: str = "worked", engine: str | None = None
 ) -> Iterator[tuple[Kept, Any]]:
-    """Run calls in that many processes; yield what was kept of each with its answer, when it is done.
+    """Run calls in that many processes; yield what was kept of each with its answer.
 
     With an `engine`, Ray runs as many at a time as its machines have room for.
     """

@@ -14,9 +14,8 @@ from atta._base.errors import InputError
 from atta.cli.experiments import _write_results_page
 from atta.lab import fits
 from atta.lab.experiment import Experiment
-from atta.lab.paper.comparison import against
-from atta.lab.paper.page import results_page
-from atta.lab.paper.published import published
+from atta.lab.paper.page import results_page, said
+from atta.lab.paper.published import against, published
 from atta.lab.paper.records import RECORDINGS, Making
 from atta.lab.paper.reproduce import (
     Places,
@@ -26,7 +25,6 @@ from atta.lab.paper.reproduce import (
     needed,
     reproduce,
 )
-from atta.lab.paper.words import said
 from atta.lab.tables import chosen, own_table
 from atta.results.rows import Results, Row
 from layouts_made import classic
@@ -160,7 +158,8 @@ def test_the_experiments_lie_beside_the_source_or_inside_the_installed_package(
     inside = tmp_path / build["targets"]["wheel"]["force-include"]["experiments"]
     inside.mkdir(parents=True)
     monkeypatch.setattr(
-        "atta.lab.paper.reproduce.__file__", str(tmp_path / "atta" / "paper" / "reproduce.py")
+        "atta.lab.paper.reproduce.__file__",
+        str(tmp_path / "atta" / "lab" / "paper" / "reproduce.py"),
     )
     assert experiments_folder() == inside
 
@@ -446,7 +445,7 @@ def test_no_new_network_stands_in_for_that_of_a_record(data: Path, tmp_path: Pat
         say=said.append,
     )
     assert not done.experiments
-    assert "the network of cifar10.safetensors is not at hand" in said[0]
+    assert "the network of cifar10.safetensors is missing" in said[0]
 
 
 def test_records_that_do_not_fit_skip_one_experiment_and_not_the_others(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reproduces the paper: its published numbers, its conclusions, its experiments from images to page.
+"""Reproduces the paper: its published numbers, its conclusions, its experiments and a page.
 
 Its experiments are TOML files: in `experiments/` of the source, and next to this file in an
 installed package.

@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from atta._base.errors import InputError
 from atta.lab.experiment import Experiment
 from atta.lab.paper.published import against, paper
-from atta.report.page import Tables
 from atta.results.rows import Results, Row
 from atta.results.table import Table
 from atta.results.words import RULE, dataset_name
+
+if TYPE_CHECKING:
+    from atta.report.page import Tables
 
 BASELINES = ("vanilla", "temperature", "isotonic", "histogram", "dirichlet", "adaptive-tta")
 OURS = ("m-atta", "v-atta")
@@ -185,7 +187,7 @@ def findings(results: Results) -> Iterator[Finding]:
 
 
 def claims_table(results: Results, *, names: Callable[[str], str] = str) -> Table:
-    """One line per claim and dataset: by the paper's numbers, our first split, our mean, and why."""
+    """One line per claim and dataset: the paper's numbers, our first split, our mean, and why."""
     columns = [
         {(one.claim, one.on): "holds" if one.holds else "does not hold" for one in findings(of)}
         for of in (as_results(), results.where(split=0), results)
@@ -257,6 +259,8 @@ def as_results() -> Results:
 
 def paper_tables(results: Results) -> Tables:
     """The paper's tables in a report; none if the results are not of the paper's experiments."""
+    from atta.report.page import Tables  # here: it needs the libraries of reports
+
     known = results.known("experiments")
     experiments = {name: {"paper": "", **content} for name, content in known.items()}
     claims = claims_table(Results(results.rows, {"experiments": experiments}), names=dataset_name)

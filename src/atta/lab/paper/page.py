@@ -59,7 +59,7 @@ interval of the difference."""
 RECIPE = "The paper does not say how its network was trained, and ours has a recipe of its own"
 WHY = {
     "cifar10": f"{RECIPE}.",
-    "cifar10*": f"{RECIPE}; the result on CIFAR-10* depends on the noise and blur seen in training.",
+    "cifar10*": f"{RECIPE}; the noise and blur seen in training decide the result on CIFAR-10*.",
     "cifar100": f"{RECIPE}: it is right more often, and less confident, than the paper's.",
     "aid": f"{RECIPE}; its AID images had 150 pixels a side and were enlarged to 224.",
     "ucmerced": "The paper does not list the classes that UC-Merced and AID share: ours are ten.",

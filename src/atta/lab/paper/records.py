@@ -2,17 +2,17 @@
 
 A network is trained, and run on images and their views:
 
-| record            | network trained on | images                                                  |
-|-------------------|--------------------|---------------------------------------------------------|
-| `cifar10`         | CIFAR-10           | CIFAR-10's test images                                  |
-| `cifar10_nudged`  | CIFAR-10           | the same, also nudged, all views spread evenly          |
-| `cifar10_shift`   | CIFAR-10           | the same in the same order, noisy and blurred: CIFAR-10* |
-| `cifar10_ood`     | CIFAR-10           | AID's test images after the validation images, unlabelled |
-| `cifar100`        | CIFAR-100          | CIFAR-100's test images                                 |
-| `cifar100_nudged` | CIFAR-100          | the same, flipped and nudged, spread evenly             |
-| `aid`             | AID                | AID's test images                                       |
-| `aid_shift`       | AID                | UC-Merced's images of ten classes of AID, AID's labels  |
-| `aid_ood`         | AID                | CIFAR-10's test images after the validation images, unlabelled |
+| record            | network of | images                                                          |
+|-------------------|------------|------------------------------------------------------------------|
+| `cifar10`         | CIFAR-10   | CIFAR-10's test images                                          |
+| `cifar10_nudged`  | CIFAR-10   | the same, also nudged, all views spread evenly                  |
+| `cifar10_shift`   | CIFAR-10   | the same in the same order, with noise and blur: CIFAR-10*      |
+| `cifar10_ood`     | CIFAR-10   | AID's test images after the validation images, without labels   |
+| `cifar100`        | CIFAR-100  | CIFAR-100's test images                                         |
+| `cifar100_nudged` | CIFAR-100  | the same, flipped and nudged, spread evenly                     |
+| `aid`             | AID        | AID's test images                                               |
+| `aid_shift`       | AID        | UC-Merced's images of ten classes that AID has, with its labels |
+| `aid_ood`         | AID        | CIFAR-10's test images after the validation images, no labels |
 
 All are shuffled with one seed, so that the first 1000 rows of `cifar10`, `cifar100` and `aid` are
 the validation images. They are seen through the largest policy, which holds the views of the other
@@ -114,7 +114,7 @@ UCMERCED_IN_AID = {
 
 
 def ucmerced_as_aid(ucmerced: ImageSet, aid_classes: Sequence[str]) -> ImageSet:
-    """The images of the ten shared classes, with AID's labels; case, spaces and dashes are ignored."""
+    """The images of the ten shared classes, with AID's labels; ignores case, spaces and dashes."""
     if ucmerced.labels is None:
         raise InputError(f"expected labels with {ucmerced.name}, found none")
     target = torch.full((len(ucmerced.classes),), -1)

@@ -35,7 +35,7 @@ BUNDLED_AS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where files are. The package's own records are used if neither `records` nor `data` is set."""
+    """Where files are. The package's own records are used if `records` and `data` are not set."""
 
     output: Path
     records: Path | None = None

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atta._base.errors import InputError
-from atta.lab.training.recipe import Recipe
+from atta.lab.recipe import Recipe
 
 
 def test_every_dataset_gets_about_the_same_number_of_updates():

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.lab.training.augment import MIRRORS, NUMBERS, augment, symmetries
+from atta.lab.recipe import MIRRORS, NUMBERS, augment, symmetries
 
 IMAGE = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 STILL = {"shift": 0.125, "zoom": 0.6, "zoomed": 0.0, "mirrors": MIRRORS}
