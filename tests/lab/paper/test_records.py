@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from atta._base.errors import InputError
 from atta.cli.app import commands
+from atta.lab import trained as trained_module
 from atta.lab import training
 from atta.lab.datasets import load, split_indices
 from atta.lab.paper.records import NETWORKS, RECORDINGS, UCMERCED_IN_AID, Making, make, obstacle
-from atta.lab.training import trained as trained_module
 from atta.record import shards
 from atta.record.predictions import Record
 from atta.run import runner
