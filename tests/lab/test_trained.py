@@ -74,7 +74,7 @@ def test_a_plain_file_of_weights_is_no_trained_model(tmp_path):
 
 def test_a_broken_file_is_named(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(InputError, match="model.safetensors is not a whole safetensors file"):
+    with pytest.raises(InputError, match=r"model\.safetensors is not a whole safetensors file"):
         load_trained(tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "checkpoint.pt").write_bytes(b"")

@@ -52,7 +52,7 @@ def work(method: Method, file: Path) -> Calibrator:
 
 
 def call(record: Record, tmp_path: Path, method: Method) -> Call[None]:
-    return Call(work, (method, record.save(tmp_path / "record.safetensors")), None)
+    return work, (method, record.save(tmp_path / "record.safetensors")), None
 
 
 def test_what_goes_wrong_in_another_process_is_said_in_this_one(

@@ -3,11 +3,9 @@
 compare({"mine": record}, [Vanilla(), VATTA(), VATTA.paper()])  ──►  Results, one method per label
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
@@ -20,6 +18,7 @@ from atta.data.views import VIEWS
 from atta.lab.experiment import Experiment
 from atta.lab.fits import Fits, written
 from atta.lab.run import joined, run
+from atta.lab.workers import Tell, silent
 from atta.metrics.scores import METRICS
 from atta.record.predictions import Record, unfair
 from atta.results.rows import Results
@@ -36,7 +35,7 @@ def compare(
     splits: int = 1,
     fit_on: Record | None = None,
     cost: bool = False,
-    done: Callable[[str], None] = lambda what: None,
+    done: Tell = silent,
 ) -> Results:
     """Fit methods on validation rows of each record and test them on the other rows.
 

@@ -24,19 +24,9 @@ from pathlib import Path
 import torch
 
 from atta._base.errors import InputError, require, suggest
-from atta.data.image_set import ImageSet, arrange, resize, split_indices
+from atta.data.image_set import ImageSet, split_indices
 from atta.data.layouts import Columns, Reader, listed, subfolders
 from atta.lab.layouts import LAYOUTS, hub
-
-__all__ = [
-    "NAMES",
-    "ImageSet",
-    "arrange",
-    "load",
-    "present",
-    "resize",
-    "split_indices",
-]
 
 
 @dataclass(frozen=True)

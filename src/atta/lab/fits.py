@@ -34,6 +34,7 @@ from atta.calibrators import METHODS, Calibrator, Method, load
 from atta.calibrators.fitting import folds
 from atta.data.views import Policy
 from atta.lab import workers
+from atta.lab.workers import Tell, silent
 from atta.metrics.scores import METRICS
 from atta.record.predictions import Predictions, Record
 
@@ -137,7 +138,7 @@ class Fits:
             self.make([fit])
         return self._done[key]
 
-    def make(self, wanted: Iterable[Fit], done: Callable[[str], None] = lambda what: None) -> None:
+    def make(self, wanted: Iterable[Fit], done: Tell = silent) -> None:
         """Make all missing fits, those of one method together; call `done` once for each fit."""
         missing: dict[Method, dict[str, Fit]] = {}
         for key, fit in {self.key(fit): fit for fit in wanted}.items():
@@ -180,7 +181,7 @@ class Fits:
             yield piece
         if there:
             fit = self.for_workers()._fit
-            calls = (workers.Call(fit, piece, piece) for piece in there)
+            calls = ((fit, piece, piece) for piece in there)
             for piece, _ in workers.spread(calls, self.workers, what="fitted", engine=self.engine):
                 yield piece
 
@@ -262,20 +263,15 @@ class Fits:
         return None if self.folder is None else self.folder / key[:2] / f"{key}.safetensors"
 
 
-class _Files(Mapping[str, Record]):
+class _Files(dict[str, Record]):
     """Records that are read from their files when they are needed."""
 
     def __init__(self, files: Mapping[str, Path]) -> None:
+        super().__init__()
         self.files = files
 
-    def __getitem__(self, name: str) -> Record:
+    def __missing__(self, name: str) -> Record:
         return _read(self.files[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.files)
-
-    def __len__(self) -> int:
-        return len(self.files)
 
 
 @lru_cache(maxsize=4)

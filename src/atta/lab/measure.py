@@ -9,8 +9,6 @@ views       learned weights and limit; the shares, and how many the class guard 
 changed     the images whose confidence changed the most
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -171,19 +169,17 @@ def interval_rows(
         names = list(splits[0][1])
         points = {name: sum(point[name] for point, _ in splits) / len(splits) for name in names}
         values = {name: torch.stack([drawn[name] for _, drawn in splits]).mean(0) for name in names}
-        what: dict[str, Any] = key._asdict()
         for metric, (low, high) in intervals(points, values):
-            yield Interval(**what, metric=metric, low=max(low, 0.0), high=high)
+            yield Interval(**key._asdict(), metric=metric, low=max(low, 0.0), high=high)
         for other, theirs, drawn in done:
-            if other.validation != key.validation:
-                continue
-            what |= {
-                "against": other.method,
-                "against_policy": other.policy,
-                "against_choice": other.choice,
-            }
-            less = {name: points[name] - theirs[name] for name in names}
-            differences = {name: values[name] - drawn[name] for name in names}
-            for metric, (low, high) in intervals(less, differences):
-                yield Interval(**what, metric=metric, low=low, high=high)
+            if other.validation == key.validation:
+                against: dict[str, Any] = {
+                    "against": other.method,
+                    "against_policy": other.policy,
+                    "against_choice": other.choice,
+                }
+                less = {name: points[name] - theirs[name] for name in names}
+                apart = {name: values[name] - drawn[name] for name in names}
+                for metric, (low, high) in intervals(less, apart):
+                    yield Interval(**key._asdict(), **against, metric=metric, low=low, high=high)
         done.append((key, points, values))

@@ -120,8 +120,8 @@ class Pool:
             )
             raise InputError(
                 f"expected records that hold one of the policies within {budget} passes, "
-                f"{', '.join(looked)}; got the views {views}. Record one: "
-                f"atta collect MODEL DATASET --draws stratified --policy {next(iter(looked))} -o FILE"
+                f"{', '.join(looked)}; got the views {views}. Record one: atta collect MODEL "
+                f"DATASET --draws stratified --policy {next(iter(looked))} -o FILE"
             )
         return held, [name for name in looked if name not in held]
 

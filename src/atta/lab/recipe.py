@@ -134,28 +134,20 @@ def _asymmetry(differences: Float[Tensor, "n s s"], labels: Labels) -> float:
     return excess / count if count else math.inf
 
 
-def augment(
-    images: Images,
-    u: Float[Tensor, "n 7"],
-    *,
-    shift: float,
-    zoom: float,
-    zoomed: float,
-    mirrors: tuple[str, ...],
-) -> Images:
-    """Shift each image by up to `shift` of its side, zoom into a part `zoomed` of them, mirror.
+def augment(images: Images, u: Float[Tensor, "n 7"], recipe: Recipe) -> Images:
+    """Shift and mirror each image, and zoom into some of them, as the recipe says.
 
     One resampling does it all. An image that is not zoomed moves by whole pixels, so that it is not
     blurred. What a shift uncovers is filled by reflection.
     """
     n, _, h, w = images.shape
-    window = torch.where(u[:, 0] < zoomed, zoom + (1 - zoom) * u[:, 1], 1.0)
+    window = torch.where(u[:, 0] < recipe.zoomed, recipe.zoom + (1 - recipe.zoom) * u[:, 1], 1.0)
     # In the units of affine_grid the image reaches from -1 to 1, so a side is 2.
-    reach = (1 - window) + 2 * shift
+    reach = (1 - window) + 2 * recipe.shift
     across = ((2 * u[:, 2] - 1) * reach * w / 2).round() * 2 / w
     down = ((2 * u[:, 3] - 1) * reach * h / 2).round() * 2 / h
     left_right, up_down, diagonal = (
-        (u[:, 4 + i] < 0.5) & (name in mirrors) for i, name in enumerate(MIRRORS)
+        (u[:, 4 + i] < 0.5) & (name in (recipe.mirrors or ())) for i, name in enumerate(MIRRORS)
     )
     x = torch.where(left_right, -window, window)
     y = torch.where(up_down, -window, window)

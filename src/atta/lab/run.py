@@ -8,7 +8,7 @@ record ──► validation rows ──► method.fit, for each policy ──►
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from atta import __version__
 from atta.lab.experiment import Experiment, Trial, described, fits_of, trials
 from atta.lab.fits import RECORDED, Fit, Fits, Rows, choose, written
 from atta.lab.measure import JUDGED, details, interval_rows, measure
-from atta.lab.workers import Call, one_thread, spread
+from atta.lab.workers import Tell, one_thread, silent, spread
 from atta.metrics.resampling import CONFIDENCE, RESAMPLES, Resamples, replicates
 from atta.record.predictions import Record
 from atta.results.contenders import contender
@@ -32,7 +32,7 @@ def run(
     records: Mapping[str, Record],
     *,
     fits: Fits | None = None,
-    done: Callable[[str], None] = lambda what: None,
+    done: Tell = silent,
 ) -> Results:
     """Run an experiment on records.
 
@@ -56,7 +56,7 @@ def run(
 
 
 def examined(
-    experiments: Sequence[Experiment], fits: Fits, done: Callable[[str], None] = lambda what: None
+    experiments: Sequence[Experiment], fits: Fits, done: Tell = silent
 ) -> Iterator[Results]:
     """Test what was fitted, in the workers of `fits`; call `done` after each of the `parts`."""
     work = [
@@ -93,7 +93,7 @@ def _tested(
         return
     there = fits.for_workers()
     calls = (
-        Call(_outcomes, (experiment, there, part), place)
+        (_outcomes, (experiment, there, part), place)
         for place, (experiment, part) in enumerate(work)
     )
     yield from spread(calls, fits.workers, what="tested", engine=fits.engine)

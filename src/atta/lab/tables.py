@@ -1,7 +1,5 @@
 """Makes tables of the results of an experiment: the means, their intervals, the chosen policies."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial

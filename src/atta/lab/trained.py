@@ -9,7 +9,7 @@ folder/
 import json
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from torch import nn
 from atta._base.errors import InputError
 from atta._base.files import whole_file
 from atta._base.tensors import read_header
-from atta.lab.recipe import Recipe
 from atta.networks.adapters import Normalized
 from atta.networks.resnet import MODELS
 from atta.networks.weights import load_weights, save_weights
@@ -46,27 +45,13 @@ def load_trained(
     return Normalized(model, metadata["mean"], metadata["std"]).eval(), metadata
 
 
-def check_trained(
-    metadata: Mapping[str, Any],
-    path: Path,
-    *,
-    model: str,
-    dataset: str,
-    recipe: Recipe,
-    seed: int,
-    image_size: int | None = None,
-) -> None:
-    """Refuse a finished network with other settings; what the images decide is not checked."""
-    settings = {key: value for key, value in asdict(recipe).items() if value is not None}
-    expected = {
-        "architecture": {**metadata["architecture"], "name": model},
-        "dataset": dataset,
-        "recipe": {**metadata["recipe"], **settings},
-        "seed": seed,
+def check_trained(metadata: Mapping[str, Any], path: Path, expected: Mapping[str, Any]) -> None:
+    """Refuse a finished network whose settings are not as expected, as far as these say."""
+    whole = {
+        key: {**metadata[key], **value} if isinstance(value, dict) else value
+        for key, value in expected.items()
     }
-    if image_size is not None:
-        expected["shape"] = [*metadata["shape"][:1], image_size, image_size]
-    _check_same_run(path, metadata, expected)
+    _check_same_run(path, metadata, whole)
 
 
 def about(metadata: Mapping[str, Any]) -> dict[str, str]:

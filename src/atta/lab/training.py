@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,10 @@ def train(
     if not abs(seed) < SEEDS:
         raise InputError(f"seed: expected a whole number below {SEEDS:.0e}, got {seed}")
     at = find_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    run = _Run.of(train_set, recipe, seed, at, at.type == "cuda" if amp is None else amp)
+    images, labels = _on(at, train_set)
+    if recipe.mirrors is None:
+        recipe = replace(recipe, mirrors=symmetries(images, labels))
+    run = _Run(images, labels, recipe, seed, at.type == "cuda" if amp is None else amp)
     with torch.random.fork_rng(devices=[at] if at.type == "cuda" else []):
         torch.manual_seed(seed)
         network, architecture = _build(model, train_set)
@@ -176,19 +179,13 @@ class _Run:
     images: Bytes
     labels: Labels
     recipe: Recipe
-    mirrors: tuple[str, ...]
-    epochs: int
     seed: int
     amp: bool
 
-    @classmethod
-    def of(
-        cls, train_set: ImageSet, recipe: Recipe, seed: int, device: torch.device, amp: bool
-    ) -> "_Run":
-        """Put the images on the device; find their symmetries if the recipe names none."""
-        images, labels = _on(device, train_set)
-        mirrors = symmetries(images, labels) if recipe.mirrors is None else recipe.mirrors
-        return cls(images, labels, recipe, mirrors, recipe.epochs(images.shape[0]), seed, amp)
+    @property
+    def epochs(self) -> int:
+        """The number of epochs."""
+        return self.recipe.epochs(self.images.shape[0])
 
     def metadata(self, train_set: ImageSet, architecture: Mapping[str, Any]) -> dict[str, Any]:
         """What the file of the model says about its training."""
@@ -201,7 +198,7 @@ class _Run:
             "classes": list(train_set.classes),
             "mean": mean,
             "std": std,
-            "recipe": asdict(self.recipe) | {"mirrors": list(self.mirrors)},
+            "recipe": asdict(self.recipe),
             "seed": self.seed,
         }
 
@@ -221,14 +218,8 @@ class _Run:
         start = time.perf_counter()
         for step in range(steps):
             rows = order[step * size : (step + 1) * size]
-            batch = augment(
-                self.images[rows].float() / 255,
-                numbers[rows],
-                shift=recipe.shift,
-                zoom=recipe.zoom,
-                zoomed=recipe.zoomed,
-                mirrors=self.mirrors,
-            ).contiguous(memory_format=torch.channels_last)
+            batch = augment(self.images[rows].float() / 255, numbers[rows], recipe)
+            batch = batch.contiguous(memory_format=torch.channels_last)
             with torch.autocast(device.type, torch.bfloat16) if self.amp else nullcontext():
                 logits = model(batch)
             loss = F.cross_entropy(

@@ -6,8 +6,6 @@ workers; `one_thread` gives the same bits in this process. torch is not the only
 threads: those under numpy and scipy read their number from the environment when they are loaded.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import platform
@@ -18,11 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,23 +32,23 @@ from atta.run.cluster import spread as spread_on_ray
 
 Sets: TypeAlias = Sequence[tuple[Predictions, Tensor]]
 Kept = TypeVar("Kept")
+Call: TypeAlias = tuple[Callable[..., Any], Sequence[Any], Kept]
+"""A function and its arguments for a worker, and a value that stays in this process."""
+
+Tell: TypeAlias = Callable[[str], None]
+"""Is called with a name or a line when something is done."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 HELD = 1 << 30  # bytes that the C library keeps instead of returning them to the system
 
 
+def silent(what: str) -> None:
+    """Say nothing."""
+
+
 def cores() -> int:
     """The cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@dataclass(frozen=True)
-class Call(Generic[Kept]):
-    """A function and its arguments for a worker, and a value that stays in this process."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    kept: Kept
 
 
 def spread(
@@ -61,24 +58,22 @@ def spread(
 
     With an `engine`, Ray runs as many at a time as its machines have room for.
     """
+    environment = dict.fromkeys(THREADS, "1")
     if engine is not None:
-        plain = ((call.function, call.arguments, call.kept) for call in calls)
-        yield from spread_on_ray(
-            plain, what=what, begin=_alone, environment=dict.fromkeys(THREADS, "1")
-        )
+        yield from spread_on_ray(calls, what=what, begin=_alone, environment=environment)
         return
     # A fresh interpreter each: a fork would inherit the locks of torch's threads.
     spawn = get_context("spawn")
     lifeline, held = spawn.Pipe(duplex=False)
     pool = ProcessPoolExecutor(workers, spawn, initializer=_begin, initargs=(lifeline,))
-    with lifeline, held, _environment(dict.fromkeys(THREADS, "1")), pool:
+    with lifeline, held, _environment(environment), pool:
         doing: dict[Future[Any], Kept] = {}
         try:
-            for call in calls:
+            for function, arguments, kept in calls:
                 # One call more than there are workers waits, pickled: not all of them.
                 while len(doing) > workers:
                     yield from _finished(doing)
-                doing[pool.submit(call.function, *call.arguments)] = call.kept
+                doing[pool.submit(function, *arguments)] = kept
             while doing:
                 yield from _finished(doing)
         except BrokenProcessPool:

@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 
 from atta._base.errors import InputError
 from atta.cli.app import commands
+from atta.data.image_set import split_indices
 from atta.lab import trained as trained_module
 from atta.lab import training
-from atta.lab.datasets import load, split_indices
+from atta.lab.datasets import load
 from atta.lab.paper.records import NETWORKS, RECORDINGS, UCMERCED_IN_AID, Making, make, obstacle
 from atta.record import shards
 from atta.record.predictions import Record
@@ -319,8 +320,8 @@ def test_a_checkpoint_of_another_training_is_refused_too(root, tmp_path, monkeyp
 
 
 def test_the_size_of_the_images_is_a_setting_where_they_are_resized(trained, tmp_path):
-    assert [NETWORKS[name].changed(None, 96).image_size for name in NETWORKS] == [None, None, 96]
-    assert [NETWORKS[name].changed(7, None).image_size for name in NETWORKS] == [None, None, 224]
+    for making, side in ((Making(image_size=96), 96), (Making(steps=7), 224)):
+        assert [making.plan(name)[1] for name in NETWORKS] == [None, None, side]
     make("cifar10", **trained | {"records": tmp_path, "making": replace(MAKING, image_size=96)})
     assert Record.load(tmp_path / "cifar10.safetensors").origin["image_shape"] == "3 x 32 x 32"
 

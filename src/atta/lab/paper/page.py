@@ -4,8 +4,6 @@ The page (docs/results.md is one) is written from results alone: no number in it
 differ is known for some datasets (`WHY`) and typed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean

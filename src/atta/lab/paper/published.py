@@ -6,8 +6,6 @@ A table is method → metric → number, or method → policy → Brier score wh
 For its figures (OOD entropy, the size of the validation set) the paper prints no numbers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import cache

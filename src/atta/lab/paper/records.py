@@ -24,24 +24,25 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Int
-from torch import Tensor, nn
+from torch import nn
 
 from atta._base.errors import InputError, suggest
 from atta.data.draws import draw_numbers
-from atta.data.image_set import Bytes, ImageSet
+from atta.data.image_set import ImageSet, arrange
 from atta.data.layouts import listed
 from atta.data.transforms import gaussian_blur, gaussian_noise
 from atta.data.views import POLICIES, Policy
-from atta.lab.datasets import arrange, load, present
+from atta.lab.datasets import load, present
 from atta.lab.recipe import Recipe
 from atta.lab.trained import about, check_trained, load_trained
 from atta.lab.training import train
+from atta.lab.workers import Tell
 from atta.record.predictions import Record
 from atta.record.shards import beside
 from atta.run.collect import collect
@@ -53,27 +54,16 @@ SEED = 0
 """The seed of the order of the images, of shifts and of views; the networks have their own."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """How the network of a dataset is trained."""
-
-    recipe: Recipe
-    image_size: int | None = None
-    """The side its images are resized to; None leaves them as they are published."""
-
-    def changed(self, steps: int | None, image_size: int | None) -> "Network":
-        """The same with other steps, and with another image size where images are resized."""
-        recipe = self.recipe if steps is None else replace(self.recipe, steps=steps)
-        size = self.image_size and (image_size or self.image_size)
-        return Network(recipe=recipe, image_size=size)
-
-
 # Zoomed crops are slightly blurred, and a network that knows blur finds CIFAR-10* easy.
-NETWORKS = {
-    "cifar10": Network(recipe=Recipe(zoomed=0.0)),
-    "cifar100": Network(recipe=Recipe(zoomed=0.0)),
-    "aid": Network(recipe=Recipe(), image_size=224),
+NETWORKS: dict[str, tuple[Recipe, int | None]] = {
+    "cifar10": (Recipe(zoomed=0.0), None),
+    "cifar100": (Recipe(zoomed=0.0), None),
+    "aid": (Recipe(), 224),
 }
+"""How the network of a dataset is trained, and the side its images are resized to, if any."""
+
+
+# ---- shifted test sets
 
 
 def shifted(images: ImageSet, seed: int = 0) -> ImageSet:
@@ -81,21 +71,18 @@ def shifted(images: ImageSet, seed: int = 0) -> ImageSet:
 
     The shift of an image depends on the seed and its index alone.
     """
-    worse = _worsened(images.tensors(), images.indices, seed)
-    return ImageSet(f"{images.name}*", worse, images.labels, images.classes, images.indices)
-
-
-def _worsened(images: Bytes, indices: Int[Tensor, "_"], seed: int) -> Bytes:
-    pieces = []
+    pixels, pieces = images.tensors(), []
     # In chunks: an image needs a float per value.
-    for some, rows in zip(torch.split(images, 1000), torch.split(indices, 1000), strict=True):
-        noise = draw_numbers(
-            "shift-noise", some.shape[1] + some[0].numel(), rows, repeat=0, repeats=1, seed=seed
-        )
-        blur = draw_numbers("shift-blur", 1, rows, repeat=0, repeats=1, seed=seed)
-        noisy = gaussian_noise(some.float() / 255, noise.to(some.device))
-        pieces.append((gaussian_blur(noisy, blur.to(some.device)) * 255).round().byte())
-    return torch.cat(pieces) if pieces else images
+    for some, rows in zip(
+        torch.split(pixels, 1000), torch.split(images.indices, 1000), strict=True
+    ):
+        numbers = partial(draw_numbers, indices=rows, repeat=0, repeats=1, seed=seed)
+        noise = numbers("shift-noise", some.shape[1] + some[0].numel()).to(some.device)
+        blur = numbers("shift-blur", 1).to(some.device)
+        noisy = gaussian_noise(some.float() / 255, noise)
+        pieces.append((gaussian_blur(noisy, blur) * 255).round().byte())
+    worse = torch.cat(pieces) if pieces else pixels
+    return ImageSet(f"{images.name}*", worse, images.labels, images.classes, images.indices)
 
 
 UCMERCED_IN_AID = {
@@ -145,57 +132,38 @@ def no_labels(images: ImageSet, classes: Sequence[str]) -> ImageSet:
     return ImageSet(images.name, images.images, indices=images.indices)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """Images of a dataset, and what is done to them before a network sees them."""
+@dataclass(frozen=True)
+class Recording:
+    """How a record is made: by which network, from which images, through which views."""
 
+    network: str
+    """The dataset of the network."""
     dataset: str
     split: str = "test"
     labels: Callable[[ImageSet, Sequence[str]], ImageSet] = lambda images, classes: images
     """Given the images and the network's classes: the images with labels for that network."""
     after_validation: bool = False
     """Leave out the rows that would be validation images of the dataset's own network."""
+    instead: str = ""
+    """A dataset to use, without leaving out rows, if `dataset` is missing."""
     shift: int | None = None
     """The seed of the noise and blur of CIFAR-10*."""
-
-
-@dataclass(frozen=True)
-class Recording:
-    """How a record is made: the dataset of its network, and the first sample that is there."""
-
-    network: str
-    samples: tuple[Sample, ...]
     policy: str = POLICY
     draws: str = "random"
 
 
-RECORDINGS: dict[str, Recording] = {
-    "cifar10": Recording("cifar10", (Sample(dataset="cifar10"),)),
-    "cifar10_nudged": Recording(
-        "cifar10",
-        (Sample(dataset="cifar10"),),
-        policy=f"{POLICIES[POLICY]} + 3 nudge",
-        draws="stratified",
-    ),
-    "cifar10_shift": Recording("cifar10", (Sample(dataset="cifar10", shift=SEED),)),
-    "cifar10_ood": Recording(
-        "cifar10",
-        (
-            Sample(dataset="aid", labels=no_labels, after_validation=True),
-            Sample(dataset="aid32", labels=no_labels),  # AID's test images, resized before
-        ),
-    ),
-    "cifar100": Recording("cifar100", (Sample(dataset="cifar100"),)),
-    "cifar100_nudged": Recording(
-        "cifar100", (Sample(dataset="cifar100"),), policy="flip + 3 nudge", draws="stratified"
-    ),
-    "aid": Recording("aid", (Sample(dataset="aid"),)),
-    "aid_shift": Recording(
-        "aid", (Sample(dataset="ucmerced", split="train", labels=ucmerced_as_aid),)
-    ),
-    "aid_ood": Recording(
-        "aid", (Sample(dataset="cifar10", labels=no_labels, after_validation=True),)
-    ),
+_unknown = partial(Recording, labels=no_labels, after_validation=True)
+_stratified = partial(Recording, draws="stratified")
+RECORDINGS = {
+    "cifar10": Recording("cifar10", "cifar10"),
+    "cifar10_nudged": _stratified("cifar10", "cifar10", policy=f"{POLICIES[POLICY]} + 3 nudge"),
+    "cifar10_shift": Recording("cifar10", "cifar10", shift=SEED),
+    "cifar10_ood": _unknown("cifar10", "aid", instead="aid32"),  # AID's test images, resized
+    "cifar100": Recording("cifar100", "cifar100"),
+    "cifar100_nudged": _stratified("cifar100", "cifar100", policy="flip + 3 nudge"),
+    "aid": Recording("aid", "aid"),
+    "aid_shift": Recording("aid", "ucmerced", split="train", labels=ucmerced_as_aid),
+    "aid_ood": _unknown("aid", "cifar10"),
 }
 
 
@@ -215,14 +183,11 @@ class Making:
     device: str | None = None
     progress: bool = True
 
-    def plan(self, dataset: str) -> Network:
-        """How the network of a dataset is trained."""
-        return NETWORKS[dataset].changed(self.steps, self.image_size)
-
-    @property
-    def at(self) -> torch.device:
-        """The device of the network."""
-        return torch.device(self.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    def plan(self, dataset: str) -> tuple[Recipe, int | None]:
+        """The recipe for the network of a dataset, and the side of its images if it is changed."""
+        recipe, side = NETWORKS[dataset]
+        recipe = recipe if self.steps is None else replace(recipe, steps=self.steps)
+        return recipe, side and (self.image_size or side)
 
 
 def obstacle(name: str, data: str | Path | None = None, networks: Path | None = None) -> str | None:
@@ -236,9 +201,9 @@ def obstacle(name: str, data: str | Path | None = None, networks: Path | None = 
         trained = networks is not None and _file(networks, recording.network).is_file()
         if not trained and not present(recording.network, "train", data):
             missing.append(f"no train split of {recording.network}")
-        if _sample(recording, data) is None:
-            wanted = " or ".join(sample.dataset for sample in recording.samples)
-            missing.append(f"no {recording.samples[0].split} split of {wanted}")
+        if _available(recording, data) is None:
+            wanted = " or ".join(filter(None, (recording.dataset, recording.instead)))
+            missing.append(f"no {recording.split} split of {wanted}")
     except InputError as error:
         return f"{name}: {error}"
     root = data or os.environ.get("ATTA_DATA")
@@ -253,29 +218,29 @@ def make(
     networks: Path,
     data: str | Path | None = None,
     making: Making | None = None,
-    say: Callable[[str], None] = print,
+    say: Tell = print,
 ) -> Path:
     """Write `records/<name>.safetensors` and return its path; train the network if it is missing.
 
     A record that is there stays as it is. A finished network must be the one that would be trained
     now. `say` is called before work that takes long.
     """
-    making, recording, path = making or Making(), _recording(name), records / f"{name}.safetensors"
+    making, path = making or Making(), records / f"{name}.safetensors"
     if path.is_file():
         return path
     if problem := obstacle(name, data, networks):
         raise InputError(problem)
-    sample = _sample(recording, data)
-    assert sample is not None
+    recording = _available(_recording(name), data)
+    assert recording is not None
     # Loaded first, so that bad images are reported before hours of training.
-    images = load(sample.dataset, sample.split, data=data)
-    if sample.after_validation and len(images) <= making.validation:
+    images = load(recording.dataset, recording.split, data=data)
+    if recording.after_validation and len(images) <= making.validation:
         raise InputError(
-            f"{name}: expected more than {making.validation} images in the {sample.split} split of "
-            f"{sample.dataset}, of which that many are for validation, found {len(images)}"
+            f"{name}: expected more than {making.validation} images in the {recording.split} split "
+            f"of {recording.dataset}, of which that many are for validation, found {len(images)}"
         )
     network, metadata = _network(recording.network, networks, data, making, say)
-    images, origin = _arranged(images, sample, metadata, making)
+    images, origin = _arranged(images, recording, metadata, making)
     passes = Policy.parse(recording.policy).passes
     say(f"recording {len(images):,} images x {passes} passes: {name}")
     with beside(path) as shards:
@@ -285,7 +250,7 @@ def make(
             policy=recording.policy,
             seed=SEED,
             draws=recording.draws,
-            device=making.at,
+            device=making.device or ("cuda" if torch.cuda.is_available() else "cpu"),
             shards=shards,
             progress=making.progress,
             origin=origin,
@@ -298,62 +263,62 @@ def _network(
     networks: Path,
     data: str | Path | None,
     making: Making,
-    say: Callable[[str], None],
+    say: Tell,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The network of a dataset and its metadata; trained now if it was not before."""
-    plan, file = making.plan(dataset), _file(networks, dataset)
+    (recipe, side), file = making.plan(dataset), _file(networks, dataset)
     if not file.is_file():
-        images = load(dataset, "train", data=data, image_size=plan.image_size)
-        epochs = plan.recipe.epochs(len(images))
+        images = load(dataset, "train", data=data, image_size=side)
+        epochs = recipe.epochs(len(images))
         length = f"{epochs:,} epoch{'s' * (epochs > 1)}"
         say(f"training {making.model} on {len(images):,} images of {dataset}: {length}")
         train(
             making.model,
             images.decoded(),
-            recipe=plan.recipe,
+            recipe=recipe,
             seed=making.seed,
             output=file.parent,
-            device=making.at,
+            device=making.device,
             progress=making.progress,
         )
     # From the file even if it was just trained: another memory format has other last bits.
     network, metadata = load_trained(file)
-    check_trained(
-        metadata,
-        file,
-        model=making.model,
-        dataset=dataset,
-        recipe=plan.recipe,
-        seed=making.seed,
-        image_size=plan.image_size,
-    )
+    expected = {
+        "architecture": {"name": making.model},
+        "dataset": dataset,
+        "recipe": {name: value for name, value in asdict(recipe).items() if value is not None},
+        "seed": making.seed,
+        "shape": [*metadata["shape"][:1], side, side] if side else metadata["shape"],
+    }
+    check_trained(metadata, file, expected)
     return network, metadata
 
 
 def _arranged(
-    images: ImageSet, sample: Sample, metadata: Mapping[str, Any], making: Making
+    images: ImageSet, recording: Recording, metadata: Mapping[str, Any], making: Making
 ) -> tuple[ImageSet, dict[str, str]]:
     """The images as the network sees them, and the origin of their record."""
-    rows = slice(making.validation, None) if sample.after_validation else None
-    images = sample.labels(images, metadata["classes"])
+    rows = slice(making.validation, None) if recording.after_validation else None
+    images = recording.labels(images, metadata["classes"])
     images = arrange(images, shuffle=SEED, rows=rows, image_size=metadata["shape"][-1])
-    origin = {**about(metadata), "split": sample.split, "shuffle": str(SEED)}
+    origin = {**about(metadata), "split": recording.split, "shuffle": str(SEED)}
     if rows is not None:
         origin["rows"] = f"{making.validation}:"
-    if sample.shift is not None:
-        images, origin["shift"] = shifted(images, sample.shift), str(sample.shift)
+    if recording.shift is not None:
+        images, origin["shift"] = shifted(images, recording.shift), str(recording.shift)
     return images, origin
 
 
 def check_made(name: str, path: Path, making: Making) -> None:
     """Refuse a record that `make` made with other settings; unknown settings are not checked."""
-    plan, origin = making.plan(_recording(name).network), Record.load(path).origin
-    recipe = json.loads(origin.get("recipe", "{}"))
-    side = (origin.get("image_shape") or "").rpartition(" ")[2]
+    recipe, wanted_side = making.plan(_recording(name).network)
+    origin = Record.load(path).origin
+    steps = json.loads(origin.get("recipe", "{}")).get("steps")
+    side = origin.get("image_shape", "").rpartition(" ")[2]
     told = {
         "model": (origin.get("model"), making.model),
-        "steps": (recipe.get("steps"), plan.recipe.steps),
-        "image size": (side or None, str(plan.image_size) if plan.image_size else side),
+        "steps": (steps, recipe.steps),
+        "image size": (side or None, str(wanted_side or side)),
         "rows": (origin.get("rows"), f"{making.validation}:"),
     }
     for what, (found, wanted) in told.items():
@@ -368,11 +333,13 @@ def _file(networks: Path, dataset: str) -> Path:
     return networks / dataset / "model.safetensors"
 
 
-def _sample(recording: Recording, data: str | Path | None) -> Sample | None:
-    return next(
-        (sample for sample in recording.samples if present(sample.dataset, sample.split, data)),
-        None,
-    )
+def _available(recording: Recording, data: str | Path | None) -> Recording | None:
+    """The recording, with the dataset that is there."""
+    if present(recording.dataset, recording.split, data):
+        return recording
+    if recording.instead and present(recording.instead, recording.split, data):
+        return replace(recording, dataset=recording.instead, after_validation=False)
+    return None
 
 
 def _recording(name: str) -> Recording:

@@ -4,8 +4,6 @@ experiments/*.toml ──► which records they need ──► found, or made fr
                    ──► run, every fit once     ──► results.json, tables, the claims, a page
 """
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +18,7 @@ from atta.lab.fits import Fit, Fits
 from atta.lab.paper.published import published
 from atta.lab.paper.records import RECORDINGS, Making, check_made, make, obstacle
 from atta.lab.run import examined, joined, parts
+from atta.lab.workers import Tell, silent
 from atta.record.predictions import CLONE, Record, own_records
 from atta.results.rows import Results
 from atta.results.words import FITTED, REST
@@ -150,7 +149,7 @@ def load_records(files: Mapping[str, Path]) -> dict[str, Record]:
     return {name: Record.load(path) for name, path in files.items()}
 
 
-Bar: TypeAlias = Callable[[str, int], AbstractContextManager[Callable[[str], None]]]
+Bar: TypeAlias = Callable[[str, int], AbstractContextManager[Tell]]
 """Makes a progress bar from a title and a total; what it yields is called once per step."""
 
 
@@ -159,8 +158,8 @@ def reproduce(
     places: Places,
     making: Making | None = None,
     *,
-    say: Callable[[str], None] = lambda line: None,
-    bar: Bar = lambda *of: nullcontext(lambda what: None),
+    say: Tell = silent,
+    bar: Bar = lambda *of: nullcontext(silent),
     workers: int = 0,
     engine: str | None = None,
 ) -> Reproduction:
@@ -207,7 +206,7 @@ def _run_all(done: Reproduction, fits: Fits, wanted: Sequence[Fit], output: Path
 
 
 def _gather(
-    names: Sequence[str], places: Places, making: Making, say: Callable[[str], None]
+    names: Sequence[str], places: Places, making: Making, say: Tell
 ) -> tuple[dict[str, Path], dict[str, str]]:
     """Find or make each record; return the files, and why the others are missing."""
     files: dict[str, Path] = {}
