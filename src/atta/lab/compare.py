@@ -124,7 +124,7 @@ def labelled(methods: Sequence[Any]) -> dict[str, Method]:
         if not isinstance(method, Method):
             raise InputError(
                 f"expected methods, got {shown(method)}; "
-                "wrap it: atta.Peer(called=..., estimator=...)"
+                "atta.Peer(called=..., estimator=...) makes it one"
             )
         if method in methods[:i]:
             raise InputError(f"expected each method once, got {method!r} twice")

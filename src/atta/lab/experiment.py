@@ -13,9 +13,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
 
 import torch
@@ -79,11 +77,6 @@ class Experiment:
     published: str = ""
 
     def __post_init__(self) -> None:
-        own = {
-            label: one if isinstance(one, Method) else dict(one)
-            for label, one in self.methods.items()
-        }
-        object.__setattr__(self, "methods", MappingProxyType(own))
         lists = ("policies", "validation", "seeds", "metrics")
         for name in ("name", "dataset", "fit", "test", "methods", *lists):
             if not getattr(self, name):
@@ -197,13 +190,9 @@ class Experiment:
             raise InputError(f"{path} is not a TOML file ({error})") from None
         except RecursionError:
             raise InputError(
-                f"{path} is not an experiment: expected values, got lists nested too deeply"
+                f"{path} is not an experiment: its lists are nested too deeply"
             ) from None
         return cls.of({"name": Path(path).stem, **content}, str(path))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """For another process: a read-only mapping cannot be pickled."""
-        return partial(Experiment, **{**vars(self), "methods": dict(self.methods)}), ()
 
     def about(self) -> dict[str, Any]:
         """All of it as plain values, for JSON."""

@@ -17,7 +17,6 @@ and the views. Equal keys mean the same calibrator, in this run and, from the fo
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -30,6 +29,7 @@ from torch import Tensor
 
 from atta import __version__
 from atta._base.errors import InputError
+from atta._base.files import digest
 from atta.calibrators import METHODS, Calibrator, Method, load
 from atta.calibrators.fitting import folds
 from atta.data.views import Policy
@@ -237,7 +237,7 @@ class Fits:
             "method": [fit.method.name, fit.method.settings(), *_own_class(fit.method)],
             "views": list(self.views(fit).items()),
         }
-        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+        return digest(about)
 
     def fingerprint(self, record: str) -> str:
         """A hash of the numbers in a record."""

@@ -198,7 +198,7 @@ def obstacle(name: str, data: str | Path | None = None, networks: Path | None = 
     """
     recording, missing = _recording(name), []
     try:
-        trained = networks is not None and _file(networks, recording.network).is_file()
+        trained = networks is not None and network_file(networks, recording.network).is_file()
         if not trained and not present(recording.network, "train", data):
             missing.append(f"no train split of {recording.network}")
         if _available(recording, data) is None:
@@ -266,7 +266,7 @@ def _network(
     say: Tell,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The network of a dataset and its metadata; trained now if it was not before."""
-    (recipe, side), file = making.plan(dataset), _file(networks, dataset)
+    (recipe, side), file = making.plan(dataset), network_file(networks, dataset)
     if not file.is_file():
         images = load(dataset, "train", data=data, image_size=side)
         epochs = recipe.epochs(len(images))
@@ -329,7 +329,8 @@ def check_made(name: str, path: Path, making: Making) -> None:
             )
 
 
-def _file(networks: Path, dataset: str) -> Path:
+def network_file(networks: Path, dataset: str) -> Path:
+    """The file of the network of a dataset."""
     return networks / dataset / "model.safetensors"
 
 

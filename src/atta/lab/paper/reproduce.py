@@ -16,7 +16,7 @@ from atta._base.files import locked
 from atta.lab.experiment import Experiment, fits_of
 from atta.lab.fits import Fit, Fits
 from atta.lab.paper.published import published
-from atta.lab.paper.records import RECORDINGS, Making, check_made, make, obstacle
+from atta.lab.paper.records import RECORDINGS, Making, check_made, make, network_file, obstacle
 from atta.lab.run import examined, joined, parts
 from atta.lab.workers import Tell, silent
 from atta.record.predictions import CLONE, Record, own_records
@@ -135,8 +135,7 @@ def find_records(experiments: Iterable[Experiment], places: Places) -> dict[str,
     """The files of the records that experiments need; a missing one is an error that names it."""
     found = {}
     for name in needed(experiments):
-        path = places.find(name)
-        if path is None:
+        if (path := places.find(name)) is None:
             raise InputError(
                 f"there is no record {name}: expected {places.made / f'{name}.safetensors'}"
             )
@@ -213,28 +212,21 @@ def _gather(
     missing: dict[str, str] = {}
     networks = places.output / "networks"
     for name in names:
-        path = places.find(name)
-        if path is not None:
+        own = RECORDINGS[name].network if name in RECORDINGS else name
+        why = ""
+        if (path := places.find(name)) is not None:
             if path.parent == places.output / "records":
                 check_made(name, path, making)
             files[name] = path
-            continue
-        absent = f"no {name}.safetensors in {places.made}"
-        if name not in RECORDINGS:
-            missing[name] = f"{absent}; the file of the experiment says what makes it"
-            continue
-        own = RECORDINGS[name].network
-        if own != name and own in files and not (networks / own / "model.safetensors").is_file():
-            missing[name] = f"{absent}, and the network of {own}.safetensors is missing"
-        elif why := obstacle(name, places.data, networks):
-            missing[name] = f"{absent}, and no data to make it from ({why})"
+        elif name not in RECORDINGS:
+            why = "; the file of the experiment says what makes it"
+        elif own != name and own in files and not network_file(networks, own).is_file():
+            why = f", and the network of {own}.safetensors is missing"
+        elif problem := obstacle(name, places.data, networks):
+            why = f", and no data to make it from ({problem})"
         else:
-            files[name] = make(
-                name,
-                records=places.made,
-                networks=networks,
-                data=places.data,
-                making=making,
-                say=say,
-            )
+            where = {"records": places.made, "networks": networks}
+            files[name] = make(name, **where, data=places.data, making=making, say=say)
+        if why:
+            missing[name] = f"no {name}.safetensors in {places.made}{why}"
     return files, missing
