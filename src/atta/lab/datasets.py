@@ -31,7 +31,7 @@ from atta.lab.layouts import LAYOUTS, hub
 
 @dataclass(frozen=True)
 class _Known:
-    classes: int
+    classes: int = 0
     hub: str = ""
     columns: Columns | None = None
     train_part: float | None = None
@@ -79,12 +79,12 @@ def load(
     >>> load("digits", "test").shape
     (1, 8, 8)
     """
-    folders, known = _folders(name, data), _KNOWN.get(name)
-    columns = columns or (known.columns if known else None)
+    folders, known = _folders(name, data), _KNOWN.get(name, _Known())
+    columns = columns or known.columns
     read = _reader(name, split, partial(_find, folders, name, columns))
-    if read is None and (name == "digits" or (known is not None and not folders)):
+    if read is None and (name == "digits" or (known.classes and not folders)):
         read = _reader(name, split, partial(_elsewhere, name, columns))
-    if read is None and known is None and all(folder.name != name for folder in folders):
+    if read is None and not known.classes and all(folder.name != name for folder in folders):
         raise InputError(
             f"there is no folder {name}: expected the path of one, one of {', '.join(NAMES)}, or "
             f"the name of a folder in `data` (--data, $ATTA_DATA).{suggest(name, NAMES)}"
@@ -95,7 +95,7 @@ def load(
             f"expected the split {split!r} of {name} in {folders[0]}, found {listed(there)}"
         )
     found = read()
-    if known and found.labels is not None and len(found.classes) != known.classes:
+    if known.classes and found.labels is not None and len(found.classes) != known.classes:
         raise InputError(
             f"expected the {known.classes} classes of {name}, "
             f"found {len(found.classes)}: {listed(found.classes)}"
@@ -111,9 +111,7 @@ def present(name: str, split: str, data: str | Path | None = None) -> bool:
 
 def _reader(name: str, split: str, find: Callable[[str], Reader | None]) -> Reader | None:
     """The reader of a split, which may be a part of what `find` finds, or have another name."""
-    found, known = find(split), _KNOWN.get(name)
-    if known is None:
-        return found
+    found, known = find(split), _KNOWN.get(name, _Known())
     whole, part = find("train"), known.train_part
     if part is not None and split in ("train", "test") and whole and not find("test"):
         return lambda: _train_or_test(whole(), part, split)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, groupby
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from atta import __version__
 from atta.lab.experiment import Experiment, Trial, described, fits_of, trials
-from atta.lab.fits import RECORDED, Fit, Fits, Rows, choose, written
+from atta.lab.fits import RECORDED, Fit, Fits, choose, written
 from atta.lab.measure import JUDGED, details, interval_rows, measure
 from atta.lab.workers import Tell, one_thread, silent, spread
 from atta.metrics.resampling import CONFIDENCE, RESAMPLES, Resamples, replicates
@@ -67,16 +68,14 @@ def examined(
         found[place] = outcomes
         done(work[place][0].name)
     for experiment in experiments:
-        places = [place for place, (owner, _) in enumerate(work) if owner is experiment]
-        yield _results(experiment, fits, [one for place in places for one in found[place]])
+        own = (found[place] for place, (owner, _) in enumerate(work) if owner is experiment)
+        yield _results(experiment, fits, list(chain.from_iterable(own)))
 
 
 def parts(experiment: Experiment, records: Mapping[str, Record]) -> list[list[Trial]]:
     """The trials of an experiment by the rows they are fitted on: what is tested in one go."""
-    found: dict[Rows, list[Trial]] = {}
-    for trial in trials(experiment, records):
-        found.setdefault(trial.rows, []).append(trial)
-    return list(found.values())
+    by_rows = groupby(trials(experiment, records), key=lambda trial: trial.rows)
+    return [list(found) for _, found in by_rows]
 
 
 def _tested(

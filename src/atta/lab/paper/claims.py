@@ -221,40 +221,24 @@ def claims_summary(results: Results) -> Table:
     return Table("How many hold", header, tuple(cells))
 
 
-_PLACES = {
-    **{
-        f"{table}.{dataset}": (place, dataset)
-        for table, place in (
-            ("policy_validation_brier", "Table 2"),
-            ("policy_test_brier", "Supplement, Table 1"),
-            ("in_distribution", "Table 3"),
-        )
-        for dataset in ("cifar10", "cifar100", "aid")
-    },
-    "shift_cifar10": ("Table 4", "cifar10*"),
-    "shift_aid_to_ucmerced": ("Table 5", "ucmerced"),
-}
-
-
 def as_results() -> Results:
     """The published tables as rows, so that the same code checks our results and the paper's."""
-    rows = []
-    for place, (_, dataset) in _PLACES.items():
+    rows, places = [], paper()["places"]
+    for place, table in paper()["tables"].items():
         policies = place.startswith("policy")
-        for method, numbers in paper()["tables"][place].items():
-            rows += [
-                Row(
-                    experiment=place,
-                    dataset=dataset,
-                    method=method,
-                    policy=name if policies else "",
-                    metric="brier" if policies else name,
-                    value=value,
-                )
-                for name, value in numbers.items()
-            ]
-    about = {place: {"paper": table} for place, (table, _) in _PLACES.items()}
-    return Results(tuple(rows), {"source": paper()["source"], "experiments": about})
+        rows += [
+            Row(
+                experiment=place,
+                dataset=places[place]["dataset"],
+                method=method,
+                policy=name if policies else "",
+                metric="brier" if policies else name,
+                value=value,
+            )
+            for method, numbers in table.items()
+            for name, value in numbers.items()
+        ]
+    return Results(tuple(rows), {"source": paper()["source"], "experiments": places})
 
 
 def paper_tables(results: Results) -> Tables:
