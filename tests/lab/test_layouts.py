@@ -1,4 +1,4 @@
-"""Every layout that datasets are published in is read, and an error names the file that is wrong."""
+"""Every layout of published datasets is read, and an error names the file that is wrong."""
 
 import os
 import pickle

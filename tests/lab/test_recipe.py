@@ -1,4 +1,4 @@
-"""One recipe for every dataset; its crops, zooms and mirrors are pure functions of given numbers."""
+"""One recipe for every dataset; crops, zooms and mirrors are functions of given numbers."""
 
 from dataclasses import replace
 

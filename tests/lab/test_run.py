@@ -90,7 +90,7 @@ def test_the_fitted_images_can_be_the_tested_ones(record: Record) -> None:
 
 
 def test_images_fitted_on_are_not_tested_on_in_another_state(record: Record) -> None:
-    """The other record holds the last 250 images, each with its own row number as its only right class pattern."""
+    """The other record holds the last 250 images."""
     other = Record(record.predictions[50:], record.labels[50:])  # type: ignore[index]
     experiment = small(test="b", aligned=True, methods={"vanilla": {}}, metrics=["accuracy"])
     results = run(experiment, {"a": record, "b": other})

@@ -144,7 +144,8 @@ def test_pixel_statistics_are_those_of_the_whole_set():
 
 def test_training_needs_neither_the_library_datasets_nor_a_decoder_nor_a_bar():
     absent = ("datasets", "PIL", "rich", "typer", "sklearn", "onnxruntime", "pyarrow")
-    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import atta.lab.training, atta.data.image_set"
+    hide = f"sys.modules.update(dict.fromkeys({absent}))"
+    code = f"import sys; {hide}; import atta.lab.training, atta.data.image_set"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -1,4 +1,4 @@
-"""Fits in other processes: the same bits, errors that come back, and an end when nobody waits for them."""
+"""Fits in workers have the same bits, report errors, and end when the run is stopped."""
 
 import json
 import os
@@ -99,7 +99,7 @@ def test_a_process_has_one_thread_in_every_library(
 
 @dataclass(frozen=True, kw_only=True)
 class Endless(TemperatureScaling):
-    """A fit that would not end in time; the process says that it began, and ends itself if it is to."""
+    """A fit that does not end; the process says that it began, and kills itself if asked to."""
 
     begun: str
     killed: bool = False
@@ -119,7 +119,7 @@ def endless(record: Record, tmp_path: Path, *, killed: bool = False) -> Call[Non
 def test_a_process_that_is_killed_is_one_sentence(record: Record, tmp_path: Path) -> None:
     with pytest.raises(
         InputError,
-        match="a process that worked was killed, perhaps because memory ran out; run the same command again",
+        match="a process that worked was killed, perhaps because memory ran out; run the same",
     ):
         list(spread([endless(record, tmp_path, killed=True)], 1))
 

@@ -1,4 +1,4 @@
-"""Every record of the paper's experiments is made from data as it is published, and goes on where it was stopped."""
+"""Every record of the paper is made from published data, and a stopped run resumes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -348,11 +348,17 @@ def test_an_obstacle_is_one_sentence(tmp_path, monkeypatch):
     nothing = f" under {tmp_path}"
     assert {name: obstacle(name, tmp_path) for name in RECORDINGS} == {
         "cifar10": f"cifar10: no train split of cifar10 and no test split of cifar10{nothing}",
-        "cifar10_nudged": f"cifar10_nudged: no train split of cifar10 and no test split of cifar10{nothing}",
-        "cifar10_shift": f"cifar10_shift: no train split of cifar10 and no test split of cifar10{nothing}",
-        "cifar10_ood": f"cifar10_ood: no train split of cifar10 and no test split of aid or aid32{nothing}",
+        **{
+            name: f"{name}: no train split of cifar10 and no test split of {test}{nothing}"
+            for name, test in (
+                ("cifar10_nudged", "cifar10"),
+                ("cifar10_shift", "cifar10"),
+                ("cifar10_ood", "aid or aid32"),
+            )
+        },
         "cifar100": f"cifar100: no train split of cifar100 and no test split of cifar100{nothing}",
-        "cifar100_nudged": f"cifar100_nudged: no train split of cifar100 and no test split of cifar100{nothing}",
+        "cifar100_nudged": "cifar100_nudged: no train split of cifar100 and no test split of "
+        f"cifar100{nothing}",
         "aid": f"aid: no train split of aid and no test split of aid{nothing}",
         "aid_shift": f"aid_shift: no train split of aid and no train split of ucmerced{nothing}",
         "aid_ood": f"aid_ood: no train split of aid and no test split of cifar10{nothing}",
@@ -362,7 +368,8 @@ def test_an_obstacle_is_one_sentence(tmp_path, monkeypatch):
         == f"aid: expected a folder of data, found none at {tmp_path / 'none'}"
     )
     assert obstacle("aid") == (
-        "aid: no train split of aid and no test split of aid: ATTA_DATA does not say where the data is"
+        "aid: no train split of aid and no test split of aid: "
+        "ATTA_DATA does not say where the data is"
     )
     with pytest.raises(
         InputError, match=r"^cifar100: no train split of cifar100 and no test split"
@@ -376,7 +383,10 @@ def test_an_obstacle_is_one_sentence(tmp_path, monkeypatch):
 
 
 def test_too_few_images_to_leave_some_out_are_named_before_the_training(root, tmp_path):
-    expected = "^cifar10_ood: expected more than 18 images in the test split of aid, of which that many are for validation, found 18$"
+    expected = (
+        "^cifar10_ood: expected more than 18 images in the test split of aid, "
+        "of which that many are for validation, found 18$"
+    )
     with pytest.raises(InputError, match=expected):
         make("cifar10_ood", **settings(root, tmp_path) | {"making": replace(MAKING, validation=18)})
     assert list(tmp_path.iterdir()) == []

@@ -49,7 +49,7 @@ def no_data_of_this_machine() -> Iterator[None]:
 
 
 def quick(experiment: Experiment) -> Experiment:
-    """The same experiment on a handful of images, with a few steps of Adam where there were a thousand."""
+    """The same experiment on a handful of images, with a few steps of Adam."""
     methods: dict[str, dict[str, Any]] = {
         label: dict(own) for label, own in experiment.methods.items()
     }
@@ -169,9 +169,13 @@ def test_a_table_that_the_paper_does_not_have_is_named_when_the_file_is_read(
 ) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(
-        'published = "in_distribution.cifr10"\ndataset = "shop"\nfit = "cifar10"\n[methods.vanilla]\n'
+        'published = "in_distribution.cifr10"\ndataset = "shop"\n'
+        'fit = "cifar10"\n[methods.vanilla]\n'
     )
-    sentence = "mine.toml: published: the paper has no table 'in_distribution.cifr10'. Did you mean 'in_distribution.cif"
+    sentence = (
+        "mine.toml: published: the paper has no table 'in_distribution.cifr10'. "
+        "Did you mean 'in_distribution.cif"
+    )
     assert sentence in str(command("run", str(file), ok=False).exception)
     with pytest.raises(InputError, match=re.escape(sentence)):
         find_experiments(folder=tmp_path)
@@ -353,7 +357,7 @@ def test_the_difference_is_ours_less_the_published(
     )
 
 
-def test_policies_are_held_against_policies(whole: tuple[Reproduction, Places, list[str]]) -> None:
+def test_policies_are_compared_with_policies(whole: tuple[Reproduction, Places, list[str]]) -> None:
     done, *_ = whole
     experiment = next(e for e in done.experiments if e.name == "policies-test-aid")
     table = against(done.results, experiment)
