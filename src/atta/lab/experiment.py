@@ -122,7 +122,9 @@ class Experiment:
             return own
         settings = {name: value for name, value in own.items() if name not in _OUTSIDE}
         found = find_method(str(own.get("method", label)), **settings)
-        return replace(found, seed=seed) if self._draws(label, found) else found  # type: ignore[call-arg]
+        if self._draws(label, found):
+            return replace(found, seed=seed)  # type: ignore[call-arg]
+        return found
 
     def seeded(self, label: str) -> tuple[int, ...]:
         """The seeds of a method; one without random draws or with its own seed is fitted once."""

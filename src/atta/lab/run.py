@@ -126,7 +126,10 @@ def _outcomes(experiment: Experiment, fits: Fits, part: Sequence[Trial]) -> list
     found = []
     seen: dict[str, tuple[dict[str, float], dict[str, Tensor]]] = {}  # two rules may choose one fit
     for trial in part:
-        for rule, fit in _chosen(experiment, fits, trial):
+        every = trial.candidates
+        rules = experiment.choose if len(every) > 1 else ()
+        chosen = [(rule, choose(fits, every, rule)) for rule in rules]
+        for rule, fit in chosen or [("", fit) for fit in every]:
             what: dict[str, Any] = {
                 "experiment": experiment.name,
                 "dataset": experiment.dataset,
@@ -159,14 +162,6 @@ def _results(experiment: Experiment, fits: Fits, outcomes: Sequence[Outcome]) ->
     with one_thread():
         intervals = tuple(interval_rows(measured))
     return Results(rows, _about(experiment, fits), tuple(looked), intervals)
-
-
-def _chosen(experiment: Experiment, fits: Fits, trial: Trial) -> Iterator[tuple[str, Fit]]:
-    """The fit that each rule chooses; all fits if there is no rule, or nothing to choose."""
-    if experiment.choose and len(trial.candidates) > 1:
-        yield from ((rule, choose(fits, trial.candidates, rule)) for rule in experiment.choose)
-    else:
-        yield from (("", fit) for fit in trial.candidates)
 
 
 def _about(experiment: Experiment, fits: Fits) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def written() -> dict[str, list[float]]:
     "method", ["vanilla", "temperature", "isotonic", "histogram", "m-atta", "v-atta"]
 )
 def test_the_page_of_results_has_the_numbers_of_this_code(method):
-    """With all views, which the paper's rule chose. Adam's last digits may depend on the machine."""
+    """With all views, which the paper's rule chose. Adam's last digits depend on the machine."""
     ours = [scores(BUNDLED, method, 0)[metric] for metric in METRICS]
     assert ours == pytest.approx(written()[method], abs=3e-4 if "atta" in method else 6e-5)
 

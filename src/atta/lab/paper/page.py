@@ -11,7 +11,7 @@ from typing import Any
 
 from atta.lab.experiment import Experiment
 from atta.lab.paper.claims import Numbers, claims_summary, claims_table
-from atta.lab.paper.published import PublishedTable, against, beside, paper, published
+from atta.lab.paper.published import PublishedTable, against, paper, published, with_published
 from atta.lab.paper.reproduce import Reproduction
 from atta.lab.tables import chosen, own_table
 from atta.report.figures.catalogue import figure
@@ -141,7 +141,7 @@ def _anchor(title: str) -> str:
 
 
 def _section(results: Results, experiment: Experiment, picture: str | None) -> list[str]:
-    own, paired = own_table(results, experiment).markdown(), beside(results, experiment)
+    own, paired = own_table(results, experiment).markdown(), with_published(results, experiment)
     parts = [f"## {experiment.heading}", said(results, experiment)]
     if picture is not None:
         parts.append(f"![{experiment.heading}]({picture})")

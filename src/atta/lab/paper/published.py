@@ -68,7 +68,7 @@ def against(results: Results, experiment: Experiment, *, first: bool = False) ->
     return Table(title, ("policy" if policies else "method", *head), tuple(lines))
 
 
-def beside(results: Results, experiment: Experiment) -> Table | None:
+def with_published(results: Results, experiment: Experiment) -> Table | None:
     """Ours with the published number in brackets; None if nothing is published."""
     whole = against(results, experiment)
     if whole is None:

@@ -3,7 +3,7 @@
 A network is trained, and run on images and their views:
 
 | record            | network of | images                                                          |
-|-------------------|------------|------------------------------------------------------------------|
+|-------------------|------------|-----------------------------------------------------------------|
 | `cifar10`         | CIFAR-10   | CIFAR-10's test images                                          |
 | `cifar10_nudged`  | CIFAR-10   | the same, also nudged, all views spread evenly                  |
 | `cifar10_shift`   | CIFAR-10   | the same in the same order, with noise and blur: CIFAR-10*      |
