@@ -112,9 +112,10 @@ def present(name: str, split: str, data: str | Path | None = None) -> bool:
 def _reader(name: str, split: str, find: Callable[[str], Reader | None]) -> Reader | None:
     """The reader of a split, which may be a part of what `find` finds, or have another name."""
     found, known = find(split), _KNOWN.get(name, _Known())
-    whole, part = find("train"), known.train_part
-    if part is not None and split in ("train", "test") and whole and not find("test"):
-        return lambda: _train_or_test(whole(), part, split)
+    part = known.train_part
+    if part is not None and split in ("train", "test") and not find("test"):
+        whole = find("train")
+        return whole and (lambda: _train_or_test(whole(), part, split))
     if found is None and known.one_split and split == "train":
         others = [other for name_there in _SPLITS if (other := find(name_there))]
         return others[0] if len(others) == 1 else None
