@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from atta._base.errors import InputError, suggest
-from atta.lab.provenance import machine
+from atta.lab.workers import machine
 from benchmarks import peers
 from benchmarks.measured import Asked, Part, Steps, measured
 

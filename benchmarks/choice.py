@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from atta.classifier.door import NO_VIEWS
 from torch import Tensor
 
 from atta import Predictions, Record
 from atta.calibrators import CATTA, Method, TemperatureScaling
 from atta.calibrators.crossval import held_out, losses, rank
 from atta.classifier.choice import Recorder, choose
-from atta.classifier.door import NO_VIEWS
 from atta.data.views import POLICIES, Policy, View
 
 NAMES = ("aid", "cifar100", "cifar100_shift")

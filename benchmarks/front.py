@@ -39,7 +39,7 @@ from atta.cli.terminal import resumable, say
 from atta.data.draws import stratified_numbers
 from atta.data.views import POLICIES, Policy
 from atta.lab.fits import Rows
-from atta.lab.provenance import machine
+from atta.lab.workers import machine
 from atta.metrics.per_image import per_image, validate
 from atta.metrics.resampling import Resamples, intervals
 from atta.results.table import Table

@@ -39,7 +39,7 @@ from atta.data.draws import random_numbers
 from atta.data.rehearsals import FAMILIES, REHEARSALS, family_of
 from atta.data.views import Policy
 from atta.lab.datasets import load
-from atta.lab.provenance import machine
+from atta.lab.workers import machine
 from atta.run.collect import collect
 from benchmarks.records import AUG8, DATA, joined, publish
 

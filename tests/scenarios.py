@@ -27,7 +27,7 @@ from atta.calibrators import Calibrator, ViewBlend
 from atta.classifier.classifier import CalibratedClassifier
 from atta.data.image_set import ImageSet
 from atta.lab.experiment import Experiment
-from atta.lab.training.recipe import Recipe
+from atta.lab.recipe import Recipe
 from atta.networks.resnet import MODELS
 from atta.results.rows import Results, Row
 from atta.run.collect import collect

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from atta.lab.provenance import machine
+from atta.lab.workers import machine
 from benchmarks.attack import known
 from benchmarks.attack.runner import Outcome
 

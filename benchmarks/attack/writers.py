@@ -544,7 +544,7 @@ def _here(folder: Path, words: tuple[str, ...]) -> Callable[[], None]:
         import os
         import sys
 
-        from atta.lab.training import train as training
+        from atta.lab import training
         from atta.record import shards
 
         os.chdir(folder)

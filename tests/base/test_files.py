@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from atta.record.shards import Shard, Shards
 
 from atta import VATTA, Record
 from atta._base.errors import InputError
 from atta._base.files import content_hash, digest, file_hash, named, whole_file, whole_folder
 from atta.classifier.tables import write_table
 from atta.lab.fits import Fit, Fits, Rows
-from atta.lab.training.trained import RunFolder
+from atta.lab.trained import RunFolder
 from atta.networks.weights import save_weights
-from atta.record.shards import Shard, Shards
 from atta.report.figures.reliability import reliability
 from atta.report.figures.write import picture
 from atta.report.page import write_report

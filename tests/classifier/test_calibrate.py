@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import atta
 from atta._base.errors import InputError
-from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.choice import candidates
+from atta.classifier.classifier import CalibratedClassifier
 from atta.data.image_set import ImageSet
 from atta.data.views import POLICIES, Policy, View
 from atta.networks.resnet import small_cnn

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 import atta
 from atta._base.files import locked
-from atta.data.layouts import find_images
 from atta.classifier.predict import (
     Answers,
     Predictor,
@@ -25,6 +24,7 @@ from atta.classifier.predict import (
     open_predictor,
     predict,
 )
+from atta.data.layouts import find_images
 from scenarios import made_classifier
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")

@@ -211,5 +211,5 @@ def test_two_runs_do_not_write_one_output(folder: Path) -> None:
 def test_what_is_nested_too_deep_is_said(tmp_path: Path) -> None:
     (tmp_path / "deep.toml").write_text("x = " + 5000 * "[" + 5000 * "]")
     (tmp_path / "deep.json").write_text(100_000 * "[" + 100_000 * "]")
-    assert "too deep to be read" in atta("run", str(tmp_path / "deep.toml"), code=2)
-    assert "too deep to be read" in atta("report", str(tmp_path / "deep.json"), code=2)
+    assert "too deep" in atta("run", str(tmp_path / "deep.toml"), code=2)
+    assert "too deep" in atta("report", str(tmp_path / "deep.json"), code=2)

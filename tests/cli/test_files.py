@@ -4,11 +4,11 @@ import zipfile
 from io import BytesIO
 
 import torch
+from atta.record.shards import Shard, Shards
 from safetensors.torch import save_file
 
 from atta import VATTA, Record, collect
-from atta.lab.training.trained import RunFolder
-from atta.record.shards import Shard, Shards
+from atta.lab.trained import RunFolder
 from atta.results.rows import Results
 from scenarios import blend, command, linear, made_up, many, pixels, small_network
 

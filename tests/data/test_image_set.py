@@ -11,11 +11,11 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from atta._base.errors import InputError
-from atta.data.image_set import BadImage, ImageSet
+from atta.data.image_set import BadImage, ImageSet, resize
 from atta.data.layouts import folder_of_images
 from atta.data.preprocess import Preprocess
 from atta.data.source import as_source
-from atta.lab.datasets import load, resize
+from atta.lab.datasets import load
 from layouts_made import EXPECTED, LABELS, PIXELS, write_images
 
 pytestmark = pytest.mark.usefixtures("apart")

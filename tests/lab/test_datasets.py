@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from atta._base.errors import InputError
-from atta.data.image_set import ImageSet
-from atta.lab.datasets import NAMES, load, present, split_indices
+from atta.data.image_set import ImageSet, split_indices
+from atta.lab.datasets import NAMES, load, present
 from layouts_made import (
     EXPECTED,
     LABELS,
@@ -128,8 +128,8 @@ def test_whether_a_split_is_there_is_told_without_reading_it(tmp_path, monkeypat
 
     for what in (
         "atta.lab.datasets.hub",
-        "atta.data.layouts._library",
-        "atta.data.layouts._unpickled",
+        "atta.lab.layouts.library",
+        "atta.lab.layouts._unpickled",
     ):
         monkeypatch.setattr(what, refuse)
     assert not present("cifar100", "test")
@@ -224,7 +224,7 @@ REAL = Path(os.environ.get("ATTA_DATA", "nowhere"))
     not (REAL / "cifar10").is_dir(), reason="ATTA_DATA does not say where CIFAR-10 is"
 )
 def test_the_real_cifar_10_is_read():
-    from atta.lab.training.augment import symmetries
+    from atta.lab.recipe import symmetries
 
     found = load("cifar10", "test", data=REAL)
     assert len(found) == 10_000
@@ -241,7 +241,7 @@ def test_the_real_cifar_10_is_read():
     not (REAL / "aid32").is_dir(), reason="ATTA_DATA does not say where the aerial images are"
 )
 def test_aerial_images_look_the_same_in_every_direction():
-    from atta.lab.training.augment import MIRRORS, symmetries
+    from atta.lab.recipe import MIRRORS, symmetries
 
     found = load("aid32", "test", data=REAL)
     assert found.labels is None
@@ -250,7 +250,7 @@ def test_aerial_images_look_the_same_in_every_direction():
 
 
 def test_digits_look_the_same_in_no_mirror():
-    from atta.lab.training.augment import symmetries
+    from atta.lab.recipe import symmetries
 
     digits = load("digits", "train")
     assert digits.labels is not None

@@ -9,7 +9,7 @@ from scipy import stats
 
 from atta import METHODS, METRICS, VATTA, Predictions, Record, TemperatureScaling
 from atta.functional import atta as method
-from atta.lab.details import details
+from atta.lab.measure import details
 from scenarios import made_up
 
 

@@ -1,8 +1,9 @@
+"""The rules that choose a policy of views."""
+
 import torch
 
 from atta import MATTA, VATTA, Predictions, Record
-from atta.lab.fits import Fit, Fits, Rows
-from atta.lab.policy_rules import RULES, choose
+from atta.lab.fits import RULES, Fit, Fits, Rows, choose
 from atta.metrics.scores import METRICS
 from scenarios import made_up
 
@@ -50,7 +51,7 @@ def test_a_rule_says_beforehand_which_fits_it_needs(record: Record) -> None:
 
 
 def test_cross_validation_is_not_taken_in_by_over_fitting() -> None:
-    """Weights a class on pure noise shine on the images they were fitted on; held-out images tell."""
+    """Weights per class on pure noise look good on fitted images; held-out images tell."""
     honest = made_up(400, 5, seed=3)
     noise = {"noise": 6 * torch.randn(400, 1, 5, generator=torch.Generator().manual_seed(0))}
     record = Record(

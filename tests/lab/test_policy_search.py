@@ -13,11 +13,11 @@ from atta._base.errors import InputError
 from atta.calibrators.crossval import held_out, losses, rank
 from atta.lab.policy_search import Pass, Pool, Search, described, search
 
-# ------------------------------------------------------------------------------------------------- records as one
+# ---- records as one
 
 
 def recorded(repeats, *, draws="random", images=6, seed=0):
-    """A record with so many repeats of these kinds; the images are the same, whatever the seed of the views."""
+    """A record with so many repeats of these kinds; the seed changes the views only."""
     fixed, drawn = torch.Generator().manual_seed(0), torch.Generator().manual_seed(seed)
     logits, labels = (
         torch.randn(images, 3, generator=fixed),
@@ -123,12 +123,13 @@ FLIP = recorded({"flip": 1})
         (
             FLIP,
             {"method": atta.TemperatureScaling()},
-            "expected a method that looks at views, such as c-atta, got temperature",
+            "expected a method that uses views, such as c-atta, got temperature",
         ),
         (
             recorded({"nudge": 2}, draws="stratified"),
             {"budget": 2},
-            r"within 2 passes, flip-2, .*; got the views 2 nudge \(stratified\)\. Record one: atta collect .* --policy flip-2",
+            r"within 2 passes, flip-2, .*; got the views 2 nudge \(stratified\)\. "
+            r"Record one: atta collect .* --policy flip-2",
         ),
     ],
 )
@@ -142,11 +143,11 @@ def test_greedy_without_views_is_refused():
         Search().greedy(Pool.of(recorded({})))
 
 
-# -------------------------------------------------------------------------------------------------------- searches
+# ---- searches
 
 
 def seen(n=200, *, seed=0, **noises):
-    """A record in which each kind of view shows the truth with noise of its own, one number a repeat."""
+    """A record whose kinds of view show the truth with their own noise, one number per repeat."""
     generator = torch.Generator().manual_seed(seed)
     truth = torch.randint(3, (n,), generator=generator)
     clean = 2.0 * torch.nn.functional.one_hot(truth, 3)

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from atta import METRICS, VATTA, Predictions, Record, SelectiveVATTA
-from atta.lab.experiment import Experiment
+from atta.lab.experiment import Experiment, fits_of
 from atta.lab.fits import Fits, Rows
 from atta.lab.run import run
-from atta.lab.trials import planned
 from atta.metrics.scores import evaluate
 from atta.results.rows import Results
 from atta.results.words import CLASS_CHANGES, OOD_AUROC
@@ -36,7 +35,7 @@ def usual(few_resamples: None) -> Results:
 def test_there_is_a_row_for_every_method_split_choice_and_metric(record: Record) -> None:
     experiment, told = small(), []
     results = run(experiment, {"a": record}, done=told.append)
-    assert len(told) == planned(experiment, {"a": record}) == 2 * (2 + 2 * 3 * (1 + 5))
+    assert len(told) == len(fits_of(experiment, {"a": record})) == 2 * (2 + 2 * 3 * (1 + 5))
     chosen = {(m, c) for m in ("v-atta", "quick") for c in ("paper", "cross-validated")}
     assert {(row.method, row.choice) for row in results} == {
         ("vanilla", ""),
@@ -91,7 +90,7 @@ def test_the_fitted_images_can_be_the_tested_ones(record: Record) -> None:
 
 
 def test_images_fitted_on_are_not_tested_on_in_another_state(record: Record) -> None:
-    """The other record holds the last 250 images, each with its own row number as its only right class pattern."""
+    """The other record holds the last 250 images."""
     other = Record(record.predictions[50:], record.labels[50:])  # type: ignore[index]
     experiment = small(test="b", aligned=True, methods={"vanilla": {}}, metrics=["accuracy"])
     results = run(experiment, {"a": record, "b": other})

@@ -84,7 +84,7 @@ def test_numbers_that_there_cannot_be_are_named_before_anything_is_fitted(record
     with pytest.raises(InputError, match="brier needs labels, and record b has none"):
         run(small(test="b"), {"a": record, "b": Record(record.predictions)})
     with pytest.raises(
-        InputError, match="ood_auroc is for images of no known class, and record b has labels"
+        InputError, match="ood_auroc needs images of unknown classes, and record b has labels"
     ):
         run(small(test="b", metrics=[OOD_AUROC]), {"a": record, "b": record})
 
@@ -96,5 +96,5 @@ def test_all_images_can_be_taken_in_one_way_only(record: Record) -> None:
     )
     assert results.names("split") == [0]
     assert results.names("validation") == [300]
-    with pytest.raises(InputError, match="all 300 images are fitted on, and none is left to test"):
+    with pytest.raises(InputError, match="all 300 images are fitted on, none is left to test"):
         run(small(test="b", aligned=True, validation=0), {"a": record, "b": record})

@@ -1,4 +1,4 @@
-"""Fits in other processes: the same bits, errors that come back, and an end when nobody waits for them."""
+"""Fits in workers have the same bits, report errors, and end when the run is stopped."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def work(method: Method, file: Path) -> Calibrator:
 
 
 def call(record: Record, tmp_path: Path, method: Method) -> Call[None]:
-    return Call(work, (method, record.save(tmp_path / "record.safetensors")), None)
+    return work, (method, record.save(tmp_path / "record.safetensors")), None
 
 
 def test_what_goes_wrong_in_another_process_is_said_in_this_one(
@@ -99,7 +99,7 @@ def test_a_process_has_one_thread_in_every_library(
 
 @dataclass(frozen=True, kw_only=True)
 class Endless(TemperatureScaling):
-    """A fit that would not end in time; the process says that it began, and ends itself if it is to."""
+    """A fit that does not end; the process says that it began, and kills itself if asked to."""
 
     begun: str
     killed: bool = False
@@ -119,7 +119,7 @@ def endless(record: Record, tmp_path: Path, *, killed: bool = False) -> Call[Non
 def test_a_process_that_is_killed_is_one_sentence(record: Record, tmp_path: Path) -> None:
     with pytest.raises(
         InputError,
-        match="a process that worked was ended, perhaps for want of memory; the same call goes on",
+        match="a process that worked was killed, perhaps because memory ran out; run the same",
     ):
         list(spread([endless(record, tmp_path, killed=True)], 1))
 

@@ -183,9 +183,9 @@ def predict_stopped():
 def training_files(expected):
     """A saved set of images, a trained network, and a checkpoint of the same run."""
     import torch
+    from atta.images.sets import ImageSet
 
     import atta
-    from atta.images.sets import ImageSet
     from atta.networks import resnet
 
     def dots(count, seed):

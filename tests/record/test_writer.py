@@ -14,10 +14,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import atta
+from atta._base import tensors
 from atta._base.errors import InputError
 from atta.networks.adapters import NumpyModel
 from atta.networks.resnet import small_cnn
-from atta._base import tensors
 from atta.record import writer as shards_module
 from scenarios import LABELS, Angry, Items, Stream, run, same, small_network, twenty
 

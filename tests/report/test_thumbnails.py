@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from atta.data.again import digest_of
 
 from atta import Results, find_method
 from atta._base.errors import InputError
-from atta.data.again import digest_of
 from atta.data.image_set import ImageSet, arrange
 from atta.data.layouts import by_file_name, folder_of_images
 from atta.lab.compare import compare

@@ -54,7 +54,7 @@ def read_model(text: str) -> tuple[Any, dict[str, str]]:
             f"expected package.module:name, got the file {text}: write {module}:NAME, NAME being the network in it"
         )
     if Path(text).exists():
-        from atta.lab.training.trained import about, load_trained
+        from atta.lab.trained import about, load_trained
 
         model, metadata = load_trained(
             Path(text) / "model.safetensors" if Path(text).is_dir() else Path(text)

@@ -10,8 +10,8 @@ from atta.data.image_set import ImageSet, data_uri
 from atta.data.views import Policy
 from atta.lab.datasets import load
 from atta.lab.fits import Rows
-from atta.lab.training.recipe import Recipe
-from atta.lab.training.train import train
+from atta.lab.recipe import Recipe
+from atta.lab.training import train
 from atta.record.predictions import Record
 from atta.results.rows import Results
 from atta.run.collect import collect

@@ -157,7 +157,7 @@ def reproduce(
 def _write_results_page(page: Path, done: Reproduction) -> None:
     """Write the page, and its pictures into a folder of its name beside it."""
     from atta.lab.paper.page import figures, results_page
-    from atta.lab.provenance import machine
+    from atta.lab.workers import machine
     from atta.report.figures.write import picture
 
     folder, pictures = page.with_suffix(""), {}
@@ -245,16 +245,16 @@ def run_experiment(chosen: Experiment, records: Path | None = None) -> Results:
 
     Its fits are kept until it is done, so that a run that was stopped, or lost a process, goes on where it was.
     """
+    from atta.lab.experiment import fits_of
     from atta.lab.fits import Fits
     from atta.lab.paper.reproduce import Places, find_records, load_records
     from atta.lab.run import run as run_all
-    from atta.lab.trials import planned
     from atta.lab.workers import cores
 
     files = find_records([chosen], Places(output=Path(), records=records, own=False))
     loaded = load_records(files)
     fits = Fits(loaded, workers=cores(), files=files)
-    total = planned(chosen, loaded)
+    total = len(fits_of(chosen, loaded))
     with (
         _kept([chosen.about(), *map(fits.fingerprint, loaded)]) as fits.folder,
         bar(chosen.name, total) as advance,
@@ -286,7 +286,7 @@ def _kept(what: list[Any]) -> Iterator[Path]:
 def show_reproduction(done: Reproduction) -> None:
     """Print the table of each experiment, ours beside the published, and the paper's conclusions."""
     from atta.lab.paper.claims import claims_table
-    from atta.lab.paper.comparison import against
+    from atta.lab.paper.published import against
     from atta.lab.tables import own_table
 
     for experiment in done.experiments:

@@ -28,7 +28,7 @@ from atta.cli.terminal import out, resumable, tell, waiting
 
 if TYPE_CHECKING:
     from atta.data.image_set import ImageSet
-    from atta.lab.training.train import Epoch
+    from atta.lab.training import Epoch
 
 
 def train(
@@ -63,8 +63,8 @@ def train(
 ) -> None:
     """Train a network by the one recipe of all experiments; stopped, it goes on from its checkpoint."""
     from atta.lab.datasets import load
-    from atta.lab.training.recipe import Recipe
-    from atta.lab.training.train import train as run
+    from atta.lab.recipe import Recipe
+    from atta.lab.training import train as run
 
     read_device(device)
     recipe = Recipe.of(**read_settings(settings) | ({} if steps is None else {"steps": steps}))
@@ -172,7 +172,7 @@ def _arranged(
     """The images, in their order and with their shift, and what the record says of both."""
     images, seed = source.read(dataset, rows)
     if shift is not None:
-        from atta.lab.paper.shifts import shifted
+        from atta.lab.paper.records import shifted
 
         images = shifted(images, shift)
     known = (

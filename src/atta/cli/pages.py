@@ -89,7 +89,7 @@ def write_page(
     """Write the report, if one is asked for, and give where it is; `images` are what `read_images` gives."""
     if path is None:
         return None
-    from atta.lab.paper.comparison import paper_tables
+    from atta.lab.paper.claims import paper_tables
     from atta.report.page import write_report
 
     tables = paper_tables(results)

@@ -1,10 +1,5 @@
-"""How datasets lie on disk: each layout is a function that returns a reader, or None where it does not apply.
+"""Reads folders of images, lists of files, and tables and streams of the library `datasets`."""
 
-Looking for a layout costs a glance at names; what takes time and memory is done when the reader is called. The library
-`datasets` is imported here and nowhere else, when a parquet file or the hub is read.
-"""
-
-import pickle
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,47 +25,6 @@ LABELS = ("label", "labels")
 IMAGES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
 
 
-def saved(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
-    """`<split>.safetensors`, as `ImageSet.save` writes it."""
-    path = folder / f"{split}.safetensors"
-    return partial(ImageSet.load_file, path) if path.is_file() else None
-
-
-def parquet(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
-    """`<split>-*.parquet` with the images inside, as on the Hugging Face hub."""
-    patterns = (f"{split}-*.parquet", f"{split}.parquet", f"data/{split}-*.parquet")
-    files = sorted(str(path) for pattern in patterns for path in folder.glob(pattern))
-    return partial(_read_parquet, files, folder, name, split, columns) if files else None
-
-
-def _read_parquet(
-    files: list[str], folder: Path, name: str, split: str, columns: Columns | None
-) -> ImageSet:
-    datasets = _library()
-    try:
-        with _quiet(datasets):
-            table = datasets.load_dataset("parquet", data_files=files, split="train")
-    except Exception as error:  # Arrow, the file system and the library each have their own.
-        raise InputError(
-            f"expected parquet files in {folder}, but they cannot be read: {error}"
-        ) from error
-    return from_table(table, name, split, columns)
-
-
-def hub(repository: str, name: str, split: str, columns: Columns | None) -> ImageSet:
-    """A dataset of the Hugging Face hub, which the library keeps in its cache."""
-    try:
-        table = _library().load_dataset(repository, split=split)
-    except InputError:
-        raise
-    except Exception as error:  # whatever the network, the hub or a wrong split may raise
-        raise InputError(
-            f"expected the split {split!r} of {repository} on the Hugging Face hub, but it could not be fetched "
-            f"({type(error).__name__}: {error}); a local copy goes to $ATTA_DATA/{name}"
-        ) from error
-    return from_table(table, name, split, columns)
-
-
 def is_table(value: object) -> bool:
     """Whether this is a dataset of the library, or several splits of one; asking does not import it."""
     datasets = sys.modules.get("datasets")
@@ -90,7 +44,7 @@ def from_stream(table: Any) -> tuple[Iterator[tuple[Any, Any]], str, tuple[str, 
     _one_split(table)
     name, features = table.info.dataset_name or "stream", table.features
     if features is None:  # Nobody has said what the columns are: the first item shows it.
-        image_kind, first = _library().Image(), dict[str, Any](next(iter(table), {}))
+        image_kind, first = library().Image(), dict[str, Any](next(iter(table), {}))
         features = {
             key: image_kind if hasattr(cell, "getbands") else None for key, cell in first.items()
         }
@@ -113,7 +67,7 @@ def _one_split(table: Any) -> None:
 
 def _columns(features: Mapping[str, Any], name: str) -> Columns:
     """The column of images, and that of classes if there is one, by their types."""
-    datasets = _library()
+    datasets = library()
     images, labels = (
         [c for c, f in features.items() if isinstance(f, kind)]
         for kind in (datasets.Image, datasets.ClassLabel)
@@ -130,7 +84,7 @@ def from_table(
     table: Any, name: str | None = None, split: str | None = None, columns: Columns | None = None
 ) -> ImageSet:
     """The images of a table of the library `datasets`; `columns` names them where their types do not tell."""
-    datasets = _library()
+    datasets = library()
     _one_split(table)
     name, split = name or table.info.dataset_name or "table", split or str(table.split or "all")
     if table.format["type"] == "custom":
@@ -140,7 +94,7 @@ def from_table(
     if (
         table._indices is not None
     ):  # Rows that were chosen or shuffled are but a list of numbers until now.
-        with _quiet(datasets):
+        with quiet(datasets):
             table = table.flatten_indices()
     image, label = columns or _columns(table.features, name)
     missing = [
@@ -184,76 +138,6 @@ def from_table(
         torch.arange(len(table)), read, lambda row: f"row {row} of {name}/{split}"
     )
     return ImageSet(name, images, labels, classes)
-
-
-def cifar(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
-    """CIFAR's own files: `cifar-10-batches-py`, `cifar-100-python`."""
-    inner = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}.get(name)
-    if inner is None:
-        return None
-    folder = folder / inner if (folder / inner).is_dir() else folder
-    batches = {
-        ("cifar10", "train"): [f"data_batch_{i}" for i in range(1, 6)],
-        ("cifar10", "test"): ["test_batch"],
-        ("cifar100", "train"): ["train"],
-        ("cifar100", "test"): ["test"],
-    }.get((name, split), [])
-    meta, key = ("batches.meta", b"label") if name == "cifar10" else ("meta", b"fine_label")
-    if not batches or not all((folder / batch).is_file() for batch in (*batches, meta)):
-        return None
-    return partial(_read_cifar, name, [folder / batch for batch in batches], folder / meta, key)
-
-
-def _read_cifar(name: str, batches: list[Path], meta: Path, key: bytes) -> ImageSet:
-    parts = [_unpickled(batch, b"data", key + b"s") for batch in batches]
-    pixels = np.concatenate(
-        [np.asarray(part[b"data"], np.uint8).reshape(-1, 3, 32, 32) for part in parts]
-    )
-    labels = torch.tensor([label for part in parts for label in part[key + b"s"]])
-    names = _unpickled(meta, key + b"_names")[key + b"_names"]
-    return ImageSet(name, torch.from_numpy(pixels), labels, [item.decode() for item in names])
-
-
-# What an array in a pickle is made of. The function that rebuilds it moved between releases of NumPy; arrays know it.
-_REBUILD = np.empty(0).__reduce__()[0]
-_ARRAY_PARTS = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _REBUILD,
-    ("numpy._core.multiarray", "_reconstruct"): _REBUILD,
-}
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """CIFAR is published as pickles: read NumPy arrays in plain containers, and refuse to look anything else up."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Give the few things an array is made of."""
-        if (module, name) not in _ARRAY_PARTS:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return _ARRAY_PARTS[module, name]
-
-
-def _unpickled(path: Path, *keys: bytes) -> dict[bytes, Any]:
-    try:
-        with path.open("rb") as file:
-            content = _ArraysOnly(file, encoding="bytes").load()
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        ValueError,
-        TypeError,
-        IndexError,
-        AttributeError,
-    ) as error:
-        raise InputError(
-            f"expected nothing but arrays, lists and text in {path}: {error}"
-        ) from error
-    if not isinstance(content, dict) or not set(keys) <= content.keys():
-        raise InputError(
-            f"expected {', '.join(key.decode() for key in keys)} in {path}, as CIFAR's files have"
-        )
-    return content
 
 
 def image_folder(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
@@ -387,14 +271,15 @@ def _image_files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.iterdir()) if path.suffix.lower() in IMAGES)
 
 
-def _library() -> Any:
+def library() -> Any:
+    """The library `datasets`, imported when it is needed."""
     with require("data", "a table of images"):
         import datasets
     return datasets
 
 
 @contextmanager
-def _quiet(datasets: Any) -> Iterator[None]:
+def quiet(datasets: Any) -> Iterator[None]:
     """Reading a local table takes a second: no bars."""
     shown = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
@@ -411,7 +296,3 @@ def listed(names: Sequence[str]) -> str:
         ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
         or "nothing"
     )
-
-
-LAYOUTS = (saved, parquet, cifar, image_folder)
-"""In the order they are looked for."""

@@ -1,19 +1,20 @@
-"""Experiments on records: which methods are fitted on which rows and tested on which, as data, and one runner for all.
+"""Research on methods: experiments on records, datasets, training, policy search, the paper.
 
-An experiment is a TOML file or an `Experiment`. `run` turns it and its records into `Results`: every fit is made once, in as
-many processes as wanted, and its numbers depend on nothing but the experiment. Nothing here knows the paper.
+An experiment is a TOML file or an `Experiment`. `run` turns it and its records into `Results`:
+every fit is made once, in workers if wanted, and the numbers depend on the experiment alone.
 
-experiment   Experiment: the data, and how it is read and checked
-compare      methods side by side on records, without a file
-run          run(experiment, records) and the bench that tests calibrators
-trials       what an experiment comes to on given records; whether they fit it
-fits         every fit once: Rows, Fit, Fits
-workers      fits in processes beside this one, and how many
-policy_rules   rules by which one policy of several is chosen in an experiment: the paper's, and by held-out Brier
-policy_search  which policy of the library to take, by held-out NLL and passes
-measure      all that can be measured of a calibrator
-intervals    how sure the means and differences are
-details      what a report shows of one calibrator besides
-tables       the results of an experiment as tables
-provenance   on what machine and which commit a number was measured
+compare        compares methods on records, without the file of an experiment
+experiment     Experiment: reads and checks it, and lists its fits
+run            runs experiments: fits, chooses, tests
+fits           makes every fit once; the rules that choose a policy
+workers        runs fits and tests in worker processes; describes the machine
+measure        measures a calibrator: metrics, details for reports, intervals
+tables         makes tables of the results of an experiment
+policy_search  chooses a policy of views from validation images
+datasets       loads datasets by name
+layouts        reads the layouts of published datasets
+recipe         how networks are trained: the recipe and its augmentations
+training       trains networks
+trained        reads and writes trained networks
+paper          reproduces the paper
 """

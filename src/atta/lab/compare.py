@@ -1,13 +1,11 @@
-"""Methods side by side on records: an experiment without a file.
+"""Compares methods on records, without the file of an experiment.
 
-compare({"mine": record}, [Vanilla(), VATTA(), VATTA.paper()])  ──►  Results, a method a label
+compare({"mine": record}, [Vanilla(), VATTA(), VATTA.paper()])  ──►  Results, one method per label
 """
-
-from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
@@ -20,6 +18,7 @@ from atta.data.views import VIEWS
 from atta.lab.experiment import Experiment
 from atta.lab.fits import Fits, written
 from atta.lab.run import joined, run
+from atta.lab.workers import Tell, silent
 from atta.metrics.scores import METRICS
 from atta.record.predictions import Record, unfair
 from atta.results.rows import Results
@@ -36,49 +35,77 @@ def compare(
     splits: int = 1,
     fit_on: Record | None = None,
     cost: bool = False,
-    done: Callable[[str], None] = lambda what: None,
+    done: Tell = silent,
 ) -> Results:
-    """Fit every method on validation rows of each record and evaluate it on the others, with all the views there are.
+    """Fit methods on validation rows of each record and test them on the other rows.
 
-    Methods are any objects of `Method`, one's own as well, and `Peer`s of other libraries; `labelled` says what rows call them.
-    With `fit_on`, they are fitted on all of that record and tested on all of the others, once. With `cost`, V-ATTA is also run
-    with fewer and fewer of the views, as an experiment of its own: what each pass of the network buys.
+    Use it to choose a method for your network: all are fitted on the same rows, with all views.
+
+    Args:
+        records: The records by name.
+        methods: Any `Method`s, also your own, and `Peer`s of other libraries.
+        validation: Images of each record to fit on.
+        splits: How often they are drawn; the first draw takes the first rows as they stand.
+        fit_on: Fit on all of this record instead, and test on all of the others, once.
+        cost: Also test V-ATTA with fewer views: what each pass of the network gains.
+        done: Is called with the name of the method after each fit.
+
+    Returns:
+        The numbers of each method; settings follow its name where two methods share it.
+
+    >>> from atta import TemperatureScaling, Vanilla, find_record
+    >>> record = find_record("cifar10-resnet50")[:500]
+    >>> compare({"a": record}, [Vanilla(), TemperatureScaling()], validation=200).names("method")
+    ['vanilla', 'temperature']
     """
     if splits < 1:
         raise InputError(f"expected at least 1 split, got {splits}")
-    known = dict(records) if fit_on is None else {**records, FITTED_ON: fit_on}
-    for sentence in unfair_splits(records, validation) if fit_on is None else ():
-        warnings.warn(sentence, stacklevel=2)
-    fits = Fits(known)
-    results = []
+    known, fitted = dict(records), None
+    if fit_on is None:
+        for sentence in unfair_splits(records, validation):
+            warnings.warn(sentence, stacklevel=2)
+    else:
+        fitted, validation, splits = FITTED_ON, 0, 1
+        known[fitted] = fit_on
+    fits, labels, results = Fits(known), labelled(methods), []
     for name in records:
-        experiment = Experiment(
-            name=name,
-            dataset=name,
-            fit=name if fit_on is None else FITTED_ON,
-            test=REST if fit_on is None else name,
-            methods=labelled(methods),
-            validation=(validation if fit_on is None else 0,),
-            splits=splits if fit_on is None else 1,
-            metrics=(*METRICS, CLASS_CHANGES, PASSES, COVERAGE, SET_SIZE),
-        )
+        experiment = _experiment(name, fitted or name, labels, validation, splits)
         results.append(run(experiment, known, fits=fits, done=done))
         fewer = nested(known[experiment.fit].predictions.repeats)
         if cost and len(fewer) > 1:
-            v_atta = labelled([VATTA()])
-            less = replace(
-                experiment,
-                name=name + COST,
-                methods=v_atta,
-                policies=fewer,
-                metrics=("brier", "nll"),
-            )
-            results.append(run(less, known, fits=fits))
+            results.append(run(_with_policies(experiment, fewer), known, fits=fits))
     return joined(results)
 
 
+def _experiment(
+    name: str, fitted: str, methods: Mapping[str, Method], validation: int, splits: int
+) -> Experiment:
+    """Test on the record of that name; on its other rows, if it is the one that is fitted on."""
+    return Experiment(
+        name=name,
+        dataset=name,
+        fit=fitted,
+        test=REST if name == fitted else name,
+        methods=methods,
+        validation=(validation,),
+        splits=splits,
+        metrics=(*METRICS, CLASS_CHANGES, PASSES, COVERAGE, SET_SIZE),
+    )
+
+
+def _with_policies(experiment: Experiment, policies: tuple[str, ...]) -> Experiment:
+    """The same for V-ATTA alone, once with each policy."""
+    return replace(
+        experiment,
+        name=experiment.name + COST,
+        methods=labelled([VATTA()]),
+        policies=policies,
+        metrics=("brier", "nll"),
+    )
+
+
 def unfair_splits(records: Mapping[str, Record], validation: int) -> list[str]:
-    """What is to be said of records whose first split, the rows as they stand, divides the classes as well."""
+    """A warning for each record whose first split also separates the classes."""
     found = []
     for name, record in records.items():
         if record.labels is not None and 0 < validation < len(record):
@@ -88,7 +115,7 @@ def unfair_splits(records: Mapping[str, Record], validation: int) -> list[str]:
 
 
 def labelled(methods: Sequence[Any]) -> dict[str, Method]:
-    """Give each method a label of its own: its name and, where several have that name, what is not as usual about it.
+    """Label each method by its name and, if several share it, by its settings.
 
     >>> list(labelled([VATTA(), VATTA(step=0.01)]))
     ['v-atta', 'v-atta (step=0.01)']
@@ -96,7 +123,8 @@ def labelled(methods: Sequence[Any]) -> dict[str, Method]:
     for i, method in enumerate(methods):
         if not isinstance(method, Method):
             raise InputError(
-                f"expected methods, got {shown(method)}; atta.Peer(called=..., estimator=...) makes one of it"
+                f"expected methods, got {shown(method)}; "
+                "atta.Peer(called=..., estimator=...) makes it one"
             )
         if method in methods[:i]:
             raise InputError(f"expected each method once, got {method!r} twice")
@@ -104,7 +132,7 @@ def labelled(methods: Sequence[Any]) -> dict[str, Method]:
     found: dict[str, Method] = {}
     for method in methods:
         label = method.name if names[method.name] == 1 else f"{method.name}{_unusual(method)}"
-        if label in found:  # a class of one's own, under a name and with settings that another has
+        if label in found:  # a class of the user's with the name and settings of another
             label = f"{label} ({type(method).__name__})"
         numbered = (f"{label} #{n}" for n in range(2, len(methods) + 1))
         found[next(one for one in (label, *numbered) if one not in found)] = method
@@ -112,23 +140,18 @@ def labelled(methods: Sequence[Any]) -> dict[str, Method]:
 
 
 def _unusual(method: Method) -> str:
-    """The settings that are not the method's own defaults, as a label ends: " (optimizer=adam, step=0.01)"."""
-    usual = {
-        f.name: f.default_factory() if f.default_factory is not MISSING else f.default
-        for f in fields(method)
-    }
-    changed = {
-        name: getattr(method, name)
-        for name in usual
-        if getattr(method, name) not in (usual[name], method.name)
-    }
-    return (
-        f" ({', '.join(f'{name}={value}' for name, value in changed.items())})" if changed else ""
-    )
+    """The settings that differ from the defaults: " (optimizer=adam, step=0.01)"."""
+    changed = []
+    for f in fields(method):
+        usual = f.default if f.default_factory is MISSING else f.default_factory()
+        value = getattr(method, f.name)
+        if value not in (usual, method.name):
+            changed.append(f"{f.name}={value}")
+    return f" ({', '.join(changed)})" if changed else ""
 
 
 def nested(most: Mapping[str, int]) -> tuple[str, ...]:
-    """Policies from one view to so many of each kind, each a part of the next; none where a kind is not atta's own."""
+    """Policies from one view up to so many of each kind, each part of the next; for VIEWS only."""
     if not most or not most.keys() <= VIEWS.keys():
         return ()
     rounds = (

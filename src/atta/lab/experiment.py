@@ -1,6 +1,9 @@
-"""Experiments as data: what is fitted on which rows of which record, and tested on which.
+"""Experiments as data: which methods are fitted on which rows of which record, and tested on which.
 
 experiments/in-distribution-cifar10.toml ──► Experiment ──► run(experiment, records) ──► Results
+
+`trials` lists every method on every draw of the validation rows, after checking that the records
+fit the experiment and each other. So a mistake is reported before anything is fitted.
 """
 
 from __future__ import annotations
@@ -8,40 +11,53 @@ from __future__ import annotations
 import os
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
+
+import torch
 
 from atta._base.errors import InputError, suggest
 from atta.calibrators import Method, find_method
 from atta.data.views import Policy
-from atta.lab.fits import RECORDED
+from atta.lab.fits import RECORDED, RULES, Fit, Rows
 from atta.lab.measure import MEASURES
-from atta.lab.policy_rules import RULES
-from atta.results.words import CLASS_CHANGES, FITTED, REST
+from atta.metrics.scores import METRICS
+from atta.record.predictions import Record
+from atta.results.words import CLASS_CHANGES, FITTED, OOD_AUROC, REST
 
 Settings: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One table or figure of the paper, or of your own: everything that decides its numbers, as in its TOML file.
+    """One table or figure, of the paper or your own: all that decides its numbers.
 
-    `dataset`     what the tables call it
-    `fit`         the record to fit on; `validation` of its rows, drawn `splits` times
-    `test`        "rest": the other rows of that record; "fitted": the fitted ones themselves; or another record
-    `aligned`     the rows of that other record are the last rows of the fitted one, the same images in another state: those
-                  fitted on are left out
-    `methods`     by the name the tables give them: settings, and `method` where that is not the name itself, and `policy` or
-                  `policies` where a method has its own; or, in Python, a method as it is
-    `policies`    the policies of views that methods are tried with; "recorded" takes the record's views as they are
-    `choose`      rules by which one of the policies is chosen (`policy_rules.RULES`); without any, each stands for itself
-    `validation`  numbers of images to fit on; 0 is all of them
-    `seeds`       of methods that draw random numbers when they are fitted
-    `published`   where in the paper's numbers (`atta.lab.paper.published`) this experiment's are
+    Use `Experiment.read` for a TOML file, whose keys are these arguments.
+
+    Args:
+        name: The experiment's name; that of its file if the file does not say.
+        dataset: What tables call the dataset.
+        fit: The record to fit on: `validation` of its rows, drawn `splits` times.
+        methods: By the name in tables: settings, `method` if that is not the name itself, and
+            `policy` or `policies` of its own; or, in Python, a `Method`.
+        test: "rest" tests on the other rows of that record, "fitted" on the fitted rows; or the
+            name of another record.
+        aligned: The other record has the last images of the fitted one, in the same order, in
+            another state; those that were fitted on are left out.
+        policies: The policies of views to try; "recorded" takes the record's views as they are.
+        choose: Rules (`fits.RULES`) that choose one of the policies; without any, all are tested.
+        validation: Numbers of images to fit on; 0 takes all of them.
+        splits: Draws of the validation rows.
+        seeds: Seeds of methods that draw random numbers in their fit.
+        metrics: The measures to keep (`measure.MEASURES`).
+        title: The title of its tables.
+        paper: The table or figure of the paper that it reproduces.
+        published: The place of the published numbers (`atta.lab.paper.published`).
+
+    >>> Experiment(name="mine", dataset="shop", fit="shop", methods={"v-atta": {}}).splits
+    10
     """
 
     name: str
@@ -61,25 +77,11 @@ class Experiment:
     published: str = ""
 
     def __post_init__(self) -> None:
-        own = {
-            label: one if isinstance(one, Method) else dict(one)
-            for label, one in self.methods.items()
-        }
-        object.__setattr__(self, "methods", MappingProxyType(own))
-        for name in (
-            "name",
-            "dataset",
-            "fit",
-            "test",
-            "methods",
-            "policies",
-            "validation",
-            "seeds",
-            "metrics",
-        ):
+        lists = ("policies", "validation", "seeds", "metrics")
+        for name in ("name", "dataset", "fit", "test", "methods", *lists):
             if not getattr(self, name):
                 self._refuse(f"{name}: expected at least one, got none")
-        for name in ("policies", "choose", "validation", "seeds", "metrics"):
+        for name in ("choose", *lists):
             if twice := [one for one, count in Counter(getattr(self, name)).items() if count > 1]:
                 self._refuse(f"{name}: expected each once, got {twice[0]!r} twice")
         if self.test == self.fit:
@@ -96,7 +98,6 @@ class Experiment:
         _check_names(f"experiment {self.name!r}: metrics", self.metrics, MEASURES)
         for label in self.methods:
             try:
-                self.method(label)
                 self.tried(label)
             except InputError as error:
                 self._refuse(f"methods: {label}: {error}")
@@ -104,50 +105,62 @@ class Experiment:
     def _refuse(self, what: str) -> NoReturn:
         raise InputError(f"experiment {self.name!r}: {what}") from None
 
+    @property
+    def heading(self) -> str:
+        """The heading of its tables, with its place in the paper."""
+        return (self.title or self.name) + (f" ({self.paper})" if self.paper else "")
+
+    @property
+    def compares_policies(self) -> bool:
+        """Whether it compares policies, rather than choosing one."""
+        return not self.choose and len(self.policies) > 1
+
     def method(self, label: str, seed: int = 0) -> Method:
-        """The method behind a name of the tables, with its settings, and this seed where the experiment gives it one."""
+        """The method behind a label; with this seed, if it draws and has no seed of its own."""
         own = self.methods[label]
         if isinstance(own, Method):
             return own
         settings = {name: value for name, value in own.items() if name not in _OUTSIDE}
         found = find_method(str(own.get("method", label)), **settings)
-        return replace(found, seed=seed) if _draws(found) and "seed" not in own else found  # type: ignore[call-arg]
+        if self._draws(label, found):
+            return replace(found, seed=seed)  # type: ignore[call-arg]
+        return found
 
     def seeded(self, label: str) -> tuple[int, ...]:
-        """The seeds a method is fitted with: one that draws nothing, or comes with its own seed, is fitted once."""
-        own, method = self.methods[label], self.method(label)
-        if _draws(method) and not isinstance(own, Method) and "seed" not in own:
-            return self.seeds
-        return (getattr(method, "seed", 0),)
+        """The seeds of a method; one without random draws or with its own seed is fitted once."""
+        method = self.method(label)
+        return self.seeds if self._draws(label, method) else (getattr(method, "seed", 0),)
+
+    def _draws(self, label: str, method: Method) -> bool:
+        """Whether a method takes the seeds of the experiment."""
+        own = self.methods[label]
+        drawn = "seed" in {f.name for f in fields(method)}
+        return drawn and not isinstance(own, Method) and "seed" not in own
 
     def tried(self, label: str) -> tuple[str, ...]:
-        """The policies a method is tried with; "" alone for one that needs no views."""
+        """The policies that a method is tried with; "" for one that needs no views."""
         if not self.method(label).needs_views:
             return ("",)
         own = self.methods[label]
-        given = (
-            self.policies
-            if isinstance(own, Method)
-            else own.get("policies", own.get("policy", self.policies))
-        )
-        policies = (
-            (given,)
-            if isinstance(given, str)
-            else tuple(given)
-            if isinstance(given, list | tuple)
-            else ()
-        )
-        if not policies or not all(isinstance(policy, str) for policy in policies):
+        given = self.policies
+        if not isinstance(own, Method):
+            given = own.get("policies", own.get("policy", given))
+        policies = (given,) if isinstance(given, str) else given
+        if (
+            not isinstance(policies, list | tuple)
+            or not policies
+            or not all(isinstance(policy, str) for policy in policies)
+        ):
             raise InputError(
                 f"expected a policy, such as 'flip + 5 crop', or a list of them, got {given!r}"
             )
         for policy in policies:
             if policy != RECORDED:
                 Policy.parse(policy)
-        return policies
+        return tuple(policies)
 
     def changed(self, *, splits: int | None = None, validation: int | None = None) -> Experiment:
-        """The experiment with other draws; of several sizes of the validation set, the first becomes `validation`."""
+        """The experiment with other draws; `validation` replaces the first of several sizes."""
         sizes = self.validation
         if validation is not None:
             sizes = tuple(
@@ -159,7 +172,7 @@ class Experiment:
 
     @classmethod
     def of(cls, content: Settings, source: str = "an experiment") -> Experiment:
-        """Make one from plain values; a key that it does not have is named, with those it has."""
+        """Make one from plain values; an unknown key is named, with the known ones."""
         _check_names(source, content, [f.name for f in fields(cls)], "key")
         needed = [name for name in ("name", "dataset", "fit", "methods") if name not in content]
         if needed:
@@ -179,13 +192,9 @@ class Experiment:
             raise InputError(f"{path} is not a TOML file ({error})") from None
         except RecursionError:
             raise InputError(
-                f"{path} is not an experiment: expected values, got lists inside of lists, too deep to be read"
+                f"{path} is not an experiment: its lists are nested too deeply"
             ) from None
         return cls.of({"name": Path(path).stem, **content}, str(path))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """For another process: what cannot be changed cannot be packed."""
-        return partial(Experiment, **{**vars(self), "methods": dict(self.methods)}), ()
 
     def about(self) -> dict[str, Any]:
         """All of it as plain values, for JSON."""
@@ -194,14 +203,7 @@ class Experiment:
 
 def described(method: Method) -> dict[str, Any]:
     """A method as plain values: its name and its settings."""
-    return {
-        "method": method.name,
-        **{name: _plain(value) for name, value in method.settings().items()},
-    }
-
-
-def _draws(method: Method) -> bool:
-    return "seed" in {f.name for f in fields(method)}
+    return {"method": method.name, **_plain(method.settings())}
 
 
 _OUTSIDE = ("method", "policy", "policies")
@@ -217,7 +219,7 @@ _CALLED: dict[type, str] = {str: "a text", int: "a whole number", bool: "true or
 
 
 def _typed(where: str, name: str, value: Any) -> Any:
-    """A value as the experiment holds it, if it is of the right type; one alone is a list of one."""
+    """Check the type of a value of a file; where a list is expected, one value is a list of one."""
     if name == "methods":
         if not isinstance(value, Mapping) or not all(
             isinstance(own, Mapping) for own in value.values()
@@ -226,16 +228,12 @@ def _typed(where: str, name: str, value: Any) -> Any:
                 f"{where}: expected a table for each, such as [methods.v-atta], got {value!r}"
             )
         return value
-    if name in _LISTS:
-        given = value if isinstance(value, list | tuple) else (value,)
-        return tuple(_one(where, _LISTS[name], item) for item in given)
-    return _one(where, _KINDS.get(name, str), value)
-
-
-def _one(where: str, kind: type, value: Any) -> Any:
-    if type(value) is not kind:  # exactly: True is no number of images
-        raise InputError(f"{where}: expected {_CALLED[kind]}, got {value!r}")
-    return value
+    kind = _LISTS.get(name) or _KINDS.get(name, str)
+    values = tuple(value) if name in _LISTS and isinstance(value, list | tuple) else (value,)
+    for one in values:
+        if type(one) is not kind:  # exactly: True is not a number of images
+            raise InputError(f"{where}: expected {_CALLED[kind]}, got {one!r}")
+    return values if name in _LISTS else value
 
 
 def _check_names(
@@ -254,3 +252,128 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+# ---- trials
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A method on one draw of the validation rows: its candidate fits, one per policy."""
+
+    label: str
+    seed: int
+    rows: Rows
+    candidates: tuple[Fit, ...]
+
+
+def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[Trial]:
+    """Every method on every draw."""
+    _check_records(experiment, records)
+    images = len(records[experiment.fit])
+    for validation in experiment.validation:
+        size = validation or images
+        if size > images or (size == images and experiment.test == REST):
+            raise InputError(
+                f"record {experiment.fit} has {images} images: "
+                f"expected fewer of them for validation, got {size}"
+            )
+        if size == images and experiment.aligned:
+            raise InputError(
+                f"record {experiment.fit}: all {images} images are fitted on, none is left to test"
+            )
+        # There is only one way to take all of them.
+        for split in range(experiment.splits if size < images else 1):
+            rows = Rows(images, size, split)
+            for label in experiment.methods:
+                for seed in experiment.seeded(label):
+                    method = experiment.method(label, seed)
+                    fits = tuple(
+                        Fit(experiment.fit, rows, method, policy)
+                        for policy in experiment.tried(label)
+                    )
+                    yield Trial(label, seed, rows, fits)
+
+
+def fits_of(experiment: Experiment, records: Mapping[str, Record]) -> list[Fit]:
+    """The fits of an experiment: the candidates, and what its rules need to choose one of them."""
+    found: list[Fit] = []
+    for trial in trials(experiment, records):
+        found += trial.candidates
+        if len(trial.candidates) > 1:
+            for rule in experiment.choose:
+                for fit in trial.candidates:
+                    found += RULES[rule].needs(fit)
+    return list(dict.fromkeys(found))
+
+
+def _check_records(experiment: Experiment, records: Mapping[str, Record]) -> None:
+    """Check that the records fit the experiment and each other."""
+    outside = experiment.test not in (REST, FITTED)
+    used = [experiment.fit, *([experiment.test] if outside else [])]
+    for name in used:
+        if name not in records:
+            raise InputError(
+                f"experiment {experiment.name!r} needs the record {name}, "
+                f"got: {', '.join(records) or 'none'}"
+            )
+    record, test = records[used[0]], records[used[-1]]
+    try:
+        record.require_labels()
+    except InputError as error:
+        raise InputError(f"record {experiment.fit}: {error}") from None
+    if outside:
+        _check_pair(experiment, record, test)
+    for name in reversed(used):
+        _check_views(experiment, records[name], name)
+    for metric in experiment.metrics:
+        if metric in METRICS and METRICS[metric].needs_labels and test.labels is None:
+            raise InputError(f"{metric} needs labels, and record {experiment.test} has none")
+        if metric == OOD_AUROC and test.labels is not None:
+            raise InputError(
+                f"{metric} needs images of unknown classes, and record {experiment.test} has labels"
+            )
+
+
+def _check_pair(experiment: Experiment, record: Record, test: Record) -> None:
+    """Check that a record can be tested with what is fitted on the other."""
+    ours, theirs = experiment.fit, experiment.test
+    if test.predictions.classes != record.predictions.classes:
+        raise InputError(
+            f"record {theirs} has {test.predictions.classes} classes, "
+            f"{ours}, which is fitted on, has {record.predictions.classes}"
+        )
+    if experiment.aligned:
+        first = len(record) - len(test)
+        if first < 0:
+            raise InputError(
+                f"record {theirs} has {len(test)} images, more than the {len(record)} of {ours}"
+            )
+        if test.labels is not None and not torch.equal(
+            record.require_labels()[first:], test.labels
+        ):
+            raise InputError(
+                f"record {theirs} is not the last {len(test)} images of {ours}: their labels differ"
+            )
+    # A fit to the answers of one network says nothing about another.
+    for key in ("model", "trained_on", "training_seed", "recipe"):
+        one, other = record.origin.get(key), test.origin.get(key)
+        if one is not None and other is not None and one != other:
+            raise InputError(
+                f"records {ours} and {theirs} are not of one network: "
+                f"their {key} is {one} and {other}"
+            )
+
+
+def _check_views(experiment: Experiment, record: Record, name: str) -> None:
+    for label in experiment.methods:
+        for policy in experiment.tried(label):
+            if policy == RECORDED and not record.predictions.kinds:
+                raise InputError(
+                    f"record {name}: {label} needs the logits of views, and it has none"
+                )
+            if policy and policy != RECORDED:
+                try:
+                    record.predictions.take(Policy.parse(policy).repeats)
+                except InputError as error:
+                    raise InputError(f"record {name}: {label} with {policy}: {error}") from None

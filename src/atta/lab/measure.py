@@ -1,28 +1,48 @@
-"""All that can be measured of a calibrator on a record."""
+"""Measures a calibrator: its metrics, what a report shows of it, and the intervals of its numbers.
 
-from __future__ import annotations
+`details` returns plain numbers and lists, which go into results.json:
+
+bins        images by confidence, and how many of them are right, with a 95 % interval (Wilson)
+histogram   images by confidence, in fine bins
+per_class   the same by predicted class
+views       learned weights and limit; the shares, and how many the class guard limits
+changed     the images whose confidence changed the most
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from atta.calibrators import Calibrator
+from atta._base.types import Probs
+from atta.calibrators import AverageBlend, Calibrator, ViewBlend
 from atta.calibrators.conformal import Conformal, cross_checked, fewest
+from atta.functional import largest_share
+from atta.metrics.binning import bin_index, even_edges, known_means, reliability_bins
+from atta.metrics.resampling import intervals
 from atta.metrics.scores import METRICS, class_changes, evaluate, ood_auroc
 from atta.record.predictions import Record
+from atta.results.contenders import Contender
+from atta.results.rows import Interval
 from atta.results.words import CLASS_CHANGES, COVERAGE, OOD_AUROC, PASSES, SET_SIZE
 
 MEASURES = (*METRICS, CLASS_CHANGES, OOD_AUROC, PASSES, COVERAGE, SET_SIZE)
-"""Its names: METRICS, how many predicted classes changed, how well entropy tells foreign images, how often the network runs
-for an image on average, and how often conformal sets hold the label and how large they are."""
-ROWS = 4096  # images that are looked at together
+"""All that `measure` can give: METRICS, changed classes, how well entropy tells unknown classes,
+passes per image, and the coverage and size of conformal sets."""
+JUDGED = ("accuracy", "brier", "ece", "smooth_ece", "mc_brier", "nll", "entropy", "shannon_entropy")
+"""The metrics whose intervals results have. `atta.bootstrap` gives those of all."""
+ROWS = 4096  # images per chunk
 COVERED = 0.98
 SETS = Conformal(coverage=COVERED)
-"""The conformal sets that are measured: larger than one class even for a network that is right 19 times in 20."""
+"""These sets have more than one class even if the network is right on 19 of 20 images."""
+FINE, SHARES, CHANGED = 50, 20, 12
 
 
 def measure(
     calibrator: Calibrator, test: Record, reference: Record | None = None
 ) -> dict[str, float]:
-    """Measure what there is to measure; `reference` are images of known classes, to tell others from."""
+    """All measures that the record allows; `reference` are images of known classes, for OOD."""
     probs = calibrator(test.predictions)
     simplex = calibrator.method.on_simplex
     numbers = evaluate(probs, test.labels, simplex=simplex)
@@ -39,3 +59,127 @@ def measure(
     if test.labels is None and reference is not None:
         numbers[OOD_AUROC] = ood_auroc(calibrator(reference.predictions), probs, simplex=simplex)
     return numbers
+
+
+# ---- what a report shows
+
+
+def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> dict[str, Any]:
+    """What a report shows of a calibrator; classes have numbers where there are no `names`."""
+    predictions, labels = test.predictions, test.labels
+    base, probs = predictions.logits.softmax(dim=-1), calibrator(predictions)
+    confidence, winner = (x.cpu() for x in probs.max(dim=-1))
+    confidence = confidence.double().clamp(0, 1)
+    before = base.gather(-1, probs.argmax(dim=-1, keepdim=True))[:, 0].double().cpu()
+    found: dict[str, Any] = {
+        "images": len(predictions),
+        "classes": predictions.classes,
+        "passes": round(calibrator.passes(predictions).double().mean().item(), 2),
+        "keeps_class": calibrator.keeps_class,
+        "class_changes": class_changes(probs, base),
+        "accuracy": None,
+        "confidence": confidence.mean().item(),
+        "bins": None,
+        "histogram": _counts(confidence, FINE),
+        "per_class": None,
+        "views": _views(calibrator, test, base),
+        "changed": _changed(before, confidence, winner, labels),
+    }
+    if labels is not None:
+        correct = (winner == labels.cpu()).double()
+        found["accuracy"] = correct.mean().item()
+        found["bins"] = reliability_bins(confidence, correct)
+        found["per_class"] = _per_class(confidence, correct, winner, predictions.classes, names)
+    return found
+
+
+def _counts(values: Tensor, cells: int) -> list[int]:
+    return torch.bincount(bin_index(values, even_edges(cells)), minlength=cells).tolist()
+
+
+def _per_class(
+    confidence: Tensor, correct: Tensor, winner: Tensor, classes: int, names: Sequence[str]
+) -> dict[str, Any]:
+    counts = torch.bincount(winner, minlength=classes).double()
+
+    def means(values: Tensor) -> list[float | None]:
+        sums = torch.zeros(classes, dtype=torch.float64).index_add_(0, winner, values)
+        return known_means(sums / counts)
+
+    return {
+        "names": list(map(str, names if len(names) == classes else range(classes))),
+        "counts": [int(count) for count in counts],
+        "confidence": means(confidence),
+        "accuracy": means(correct),
+    }
+
+
+def _views(calibrator: Calibrator, test: Record, base: Probs) -> dict[str, Any] | None:
+    if not isinstance(calibrator, ViewBlend | AverageBlend):
+        return None
+    logits = test.predictions.logits
+    fused, limit = calibrator.fused(logits, test.predictions.views), calibrator.limit.to(base)
+    start = calibrator.base(logits)
+    shares = largest_share(start, fused, limit, step=calibrator.step).double().clamp(0, 1).cpu()
+    itself = isinstance(calibrator, ViewBlend) and calibrator.itself
+    kinds = [*(["the image"] if itself else []), *calibrator.kinds]
+    return {
+        "kinds": kinds,
+        "weights": calibrator.weights.double().cpu().reshape(len(kinds), -1).tolist(),
+        "limit": float(limit),
+        "shares": _counts(shares, SHARES),
+        "mean_share": shares.mean().item(),
+        "limited": int((shares < float(limit) - 1e-6).sum()),
+    }
+
+
+def _changed(
+    before: Tensor, after: Tensor, winner: Tensor, labels: Tensor | None
+) -> list[dict[str, Any]]:
+    rows = (after - before).abs().argsort(descending=True, stable=True)[:CHANGED].tolist()
+    return [
+        {
+            "row": i,
+            "predicted": int(winner[i]),
+            "label": None if labels is None else int(labels[i]),
+            "before": before[i].item(),
+            "after": after[i].item(),
+        }
+        for i in rows
+    ]
+
+
+# ---- intervals
+
+
+def interval_rows(
+    found: Iterable[tuple[Contender, Mapping[str, float], Mapping[str, Tensor]]],
+) -> Iterator[Interval]:
+    """The intervals of each contender, and of its difference to each one before it of its size.
+
+    `found` has, for every split and seed, the contender's numbers and those of the resamples. A
+    resample counts the images of a record once for all splits and methods. So its mean over the
+    splits is that of the resampled means, and any two contenders are paired.
+    """
+    parts: dict[Contender, list[tuple[Mapping[str, float], Mapping[str, Tensor]]]] = {}
+    for key, numbers, resampled in found:
+        parts.setdefault(key, []).append((numbers, resampled))
+    done: list[tuple[Contender, dict[str, float], dict[str, Tensor]]] = []
+    for key, splits in parts.items():
+        names = list(splits[0][1])
+        points = {name: sum(point[name] for point, _ in splits) / len(splits) for name in names}
+        values = {name: torch.stack([drawn[name] for _, drawn in splits]).mean(0) for name in names}
+        for metric, (low, high) in intervals(points, values):
+            yield Interval(**key._asdict(), metric=metric, low=max(low, 0.0), high=high)
+        for other, theirs, drawn in done:
+            if other.validation == key.validation:
+                against: dict[str, Any] = {
+                    "against": other.method,
+                    "against_policy": other.policy,
+                    "against_choice": other.choice,
+                }
+                less = {name: points[name] - theirs[name] for name in names}
+                apart = {name: values[name] - drawn[name] for name in names}
+                for metric, (low, high) in intervals(less, apart):
+                    yield Interval(**key._asdict(), **against, metric=metric, low=low, high=high)
+        done.append((key, points, values))

@@ -1,13 +1,13 @@
-"""Which policy of views to take, told from validation images alone.
+"""Chooses a policy of views from validation images alone.
 
-Each candidate is judged by the NLL of images that its fit did not see, and chosen by the one-standard-error rule
-(`atta.calibrators.crossval`). The candidates are few and named: those of `POLICIES` that a `Pool` of records holds, several
-records of the same images as one. A free search over hundreds of views finds what fits the noise of the validation images.
-`greedy` is that search, to see so:
+Each candidate is judged by the NLL of images that its fit did not see, and chosen by the
+one-standard-error rule (`atta.calibrators.crossval`). The candidates are few and named: those of
+`POLICIES` that a `Pool` of records holds, several records of the same images as one. A free search
+over hundreds of views finds what fits the noise of the validation images. `greedy` shows this:
 
-    passes = {};  while the budget lasts and it helps:  passes ∪= the pass that lowers the held-out loss most
+    passes = {};  while the budget lasts and it helps:  passes ∪= the pass that lowers the loss most
 
-Its loss is the least of many that were looked at, and no estimate of what new images will cost.
+Its loss is the least of many, and not an estimate for new images.
 """
 
 from collections import Counter
@@ -29,16 +29,17 @@ from atta.record.predictions import Predictions, Record, Rows, as_labels
 from atta.results.rows import Results, Row
 from atta.results.words import PASSES
 
-BUDGET = 4  # passes an image, if nobody says otherwise
+BUDGET = 4  # passes per image
 TESTED = ("brier", "nll")
-ROUNDING = 0.01  # of the largest logit: more than batches or half precision move it, less than other images or networks do
+# Of the largest logit: batches or half precision change less, other images or networks more.
+ROUNDING = 0.01
 
 
-# ------------------------------------------------------------------------------------------------- records as one
+# ---- records as one
 
 
 class Pass(NamedTuple):
-    """One look at the images: which of the records has it, the kind of view, and which of its repeats."""
+    """One pass over the images: its record, the kind of view, and the repeat."""
 
     record: int
     kind: str
@@ -47,14 +48,17 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """Records of the same images by the same network, as one: policies that disagree about stratified repeats lie apart."""
+    """Records of the same images by the same network, as one.
+
+    Policies with different numbers of stratified repeats need records of their own.
+    """
 
     records: tuple[Record, ...]
     labels: Labels
 
     @classmethod
     def of(cls, records: Record | Sequence[Record], labels: Any = None) -> "Pool":
-        """Check that the records agree about the images; `labels` are needed where no record has them."""
+        """Check that the records agree; `labels` are needed where no record has them."""
         records = (records,) if isinstance(records, Record) else tuple(records)
         if not records:
             raise InputError("expected at least one record to search, got none")
@@ -62,8 +66,8 @@ class Pool:
         for i, record in enumerate(records[1:], start=2):
             if not _same(record.predictions.logits, first.logits):
                 raise InputError(
-                    f"expected records of the same images by the same network, got other logits in record {i} than in "
-                    f"record 1: {record.predictions!r} and {first!r}"
+                    "expected records of the same images by the same network, got other logits "
+                    f"in record {i} than in record 1: {record.predictions!r} and {first!r}"
                 )
         known = [record.labels for record in records if record.labels is not None]
         if labels is not None:
@@ -87,10 +91,11 @@ class Pool:
         return Pool(tuple(parts), parts[0].require_labels())
 
     def find(self, policy: Policy) -> list[Pass] | None:
-        """The passes of a policy, if the records hold all of its views, and None otherwise.
+        """The passes of a policy, or None if the records lack one of its views.
 
-        Stratified draws are those of a deployed classifier and come first. They depend on how many there are: a record
-        of them holds a view with all of its repeats or not at all, one of random draws with fewer as well.
+        Stratified draws are those of a deployed classifier and come first. They depend on their
+        number: such a record holds a view with exactly its repeats; one of random draws also holds
+        it with fewer.
         """
         passes: list[Pass] = []
         for view, repeats in policy.terms:
@@ -102,24 +107,26 @@ class Pool:
         return passes
 
     def within(self, budget: int) -> tuple[dict[str, list[Pass]], list[str]]:
-        """The policies of the library within a budget: the passes of those that are held, and the names of the others."""
+        """The library's policies within a budget: passes of those held, names of the others."""
         looked = {
             name: self.find(policy) for name, policy in POLICIES.items() if policy.passes <= budget
         }
         held = {name: passes for name, passes in looked.items() if passes is not None}
         if not held:
             views = "; ".join(
-                f"{_listed(record)}{' (stratified)' * _stratified(record)}"
+                (written(record.predictions.repeats) or "none")
+                + " (stratified)" * _stratified(record)
                 for record in self.records
             )
             raise InputError(
-                f"expected records that hold one of the policies within {budget} passes, {', '.join(looked)}; got the views "
-                f"{views}. Record one: atta collect MODEL DATASET --draws stratified --policy {next(iter(looked))} -o FILE"
+                f"expected records that hold one of the policies within {budget} passes, "
+                f"{', '.join(looked)}; got the views {views}. Record one: atta collect MODEL "
+                f"DATASET --draws stratified --policy {next(iter(looked))} -o FILE"
             )
         return held, [name for name in looked if name not in held]
 
     def passes(self) -> list[Pass]:
-        """Every look at the images that the records hold, each once: a flip in three records is one."""
+        """All passes of the records, each once: a flip in three records is one."""
         found: dict[str, list[Pass]] = {}
         for i, record in enumerate(self.records):
             for kind, repeats in record.predictions.repeats.items():
@@ -131,7 +138,7 @@ class Pool:
         return [one for passes in found.values() for one in passes]
 
     def pick(self, passes: Iterable[Pass]) -> Predictions:
-        """The predictions with these passes alone, those of one kind as its repeats."""
+        """The predictions with these passes only; those of one kind are its repeats."""
         views: dict[str, list[Tensor]] = {}
         for one in passes:
             views.setdefault(one.kind, []).append(self._look(one))
@@ -150,7 +157,7 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _holds(record: Record, view: View, repeats: int) -> bool:
-    """Whether a record has the numbers that so many repeats of a view would be drawn with."""
+    """Whether a record has the views that so many repeats would be drawn with."""
     have = record.predictions.repeats.get(view.name, 0)
     return have == repeats or (have > repeats and not (view.random and _stratified(record)))
 
@@ -159,64 +166,68 @@ def _stratified(record: Record) -> bool:
     return record.origin.get("draws") == "stratified"
 
 
-def _listed(record: Record) -> str:
-    return written(record.predictions.repeats) or "none"
-
-
-# -------------------------------------------------------------------------------------------------------- searches
+# ---- searches
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What a search found: the library's candidates, the choice first, and what a free search would have taken."""
+    """The result of a search: the library's candidates, the choice first, and the greedy choice."""
 
     candidates: list[Candidate]
     missing: list[str]
     """The policies within the budget that the records do not hold."""
     free: Candidate | None = None
-    """The greedy choice, beside the best of the candidates. Its loss was selected on."""
+    """The greedy choice; its loss was selected on."""
     tested: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Metrics on test images, of a fit on all searched ones, by policy."""
 
     @property
     def choice(self) -> Candidate:
-        """The candidate to take."""
+        """The chosen candidate."""
         return self.candidates[0]
 
     @property
     def rows(self) -> list[Candidate]:
-        """All that was judged."""
+        """All candidates, and the greedy choice."""
         return [*self.candidates, *([self.free] if self.free else [])]
 
     def results(self, dataset: str, *, method: str, images: int) -> Results:
-        """All numbers as rows; the chosen policy and the greedy one are marked by their `choice`."""
+        """All numbers as rows; `choice` marks the chosen policy and the greedy one."""
+        chosen = {id(self.choice): "one-standard-error", id(self.free): "greedy"}
         found = []
         for one in self.rows:
-            what: dict[str, Any] = {
-                "dataset": dataset,
-                "validation": images,
-                "method": method,
-                "policy": one.policy,
-                "choice": "one-standard-error"
-                if one is self.choice
-                else "greedy"
-                if one is self.free
-                else "",
-            }
-            judged = {
+            numbers = {
                 PASSES: float(one.passes),
                 "cv_nll": one.nll,
                 "cv_nll_above": one.above,
                 "cv_nll_error": one.error,
+                **self.tested.get(one.policy, {}),
             }
-            numbers = {**judged, **self.tested.get(one.policy, {})}
-            found += [Row(**what, metric=metric, value=value) for metric, value in numbers.items()]
+            found += [
+                Row(
+                    dataset=dataset,
+                    validation=images,
+                    method=method,
+                    policy=one.policy,
+                    choice=chosen.get(id(one), ""),
+                    metric=metric,
+                    value=value,
+                )
+                for metric, value in numbers.items()
+            ]
         return Results(tuple(found))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """How policies are judged: the most passes an image may take, the method that is fitted, and how images are held out."""
+    """How policies are judged.
+
+    Args:
+        budget: The most passes per image.
+        method: The method that is fitted.
+        folds: Parts of the images, of which each is held out once.
+        seed: Seed of the folds.
+    """
 
     budget: int = BUDGET
     method: Method = field(default_factory=CATTA)
@@ -224,9 +235,9 @@ class Search:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not self.method.needs_views:  # any such method gives every policy the same answer
+        if not self.method.needs_views:  # every policy would get the same answer
             raise InputError(
-                f"expected a method that looks at views, such as c-atta, got {self.method.name}"
+                f"expected a method that uses views, such as c-atta, got {self.method.name}"
             )
         if self.budget < 2:
             raise InputError(
@@ -238,29 +249,27 @@ class Search:
             )
 
     def explore(self, pool: Pool, *, free: bool = False, test: Pool | None = None) -> Findings:
-        """Judge the library and, if `free`, a greedy choice; fit each on all images and measure it on `test`, if given."""
+        """Judge the library and, if `free`, a greedy choice; measure their fits on `test`."""
         looks, missing = pool.within(self.budget)
         answers = {name: self._answer(pool, passes) for name, passes in looks.items()}
         candidates = rank(answers, pool.labels)
-        beside = None
+        greedy = None
         if free:
             taken = self.greedy(pool)
             best = min(candidates, key=lambda one: one.nll).policy
             passes, probs = self._answer(pool, taken)
             loss, least = (losses(found, pool.labels) for found in (probs, answers[best][1]))
-            beside = judge(described(taken), passes, loss, least)
-            looks = {**looks, beside.policy: taken}
-        tested = (
-            {}
-            if test is None
-            else {name: self._test(pool, test, passes) for name, passes in looks.items()}
-        )
-        return Findings(candidates=candidates, missing=missing, free=beside, tested=tested)
+            greedy = judge(described(taken), passes, loss, least)
+            looks = {**looks, greedy.policy: taken}
+        tested = {}
+        if test is not None:
+            tested = {name: self._test(pool, test, passes) for name, passes in looks.items()}
+        return Findings(candidates=candidates, missing=missing, free=greedy, tested=tested)
 
     def greedy(self, pool: Pool) -> list[Pass]:
-        """Add the pass that lowers the held-out loss most until the budget is spent or none lowers it; over-fits.
+        """Add the pass that lowers the held-out loss most, until the budget ends or none lowers it.
 
-        The passes of one kind are its repeats. A first one is always taken.
+        This over-fits. A first pass is always taken.
         """
         taken, left, least = list[Pass](), pool.passes(), float("inf")
         while left and len(taken) < self.budget - 1:
@@ -290,10 +299,26 @@ class Search:
 
 
 def search(records: Record | Sequence[Record], labels: Any = None, **how: Any) -> list[Candidate]:
-    """Judge the policies of the library that the records hold, as a `Search` with these settings; the choice comes first."""
+    """Judge the policies of the library that the records hold; the choice comes first.
+
+    Use it to see what each policy gains before you choose one.
+
+    Args:
+        records: One record, or several of the same images by the same network.
+        labels: The labels, if no record has them.
+        how: The settings of `Search`: `budget`, `method`, `folds`, `seed`.
+
+    Returns:
+        The candidates, each with its passes and its held-out NLL.
+
+    >>> from atta import find_record
+    >>> record = find_record("cifar10-resnet50-nudged")[:300]
+    >>> search(record)[0].passes <= 4
+    True
+    """
     return Search(**how).explore(Pool.of(records, labels)).candidates
 
 
 def described(passes: Iterable[Pass]) -> str:
-    """Write passes as a policy is written, without saying which repeats they are: flip + 2 shift."""
+    """Write passes as a policy, without the numbers of the repeats: flip + 2 shift."""
     return written(Counter(one.kind for one in passes))

@@ -1,10 +1,8 @@
-"""The results of an experiment as tables: ours alone, how sure they are, and which policies were chosen."""
-
-from __future__ import annotations
+"""Makes tables of the results of an experiment: the means, their intervals, the chosen policies."""
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 from atta._base.errors import InputError
 from atta.lab.experiment import Experiment
@@ -19,39 +17,31 @@ from atta.results.contenders import (
     relabelled,
 )
 from atta.results.rows import Results
-from atta.results.table import NOTHING, Summary, Table
+from atta.results.table import NOTHING, Summary, Table, pivot
 from atta.results.words import BASELINE, BETTER, DIGITS, SENSE
 
 WORDS = {1: "better", 0: "unclear", -1: "worse", None: ""}
 
 
 def own_table(results: Results, experiment: Experiment) -> Table:
-    """Ours alone, the mean over the splits and its 95 % interval: for every method, policy or size of the validation set."""
+    """The mean over the splits with its 95 % interval, by method, policy or validation size."""
     mine = results.where(experiment=experiment.name)
-    shape: dict[str, Any] = {"digits": DIGITS, "better": BETTER, "title": titled(experiment)}
-    if by_policy(experiment):
+    lay_out = partial(pivot, digits=DIGITS, better=BETTER, title=experiment.heading)
+    if experiment.compares_policies:
         ours = mine.renamed(lambda one: (label(one.method, one.choice), one.policy, ""))
-        return ours.pivot(("policy",), ("method", "metric"), **shape)
+        return lay_out(ours, ("policy",), ("method", "metric"))
     ours, named = relabelled(mine), labels(map(contender, mine))
     if len(experiment.validation) > 1:
-        return ours.pivot(("validation",), ("metric", "method"), **shape)
+        return lay_out(ours, ("validation",), ("metric", "method"))
     keeps = {name for key, name in named.items() if experiment.method(key.method).keeps_class}
-    return ours.pivot(
-        ("method",), ("metric",), eligible=keeps.__contains__, baseline=BASELINE, **shape
-    )
-
-
-def titled(experiment: Experiment) -> str:
-    """What stands above the tables of an experiment, and where in the paper its like is."""
-    return (experiment.title or experiment.name) + (
-        f" ({experiment.paper})" if experiment.paper else ""
-    )
+    return lay_out(ours, ("method",), ("metric",), eligible=keeps.__contains__, baseline=BASELINE)
 
 
 def interval_table(results: Results, *, title: str = "", metrics: Sequence[str] = ()) -> Table:
-    """How sure the numbers of one experiment are: each with its interval, and its difference to the baseline with its own.
+    """The numbers of one experiment and their differences to the baseline, with 95 % intervals.
 
-    The intervals are those of the bootstrap over test images. `metrics` are all that have intervals, or those named.
+    The intervals are those of the bootstrap over test images. By default all metrics that have
+    intervals are shown.
     """
     known, base = bounds(results.intervals), baselines(results, BASELINE)
     names = labels(map(contender, results), sizes=True)
@@ -61,25 +51,20 @@ def interval_table(results: Results, *, title: str = "", metrics: Sequence[str] 
     means = {place: Summary.of(found).mean for place, found in values.items()}
     cells = []
     for metric in metrics or results.names("metric"):
-        for key in (
-            key for found, key in means if found == metric and (key, None, metric) in known
-        ):
+        for (found, key), mean in means.items():
+            if found != metric or (key, None, metric) not in known:
+                continue
             against = base[key.setting]
-            line = (
-                names[key],
-                metric,
-                f"{means[metric, key]:.4f}",
-                _range(*known[key, None, metric]),
-            )
+            line = (names[key], metric, f"{mean:.4f}", _range(*known[key, None, metric]))
             difference = known.get((key, against, metric))
             if difference is None:
                 cells.append((*line, NOTHING, NOTHING, ""))
                 continue
-            less = means[metric, key] - means[metric, against]
+            less = mean - means[metric, against]
             word = WORDS[judged(*difference, SENSE.get(metric))] if any(difference) else "the same"
             cells.append((*line, f"{less:+.4f}", _range(*difference, sign="+"), word))
     if not cells:
-        raise InputError("these results have no intervals: they were written before there were any")
+        raise InputError("these results have no intervals: an older version wrote them")
     than = " or ".join(dict.fromkeys(key.method for key in base.values()))
     header = ("method", "metric", "mean", "95 % interval", f"− {than}", "95 % interval", "so it is")
     return Table(title, header, tuple(cells))
@@ -89,13 +74,8 @@ def _range(low: float, high: float, sign: str = "") -> str:
     return f"{low:{sign}.4f} to {high:{sign}.4f}"
 
 
-def by_policy(experiment: Experiment) -> bool:
-    """Whether the experiment compares policies, rather than choosing one."""
-    return not experiment.choose and len(experiment.policies) > 1
-
-
 def chosen(results: Results, experiment: Experiment) -> Table | None:
-    """How often each rule chose each policy; None where there was nothing to choose."""
+    """How often each rule chose each policy; None if there was nothing to choose."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for row in results:
         if row.experiment == experiment.name and row.choice and row.metric == experiment.metrics[0]:

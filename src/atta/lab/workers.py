@@ -1,38 +1,49 @@
-"""Work in processes beside this one, one thread each: fits, and tests of what was fitted.
+"""Runs fits and tests in worker processes of one thread each; and describes this machine.
 
-A fit is a long row of small operations: two threads wait for each other more than they help, two processes do not. One thread
-also makes a fit's last bits independent of how many there are; `one_thread` gives the same to fits in this process. Not torch
-alone has threads: the libraries under numpy and scipy take theirs from the environment, when they are loaded.
+A fit is a long sequence of small operations: two threads wait for each other more than they help,
+two processes do not. One thread also makes the last bits of a fit independent of the number of
+workers; `one_thread` gives the same bits in this process. torch is not the only library with
+threads: those under numpy and scipy read their number from the environment when they are loaded.
 """
-
-from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any, Generic, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
+from atta import __version__
 from atta._base.errors import InputError
 from atta.calibrators import Calibrator, Method
 from atta.record.predictions import Predictions
 from atta.run.cluster import spread as spread_on_ray
 
 Sets: TypeAlias = Sequence[tuple[Predictions, Tensor]]
+Kept = TypeVar("Kept")
+Call: TypeAlias = tuple[Callable[..., Any], Sequence[Any], Kept]
+"""A function and its arguments for a worker, and a value that stays in this process."""
 
+Tell: TypeAlias = Callable[[str], None]
+"""Is called with a name or a line when something is done."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-HELD = 1 << 30  # bytes
+HELD = 1 << 30  # bytes that the C library keeps instead of returning them to the system
+
+
+def silent(what: str) -> None:
+    """Say nothing."""
 
 
 def cores() -> int:
@@ -40,61 +51,48 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-Kept = TypeVar("Kept")
-
-
-@dataclass(frozen=True)
-class Call(Generic[Kept]):
-    """A function of a module and its arguments, for another process, and what stays here meanwhile."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    kept: Kept
-
-
 def spread(
     calls: Iterable[Call[Kept]], workers: int, *, what: str = "worked", engine: str | None = None
 ) -> Iterator[tuple[Kept, Any]]:
-    """Work through calls in that many processes; what was kept of each comes back with its answer, once it is there.
+    """Run calls in that many processes; yield what was kept of each with its answer.
 
-    An `engine` takes as many as there is room for on its machines.
+    With an `engine`, Ray runs as many at a time as its machines have room for.
     """
+    environment = dict.fromkeys(THREADS, "1")
     if engine is not None:
-        plain = ((call.function, call.arguments, call.kept) for call in calls)
-        yield from spread_on_ray(
-            plain, what=what, begin=_alone, environment=dict.fromkeys(THREADS, "1")
-        )
+        yield from spread_on_ray(calls, what=what, begin=_alone, environment=environment)
         return
     # A fresh interpreter each: a fork would inherit the locks of torch's threads.
     spawn = get_context("spawn")
     lifeline, held = spawn.Pipe(duplex=False)
     pool = ProcessPoolExecutor(workers, spawn, initializer=_begin, initargs=(lifeline,))
-    with lifeline, held, _environment(dict.fromkeys(THREADS, "1")), pool:
+    with lifeline, held, _environment(environment), pool:
         doing: dict[Future[Any], Kept] = {}
         try:
-            for call in calls:
-                while (
-                    len(doing) > workers
-                ):  # one more than is worked on waits, packed: not all of them
+            for function, arguments, kept in calls:
+                # One call more than there are workers waits, pickled: not all of them.
+                while len(doing) > workers:
                     yield from _finished(doing)
-                doing[pool.submit(call.function, *call.arguments)] = call.kept
+                doing[pool.submit(function, *arguments)] = kept
             while doing:
                 yield from _finished(doing)
         except BrokenProcessPool:
             raise InputError(
-                f"a process that {what} was ended, perhaps for want of memory; the same call goes on"
+                f"a process that {what} was killed, perhaps because memory ran out; "
+                "run the same command again to resume"
             ) from None
         finally:
-            # What is stopped half-way is not waited for: files are written whole or not at all, so nothing is lost.
+            # Stopped work is not waited for: files are written whole or not at all.
             if doing:
                 held.close()
 
 
 def hold_memory() -> None:
-    """Keep what is freed for what is asked for next, where the C library can be told so.
+    """Let glibc keep freed memory for the next allocation, for the rest of this process.
 
-    A step of Adam asks for some thirty pieces of a megabyte. By default each goes back to the system and comes as new, zeroed
-    page by page: more than half of the time of a fit to 100 classes. For processes of our own; it is theirs to the end.
+    A step of Adam allocates about thirty blocks of a megabyte. By default each is returned to the
+    system and comes back zeroed page by page, which takes more than half of the time of a fit to
+    100 classes.
     """
     with suppress(AttributeError, OSError, TypeError):  # not glibc
         for threshold in (-1, -3):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
@@ -103,22 +101,21 @@ def hold_memory() -> None:
 
 @contextmanager
 def _environment(changes: dict[str, str]) -> Iterator[None]:
-    """Change the environment that processes are started in."""
-    before = {name: os.environ.get(name) for name in changes}
+    """Change the environment in which processes are started."""
+    before = dict(os.environ)
     os.environ.update(changes)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in changes:
+            del os.environ[name]
+            if name in before:
+                os.environ[name] = before[name]
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute with one thread, as the processes do."""
+    """Compute with one thread, as the workers do."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -128,7 +125,7 @@ def one_thread() -> Iterator[None]:
 
 
 def fit(method: Method, sets: Sets) -> list[Calibrator]:
-    """Fit in this process, with the bits that another would give."""
+    """Fit in this process, with the same bits as in a worker."""
     with one_thread():
         return method.fit_many(sets)
 
@@ -141,21 +138,62 @@ def _finished(doing: dict[Future[Any], Kept]) -> Iterator[tuple[Kept, Any]]:
 
 
 def _begin(lifeline: Connection) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # whoever stops the run stops the process that started it
+    # Ctrl-C reaches the process that started this one, which then ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     _alone()
 
 
 def _alone() -> None:
-    """Make a process one that fits, in one thread."""
+    """Prepare a worker: one thread, and memory that is kept."""
     torch.set_num_threads(1)
     hold_memory()
 
 
 def _end_with(lifeline: Connection) -> None:
-    """End this process when the other end is let go: by a run that was stopped, or by the end of its process."""
+    """End this process when the other end is closed: by a stopped run or the end of its process."""
     with suppress(OSError):
         lifeline.poll(None)  # nothing is ever sent
     os._exit(1)
+
+
+def machine() -> dict[str, str]:
+    """The processor, the cores that this process may use, the GPU, and the versions that matter."""
+    return {
+        "processor": _processor(),
+        "cores": str(cores()),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "atta": __version__,
+        "commit": _commit(),
+    }
+
+
+def _commit() -> str:
+    """The commit of this source, and whether it was changed since; "unknown" outside a clone."""
+    here = Path(__file__).parents[1]
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=here, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        if not Path(git("rev-parse", "--show-toplevel")).joinpath("src", "atta").samefile(here):
+            return "unknown"  # installed inside a repository of something else
+        paths = (str(here), str(here.parents[1] / "experiments"))
+        changed = git("status", "--porcelain", "--", *paths)
+        return git("rev-parse", "--short=12", "HEAD") + (", with changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

@@ -1,7 +1,8 @@
 """Real logits, published behaviour: ResNet-50s on CIFAR-10, 17 views of its 10,000 test images.
 
-The record that comes with the package is held against the page of results, a slow reference and the paper's order. Where
-ATTA_DATA has another network's record, ours are held against the numbers of an independent implementation.
+The record of the package is compared with the page of results, a slow reference and the paper's
+order. If ATTA_DATA has another network's record, ours are compared with the numbers of an
+independent implementation.
 """
 
 import math
@@ -58,7 +59,7 @@ def scores(record: str, method: str, split: int) -> dict[str, float]:
 
 @cache
 def written() -> dict[str, list[float]]:
-    """Ours of the first draw alone, in distribution, as docs/results.md has them: by method, in the order of METRICS."""
+    """Ours of the first draw in docs/results.md, in distribution: by method, in METRICS' order."""
     page = (Path(__file__).parents[3] / "docs" / "results.md").read_text(encoding="utf-8")
     section = page.partition("## In distribution, CIFAR-10 (Table 3)")[2].partition("\n## ")[0]
     table = section.partition("The same by the first draw alone</summary>")[2].partition(
@@ -76,7 +77,7 @@ def written() -> dict[str, list[float]]:
     "method", ["vanilla", "temperature", "isotonic", "histogram", "m-atta", "v-atta"]
 )
 def test_the_page_of_results_has_the_numbers_of_this_code(method):
-    """With all views: what the paper's rule chose for this draw. Adam's last digits may differ from machine to machine."""
+    """With all views, which the paper's rule chose. Adam's last digits depend on the machine."""
     ours = [scores(BUNDLED, method, 0)[metric] for metric in METRICS]
     assert ours == pytest.approx(written()[method], abs=3e-4 if "atta" in method else 6e-5)
 
@@ -151,7 +152,7 @@ SLACK = {"brier": 0.0005, "ece": 0.002, "mc_brier": 0.001, "nll": 0.003}
 )
 @pytest.mark.parametrize("name", TABLE)
 def test_lands_within_noise_of_an_independent_implementation(name):
-    """Its numbers are means over four draws of its own: two such means differ by the noise of both."""
+    """Its numbers are means over four draws of its own: both means have noise."""
     for metric, expected in zip(METRICS, TABLE[name], strict=True):
         values = [scores(str(CIFAR10), name, split)[metric] for split in range(4)]
         noise = 2 * stdev(values) * math.sqrt(1 / 4 + 1 / 4)

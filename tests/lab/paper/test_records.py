@@ -1,4 +1,4 @@
-"""Every record of the paper's experiments is made from data as it is published, and goes on where it was stopped."""
+"""Every record of the paper is made from published data, and a stopped run resumes."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from atta._base.errors import InputError
 from atta.cli.app import commands
-from atta.lab.datasets import load, split_indices
-from atta.lab.paper.records import NETWORKS, RECORDINGS, Making, make, obstacle
-from atta.lab.paper.shifts import UCMERCED_IN_AID
-from atta.lab.training import train as training
-from atta.lab.training import trained as trained_module
+from atta.data.image_set import split_indices
+from atta.lab import trained as trained_module
+from atta.lab import training
+from atta.lab.datasets import load
+from atta.lab.paper.records import NETWORKS, RECORDINGS, UCMERCED_IN_AID, Making, make, obstacle
 from atta.record import shards
 from atta.record.predictions import Record
 from atta.run import runner
@@ -67,7 +67,7 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("ATTA_DATA", raising=False)
         patch.setattr(hf.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
-        patch.setattr("atta.data.layouts.hub", refuse)
+        patch.setattr("atta.lab.layouts.hub", refuse)
         patch.setattr("atta.lab.datasets.hub", refuse)
         yield
 
@@ -320,8 +320,8 @@ def test_a_checkpoint_of_another_training_is_refused_too(root, tmp_path, monkeyp
 
 
 def test_the_size_of_the_images_is_a_setting_where_they_are_resized(trained, tmp_path):
-    assert [NETWORKS[name].changed(None, 96).image_size for name in NETWORKS] == [None, None, 96]
-    assert [NETWORKS[name].changed(7, None).image_size for name in NETWORKS] == [None, None, 224]
+    for making, side in ((Making(image_size=96), 96), (Making(steps=7), 224)):
+        assert [making.plan(name)[1] for name in NETWORKS] == [None, None, side]
     make("cifar10", **trained | {"records": tmp_path, "making": replace(MAKING, image_size=96)})
     assert Record.load(tmp_path / "cifar10.safetensors").origin["image_shape"] == "3 x 32 x 32"
 
@@ -348,11 +348,17 @@ def test_an_obstacle_is_one_sentence(tmp_path, monkeypatch):
     nothing = f" under {tmp_path}"
     assert {name: obstacle(name, tmp_path) for name in RECORDINGS} == {
         "cifar10": f"cifar10: no train split of cifar10 and no test split of cifar10{nothing}",
-        "cifar10_nudged": f"cifar10_nudged: no train split of cifar10 and no test split of cifar10{nothing}",
-        "cifar10_shift": f"cifar10_shift: no train split of cifar10 and no test split of cifar10{nothing}",
-        "cifar10_ood": f"cifar10_ood: no train split of cifar10 and no test split of aid or aid32{nothing}",
+        **{
+            name: f"{name}: no train split of cifar10 and no test split of {test}{nothing}"
+            for name, test in (
+                ("cifar10_nudged", "cifar10"),
+                ("cifar10_shift", "cifar10"),
+                ("cifar10_ood", "aid or aid32"),
+            )
+        },
         "cifar100": f"cifar100: no train split of cifar100 and no test split of cifar100{nothing}",
-        "cifar100_nudged": f"cifar100_nudged: no train split of cifar100 and no test split of cifar100{nothing}",
+        "cifar100_nudged": "cifar100_nudged: no train split of cifar100 and no test split of "
+        f"cifar100{nothing}",
         "aid": f"aid: no train split of aid and no test split of aid{nothing}",
         "aid_shift": f"aid_shift: no train split of aid and no train split of ucmerced{nothing}",
         "aid_ood": f"aid_ood: no train split of aid and no test split of cifar10{nothing}",
@@ -362,7 +368,8 @@ def test_an_obstacle_is_one_sentence(tmp_path, monkeypatch):
         == f"aid: expected a folder of data, found none at {tmp_path / 'none'}"
     )
     assert obstacle("aid") == (
-        "aid: no train split of aid and no test split of aid: ATTA_DATA does not say where the data is"
+        "aid: no train split of aid and no test split of aid: "
+        "ATTA_DATA does not say where the data is"
     )
     with pytest.raises(
         InputError, match=r"^cifar100: no train split of cifar100 and no test split"
@@ -376,7 +383,10 @@ def test_an_obstacle_is_one_sentence(tmp_path, monkeypatch):
 
 
 def test_too_few_images_to_leave_some_out_are_named_before_the_training(root, tmp_path):
-    expected = "^cifar10_ood: expected more than 18 images in the test split of aid, of which that many are for validation, found 18$"
+    expected = (
+        "^cifar10_ood: expected more than 18 images in the test split of aid, "
+        "of which that many are for validation, found 18$"
+    )
     with pytest.raises(InputError, match=expected):
         make("cifar10_ood", **settings(root, tmp_path) | {"making": replace(MAKING, validation=18)})
     assert list(tmp_path.iterdir()) == []

@@ -14,9 +14,8 @@ from atta._base.errors import InputError
 from atta.cli.experiments import _write_results_page
 from atta.lab import fits
 from atta.lab.experiment import Experiment
-from atta.lab.paper.comparison import against
-from atta.lab.paper.page import results_page
-from atta.lab.paper.published import published
+from atta.lab.paper.page import results_page, said
+from atta.lab.paper.published import against, published
 from atta.lab.paper.records import RECORDINGS, Making
 from atta.lab.paper.reproduce import (
     Places,
@@ -26,7 +25,6 @@ from atta.lab.paper.reproduce import (
     needed,
     reproduce,
 )
-from atta.lab.paper.words import said
 from atta.lab.tables import chosen, own_table
 from atta.results.rows import Results, Row
 from layouts_made import classic
@@ -51,7 +49,7 @@ def no_data_of_this_machine() -> Iterator[None]:
 
 
 def quick(experiment: Experiment) -> Experiment:
-    """The same experiment on a handful of images, with a few steps of Adam where there were a thousand."""
+    """The same experiment on a handful of images, with a few steps of Adam."""
     methods: dict[str, dict[str, Any]] = {
         label: dict(own) for label, own in experiment.methods.items()
     }
@@ -160,7 +158,8 @@ def test_the_experiments_lie_beside_the_source_or_inside_the_installed_package(
     inside = tmp_path / build["targets"]["wheel"]["force-include"]["experiments"]
     inside.mkdir(parents=True)
     monkeypatch.setattr(
-        "atta.lab.paper.reproduce.__file__", str(tmp_path / "atta" / "paper" / "reproduce.py")
+        "atta.lab.paper.reproduce.__file__",
+        str(tmp_path / "atta" / "lab" / "paper" / "reproduce.py"),
     )
     assert experiments_folder() == inside
 
@@ -170,9 +169,13 @@ def test_a_table_that_the_paper_does_not_have_is_named_when_the_file_is_read(
 ) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(
-        'published = "in_distribution.cifr10"\ndataset = "shop"\nfit = "cifar10"\n[methods.vanilla]\n'
+        'published = "in_distribution.cifr10"\ndataset = "shop"\n'
+        'fit = "cifar10"\n[methods.vanilla]\n'
     )
-    sentence = "mine.toml: published: the paper has no table 'in_distribution.cifr10'. Did you mean 'in_distribution.cif"
+    sentence = (
+        "mine.toml: published: the paper has no table 'in_distribution.cifr10'. "
+        "Did you mean 'in_distribution.cif"
+    )
     assert sentence in str(command("run", str(file), ok=False).exception)
     with pytest.raises(InputError, match=re.escape(sentence)):
         find_experiments(folder=tmp_path)
@@ -354,7 +357,7 @@ def test_the_difference_is_ours_less_the_published(
     )
 
 
-def test_policies_are_held_against_policies(whole: tuple[Reproduction, Places, list[str]]) -> None:
+def test_policies_are_compared_with_policies(whole: tuple[Reproduction, Places, list[str]]) -> None:
     done, *_ = whole
     experiment = next(e for e in done.experiments if e.name == "policies-test-aid")
     table = against(done.results, experiment)
@@ -446,7 +449,7 @@ def test_no_new_network_stands_in_for_that_of_a_record(data: Path, tmp_path: Pat
         say=said.append,
     )
     assert not done.experiments
-    assert "the network of cifar10.safetensors is not at hand" in said[0]
+    assert "the network of cifar10.safetensors is missing" in said[0]
 
 
 def test_records_that_do_not_fit_skip_one_experiment_and_not_the_others(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import torch
 
 from atta._base.errors import InputError
 from atta.data.image_set import ImageSet
-from atta.lab.paper.shifts import shifted, ucmerced_as_aid
+from atta.lab.paper.records import shifted, ucmerced_as_aid
 
 
 def worse(images, indices, seed=0):

@@ -9,7 +9,7 @@ import pytest
 
 import atta
 from atta import InputError, Vanilla
-from atta.lab.details import details as look
+from atta.lab.measure import details as look
 from atta.report.figures.detail import confidence_histograms, per_class, shares, weights
 from atta.report.figures.reliability import diagram
 from atta.report.figures.write import picture

@@ -1,14 +1,11 @@
-"""The paper, reproduced: what it published, what it concludes, and how its experiments are run from images to a page.
+"""Reproduces the paper: its published numbers, its conclusions, its experiments and a page.
 
-Everything that is about this one paper stands here, and nothing but the command line uses it. Its experiments are TOML files:
-in `experiments/` of the source, and beside this file in an installed package.
+Its experiments are TOML files: in `experiments/` of the source, and next to this file in an
+installed package.
 
-published    its numbers, as data
-claims       its conclusions, checked on any results
-shifts       its shifted test sets
-records      its records, made from data: a network is trained and looks at images and their views
-reproduce    its evaluation from start to end
-comparison   ours beside the published, table by table
-words        what came out of each table and figure, in words
-page         all of it as one page
+published    the published numbers, and ours next to them
+claims       the conclusions, checked on any results
+records      makes the records from data, and the shifted test sets
+reproduce    runs the evaluation from start to end
+page         writes everything as one page
 """

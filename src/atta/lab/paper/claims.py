@@ -1,21 +1,27 @@
-"""What the paper concludes (its section 6), checked claim by claim on any results: ours, or the paper's own tables.
+"""Checks the conclusions of the paper (its section 6) on any results: ours, or its own tables.
 
-A claim looks at the experiments that reproduce certain tables or figures and says of each whether it holds, and why. It is
-checked on the first split alone, which is how the paper measured, and on the mean of all splits.
+A claim looks at the experiments that reproduce certain tables or figures and says whether it holds,
+and why. It is checked on the first split alone, as the paper measured, and on the mean of all.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from atta.lab.paper.published import paper
+from atta._base.errors import InputError
+from atta.lab.experiment import Experiment
+from atta.lab.paper.published import against, paper
 from atta.results.rows import Results, Row
 from atta.results.table import Table
-from atta.results.words import RULE
+from atta.results.words import RULE, dataset_name
+
+if TYPE_CHECKING:
+    from atta.report.page import Tables
 
 BASELINES = ("vanilla", "temperature", "isotonic", "histogram", "dirichlet", "adaptive-tta")
 OURS = ("m-atta", "v-atta")
@@ -27,7 +33,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Numbers:
-    """Means of one experiment over the splits looked at: by method and metric, policy, or size of the validation set."""
+    """Means of one experiment over the splits: by metric, policy, or validation size."""
 
     table: Mapping[tuple[str, str], float]
     by_policy: Mapping[tuple[str, str], float]
@@ -36,37 +42,35 @@ class Numbers:
     @classmethod
     def of(cls, rows: list[Row]) -> Numbers:
         """Average the rows of one experiment."""
-        table, by_policy = (defaultdict[tuple[str, str], list[float]](list) for _ in range(2))
-        by_size = defaultdict[tuple[str, int], list[float]](list)
-        for row in rows:
-            if row.choice in ("", RULE):
-                table[row.method, row.metric].append(row.value)
-                if row.metric == "brier":
-                    by_policy[row.method, row.policy].append(row.value)
-                    by_size[row.method, row.validation].append(row.value)
-        return cls(_means(table), _means(by_policy), _means(by_size))
+        rows = [row for row in rows if row.choice in ("", RULE)]
+        brier = [row for row in rows if row.metric == "brier"]
+        return cls(
+            _means(((row.method, row.metric), row.value) for row in rows),
+            _means(((row.method, row.policy), row.value) for row in brier),
+            _means(((row.method, row.validation), row.value) for row in brier),
+        )
 
     def column(self, metric: str) -> dict[str, float]:
         """One metric of each of the paper's methods that is there."""
         return {m: self.table[m, metric] for m in (*BASELINES, *OURS) if (m, metric) in self.table}
 
 
-def _means(groups: Mapping[Key, list[float]]) -> dict[Key, float]:
-    return {key: fmean(values) for key, values in groups.items()}
-
-
-Group: TypeAlias = Mapping[str, Numbers]
-"""The experiments a claim looks at together: by the table or figure they reproduce."""
+def _means(values: Iterable[tuple[Key, float]]) -> dict[Key, float]:
+    groups = defaultdict[Key, list[float]](list)
+    for key, value in values:
+        groups[key].append(value)
+    return {key: fmean(found) for key, found in groups.items()}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One sentence of the paper, the tables it is about, and how to tell."""
+    """A sentence of the paper, the tables it is about, and its check."""
 
     sentence: str
     tables: tuple[tuple[str, ...], ...]
-    """Each a group looked at together; the claim is checked on every group that is there."""
-    check: Callable[[Group], Found]
+    """Groups of tables; the claim is checked on every group that is there."""
+    check: Callable[..., Found]
+    """Of the numbers of a group, one argument per table."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,7 @@ class Finding:
     why: str
 
 
-def _never_worse(group: Group) -> Found:
-    (numbers,) = group.values()
+def _never_worse(numbers: Numbers) -> Found:
     worse = []
     for method in ("adaptive-tta", *OURS):
         for metric in FOUR:
@@ -90,9 +93,8 @@ def _never_worse(group: Group) -> Found:
     return not worse, "; ".join(worse) or "better in all four metrics"
 
 
-def _best_is(metrics: tuple[str, ...], who: tuple[str, ...]) -> Callable[[Group], Found]:
-    def check(group: Group) -> Found:
-        (numbers,) = group.values()
+def _best_is(metrics: tuple[str, ...], who: tuple[str, ...]) -> Callable[[Numbers], Found]:
+    def check(numbers: Numbers) -> Found:
         best = {
             metric: min(numbers.column(metric).items(), key=lambda item: item[1])
             for metric in metrics
@@ -105,8 +107,7 @@ def _best_is(metrics: tuple[str, ...], who: tuple[str, ...]) -> Callable[[Group]
     return check
 
 
-def _over_fits(group: Group) -> Found:
-    fitted, tested = group.values()
+def _over_fits(fitted: Numbers, tested: Numbers) -> Found:
     policies = {policy for _, policy in fitted.by_policy}
     gap = {
         method: fmean(tested.by_policy[method, p] - fitted.by_policy[method, p] for p in policies)
@@ -114,14 +115,13 @@ def _over_fits(group: Group) -> Found:
     }
     ahead = fmean(fitted.by_policy["m-atta", p] - fitted.by_policy["v-atta", p] for p in policies)
     why = (
-        f"Brier from fitted to test images: m-atta {gap['m-atta']:+.4f}, v-atta {gap['v-atta']:+.4f}; "
-        f"on the fitted ones m-atta less v-atta is {ahead:+.4f}"
+        f"Brier from fitted to test images: m-atta {gap['m-atta']:+.4f}, "
+        f"v-atta {gap['v-atta']:+.4f}; on the fitted ones m-atta less v-atta is {ahead:+.4f}"
     )
     return gap["m-atta"] > gap["v-atta"] and ahead < 0, why
 
 
-def _recovers(group: Group) -> Found:
-    (numbers,) = group.values()
+def _recovers(numbers: Numbers) -> Found:
     sizes = sorted({size for _, size in numbers.by_size})
     behind = {
         size: numbers.by_size["m-atta", size] - numbers.by_size["v-atta", size] for size in sizes
@@ -129,12 +129,14 @@ def _recovers(group: Group) -> Found:
     ahead = [str(size) for size in sizes if behind[size] < 0]
     first, last = sizes[0], sizes[-1]
     overtakes = f"ahead at {', '.join(ahead)}" if ahead else "never ahead"
-    why = f"Brier of m-atta less v-atta: {behind[first]:+.4f} at {first}, {behind[last]:+.4f} at {last} images; {overtakes}"
+    why = (
+        f"Brier of m-atta less v-atta: {behind[first]:+.4f} at {first}, "
+        f"{behind[last]:+.4f} at {last} images; {overtakes}"
+    )
     return behind[last] < behind[first], why
 
 
-def _highest_entropy(group: Group) -> Found:
-    (numbers,) = group.values()
+def _highest_entropy(numbers: Numbers) -> Found:
     ranked = sorted(numbers.column("entropy").items(), key=lambda item: -item[1])
     return ranked[0][0] == "isotonic", "; ".join(
         f"{method} {value:.4f}" for method, value in ranked[:3]
@@ -167,7 +169,7 @@ CLAIMS = (
 
 
 def findings(results: Results) -> Iterator[Finding]:
-    """Check every claim on every dataset that the results have the tables for; what is not there is not checked."""
+    """Check every claim on every dataset for which the results have its tables."""
     rows = defaultdict[tuple[str, str], list[Row]](list)
     where = {name: about["paper"] for name, about in results.about.get("experiments", {}).items()}
     for row in results:
@@ -176,32 +178,23 @@ def findings(results: Results) -> Iterator[Finding]:
     numbers = {key: Numbers.of(found) for key, found in rows.items()}
     for claim in CLAIMS:
         for tables in claim.tables:
-            for dataset in dict.fromkeys(
-                dataset for table, dataset in numbers if table == tables[0]
-            ):
-                group = {
-                    table: numbers[table, dataset]
-                    for table in tables
-                    if (table, dataset) in numbers
-                }
-                if len(group) == len(tables):
-                    try:
-                        holds, why = claim.check(group)
-                    except KeyError:  # a method or a metric that the claim is about was not run
-                        continue
-                    yield Finding(claim.sentence, dataset, holds, why)
+            for dataset in (dataset for table, dataset in numbers if table == tables[0]):
+                try:
+                    holds, why = claim.check(*(numbers[table, dataset] for table in tables))
+                except KeyError:  # a table, method or metric of the claim is not in the results
+                    continue
+                yield Finding(claim.sentence, dataset, holds, why)
 
 
 def claims_table(results: Results, *, names: Callable[[str], str] = str) -> Table:
-    """One line a claim and dataset: the paper's own numbers, our first split, the mean of ours, and why."""
-    first = {(f.claim, f.on): f for f in findings(results.where(split=0))}
-    own = {(f.claim, f.on): f for f in findings(as_results())}
+    """One line per claim and dataset: the paper's numbers, our first split, our mean, and why."""
+    columns = [
+        {(one.claim, one.on): "holds" if one.holds else "does not hold" for one in findings(of)}
+        for of in (as_results(), results.where(split=0), results)
+    ]
     cells = []
     for found in findings(results):
-        told = own.get((found.claim, found.on)), first.get((found.claim, found.on)), found
-        verdicts = (
-            "–" if one is None else "holds" if one.holds else "does not hold" for one in told
-        )
+        verdicts = (column.get((found.claim, found.on), "–") for column in columns)
         cells.append((found.claim, names(found.on), *verdicts, found.why))
     header = (
         "claim of the paper",
@@ -215,55 +208,49 @@ def claims_table(results: Results, *, names: Callable[[str], str] = str) -> Tabl
 
 
 def claims_summary(results: Results) -> Table:
-    """One line a claim: on how many of the datasets it holds, by the paper's own numbers, our first split, and our mean."""
+    """One line per claim: on how many datasets it holds, by the same three."""
     columns = [list(findings(one)) for one in (as_results(), results.where(split=0), results)]
-    cells = [
-        (
-            claim.sentence,
-            *(_held([f.holds for f in column if f.claim == claim.sentence]) for column in columns),
-        )
-        for claim in CLAIMS
-    ]
-    cells.append(("all of them", *(_held([f.holds for f in column]) for column in columns)))
-    return Table(
-        "How many hold",
-        ("claim of the paper", "its numbers", "our first split", "our mean"),
-        tuple(cells),
-    )
-
-
-def _held(holds: list[bool]) -> str:
-    return f"{sum(holds)} of {len(holds)}" if holds else "–"
+    cells = []
+    for sentence in (*(claim.sentence for claim in CLAIMS), "all of them"):
+        line = [sentence]
+        for column in columns:
+            holds = [f.holds for f in column if sentence in (f.claim, "all of them")]
+            line.append(f"{sum(holds)} of {len(holds)}" if holds else "–")
+        cells.append(tuple(line))
+    header = ("claim of the paper", "its numbers", "our first split", "our mean")
+    return Table("How many hold", header, tuple(cells))
 
 
 def as_results() -> Results:
-    """The published tables as rows, so that whatever reads our results can read the paper's."""
-    rows, about = [], {}
-    for place, (table, dataset) in _PLACES.items():
-        about[place] = {"paper": table}
-        for method, numbers in paper()["tables"][place].items():
-            for name, value in numbers.items():
-                what = (
-                    {"policy": name, "metric": "brier"}
-                    if place.startswith("policy")
-                    else {"metric": name}
-                )
-                rows.append(
-                    Row(experiment=place, dataset=dataset, method=method, value=value, **what)
-                )
-    return Results(tuple(rows), {"source": paper()["source"], "experiments": about})
+    """The published tables as rows, so that the same code checks our results and the paper's."""
+    rows, places = [], paper()["places"]
+    for place, table in paper()["tables"].items():
+        policies = place.startswith("policy")
+        rows += [
+            Row(
+                experiment=place,
+                dataset=places[place]["dataset"],
+                method=method,
+                policy=name if policies else "",
+                metric="brier" if policies else name,
+                value=value,
+            )
+            for method, numbers in table.items()
+            for name, value in numbers.items()
+        ]
+    return Results(tuple(rows), {"source": paper()["source"], "experiments": places})
 
 
-_PLACES = {
-    **{
-        f"policy_validation_brier.{name}": ("Table 2", name)
-        for name in ("cifar10", "cifar100", "aid")
-    },
-    **{
-        f"policy_test_brier.{name}": ("Supplement, Table 1", name)
-        for name in ("cifar10", "cifar100", "aid")
-    },
-    **{f"in_distribution.{name}": ("Table 3", name) for name in ("cifar10", "cifar100", "aid")},
-    "shift_cifar10": ("Table 4", "cifar10*"),
-    "shift_aid_to_ucmerced": ("Table 5", "ucmerced"),
-}
+def paper_tables(results: Results) -> Tables:
+    """The paper's tables in a report; none if the results are not of the paper's experiments."""
+    from atta.report.page import Tables  # here: it needs the libraries of reports
+
+    known = results.known("experiments")
+    experiments = {name: {"paper": "", **content} for name, content in known.items()}
+    claims = claims_table(Results(results.rows, {"experiments": experiments}), names=dataset_name)
+    tables = []
+    for name, content in known.items():
+        if content.get("published"):
+            with suppress(InputError):  # an experiment, or a table, of another version
+                tables.append(against(results, Experiment.of(content, name)))
+    return Tables(claims if claims.cells else None, tuple(filter(None, tables)))

@@ -1,9 +1,9 @@
-"""The numbers the paper published (Conde et al., arXiv 2304.05104v2), as data.
+"""The numbers that the paper published (Conde et al., arXiv 2304.05104v2), and ours next to them.
 
     published("in_distribution.cifar10")["v-atta"]["brier"]  →  0.0358
 
-A table is method → metric → number, or method → policy → Brier score where it compares policies. Of its figures (OOD
-entropy, the size of the validation set) the paper prints no numbers.
+A table is method → metric → number, or method → policy → Brier score where it compares policies.
+For its figures (OOD entropy, the size of the validation set) the paper prints no numbers.
 """
 
 import json
@@ -13,6 +13,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from atta._base.errors import InputError, suggest
+from atta.lab.experiment import Experiment
+from atta.results.rows import Results
+from atta.results.table import Table
+from atta.results.words import RULE
 
 PublishedTable: TypeAlias = Mapping[str, Mapping[str, float]]
 FILE = Path(__file__).parent / "published.json"
@@ -20,7 +24,7 @@ FILE = Path(__file__).parent / "published.json"
 
 @cache
 def paper() -> Mapping[str, Any]:
-    """All of it: the tables, and what the paper says of the networks, splits and policies behind them."""
+    """All tables, and what the paper says about its networks, splits and policies."""
     content: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return content
 
@@ -33,3 +37,50 @@ def published(place: str) -> PublishedTable:
             f"the paper has no table {place!r}.{suggest(place, tables)} It has: {', '.join(tables)}"
         )
     return tables[place]
+
+
+def against(results: Results, experiment: Experiment, *, first: bool = False) -> Table | None:
+    """Published, ours and the difference, by method and metric; None if nothing is published.
+
+    Ours is the mean over the splits, or with `first` the first split alone. The policy is chosen by
+    the paper's rule.
+    """
+    if not experiment.published:
+        return None
+    theirs, policies = published(experiment.published), experiment.compares_policies
+    ours: dict[tuple[str, str], list[float]] = {}
+    for row in results.where(experiment=experiment.name, choice=("", RULE)):
+        if row.split == 0 or not first:
+            column = row.policy if policies else row.metric
+            ours.setdefault((row.method, column), []).append(row.value)
+    methods, columns = list(theirs), list(next(iter(theirs.values())))
+    down, across = (columns, methods) if policies else (methods, columns)
+    lines = []
+    for one in down:
+        line = [one]
+        for other in across:
+            method, column = (other, one) if policies else (one, other)
+            line += _three(theirs[method][column], ours.get((method, column)))
+        lines.append(tuple(line))
+    head = (f"{name} {what}" for name in across for what in ("published", "ours", "difference"))
+    how = "first split alone" if first else "mean of all splits"
+    title = f"{experiment.title or experiment.name} ({experiment.paper}), {how}"
+    return Table(title, ("policy" if policies else "method", *head), tuple(lines))
+
+
+def with_published(results: Results, experiment: Experiment) -> Table | None:
+    """Ours with the published number in brackets; None if nothing is published."""
+    whole = against(results, experiment)
+    if whole is None:
+        return None
+    columns = range(1, len(whole.header), 3)
+    header = (whole.header[0], *(whole.header[j].removesuffix(" published") for j in columns))
+    cells = tuple((row[0], *(f"{row[j + 1]} ({row[j]})" for j in columns)) for row in whole.cells)
+    return Table(f"{experiment.title}: ours (published)", header, cells)
+
+
+def _three(theirs: float, ours: list[float] | None) -> tuple[str, str, str]:
+    if not ours:
+        return f"{theirs:.4f}", "–", "–"
+    mean = sum(ours) / len(ours)
+    return f"{theirs:.4f}", f"{mean:.4f}", f"{mean - theirs:+.4f}"

@@ -1,25 +1,24 @@
-"""The paper's evaluation from start to end: find or make the records, run the experiments, hold ours against the published.
+"""Runs the paper's evaluation from start to end: find or make the records, run the experiments.
 
 experiments/*.toml ──► which records they need ──► found, or made from data, or skipped with a line
-                   ──► run, every fit once     ──► results.json, one table an experiment, the claims, a page
+                   ──► run, every fit once     ──► results.json, tables, the claims, a page
 """
-
-from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from atta._base.errors import InputError, suggest
 from atta._base.files import locked
-from atta.lab.experiment import Experiment
+from atta.lab.experiment import Experiment, fits_of
 from atta.lab.fits import Fit, Fits
 from atta.lab.paper.published import published
-from atta.lab.paper.records import RECORDINGS, Making, check_made, make, obstacle
+from atta.lab.paper.records import RECORDINGS, Making, check_made, make, network_file, obstacle
 from atta.lab.run import examined, joined, parts
-from atta.lab.trials import fits_of, trials
+from atta.lab.workers import Tell, silent
 from atta.record.predictions import CLONE, Record, own_records
 from atta.results.rows import Results
 from atta.results.words import FITTED, REST
@@ -30,18 +29,18 @@ BUNDLED_AS = {
     "cifar10_shift": "cifar10-resnet50-shift",
     "cifar10_ood": "cifar10-resnet50-ood",
 }
-"""What the records that come with the package are called there, by the names the experiments know them by."""
+"""The records of the package by the names of the experiments."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """Where things lie. Records that come with atta serve only where neither a folder of records nor one of data is named."""
+    """Where files are. The package's own records are used if `records` and `data` are not set."""
 
     output: Path
     records: Path | None = None
     data: Path | None = None
     own: bool = True
-    """Whether records may lie in the output, where they are made."""
+    """Whether records are also looked for in the output, where they are made."""
 
     @property
     def made(self) -> Path:
@@ -59,7 +58,7 @@ class Places:
 
 @dataclass
 class Reproduction:
-    """What came out: the numbers, what was skipped and why, and which files the records came from."""
+    """The numbers, what was skipped and why, and the files of the records."""
 
     results: Results
     experiments: list[Experiment]
@@ -68,43 +67,42 @@ class Reproduction:
 
 
 def experiments_folder() -> Path:
-    """The paper's experiments: inside the installed package, or beside its source."""
-    inside, beside = Path(__file__).parent / "experiments", CLONE / "experiments"
-    return inside if inside.is_dir() else beside
+    """The paper's experiments: inside the installed package, or in the clone of its source."""
+    inside = Path(__file__).parent / "experiments"
+    return inside if inside.is_dir() else CLONE / "experiments"
 
 
 def find_experiments(only: Sequence[str] = (), folder: Path | None = None) -> list[Experiment]:
-    """Read experiments whose names match: "shift-cifar10", "*-cifar10", the beginning of names, "policies", or "Table 3"."""
-    found = {path.stem: path for path in sorted((folder or experiments_folder()).glob("*.toml"))}
-    chosen: dict[str, Path] = {}
+    """Read experiments by name, pattern, beginning of names, or place in the paper.
+
+    "shift-cifar10", "*-cifar10", "policies" and "Table 3" all find some.
+    """
+    paths = sorted((folder or experiments_folder()).glob("*.toml"))
+    known = {path.stem: read_experiment(path) for path in paths}
+    chosen: dict[str, Experiment] = {}
     for text in only or ("*",):
         matches = [
-            name for name in found if fnmatch.fnmatch(name, text) or name.startswith(f"{text}-")
+            name for name in known if fnmatch.fnmatch(name, text) or name.startswith(f"{text}-")
+        ] or [
+            name for name, one in known.items() if one.paper and _plain(one.paper) == _plain(text)
         ]
         if not matches:
-            papers = {name: read_experiment(path).paper for name, path in found.items()}
-            matches = [
-                name for name, paper in papers.items() if paper and _plain(paper) == _plain(text)
-            ]
-        if not matches:
-            known = (
-                ", ".join(f"{name} ({paper})" if paper else name for name, paper in papers.items())
-                or "none"
-            )
+            names = [f"{name} ({e.paper})" if e.paper else name for name, e in known.items()]
             raise InputError(
-                f"there is no experiment {text!r}.{suggest(text, found)} There are: {known}"
+                f"there is no experiment {text!r}.{suggest(text, known)} "
+                f"There are: {', '.join(names) or 'none'}"
             )
-        chosen |= {name: found[name] for name in matches}
-    return sorted(map(read_experiment, chosen.values()), key=_in_the_papers_order)
+        chosen |= {name: known[name] for name in matches}
+    return sorted(chosen.values(), key=_in_the_papers_order)
 
 
 def _plain(text: str) -> str:
-    """Letters and numbers alone: "Table 3", "table-3" and "table3" are one."""
+    """Letters and digits only: "Table 3", "table-3" and "table3" are equal."""
     return "".join(filter(str.isalnum, text.lower()))
 
 
 def read_experiment(path: Path) -> Experiment:
-    """Read the TOML file of an experiment; that the paper has the table it names is made sure before anything is run."""
+    """Read the TOML file of an experiment, and check that the paper has the table it names."""
     experiment = Experiment.read(path)
     try:
         if experiment.published:
@@ -128,17 +126,16 @@ def _in_the_papers_order(experiment: Experiment) -> tuple[int, int, str]:
 
 
 def needed(experiments: Iterable[Experiment]) -> list[str]:
-    """The records that experiments ask for."""
+    """The names of the records that experiments need."""
     names = (name for e in experiments for name in (e.fit, e.test) if name not in (REST, FITTED))
     return list(dict.fromkeys(names))
 
 
 def find_records(experiments: Iterable[Experiment], places: Places) -> dict[str, Path]:
-    """The files of the records that experiments ask for; a missing one is an error that says where it was looked for."""
+    """The files of the records that experiments need; a missing one is an error that names it."""
     found = {}
     for name in needed(experiments):
-        path = places.find(name)
-        if path is None:
+        if (path := places.find(name)) is None:
             raise InputError(
                 f"there is no record {name}: expected {places.made / f'{name}.safetensors'}"
             )
@@ -151,111 +148,85 @@ def load_records(files: Mapping[str, Path]) -> dict[str, Record]:
     return {name: Record.load(path) for name, path in files.items()}
 
 
+Bar: TypeAlias = Callable[[str, int], AbstractContextManager[Tell]]
+"""Makes a progress bar from a title and a total; what it yields is called once per step."""
+
+
 def reproduce(
     experiments: Sequence[Experiment],
     places: Places,
     making: Making | None = None,
     *,
-    say: Callable[[str], None] = lambda line: None,
-    bar: Callable[[str, int], AbstractContextManager[Callable[[str], None]]] = lambda *of: (
-        nullcontext(lambda what: None)
-    ),
+    say: Tell = silent,
+    bar: Bar = lambda *of: nullcontext(silent),
     workers: int = 0,
     engine: str | None = None,
 ) -> Reproduction:
-    """Run experiments on records that are found or made: each fit once, kept in the output, then the tests.
+    """Run experiments on records that are found or made; a stopped run resumes.
 
-    `say` is told one line for each record that is made and each experiment that cannot be run; `bar(title, total)` is a context
-    in which what it returns is called after each fit. Stopped, the same call goes on where it was. Fits are made in `workers`
-    processes, or on the cluster of an `engine`, which has to see the output and the records; neither changes a number. One run
-    at a time writes to an output.
+    Every fit is made once and kept in the output. `say` is called with one line for each record
+    that is made and each experiment that cannot be run. Neither `workers` nor `engine`, whose
+    cluster has to see the output and the records, changes a number. One run at a time writes to an
+    output.
     """
     with locked(places.output / "results.json"):
-        return _reproduced(
-            experiments,
-            places,
-            making or Making(),
-            say=say,
-            bar=bar,
-            workers=workers,
-            engine=engine,
-        )
-
-
-def _reproduced(
-    experiments: Sequence[Experiment],
-    places: Places,
-    making: Making,
-    *,
-    say: Callable[[str], None],
-    bar: Callable[[str, int], AbstractContextManager[Callable[[str], None]]],
-    workers: int,
-    engine: str | None,
-) -> Reproduction:
-    files, missing = _gather(needed(experiments), places, making, say)
-    records = load_records(files)
-    done = Reproduction(Results(()), [], files=files)
-    wanted: set[Fit] = set()
-    for experiment in experiments:
-        why = [missing[name] for name in needed([experiment]) if name in missing]
-        try:
-            if not why:
-                wanted |= set(fits_of(experiment, list(trials(experiment, records))))
-                done.experiments.append(experiment)
-        except (
-            InputError
-        ) as error:  # records that do not fit together end one experiment, not the others
-            why = [str(error)]
-        if why:
-            done.skipped[experiment.name] = "; ".join(why)
-            say(f"skipped {experiment.name}: {done.skipped[experiment.name]}")
-    if not done.experiments:
+        files, missing = _gather(needed(experiments), places, making or Making(), say)
+        fits = Fits(load_records(files), places.output / "fits", workers, files, engine)
+        done = Reproduction(Results(()), [], files=files)
+        wanted: list[Fit] = []
+        for experiment in experiments:
+            why = [missing[name] for name in needed([experiment]) if name in missing]
+            try:
+                if not why:
+                    wanted += fits_of(experiment, fits.records)
+                    done.experiments.append(experiment)
+            except InputError as error:  # records that do not fit end one experiment only
+                why = [str(error)]
+            if why:
+                done.skipped[experiment.name] = "; ".join(why)
+                say(f"skipped {experiment.name}: {done.skipped[experiment.name]}")
+        if done.experiments:
+            _run_all(done, fits, wanted, places.output, bar)
         return done
+
+
+def _run_all(done: Reproduction, fits: Fits, wanted: Sequence[Fit], output: Path, bar: Bar) -> None:
+    """Fit everything, test every experiment, and write the results."""
     # All fits first: experiments share them, and the longest of all can begin first.
-    fits = Fits(records, places.output / "fits", workers, files, engine)
-    with bar("fitting", len(wanted)) as advance:
+    with bar("fitting", len(set(wanted))) as advance:
         fits.make(wanted, advance)
-    with bar(
-        "testing", sum(len(parts(experiment, records)) for experiment in done.experiments)
-    ) as advance:
+    steps = sum(len(parts(experiment, fits.records)) for experiment in done.experiments)
+    with bar("testing", steps) as advance:
         found = list(examined(done.experiments, fits, advance))
     for experiment, results in zip(done.experiments, found, strict=True):
-        results.save(places.output / f"{experiment.name}.json")
+        results.save(output / f"{experiment.name}.json")
     done.results = joined(found)
-    done.results.save(places.output / "results.json")
-    return done
+    done.results.save(output / "results.json")
 
 
 def _gather(
-    names: Sequence[str], places: Places, making: Making, say: Callable[[str], None]
+    names: Sequence[str], places: Places, making: Making, say: Tell
 ) -> tuple[dict[str, Path], dict[str, str]]:
-    """Find or make each record; return their files, and for each that cannot be had, why."""
+    """Find or make each record; return the files, and why the others are missing."""
     files: dict[str, Path] = {}
     missing: dict[str, str] = {}
     networks = places.output / "networks"
     for name in names:
-        path = places.find(name)
-        if path is not None:
+        own = RECORDINGS[name].network if name in RECORDINGS else name
+        why = ""
+        if (path := places.find(name)) is not None:
             if path.parent == places.output / "records":
                 check_made(name, path, making)
             files[name] = path
-            continue
-        absent = f"no {name}.safetensors in {places.made}"
-        if name not in RECORDINGS:
-            missing[name] = f"{absent}; the file of the experiment says what makes it"
-            continue
-        own = RECORDINGS[name].network
-        if own != name and own in files and not (networks / own / "model.safetensors").is_file():
-            missing[name] = f"{absent}, and the network of {own}.safetensors is not at hand"
-        elif why := obstacle(name, places.data, networks):
-            missing[name] = f"{absent}, nor data to make it from ({why})"
+        elif name not in RECORDINGS:
+            why = "; the file of the experiment says what makes it"
+        elif own != name and own in files and not network_file(networks, own).is_file():
+            why = f", and the network of {own}.safetensors is missing"
+        elif problem := obstacle(name, places.data, networks):
+            why = f", and no data to make it from ({problem})"
         else:
-            files[name] = make(
-                name,
-                records=places.made,
-                networks=networks,
-                data=places.data,
-                making=making,
-                say=say,
-            )
+            where = {"records": places.made, "networks": networks}
+            files[name] = make(name, **where, data=places.data, making=making, say=say)
+        if why:
+            missing[name] = f"no {name}.safetensors in {places.made}{why}"
     return files, missing

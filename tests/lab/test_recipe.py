@@ -1,14 +1,58 @@
-"""Crops, zooms and mirrors: a pure function of the images and given numbers; and the mirrors that the images allow."""
+"""One recipe for every dataset; crops, zooms and mirrors are functions of given numbers."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atta.lab.training.augment import MIRRORS, NUMBERS, augment, symmetries
+from atta._base.errors import InputError
+from atta.lab.recipe import MIRRORS, NUMBERS, Recipe, augment, symmetries
 
 IMAGE = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-STILL = {"shift": 0.125, "zoom": 0.6, "zoomed": 0.0, "mirrors": MIRRORS}
+STILL = Recipe(shift=0.125, zoom=0.6, zoomed=0.0, mirrors=MIRRORS)
+
+
+def test_every_dataset_gets_about_the_same_number_of_updates():
+    recipe = Recipe()
+    assert recipe.epochs(50_000) == 41
+    assert recipe.epochs(7_000) == 296
+    assert Recipe(steps=10, batch_size=500).epochs(100) == 10
+
+
+@given(st.floats(0, 1))
+def test_the_learning_rate_rises_to_its_peak_and_falls_to_nothing(done):
+    recipe = Recipe()
+    assert 0 <= recipe.learning_rate(done) <= recipe.peak_lr
+    assert recipe.learning_rate(recipe.rise) == recipe.peak_lr
+    assert recipe.learning_rate(0.0) == 0
+    assert recipe.learning_rate(1.0) == pytest.approx(0, abs=1e-12)
+
+
+def test_an_unknown_setting_of_the_recipe_is_named() -> None:
+    assert Recipe.of(zoomed=0.0, steps=10) == Recipe(zoomed=0.0, steps=10)
+    with pytest.raises(
+        InputError,
+        match=r"the recipe has no setting 'zoomd'. Did you mean 'zoomed'\? It has: steps, ",
+    ):
+        Recipe.of(zoomd=0.0)
+
+
+def test_a_recipe_that_cannot_be_followed_is_refused() -> None:
+    with pytest.raises(InputError, match="at least 1 step"):
+        Recipe(steps=0)
+    with pytest.raises(
+        InputError, match="mirrors among left-right, up-down, diagonal, got upside-down"
+    ):
+        Recipe(mirrors=("upside-down",))
+    for changed, name in (
+        ({"steps": "many"}, "steps"),
+        ({"shift": True}, "shift"),
+        ({"mirrors": 5}, "mirrors"),
+    ):
+        with pytest.raises(InputError, match=f"recipe: {name}: expected"):
+            Recipe.of(**changed)
 
 
 def numbers(
@@ -30,26 +74,26 @@ def numbers(
     ],
 )
 def test_each_mirror_moves_pixels_and_changes_none(mirrored, expected):
-    torch.testing.assert_close(augment(IMAGE, numbers(mirrored=mirrored), **STILL), expected)
+    torch.testing.assert_close(augment(IMAGE, numbers(mirrored=mirrored), STILL), expected)
 
 
 @given(st.lists(st.booleans(), min_size=3, max_size=3))
 def test_mirrors_that_were_not_asked_for_are_not_used(mirrored):
     torch.testing.assert_close(
-        augment(IMAGE, numbers(mirrored=mirrored), **(STILL | {"mirrors": ()})), IMAGE
+        augment(IMAGE, numbers(mirrored=mirrored), replace(STILL, mirrors=())), IMAGE
     )
 
 
 def test_a_shift_is_by_whole_pixels_and_reflects_what_it_uncovers():
-    right = augment(IMAGE, numbers(across=0.99), **STILL)
+    right = augment(IMAGE, numbers(across=0.99), STILL)
     torch.testing.assert_close(right[..., :-1], IMAGE[..., 1:])
     torch.testing.assert_close(right[..., -1], IMAGE[..., -1])
 
 
 def test_a_zoom_shows_a_window_of_the_image():
     ramp = torch.linspace(0, 1, 16).expand(1, 1, 16, 16).contiguous()
-    settings = STILL | {"zoomed": 1.0, "zoom": 0.5, "shift": 0.0}
-    shown = augment(ramp, numbers(zoom=0.0), **settings)
+    settings = replace(STILL, zoomed=1.0, zoom=0.5, shift=0.0)
+    shown = augment(ramp, numbers(zoom=0.0), settings)
     assert (shown.max() - shown.min()).item() == pytest.approx(0.5, abs=0.05)
 
 
@@ -61,11 +105,11 @@ def test_an_image_is_augmented_alike_in_every_batch(seed):
         torch.rand(5, 3, 9, 9, generator=generator),
         torch.rand(5, NUMBERS, generator=generator),
     )
-    chosen = STILL | {"zoomed": 0.5}
-    together = augment(images, u, **chosen)
+    chosen = replace(STILL, zoomed=0.5)
+    together = augment(images, u, chosen)
     assert together.min() >= 0
     assert together.max() <= 1 + 1e-6
-    torch.testing.assert_close(augment(images[2:3], u[2:3], **chosen), together[2:3])
+    torch.testing.assert_close(augment(images[2:3], u[2:3], chosen), together[2:3])
 
 
 def test_symmetries_are_read_off_the_images():

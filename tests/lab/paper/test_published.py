@@ -1,6 +1,6 @@
-"""What a report shows of the paper: its claims and its numbers, where results are of its experiments."""
+"""A report shows the paper's claims and numbers if the results are of its experiments."""
 
-from atta.lab.paper.comparison import paper_tables
+from atta.lab.paper.claims import paper_tables
 from atta.results.rows import Results, Row
 
 METHODS = (

@@ -10,9 +10,9 @@ import torch
 from atta._base.errors import Advice, InputError
 from atta._base.files import locked
 from atta.data.image_set import ImageSet
-from atta.lab.training import train as training
-from atta.lab.training.train import pixel_statistics, train
-from atta.lab.training.trained import RunFolder
+from atta.lab import training
+from atta.lab.trained import RunFolder
+from atta.lab.training import pixel_statistics, train
 from scenarios import BRIEF, StopsAt, stripes
 
 
@@ -52,7 +52,7 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_training(tmp_path, monkeypat
     monkeypatch.setattr(RunFolder, "write_checkpoint", full)
     with pytest.warns(
         Advice,
-        match="no space left on device; training goes on, and the checkpoint before it stays",
+        match="no space left on device; training continues with the checkpoint before",
     ):
         result = train(StopsAt(), stripes(), recipe=BRIEF, progress=False, output=tmp_path)
     assert equal(result, train(StopsAt(), stripes(), recipe=BRIEF, progress=False))
@@ -144,7 +144,8 @@ def test_pixel_statistics_are_those_of_the_whole_set():
 
 def test_training_needs_neither_the_library_datasets_nor_a_decoder_nor_a_bar():
     absent = ("datasets", "PIL", "rich", "typer", "sklearn", "onnxruntime", "pyarrow")
-    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); import atta.lab.training.train, atta.data.image_set"
+    hide = f"sys.modules.update(dict.fromkeys({absent}))"
+    code = f"import sys; {hide}; import atta.lab.training, atta.data.image_set"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
