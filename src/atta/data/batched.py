@@ -96,10 +96,11 @@ class BatchedViews(nn.Module):
             block, first = self.first[view]
             return block, first + repeat - position
 
+        # torch.compile traces `groupby` with a keyword and `extend`, but not `+=` with a tensor.
         shown: list[Tensor] = []
-        for (block, offset), positions in groupby(range(len(passes)), run):
+        for (block, offset), positions in groupby(range(len(passes)), key=run):
             start = len(shown) + offset
-            shown += self.blocks[block](images, start, start + len(list(positions)))
+            shown.extend(self.blocks[block](images, start, start + len(list(positions))))
         return [(*one, view) for one, view in zip(passes, shown, strict=True)]
 
 
@@ -133,12 +134,12 @@ def _prepare(view: View, repeats: int, shape: Sequence[int]) -> tuple[_Render, S
 
 def _moved(images: Images, places: Int[Tensor, "r h2 w2"]) -> Float[Tensor, "r n c h2 w2"]:
     """Show, at each pixel, the pixel of the input at its place."""
-    return transforms.look_up(images.expand(len(places), *images.shape), places[:, None])
+    return transforms.look_up(images.expand(places.shape[0], *images.shape), places[:, None])
 
 
 def _cropped(images: Images, *places: Tensor) -> Float[Tensor, "r n c h w"]:
     """Show what `transforms.crop` shows."""
-    repeated = images.expand(len(places[0]), *images.shape)
+    repeated = images.expand(places[0].shape[0], *images.shape)
     return transforms.resample(repeated, *(one[:, None] for one in places))
 
 
@@ -149,7 +150,7 @@ def _repeated(view: View, images: Images, *u: Float[Tensor, "r d"]) -> Iterable[
     (rows,), n = u, images.shape[0]
     if not view.own:
         return [view(images, one.expand(n, -1)) for one in rows]
-    size = (len(rows), *images.shape)
+    size = (rows.shape[0], *images.shape)
     numbers = rows[:, None].expand(*size[:2], -1)
     shown = view(images.expand(size).flatten(0, 1), numbers.flatten(0, 1))
     return shown.reshape(*size[:2], *shown.shape[1:])

@@ -217,7 +217,7 @@ def zoom_blur(images: Images, stop: float, step: float) -> Images:
     for factor in factors:
         total += transforms.zoom(
             images,
-            torch.full((len(images), 1), 1 / factor, dtype=torch.float64, device=images.device),
+            torch.full((images.shape[0], 1), 1 / factor, dtype=torch.float64, device=images.device),
         )
     return total / (len(factors) + 1)
 

@@ -92,16 +92,17 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         resize, crop = _size("resize", self.resize), _size("crop", self.crop)
+        mean = _numbers("mean", self.mean)
         plain = {
             "resize": resize,
             "crop": None if crop is None else _pair(crop),
-            "mean": _numbers("mean", self.mean),
+            "mean": mean,
             "std": _numbers("std", self.std),
             "fill": tuple(int(value) for value in self.fill),
             "fit": self.fit or ("squash" if isinstance(resize, tuple) else "shortest"),
         }
-        if self.channels is None and self.mean:
-            plain["channels"] = "L" if len(self.mean) == 1 else "RGB"
+        if self.channels is None and mean:
+            plain["channels"] = "L" if len(mean) == 1 else "RGB"
         for name, value in plain.items():
             object.__setattr__(self, name, value)
         self._check()

@@ -106,7 +106,7 @@ def crop_places(u: Numbers, h: int, w: int) -> list[Tensor]:
         place = ((place + 0.5) * (size / side) - 0.5).clamp(min=0)
         before = place.floor().long()
         both = torch.stack([before, (before + 1).clamp(max=size - 1)])
-        found += [start[:, None, None] + both, (place - before).expand(len(u), -1)]
+        found += [start[:, None, None] + both, (place - before).expand(u.shape[0], -1)]
     return found
 
 
@@ -349,9 +349,7 @@ def sample(
     return torch.lerp(above, below, down).clamp(0, 1)
 
 
-def look_up(
-    images: Float[Tensor, "*n c h w"], places: Int[Tensor, "*#n h2 w2"]
-) -> Float[Tensor, "*n c h2 w2"]:
+def look_up(images: Tensor, places: Tensor) -> Tensor:
     """Read each pixel of the output at a place of the input, counted along the rows."""
     *sizes, _, _ = images.shape
     index = places.flatten(-2)[..., None, :].expand(*sizes, -1)
