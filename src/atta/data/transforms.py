@@ -454,7 +454,9 @@ def jpeg_at(images: Images, quality: Int[Tensor, "n"]) -> Images:
     padded = F.pad(planes, (0, -w % 8, 0, -h % 8), mode="replicate")
     blocks = padded.reshape(n, c, -(-h // 8), 8, -(-w // 8), 8)
 
-    percent = torch.where(quality < 50, 5000 // quality, 200 - 2 * quality)[:, None, None, None]
+    # `full_like`, since the ONNX exporter does not divide a Python number by a tensor.
+    low = torch.full_like(quality, 5000) // quality
+    percent = torch.where(quality < 50, low, 200 - 2 * quality)[:, None, None, None]
     tables = torch.tensor([_LUMA_TABLE, _CHROMA_TABLE, _CHROMA_TABLE][:c], device=images.device)
     steps = ((tables * percent + 50) // 100).clamp(1, 255).to(blocks.dtype)[:, :, None, :, None]
 
