@@ -34,6 +34,7 @@ from atta.data.transforms import (
     grey,
     hue,
     jpeg,
+    native_crop,
     nudge,
     rot90,
     rot180,
@@ -137,7 +138,7 @@ def slow_window(image: Tensor, u: list[float]) -> tuple[int, int, int, int]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_crop_left_at_its_native_size_is_a_window_of_the_image(shape):
     images, u = pixels(5, shape), numbers(5, 2)
-    windows = crop(images, u, resize=False)
+    windows = native_crop(images, u)
     for image, place, window in zip(images, u.tolist(), windows, strict=True):
         top, left, high, wide = slow_window(image, place)
         assert torch.equal(window, image[:, top : top + high, left : left + wide])
@@ -385,7 +386,7 @@ def test_a_grey_file_of_that_quality_holds_what_jpeg_leaves(quality):
 TRANSFORMS = {
     "flip": (lambda images, u: flip(images), lambda c, h, w: 1),
     "crop": (crop, lambda c, h, w: 2),
-    "native crop": (lambda images, u: crop(images, u, resize=False), lambda c, h, w: 2),
+    "native crop": (native_crop, lambda c, h, w: 2),
     "brightness": (brightness, lambda c, h, w: 1),
     "contrast": (contrast, lambda c, h, w: 1),
     "noise": (gaussian_noise, lambda c, h, w: c + c * h * w),
@@ -485,9 +486,9 @@ def test_cropping_and_blurring_a_flat_image_change_nothing(u, level):
     torch.testing.assert_close(gaussian_blur(images, torch.full((1, 1), u)), images)
 
 
-def test_a_crop_of_the_whole_image_is_the_image():
-    images = pixels(2, (3, 8, 9))
-    torch.testing.assert_close(crop(images, numbers(2, 2), ratio=1.0), images)
+def test_a_crop_of_a_single_pixel_is_the_image():
+    images = pixels(2, (3, 1, 2))
+    assert torch.equal(crop(images, numbers(2, 2)), images)
 
 
 def test_every_window_is_reached_and_by_an_equal_share_of_the_numbers():
@@ -499,7 +500,7 @@ def test_every_window_is_reached_and_by_an_equal_share_of_the_numbers():
         .reshape(1, 1, side, side)
         .expand(steps**2, -1, -1, -1)
     )
-    corner = crop(images, u, resize=False)[:, 0, 0, 0].long()
+    corner = native_crop(images, u)[:, 0, 0, 0].long()
     counts = torch.bincount(corner, minlength=side * side).reshape(side, side)
     assert counts[:positions, :positions].unique().tolist() == [(steps // positions) ** 2]
     assert counts.sum() == steps**2 == counts[:positions, :positions].sum()
@@ -508,7 +509,7 @@ def test_every_window_is_reached_and_by_an_equal_share_of_the_numbers():
 def test_the_largest_number_still_falls_on_the_last_window():
     images = torch.arange(512.0).reshape(1, 1, 1, 512).expand(1, 1, 8, 512)
     for side in range(8, 513):
-        window = crop(images[..., :side], torch.full((1, 2), 1 - 2**-24), resize=False)
+        window = native_crop(images[..., :side], torch.full((1, 2), 1 - 2**-24))
         assert window[0, 0, 0, -1] == side - 1
 
 

@@ -329,11 +329,11 @@ def test_policies_survive_pickling():
         ("   ", "A policy: expected at least one view, such as 'flip + 5 crop', got none."),
         (
             "flip + 5 crpo",
-            "A view or a policy: expected a name that is known, got 'crpo'. Did you mean 'crop'?",
+            "A view or a policy: expected a known name, got 'crpo'. Did you mean 'crop'?",
         ),
         (
             "blurred",
-            "A view or a policy: expected a name that is known, got 'blurred'. Did you mean 'blur'?",
+            "A view or a policy: expected a known name, got 'blurred'. Did you mean 'blur'?",
         ),
         (
             "quux",
@@ -344,7 +344,7 @@ def test_policies_survive_pickling():
         ("aug9", "got 'aug9'. Did you mean 'aug8'?"),
         (
             "flip-2 + crop",
-            "A term of a policy: expected a view, got the policy 'flip-2', which goes by itself or written out: 'flip'.",
+            "A term of a policy: expected a view, got the policy 'flip-2'. Use it alone, or write its views out: 'flip'.",
         ),
         ("0 crop", "Repeats of 'crop': expected 1 or more, got 0."),
         ("-3 crop", "Repeats of 'crop': expected 1 or more, got -3."),
@@ -356,7 +356,7 @@ def test_policies_survive_pickling():
         ),
         (
             "5 flip",
-            "Repeats of 'flip': expected 1, for it has no randomness and every repeat would be the same, got 5.",
+            "Repeats of 'flip': expected 1, since this view is not random and every repeat would be the same, got 5.",
         ),
         (
             "2.5 crop",
@@ -393,19 +393,19 @@ def test_two_views_of_one_name_do_not_merge():
             torch.zeros(2, 3, 8, 8),
             [0],
             {},
-            "indices: expected 2 whole numbers, one an image, got (1,) of torch.int64.",
+            "indices: expected 2 whole numbers, one per image, got (1,) of torch.int64.",
         ),
         (
             torch.zeros(2, 3, 8, 8),
             torch.tensor([0.0, 1.0]),
             {},
-            "indices: expected 2 whole numbers, one an image, got (2,) of torch.float32.",
+            "indices: expected 2 whole numbers, one per image, got (2,) of torch.float32.",
         ),
         (
             torch.zeros(2, 3, 8, 8),
             None,
             {},
-            "indices: expected each image's place in its dataset, for random draws, got None.",
+            "indices: expected the position of each image in its dataset, for random draws, got None.",
         ),
         (
             torch.zeros(2, 3, 8, 8),
@@ -480,9 +480,9 @@ def test_a_view_that_returns_something_else_is_named(transform, got):
 
 
 def test_a_view_that_is_given_too_few_numbers_says_so():
-    with pytest.raises(InputError, match=r"View 'crop': expected 2 numbers an image, got none\."):
+    with pytest.raises(InputError, match=r"View 'crop': expected 2 numbers per image, got none\."):
         VIEWS["crop"](photos(4))
-    with pytest.raises(InputError, match=r"View 'noise': expected 273 numbers an image, got 2\."):
+    with pytest.raises(InputError, match=r"View 'noise': expected 273 numbers per image, got 2\."):
         VIEWS["noise"](photos(4), torch.zeros(4, 2))
 
 
@@ -494,7 +494,7 @@ def test_a_name_that_a_policy_could_not_hold_is_refused(name):
 
 def test_a_negative_count_of_numbers_is_refused():
     with pytest.raises(
-        InputError, match=r"View 'mix': expected 0 or more numbers an image, got -1\."
+        InputError, match=r"View 'mix': expected 0 or more numbers per image, got -1\."
     ):
         View("mix", mix, numbers=-1)
 
@@ -508,9 +508,7 @@ def test_a_view_goes_by_its_own_name():
 
 @pytest.mark.parametrize("name", ["crop", "aug1"])
 def test_a_name_that_is_taken_is_refused(name):
-    with pytest.raises(
-        InputError, match=f"expected a name that is not taken, got another {name!r}"
-    ):
+    with pytest.raises(InputError, match=f"expected a new name, but atta has another {name!r}"):
         Policy.parse(name, views={name: View(name, darken)})
 
 
@@ -700,4 +698,4 @@ def test_what_is_no_view_is_refused(thing):
 
 
 def test_a_policy_shows_itself_in_a_notebook():
-    assert "4 passes an image" in Policy.parse("flip + 2 crop")._repr_html_()
+    assert "4 passes per image" in Policy.parse("flip + 2 crop")._repr_html_()

@@ -39,7 +39,7 @@ from atta.classifier.hub import OnHub
 from atta.classifier.summary import Summary
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels, check_range
-from atta.data.together import Together
+from atta.data.batched import BatchedViews
 from atta.data.views import Policy
 from atta.functional import largest_share
 from atta.networks.adapters import as_logits, normalised
@@ -135,7 +135,7 @@ class CalibratedClassifier(Estimator, OnHub):
         self.image_shape = tuple(int(side) for side in image_shape)
         self.class_names = tuple(map(str, class_names))
         self.summary = summary
-        self.together = Together(self.policy, self.image_shape).to(device_of(self.model))
+        self.together = BatchedViews(self.policy, self.image_shape).to(device_of(self.model))
         self.images_seen = self.passes_run = 0
         self.eval()
         self._try_out()

@@ -1,10 +1,12 @@
-"""Classes by name: a class that is missing, or stands elsewhere, moves no other.
+"""Match the names of classes to class numbers, so that a missing or moved class moves no other.
 
-Names are compared without case, spaces, dashes and underscores. One of several names between commas will do, as ImageNet has
-them ("tench, Tinca tinca"); a number is a class number; a WordNet id (n02123045) is its class where there are ImageNet's 1000.
+Names are compared without case, spaces, dashes and underscores. One of several names between commas
+is enough, as in ImageNet ("tench, Tinca tinca"). A number is a class number. A WordNet id
+(n02123045) is a class of ImageNet if the network has 1000 classes.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -12,73 +14,65 @@ from pathlib import Path
 from atta._base.errors import InputError, suggest
 
 IMAGENET = 1000
-WNID = re.compile(r"n\d{8}(?!\d)")
-MOST = 100_000  # A number above it is a date or a serial number, and no class.
-
-
-def folded(name: str) -> str:
-    """What is compared of a name."""
-    return re.sub(r"[\s_\-]+", "", name.casefold())
+"""Number of classes of ImageNet."""
+MAX_CLASS = 100_000
+"""A larger number is a date or a serial number, not a class."""
 
 
 def is_number(name: str) -> bool:
-    """Whether the name of a class is its number."""
-    return name.isascii() and name.isdigit() and int(name) < MOST
+    """Return whether the name of a class is its number."""
+    return name.isascii() and name.isdigit() and int(name) < MAX_CLASS
 
 
 def numbers_of(found: Iterable[str], names: Sequence[str], what: str = "labels") -> dict[str, int]:
-    """The class number of each name that was found, among the names of the network's classes.
+    """Return the class number of each name found, given the names of the network's classes.
 
     >>> numbers_of(["Polar-Bear", "2"], ["ant", "polar bear", "cat"])
     {'Polar-Bear': 1, '2': 2}
     """
-    whole, parts = _places(names), _places(names, parts=True)
+    whole, parts = defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
+    for i, name in enumerate(names):
+        whole[_folded(name)].add(i)
+        for part in name.split(","):
+            parts[_folded(part)].add(i)
     numbers: dict[str, int] = {}
     for name in dict.fromkeys(found):
-        places = (
-            whole.get(folded(name))
-            or _by_number(name, names)
-            or _by_wnid(name, names)
-            or parts.get(folded(name), set())
-        )
+        places = whole[_folded(name)] or _by_number(name, len(names)) or parts[_folded(name)]
         if len(places) != 1:
-            several = (
-                f"class {', '.join(map(str, sorted(places)))} have that name"
-                if places
-                else "no class has that name"
-            )
-            shown = ", ".join(names[:5]) + (
-                f", ... ({len(names)} in all)" if len(names) > 5 else ""
-            )
-            raise InputError(
-                f"{what}: expected names of the network's classes ({shown}), got {name!r}: {several}."
-                f"{'' if places else suggest(name, names)} Other names are given as class_names=... (--classes FILE or a,b,c), "
-                "in the network's order; class numbers will do as well"
-            )
-        numbers[name] = next(iter(places))
+            raise _unmatched(name, names, places, what)
+        (numbers[name],) = places
     return numbers
 
 
-def _by_number(name: str, names: Sequence[str]) -> set[int]:
-    return {int(name)} if is_number(name) and int(name) < len(names) else set()
+def _folded(name: str) -> str:
+    """The part of a name that is compared."""
+    return re.sub(r"[\s_\-]+", "", name.casefold())
 
 
-def _by_wnid(name: str, names: Sequence[str]) -> set[int]:
-    wnid = WNID.match(name)
-    place = imagenet().get(wnid[0]) if wnid and len(names) == IMAGENET else None
-    return set() if place is None else {place}
+def _by_number(name: str, classes: int) -> set[int]:
+    """The class that a class number or a WordNet id refers to."""
+    if is_number(name):
+        return {int(name)} & set(range(classes))
+    wnid = re.match(r"n\d{8}(?!\d)", name)
+    known = wnid and classes == IMAGENET and wnid[0] in imagenet()
+    return {imagenet()[wnid[0]]} if wnid and known else set()
 
 
-def _places(names: Sequence[str], parts: bool = False) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = {}
-    for i, name in enumerate(names):
-        for text in name.split(",") if parts else (name,):
-            found.setdefault(folded(text), set()).add(i)
-    return found
+def _unmatched(name: str, names: Sequence[str], places: set[int], what: str) -> InputError:
+    """The error for a name that belongs to no class, or to several."""
+    listed = ", ".join(names[:5]) + (f", ... ({len(names)} in all)" if len(names) > 5 else "")
+    reason = f"no class has that name.{suggest(name, names)}"
+    if places:
+        reason = f"classes {', '.join(map(str, sorted(places)))} have that name."
+    return InputError(
+        f"{what}: expected names of the network's classes ({listed}), got {name!r}: {reason} "
+        "Give other names as class_names=... (--classes FILE or a,b,c), in the network's order, or "
+        "use class numbers"
+    )
 
 
 @cache
 def imagenet() -> dict[str, int]:
-    """ImageNet's 1000 classes by their WordNet ids, in the order of every network trained on it."""
+    """ImageNet's 1000 classes by WordNet id, in the order of every network trained on it."""
     text = Path(__file__).with_name("imagenet_wnids.txt").read_text(encoding="ascii")
     return {wnid: i for i, wnid in enumerate(text.split())}

@@ -1,37 +1,39 @@
-"""Pictures made worse on purpose: what cameras, weather and files do to images, at five severities.
+"""Corruptions: what cameras, weather and file formats do to images, at five severities.
 
-The families and constants are those of CIFAR-10-C and ImageNet-C (Hendrycks & Dietterich, "Benchmarking neural network
-robustness to common corruptions and perturbations", ICLR 2019): the gentler ones of CIFAR-10-C for images of up to 64 pixels
-on the shorter side, ImageNet-C's for larger ones, whose lengths are in pixels of 224 and grow with the side.
+Families and constants are those of CIFAR-10-C and ImageNet-C (Hendrycks & Dietterich,
+"Benchmarking neural network robustness to common corruptions and perturbations", ICLR 2019).
+Images of up to 64 pixels on the shorter side take the weaker constants of CIFAR-10-C, larger ones
+those of ImageNet-C, whose lengths are in pixels of 224 and grow with the side.
 
-| corruption     | rule, for one image x, with the constant c of its severity                       | numbers an image        |
-|----------------|----------------------------------------------------------------------------------|-------------------------|
-| gaussian-noise | x + c N(0, 1)                                                                    | one a value             |
-| shot-noise     | Poisson(c x) / c                                                                 | one a value             |
-| impulse-noise  | a part c of the values is 0 or 1                                                 | one a value             |
-| speckle-noise  | x + c x N(0, 1)                                                                  | one a value             |
-| gaussian-blur  | a Gaussian of deviation c                                                        | none                    |
-| defocus-blur   | a disk of radius c, its edge softened                                            | none                    |
-| glass-blur     | blurred, neighbours exchanged at random, blurred again                           | two a pixel and round   |
-| motion-blur    | half a Gaussian along a line, up to 45° from the horizontal                      | 1: the angle            |
-| zoom-blur      | the mean of the image and of enlargements of it                                  | none                    |
-| fog            | (x + c f) max(x) / (max(x) + c), f a cloud of four octaves                       | 340, the cloud          |
-| brightness     | the value of HSV plus c                                                          | none                    |
-| contrast       | m + c (x - m), m the mean of the channel                                         | none                    |
-| saturate       | the saturation of HSV times c, plus another constant                             | none                    |
-| pixelate       | made smaller by c by the mean over boxes, and large again                        | none                    |
-| jpeg           | what JPEG of quality c leaves                                                    | none                    |
+| corruption     | rule, for one image x and the constant c of the severity   | numbers per image |
+|----------------|------------------------------------------------------------|-------------------|
+| gaussian-noise | x + c N(0, 1)                                              | one per value     |
+| shot-noise     | Poisson(c x) / c                                           | one per value     |
+| impulse-noise  | set a share c of the values to 0 or 1                      | one per value     |
+| speckle-noise  | x + c x N(0, 1)                                            | one per value     |
+| gaussian-blur  | a Gaussian of standard deviation c                         | none              |
+| defocus-blur   | a disk of radius c with a soft edge                        | none              |
+| glass-blur     | blur, exchange neighbours at random, blur again            | two per pixel     |
+| motion-blur    | half a Gaussian along a line, up to 45° from horizontal    | 1: the angle      |
+| zoom-blur      | the mean of the image and of enlarged versions             | none              |
+| fog            | (x + c f) max(x) / (max(x) + c), f a cloud of 4 octaves    | 340: the cloud    |
+| brightness     | add c to the value of HSV                                  | none              |
+| contrast       | m + c (x - m), m the mean of the channel                   | none              |
+| saturate       | multiply the saturation of HSV by c, add another constant  | none              |
+| pixelate       | shrink by c (mean over boxes), enlarge again               | none              |
+| jpeg           | JPEG compression of quality c                              | none              |
 
-Pure functions of pixels in [0, 1] and of given numbers, as views are: `CORRUPTIONS["fog-3"]` is a `View`. They are for
-rehearsals, which a network is shown when a calibrator is fitted, and for tests; a network is not meant to be asked with them.
-Where the original uses a library's random shapes (fog's diamond-square clouds, ImageMagick's motion blur), the law is the
-same and the pixels are not.
+They are pure functions of pixels in [0, 1] and of given numbers, as views are:
+`CORRUPTIONS["fog-3"]` is a `View`. They are for rehearsals, which a network is shown when a
+calibrator is fitted, and for tests; a deployed network does not use them. Where the original uses
+random shapes of a library (diamond-square clouds for fog, ImageMagick's motion blur), the
+distribution is the same and the pixels are not.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -40,14 +42,17 @@ from torch.nn import functional as F
 
 from atta._base.types import Images
 from atta.data import transforms
+from atta.data.transforms import Numbers
 from atta.data.views import View
 
 SEVERITIES = (1, 2, 3, 4, 5)
 SMALL = 64
-"""Pixels of the shorter side up to which an image takes the constants of CIFAR-10-C."""
+"""Up to this shorter side in pixels, an image takes the constants of CIFAR-10-C."""
 LARGE = 224
-"""Pixels of the side that the lengths of ImageNet-C are meant for."""
-CONSTANTS: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {  # CIFAR-10-C's, ImageNet-C's
+"""Side in pixels that the lengths of ImageNet-C refer to."""
+Constants: TypeAlias = Sequence[float | tuple[float, ...]]
+"""The arguments of a corruption after the numbers, one entry per severity."""
+CONSTANTS: dict[str, tuple[Constants, Constants]] = {  # CIFAR-10-C's, ImageNet-C's
     "gaussian-noise": ((0.04, 0.06, 0.08, 0.09, 0.10), (0.08, 0.12, 0.18, 0.26, 0.38)),
     "shot-noise": ((500, 250, 100, 75, 50), (60, 25, 12, 5, 3)),
     "impulse-noise": ((0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27)),
@@ -84,84 +89,60 @@ CONSTANTS: dict[str, tuple[Sequence[Any], Sequence[Any]]] = {  # CIFAR-10-C's, I
 }
 
 
-def _constant(family: str, severity: int, side: int) -> Any:
-    """The constant of a severity, or several of them, for images whose shorter side has so many pixels."""
-    return CONSTANTS[family][side > SMALL][severity - 1]
+def _constants(family: str, severity: int, side: int) -> tuple[float, ...]:
+    """The constants of a severity, for images of this shorter side in pixels."""
+    found = CONSTANTS[family][side > SMALL][severity - 1]
+    return tuple(map(float, found if isinstance(found, tuple) else (found,)))
 
 
-def _one(family: str, severity: int, images: Images) -> int | float:
-    found: int | float = _constant(family, severity, min(images.shape[2:]))
-    return found
-
-
-def _several(family: str, severity: int, images: Images) -> tuple[int | float, ...]:
-    found: tuple[int | float, ...] = _constant(family, severity, min(images.shape[2:]))
-    return found
-
-
-def _pixels(length: int | float, images: Images) -> int | float:
-    """A length in pixels of these images: as it is for small ones, in pixels of 224 for others."""
+def _pixels(length: float, images: Images) -> float:
+    """Convert a length to pixels of these images: unchanged for small ones, else of 224."""
     side = min(images.shape[2:])
     return length if side <= SMALL else length * side / LARGE
 
 
-# --------------------------------------------------------------------------------------------------------------- noise
+# ------------------------------------------------------------------------------------------- noise
 
 
-def gaussian_noise(images: Images, u: Float[Tensor, "n d"], *, severity: int) -> Images:
+def gaussian_noise(images: Images, u: Numbers, deviation: float) -> Images:
     """Add normal noise."""
-    return (images + _one("gaussian-noise", severity, images) * _normal(u, images)).clamp(0, 1)
+    return images + deviation * transforms.normal(u, images).to(images.dtype)
 
 
-def speckle_noise(images: Images, u: Float[Tensor, "n d"], *, severity: int) -> Images:
-    """Add normal noise that grows with the light."""
-    return (images + images * _one("speckle-noise", severity, images) * _normal(u, images)).clamp(
-        0, 1
-    )
+def speckle_noise(images: Images, u: Numbers, deviation: float) -> Images:
+    """Add normal noise that is proportional to the value."""
+    return images + images * deviation * transforms.normal(u, images).to(images.dtype)
 
 
-def shot_noise(images: Images, u: Float[Tensor, "n d"], *, severity: int) -> Images:
-    """Count photons: a Poisson number with mean c x, over c."""
-    count = _one("shot-noise", severity, images)
-    return (
-        (_poisson(count * images.double(), u.reshape(images.shape).double()) / count)
-        .clamp(0, 1)
-        .to(images.dtype)
-    )
+def shot_noise(images: Images, u: Numbers, count: float) -> Images:
+    """Count photons: a Poisson number with mean `count` x, divided by `count`."""
+    found = _poisson(count * images.double(), u.reshape(images.shape).double())
+    return (found / count).to(images.dtype)
 
 
-def impulse_noise(images: Images, u: Float[Tensor, "n d"], *, severity: int) -> Images:
-    """Set a part of the values to 0, and as many to 1."""
-    part = _one("impulse-noise", severity, images)
+def impulse_noise(images: Images, u: Numbers, share: float) -> Images:
+    """Set half of a share of the values to 0, and the other half to 1."""
     numbers = u.reshape(images.shape)
-    salted = torch.where(numbers > 1 - part / 2, torch.ones_like(images), images)
-    return torch.where(numbers < part / 2, torch.zeros_like(images), salted)
-
-
-def _normal(u: Tensor, images: Images) -> Images:
-    """Uniform numbers as normal ones; half a step inside of 0, where the inverse is -∞."""
-    normal: Tensor = torch.special.ndtri(u.clamp(min=2**-25)).reshape(images.shape)
-    return normal.to(images.dtype)
+    return images.masked_fill(numbers > 1 - share / 2, 1).masked_fill(numbers < share / 2, 0)
 
 
 MANY = 60.0
-"""Photons from which a rounded normal number with Poisson's mean, deviation and skew stands for a Poisson one."""
+"""Photons from which a rounded normal number with Poisson's mean, deviation and skew is used."""
 
 
 def _poisson(mean: Tensor, u: Tensor) -> Tensor:
-    """The least count whose cumulative probability exceeds u; nearly so for images that are brighter than MANY somewhere."""
+    """The least count whose cumulative probability exceeds u; approximate for bright images."""
     u = u.clamp(2**-25, 1 - 2**-25)
     normal: Tensor = torch.special.ndtri(u)
     counts = (mean + mean.sqrt() * normal + (normal.square() - 1) / 6 + 0.5).floor().clamp(min=0)
-    dark = (
-        mean.flatten(1).amax(dim=1) <= MANY
-    )  # each image by itself: its neighbours in a batch shall not matter
+    # Decided for each image alone: the rest of the batch must not matter.
+    dark = mean.flatten(1).amax(dim=1) <= MANY
     if dark.any():
-        counts[dark] = _exactly_poisson(mean[dark], u[dark])
+        counts[dark] = _exact_poisson(mean[dark], u[dark])
     return counts
 
 
-def _exactly_poisson(mean: Tensor, u: Tensor) -> Tensor:
+def _exact_poisson(mean: Tensor, u: Tensor) -> Tensor:
     count, chance = torch.zeros_like(mean), (-mean).exp()
     total = chance.clone()
     for k in range(1, int(MANY + 8 * MANY**0.5)):
@@ -171,231 +152,204 @@ def _exactly_poisson(mean: Tensor, u: Tensor) -> Tensor:
     return count
 
 
-# ---------------------------------------------------------------------------------------------------------------- blur
+# -------------------------------------------------------------------------------------------- blur
 
 
-def gaussian_blur(images: Images, *, severity: int) -> Images:
-    """Blur with a Gaussian."""
-    return _blurred(images, _pixels(_one("gaussian-blur", severity, images), images)).clamp(0, 1)
+def gaussian_blur(images: Images, deviation: float) -> Images:
+    """Blur with a Gaussian, cut off at four standard deviations; the border is repeated."""
+    deviation = _pixels(deviation, images)
+    taps = _gaussian(deviation, int(4 * deviation + 0.5)).to(images)
+    reach, channels = taps.shape[0] // 2, images.shape[1]
+    images = F.pad(images, (reach, reach, reach, reach), mode="replicate")
+    for shape in ((-1, 1), (1, -1)):
+        kernel = taps.reshape(shape).expand(channels, 1, -1, -1)
+        images = F.conv2d(images, kernel, groups=channels)
+    return images
 
 
-def defocus_blur(images: Images, *, severity: int) -> Images:
-    """Spread each pixel over a disk with a soft edge."""
-    radius, soft = _several("defocus-blur", severity, images)
+def defocus_blur(images: Images, radius: float, soft: float) -> Images:
+    """Spread each pixel over a disk with a soft edge; the border is reflected."""
     radius = _pixels(radius, images)
-    reach = math.ceil(radius) + 2
+    reach, channels = math.ceil(radius) + 2, images.shape[1]
     place = torch.arange(-reach, reach + 1, dtype=torch.float64)
     disk = (place[:, None].square() + place.square() <= radius**2).double()
-    edge = _bell(soft, 1 if radius <= 8 else 2)
-    kernel = F.conv2d(
-        (disk / disk.sum())[None, None], torch.outer(edge, edge)[None, None], padding="same"
-    )[0, 0]
-    return _convolved(images, kernel).clamp(0, 1)
+    edge = _gaussian(soft, 1 if radius <= 8 else 2)
+    soft_edge = torch.outer(edge, edge)[None, None]
+    kernel = F.conv2d((disk / disk.sum())[None, None], soft_edge, padding="same")
+    for axis in (2, 3):
+        side = images.shape[axis]
+        places = torch.arange(-reach, side + reach, device=images.device)
+        images = images.index_select(axis, transforms.reflected(places, side))
+    return F.conv2d(images, kernel.to(images).expand(channels, -1, -1, -1), groups=channels)
 
 
-def glass_blur(images: Images, u: Float[Tensor, "n d"], *, severity: int) -> Images:
-    """Blur, let each pixel be taken from a place nearby, and blur again."""
-    deviation, reach, rounds = _several("glass-blur", severity, images)
-    n, c, h, w = images.shape
-    deviation, reach = _pixels(deviation, images), max(1, round(_pixels(reach, images)))
+def glass_blur(images: Images, u: Numbers, deviation: float, reach: float, rounds: float) -> Images:
+    """Blur, read each pixel from a random place nearby, and blur again."""
+    n, _, h, w = images.shape
+    reach = max(1, round(_pixels(reach, images)))
     moves = (u.reshape(n, int(rounds), 2, h, w) * 2 * reach).floor().long() - reach
     rows, columns = torch.arange(h, device=u.device)[:, None], torch.arange(w, device=u.device)
-    images = _blurred(images, deviation)
+    images = gaussian_blur(images, deviation)
     for down, across in (move.unbind(1) for move in moves.unbind(1)):
         places = (rows + down).clamp(0, h - 1) * w + (columns + across).clamp(0, w - 1)
-        images = (
-            images.flatten(2)
-            .gather(2, places.reshape(n, 1, -1).expand(-1, c, -1))
-            .reshape(images.shape)
-        )
-    return _blurred(images, deviation).clamp(0, 1)
+        images = transforms.look_up(images, places)
+    return gaussian_blur(images, deviation)
 
 
-def _glass_numbers(c: int, h: int, w: int, *, severity: int) -> int:
-    return int(_constant("glass-blur", severity, min(h, w))[2]) * 2 * h * w
-
-
-def motion_blur(images: Images, u: Float[Tensor, "n 1"], *, severity: int) -> Images:
-    """Draw each pixel out along a line, with the weights of half a Gaussian."""
-    radius, deviation = _several("motion-blur", severity, images)
+def motion_blur(images: Images, u: Numbers, radius: float, deviation: float) -> Images:
+    """Average along a line, with the weights of half a Gaussian."""
     steps = max(1, round(_pixels(radius, images)))
     angle = (u[:, 0].double() - 0.5) * (math.pi / 2)
     down, across = angle.sin()[:, None, None], angle.cos()[:, None, None]
-    weights = _bell(_pixels(deviation, images), steps)[steps:]
-    rows, columns = (
-        torch.arange(s, device=images.device, dtype=torch.float64) - (s - 1) / 2
-        for s in images.shape[2:]
-    )
+    weights = _gaussian(_pixels(deviation, images), steps)[steps:]
+    rows, columns = transforms.from_centre(images)
     blurred = torch.zeros_like(images)
     for step, weight in enumerate((weights / weights.sum()).tolist()):
         moved = transforms.sample(images, rows[:, None] + step * down, columns + step * across)
         blurred += weight * moved
-    return blurred.clamp(0, 1)
+    return blurred
 
 
-def zoom_blur(images: Images, *, severity: int) -> Images:
-    """Average the image with itself enlarged more and more."""
-    stop, step = _several("zoom-blur", severity, images)
+def zoom_blur(images: Images, stop: float, step: float) -> Images:
+    """Average the image and versions that are enlarged by 1, 1 + `step`, ... up to `stop`."""
     factors = torch.arange(1, stop, step, dtype=torch.float64).tolist()
-    rows, columns = (
-        torch.arange(s, device=images.device, dtype=torch.float64) - (s - 1) / 2
-        for s in images.shape[2:]
-    )
     total = images.clone()
     for factor in factors:
-        whole = (
-            torch.ones(images.shape[0], 1, 1, dtype=torch.float64, device=images.device) / factor
+        total += transforms.zoom(
+            images,
+            torch.full((images.shape[0], 1), 1 / factor, dtype=torch.float64, device=images.device),
         )
-        total += transforms.sample(images, rows[:, None] * whole, columns * whole)
-    return (total / (len(factors) + 1)).clamp(0, 1)
+    return total / (len(factors) + 1)
 
 
-def _bell(deviation: int | float, reach: int) -> Float[Tensor, "taps"]:
+def _gaussian(deviation: float, reach: int) -> Float[Tensor, "taps"]:
     """The weights of a Gaussian from -reach to reach."""
     place = torch.arange(-reach, reach + 1, dtype=torch.float64)
     weights = (-(place**2) / (2 * deviation**2)).exp()
     return weights / weights.sum()
 
 
-def _blurred(images: Images, deviation: int | float) -> Images:
-    """Convolve with a Gaussian that is cut off at four deviations; beyond its border the image has its outermost pixels."""
-    taps = _bell(deviation, int(4 * deviation + 0.5))
-    reach, channels = taps.shape[0] // 2, images.shape[1]
-    kernel = taps.to(images).expand(channels, 1, -1)
-    padded = F.pad(images, (reach, reach, reach, reach), mode="replicate")
-    return F.conv2d(
-        F.conv2d(padded, kernel[:, :, :, None], groups=channels),
-        kernel[:, :, None, :],
-        groups=channels,
-    )
-
-
-def _convolved(images: Images, kernel: Float[Tensor, "h2 w2"]) -> Images:
-    """Convolve each channel; beyond its border the image is its reflection."""
-    reach, channels = kernel.shape[0] // 2, images.shape[1]
-    rows, columns = (
-        transforms.reflected(torch.arange(-reach, side + reach, device=images.device), side)
-        for side in images.shape[2:]
-    )
-    padded = images[:, :, rows][:, :, :, columns]
-    return F.conv2d(padded, kernel.to(images).expand(channels, 1, -1, -1), groups=channels)
-
-
-# ----------------------------------------------------------------------------------------- weather, light, colour, files
+# ---------------------------------------------------------------- weather, light, colour and files
 
 OCTAVES = (2, 4, 8, 16)
-"""Sides of the grids that a cloud of fog is made of."""
+"""Sides of the grids of random numbers that a fog cloud is made of."""
 
 
-def fog(images: Images, u: Float[Tensor, "n 340"], *, severity: int) -> Images:
-    """Add a bright cloud whose octaves fade by a constant, and darken to the brightness there was."""
-    amount, decay = _several("fog", severity, images)
+def fog(images: Images, u: Numbers, amount: float, decay: float) -> Images:
+    """Add a bright cloud whose octaves decay by a constant, and keep the largest value."""
     n, _, h, w = images.shape
-    cloud, start = torch.zeros(n, 1, h, w, dtype=images.dtype, device=images.device), 0
-    for octave, side in enumerate(OCTAVES):
-        grid = u[:, start : start + side**2].reshape(n, 1, side, side).to(images.dtype) - 0.5
+    cloud = torch.zeros(n, 1, h, w, dtype=images.dtype, device=images.device)
+    grids = torch.split(u, [side**2 for side in OCTAVES], 1)
+    for octave, (side, grid) in enumerate(zip(OCTAVES, grids, strict=True)):
+        grid = grid.reshape(n, 1, side, side).to(images.dtype) - 0.5
         cloud += decay**-octave * F.interpolate(grid, (h, w), mode="bilinear", align_corners=True)
-        start += side**2
     low, high = cloud.amin((2, 3), keepdim=True), cloud.amax((2, 3), keepdim=True)
     brightest = images.amax((1, 2, 3), keepdim=True)
-    return (
-        (images + amount * (cloud - low) / (high - low)) * brightest / (brightest + amount)
-    ).clamp(0, 1)
+    return (images + amount * (cloud - low) / (high - low)) * brightest / (brightest + amount)
 
 
-def brightness(images: Images, *, severity: int) -> Images:
+def brightness(images: Images, more: float) -> Images:
     """Raise the value of HSV: all channels by one factor."""
-    more = _one("brightness", severity, images)
     value = images.amax(1, keepdim=True)
     factor = (value + more).clamp(max=1) / value.clamp(min=1e-12)
     # Black has no colour: it becomes grey.
-    return torch.where(value > 0, images * factor, torch.full_like(images, more)).clamp(0, 1)
+    return torch.where(value > 0, images * factor, more)
 
 
-def contrast(images: Images, *, severity: int) -> Images:
-    """Draw each channel towards its mean."""
+def contrast(images: Images, factor: float) -> Images:
+    """Move each channel towards its mean."""
     mean = images.mean((2, 3), keepdim=True)
-    return (mean + _one("contrast", severity, images) * (images - mean)).clamp(0, 1)
+    return mean + factor * (images - mean)
 
 
-def saturate(images: Images, *, severity: int) -> Images:
-    """Scale the saturation of HSV; the value and the hue stay."""
-    factor, more = _several("saturate", severity, images)
+def saturate(images: Images, factor: float, more: float) -> Images:
+    """Scale the saturation of HSV; value and hue stay."""
     value = images.amax(1, keepdim=True)
     saturation = (value - images.amin(1, keepdim=True)) / value.clamp(min=1e-12)
     wanted = (saturation * factor + more).clamp(0, 1)
-    grey = saturation <= 0  # of no hue: HSV calls it red
-    red = torch.zeros_like(images)
-    red[:, :1] = 1
-    colour = torch.where(
-        grey, red.expand_as(images) if images.shape[1] == 3 else torch.ones_like(images), images
-    )
-    behind = torch.where(grey, 1 - colour, (value - images) / (value * saturation).clamp(min=1e-12))
-    return (value * (1 - wanted * behind)).clamp(0, 1)
+    # A grey pixel has no hue: HSV calls it red, so that green and blue become smaller.
+    red = torch.tensor([0.0, 1.0, 1.0]) if images.shape[1] == 3 else torch.zeros(1)
+    below = (value - images) / (value * saturation).clamp(min=1e-12)
+    below = torch.where(saturation <= 0, red.to(images)[:, None, None], below)
+    return value * (1 - wanted * below)
 
 
-def pixelate(images: Images, *, severity: int) -> Images:
-    """Make the image smaller by the mean over boxes, and as large as it was."""
-    part = _one("pixelate", severity, images)
-    h, w = images.shape[2:]
-    small = [_boxes(side, max(1, int(side * part))).to(images) for side in (h, w)]
-    large = [_boxes(max(1, int(side * part)), side).to(images) for side in (h, w)]
-    return (large[0] @ (small[0] @ images @ small[1].T) @ large[1].T).clamp(0, 1)
+def pixelate(images: Images, share: float) -> Images:
+    """Shrink by the mean over boxes, and enlarge to the original size."""
+    (h, w), (low, narrow) = images.shape[2:], (max(1, int(s * share)) for s in images.shape[2:])
+    small = _boxes(h, low).to(images) @ images @ _boxes(w, narrow).to(images).T
+    return _boxes(low, h).to(images) @ small @ _boxes(narrow, w).to(images).T
 
 
 def _boxes(side: int, other: int) -> Float[Tensor, "other side"]:
-    """The matrix that resizes a side by the mean over what each new pixel covers, or by the nearest pixel if it grows."""
+    """The matrix that resizes a side by the mean over boxes, or by the nearest pixel if larger."""
     scale = side / other
     place = torch.arange(side, dtype=torch.float64)
     centre = (torch.arange(other, dtype=torch.float64)[:, None] + 0.5) * scale
-    half = max(scale, 1.0) / 2
-    inside = ((place + 0.5 - centre) / (2 * half) > -0.5) & (
-        (place + 0.5 - centre) / (2 * half) <= 0.5
-    )
+    distance = (place + 0.5 - centre) / max(scale, 1.0)
+    inside = (distance > -0.5) & (distance <= 0.5)
     return inside.double() / inside.sum(1, keepdim=True)
 
 
-def jpeg(images: Images, *, severity: int) -> Images:
-    """Compress and decompress; other channels than grey or RGB each by itself."""
-    quality = int(_one("jpeg", severity, images))
-    if images.shape[1] in (1, 3):
-        return transforms.jpeg_at(images, quality)
-    return transforms.jpeg_at(images.flatten(0, 1).unsqueeze(1), quality).reshape(images.shape)
+def jpeg(images: Images, quality: float) -> Images:
+    """Compress and decompress as JPEG; channels other than grey or RGB one by one."""
+    planes = images if images.shape[1] in (1, 3) else images.flatten(0, 1).unsqueeze(1)
+    qualities = torch.full(planes.shape[:1], int(quality), device=images.device)
+    return transforms.jpeg_at(planes, qualities).reshape(images.shape)
 
 
-def _a_value(c: int, h: int, w: int) -> int:
+# ------------------------------------------------------------------------------------------- views
+
+
+def _per_value(c: int, h: int, w: int, severity: int) -> int:
     return c * h * w
 
 
-_FAMILIES: dict[str, tuple[Any, Any]] = {
-    "gaussian-noise": (gaussian_noise, _a_value),
-    "shot-noise": (shot_noise, _a_value),
-    "impulse-noise": (impulse_noise, _a_value),
-    "speckle-noise": (speckle_noise, _a_value),
-    "gaussian-blur": (gaussian_blur, 0),
-    "defocus-blur": (defocus_blur, 0),
-    "glass-blur": (glass_blur, _glass_numbers),
-    "motion-blur": (motion_blur, 1),
-    "zoom-blur": (zoom_blur, 0),
-    "fog": (fog, sum(side**2 for side in OCTAVES)),
-    "brightness": (brightness, 0),
-    "contrast": (contrast, 0),
-    "saturate": (saturate, 0),
-    "pixelate": (pixelate, 0),
-    "jpeg": (jpeg, 0),
+def _glass_numbers(c: int, h: int, w: int, severity: int) -> int:
+    *_, rounds = _constants("glass-blur", severity, min(h, w))
+    return int(rounds) * 2 * h * w
+
+
+_NUMBERS: dict[Callable[..., Tensor], int | Callable[..., int]] = {
+    gaussian_noise: _per_value,
+    shot_noise: _per_value,
+    impulse_noise: _per_value,
+    speckle_noise: _per_value,
+    gaussian_blur: 0,
+    defocus_blur: 0,
+    glass_blur: _glass_numbers,
+    motion_blur: 1,
+    zoom_blur: 0,
+    fog: sum(side**2 for side in OCTAVES),
+    brightness: 0,
+    contrast: 0,
+    saturate: 0,
+    pixelate: 0,
+    jpeg: 0,
 }
+"""The functions of the families, with the numbers that each needs per image."""
 
 
-def _view(family: str, severity: int) -> View:
-    transform, numbers = _FAMILIES[family]
-    if numbers is _glass_numbers:
-        numbers = partial(_glass_numbers, severity=severity)
-    return View(f"{family}-{severity}", partial(transform, severity=severity), numbers)
+def _corrupt(
+    images: Images, *u: Tensor, function: Callable[..., Tensor], family: str, severity: int
+) -> Images:
+    """Apply a corruption with the constants for the size of these images, and clip."""
+    constants = _constants(family, severity, min(images.shape[2:]))
+    return function(images, *u, *constants).clamp(0, 1)
+
+
+def _view(function: Callable[..., Tensor], severity: int) -> View:
+    """The view of a family at a severity."""
+    family, numbers = function.__name__.replace("_", "-"), _NUMBERS[function]
+    return View(
+        f"{family}-{severity}",
+        partial(_corrupt, function=function, family=family, severity=severity),
+        numbers if isinstance(numbers, int) else partial(numbers, severity=severity),
+    )
 
 
 CORRUPTIONS: dict[str, View] = {
-    f"{family}-{severity}": _view(family, severity)
-    for family in _FAMILIES
-    for severity in SEVERITIES
+    view.name: view
+    for view in (_view(function, severity) for function in _NUMBERS for severity in SEVERITIES)
 }
 """Every family at every severity, as views: `gaussian-noise-1` … `jpeg-5`."""

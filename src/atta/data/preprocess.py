@@ -1,27 +1,27 @@
-"""What a network wants done to a photograph before it looks at it, as one value that travels with the classifier.
+"""Preprocessing: from a photograph to the pixels of a network, as one value in the classifier.
 
-    decode ─► resize ─► centre crop ─► pixels in [0, 1] ─► views ─► normalise (mean, std, channel order) ─► network
-    └──────────── Preprocess(image) ────────────┘                   └──────── inside the network ───────┘
+    decode ─► resize ─► centre crop ─► pixels in [0, 1] ─► views ─► normalise ─► network
+    └──────────── Preprocess(image) ──────────┘                     └─ inside the network ─┘
 
-`Preprocess.of` reads it off whatever states it:
+`Preprocess.of` reads it from:
 
-| what you have                                          | where it is read                                              |
-|--------------------------------------------------------|---------------------------------------------------------------|
-| a timm model                                           | its `pretrained_cfg`, as `timm.data.resolve_model_data_config`|
-| a Hugging Face image processor, or its dict            | its settings; it is tried on an image, and has to agree       |
-| torchvision's `weights.transforms()`, or a `Compose`   | its attributes                                                |
-| a dict: `about()`'s, timm's, a processor's             | its keys                                                      |
+| input                                                | source of the settings                  |
+|------------------------------------------------------|-----------------------------------------|
+| a timm model                                         | `pretrained_cfg`, read as timm does     |
+| a Hugging Face image processor, or its dict          | its settings, checked on a test image   |
+| torchvision's `weights.transforms()`, or a `Compose` | its attributes                          |
+| a dict: of `about()`, of timm, of a processor        | its keys                                |
 
-Photographs are resized and cropped as bytes by Pillow, which is what these libraries do with files. A rescaling other than
-1 / 255 is folded into mean and std, so that the pixels are in [0, 1] for every network.
+Photographs are resized and cropped as bytes by Pillow, as these libraries do with files. A
+rescaling other than 1 / 255 becomes part of mean and std, so pixels are in [0, 1] for any network.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -34,27 +34,46 @@ from atta._base.errors import InputError, first_line, require, suggest
 if TYPE_CHECKING:
     from PIL import Image
 
-Size: TypeAlias = int | tuple[int, int]
+Size: TypeAlias = int | Sequence[int]
 """A side, or height and width."""
-Numbers: TypeAlias = tuple[float, ...]
 
 FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
-"""Ways to interpolate, and Pillow's numbers of them."""
-FITS = ("shortest", "squash", "cover", "longest")
-ROUNDINGS = ("half", "down")
-CHANNELS = ("RGB", "BGR", "L")
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+"""Interpolations, and Pillow's numbers for them."""
+FITS = {
+    "shortest": "shortest edge to",
+    "squash": "resized to",
+    "cover": "to cover",
+    "longest": "longest edge to",
+}
+"""Ways to resize, and their words in `str(preprocess)`."""
+MODES = {"RGB": "RGB", "BGR": "RGB", "L": "L", None: None}
+"""Channel orders of the network, and Pillow's mode of the pixels before the views."""
+STATE_IT = "state what it does as atta.Preprocess(resize=..., crop=..., mean=..., std=...)"
 
 
 @dataclass(frozen=True)
 class Preprocess:
-    """From a photograph to the pixels of a network; nothing is done of what is None.
+    """How a photograph becomes the pixels of a network. A step that is None is left out.
 
-    `resize` is a side or (height, width), and `fit` how an image is brought to it: "shortest" edge, "squash" both edges,
-    "cover" (height, width) or stay within its "longest" edge. `crop` is cut from the centre, or padded with `fill` where the
-    image is smaller; `rounding` says where half a pixel goes: "half" to the even number, as torchvision, or "down", as Hugging
-    Face. `mean` and `std` are of pixels in [0, 1], in the order R, G, B. `channels` is "RGB", "BGR" (turned round after the
-    views) or "L"; None goes by the mean, and then by the images.
+    Use it where the settings of a network cannot be read by `Preprocess.of`. `calibrate`, `collect`
+    and the command line accept it as `preprocess`, and a saved classifier keeps it.
+
+    Args:
+        resize: A side in pixels, or (height, width).
+        crop: Side, or (height, width), cut from the centre after resizing.
+        mean: Mean of pixels in [0, 1] per channel, in the order R, G, B.
+        std: Standard deviation of pixels in [0, 1] per channel.
+        interpolation: "nearest", "lanczos", "bilinear", "bicubic", "box" or "hamming".
+        fit: Resize the "shortest" or "longest" edge, "squash" both, or "cover" (height, width).
+            The default is "squash" for a pair and "shortest" for one number.
+        antialias: Whether resizing to fewer pixels averages over them.
+        rounding: Where half a pixel of the crop goes: "half" to even (torchvision) or "down"
+            (Hugging Face).
+        fill: Values of 0 to 255 that pad an image smaller than the crop.
+        channels: "RGB", "L", or "BGR" (reversed after the views). None follows mean and images.
+
+    Raises:
+        InputError: A setting has an impossible value, or two settings contradict each other.
 
     >>> print(Preprocess(resize=256, crop=224, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)))
     shortest edge to 256 (bilinear), centre crop 224 x 224, RGB, mean 0.5 0.5 0.5, std 0.5 0.5 0.5
@@ -62,490 +81,452 @@ class Preprocess:
 
     resize: Size | None = None
     crop: Size | None = None
-    mean: Numbers | None = None
-    std: Numbers | None = None
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
     interpolation: str = "bilinear"
     fit: str | None = None
     antialias: bool = True
     rounding: str = "half"
-    fill: tuple[int, ...] = (0,)
+    fill: Sequence[int] = (0,)
     channels: str | None = None
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
-        for name in ("resize", "crop"):
-            put(self, name, _size(name, getattr(self, name)))
-        put(self, "crop", None if self.crop is None else _pair(self.crop))
-        put(self, "mean", _numbers("mean", self.mean))
-        put(self, "std", _numbers("std", self.std))
-        put(self, "fill", tuple(int(value) for value in self.fill))
-        if (self.mean is None) != (self.std is None):
+        resize, crop = _size("resize", self.resize), _size("crop", self.crop)
+        mean = _numbers("mean", self.mean)
+        plain = {
+            "resize": resize,
+            "crop": None if crop is None else _pair(crop),
+            "mean": mean,
+            "std": _numbers("std", self.std),
+            "fill": tuple(int(value) for value in self.fill),
+            "fit": self.fit or ("squash" if isinstance(resize, tuple) else "shortest"),
+        }
+        if self.channels is None and mean:
+            plain["channels"] = "L" if len(mean) == 1 else "RGB"
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
+        self._check()
+
+    def _check(self) -> None:
+        """Raise an InputError if settings are impossible or contradict each other."""
+        mean, std = self.mean or (), self.std or ()
+        if len(mean) != len(std):
             raise InputError(
-                f"expected mean and std together, got mean {self.mean} and std {self.std}"
+                f"expected mean and std together, one number per channel, got mean {self.mean} and "
+                f"std {self.std}"
             )
-        if self.mean and self.std and len(self.mean) != len(self.std):
+        if not all(value > 0 for value in std):
+            raise InputError(f"std: expected positive numbers, got {std}")
+        if any(abs(value) > 10 for value in mean):
             raise InputError(
-                f"expected one mean and one std a channel, got {len(self.mean)} means and {len(self.std)} stds"
+                f"mean: expected that of pixels in [0, 1], got {mean}: divide mean and std by 255"
             )
-        if self.std and not all(value > 0 for value in self.std):
-            raise InputError(f"std: expected positive numbers, got {self.std}")
-        if self.mean and max(map(abs, self.mean)) > 10:
-            raise InputError(
-                f"mean: expected that of pixels in [0, 1], got {self.mean}: divide mean and std by 255"
-            )
-        if self.fit is None:
-            put(self, "fit", "squash" if isinstance(self.resize, tuple) else "shortest")
         if self.fit == "shortest" and isinstance(self.resize, tuple):
             raise InputError(
                 f"resize: expected one number for the shortest edge, got {self.resize}"
             )
-        if self.channels is None and self.mean:
-            put(self, "channels", "L" if len(self.mean) == 1 else "RGB")
-        known = {
-            "interpolation": tuple(FILTERS),
+        known: dict[str, Iterable[str | None]] = {
+            "interpolation": FILTERS,
             "fit": FITS,
-            "rounding": ROUNDINGS,
-            "channels": (*CHANNELS, None),
+            "rounding": ("half", "down"),
+            "channels": MODES,
         }
         for name, values in known.items():
             if (value := getattr(self, name)) not in values:
-                listed = ", ".join(map(str, values))
                 raise InputError(
-                    f"{name}: expected {listed}, got {value!r}.{suggest(value, filter(None, values))}"
+                    f"{name}: expected {', '.join(map(str, values))}, got {value!r}."
+                    f"{suggest(value, filter(None, values))}"
                 )
-        if self.mean and self.channels and len(self.mean) != len(self.channels):
+        if mean and self.channels and len(mean) != len(self.channels):
             raise InputError(
-                f"mean: expected {len(self.channels)} numbers for {self.channels}, got {len(self.mean)}"
+                f"mean: expected {len(self.channels)} numbers for {self.channels}, got {len(mean)}"
             )
 
-    # ---- pixels ----------------------------------------------------------------------------------------------------
+    # ---- pixels ----------------------------------------------------------------------------------
 
     def __call__(self, image: Image.Image, mode: str | None = None) -> Tensor:
-        """Turn upright, resize and crop one image of Pillow's: bytes (c, h, w), in `mode` where `channels` leaves it open."""
+        """Turn upright, resize and crop one Pillow image.
+
+        Args:
+            image: The decoded photograph.
+            mode: Pillow's mode where `channels` is None; by default the image decides.
+
+        Returns:
+            Bytes of shape (c, h, w).
+        """
         mode = self.mode or mode or ("L" if image.mode in ("1", "L") else "RGB")
         image = upright(image)
         image = image if image.mode == mode else image.convert(mode)
-        if self.resize is not None:
-            image = self._resized(image)
-        array = np.array(image)
-        pixels = torch.from_numpy(array).reshape(*array.shape[:2], -1).permute(2, 0, 1)
-        return (pixels if self.crop is None else self._cropped(pixels)).contiguous()
+        pixels = _planes(image) if self.resize is None else self._resized(image, self.resize)
+        return (pixels if self.crop is None else self._cropped(pixels, self.crop)).contiguous()
 
     def normalise(self, pixels: Tensor) -> Tensor:
-        """What the network itself sees of pixels in [0, 1], (n, c, h, w): the last step, after the views."""
+        """Subtract mean, divide by std, order the channels: the last step, after the views.
+
+        Args:
+            pixels: Floats in [0, 1] of shape (n, c, h, w).
+
+        Returns:
+            The input of the network.
+        """
         if self.mean is not None and self.std is not None:
             mean, std = (
-                torch.tensor(values, dtype=pixels.dtype, device=pixels.device)
+                torch.tensor(values, dtype=pixels.dtype, device=pixels.device)[:, None, None]
                 for values in (self.mean, self.std)
             )
-            pixels = (pixels - mean[:, None, None]) / std[:, None, None]
+            pixels = (pixels - mean) / std
         return pixels.flip(1) if self.channels == "BGR" else pixels
 
     @property
     def mode(self) -> str | None:
-        """What Pillow calls the pixels before the views; None where the images decide."""
-        return {"RGB": "RGB", "BGR": "RGB", "L": "L", None: None}[self.channels]
+        """Pillow's mode of the pixels before the views; None where the images decide."""
+        return MODES[self.channels]
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """Height and width of what the network is given, where every image comes to the same."""
-        if self.crop is not None:
-            return _pair(self.crop)
-        return _pair(self.resize) if self.resize is not None and self.fit == "squash" else None
+        """Height and width of the network's input, where they are the same for every image."""
+        size = self.crop or (self.resize if self.fit == "squash" else None)
+        return None if size is None else _pair(size)
 
     @property
     def moves_pixels(self) -> bool:
-        """Whether there is more to it than decoding."""
+        """Whether the image is resized or cropped."""
         return self.resize is not None or self.crop is not None
 
-    def _resized(self, image: Image.Image) -> Image.Image:
+    def _resized(self, image: Image.Image, size: Size) -> Tensor:
+        """Resize a Pillow image by `fit`, to bytes (c, h, w)."""
         from PIL import Image as pillow
 
         width, height = image.size
-        assert self.resize is not None
+        target = _pair(size)
         if self.fit == "squash":
-            height, width = _pair(self.resize)
+            height, width = target
         elif self.fit == "shortest":
-            edge = _pair(self.resize)[0]
+            edge = target[0]
             long = int(edge * max(width, height) / min(width, height))
             width, height = (edge, long) if width <= height else (long, edge)
         else:
-            target = _pair(self.resize)
             ratios = height / target[0], width / target[1]
             ratio = max(ratios) if self.fit == "longest" else min(ratios)
             height, width = (max(1, round(side / ratio)) for side in (height, width))
         if self.antialias or self.interpolation not in ("bilinear", "bicubic"):
-            return image.resize((width, height), pillow.Resampling(FILTERS[self.interpolation]))
-        pixels = np.array(image)
-        planes = (
-            torch.from_numpy(pixels).reshape(*pixels.shape[:2], -1).permute(2, 0, 1)[None].float()
-        )
+            way = pillow.Resampling(FILTERS[self.interpolation])
+            return _planes(image.resize((width, height), way))
+        planes = _planes(image)[None].float()
         found = F.interpolate(planes, (height, width), mode=self.interpolation, antialias=False)
-        array = found.round().clamp(0, 255).byte()[0].permute(1, 2, 0).numpy()
-        return pillow.fromarray(array[..., 0] if array.shape[2] == 1 else array)
+        return found.round().clamp(0, 255).byte()[0]
 
-    def _cropped(self, pixels: Tensor) -> Tensor:
-        """Cut the centre out; pad what is smaller, and the odd pixel of the border goes where the library puts it."""
-        assert self.crop is not None
-        channels, sides, starts = pixels.shape[0], list(pixels.shape[1:]), []
+    def _cropped(self, pixels: Tensor, size: Size) -> Tensor:
+        """Cut out the centre, or pad; `rounding` decides on which side an odd pixel is."""
         down = self.rounding == "down"
-        before = [
-            -(-max(0, want - side) // 2) if down else max(0, want - side) // 2
-            for want, side in self._pairs(sides)
-        ]
-        canvas = [max(side, want) for want, side in self._pairs(sides)]
-        if canvas != sides:
-            fill = torch.tensor(self.fill, dtype=torch.uint8).expand(channels)
-            padded = fill[:, None, None].repeat(1, *canvas)
-            padded[:, before[0] : before[0] + sides[0], before[1] : before[1] + sides[1]] = pixels
-            pixels = padded
-        for want, side in self._pairs(canvas):
-            starts.append((side - want) // 2 if down else round((side - want) / 2))
-        height, width = _pair(self.crop)
-        return pixels[:, starts[0] : starts[0] + height, starts[1] : starts[1] + width]
+        fill = torch.tensor(self.fill, dtype=torch.uint8)[:, None, None]
+        for axis, want in enumerate(_pair(size), start=1):
+            side = pixels.shape[axis]
+            if side < want:
+                shape = [*pixels.shape[:axis], want, *pixels.shape[axis + 1 :]]
+                padded = fill.expand(shape).clone()
+                padded.narrow(axis, (want - side + down) // 2, side).copy_(pixels)
+                pixels = padded
+            else:
+                start = (side - want) // 2 if down else round((side - want) / 2)
+                pixels = pixels.narrow(axis, start, want)
+        return pixels
 
-    def _pairs(self, sides: Sequence[int]) -> list[tuple[int, int]]:
-        assert self.crop is not None
-        return list(zip(_pair(self.crop), sides, strict=True))
-
-    # ---- in words, as JSON, and from others --------------------------------------------------------------------------
+    # ---- as text and JSON, and from other libraries ----------------------------------------------
 
     def about(self) -> dict[str, Any]:
-        """As plain values; `Preprocess.of` reads them again."""
+        """Return the settings as plain values for JSON; `Preprocess.of` reads them again."""
         plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return plain
 
     def __str__(self) -> str:
-        how = f"({self.interpolation}{'' if self.antialias else ', not antialiased'})"
         parts = []
         if self.resize is not None:
-            fits = {
-                "shortest": "shortest edge to",
-                "squash": "resized to",
-                "cover": "to cover",
-                "longest": "longest edge to",
-            }
-            parts.append(
-                f"{fits[str(self.fit)]} {_written(self.resize, self.fit == 'shortest')} {how}"
-            )
+            size = self.resize if self.fit == "shortest" else _written(self.resize)
+            how = self.interpolation + ("" if self.antialias else ", not antialiased")
+            parts.append(f"{FITS[str(self.fit)]} {size} ({how})")
         if self.crop is not None:
             parts.append(f"centre crop {_written(self.crop)}")
-        parts += [self.channels] if self.channels else []
-        if self.mean is not None and self.std is not None:
-            parts += [
-                f"{name} {' '.join(f'{v:.4g}' for v in values)}"
-                for name, values in (("mean", self.mean), ("std", self.std))
-            ]
+        if self.channels:
+            parts.append(self.channels)
+        for name, values in (("mean", self.mean), ("std", self.std)):
+            if values is not None:
+                parts.append(f"{name} {' '.join(f'{v:.4g}' for v in values)}")
         return ", ".join(parts) or "as it is"
 
     @classmethod
-    def of(cls, given: Any) -> Preprocess:
-        """Read it off anything that states it: see the table at the top of this module."""
+    def of(cls, given: object) -> Preprocess:
+        """Read the preprocessing of a network from the object or dict that states it.
+
+        Args:
+            given: A timm model, a Hugging Face image processor, torchvision's `weights`,
+                `weights.transforms()` or `Compose`, or a dict of settings of any of these.
+
+        Returns:
+            The preprocessing, which gives the same pixels as the library.
+
+        Raises:
+            InputError: The object states no preprocessing, or one that is not known here.
+
+        >>> print(Preprocess.of({"input_size": (3, 160, 160), "crop_pct": 1.0}).size)
+        (160, 160)
+        """
         if isinstance(given, Preprocess):
             return given
-        if callable(getattr(given, "to_dict", None)) and "image_processor_type" in given.to_dict():
+        to_dict = getattr(given, "to_dict", None)
+        if callable(to_dict) and "image_processor_type" in to_dict():
             return _of_processor(given)
         config = getattr(given, "pretrained_cfg", None) or getattr(given, "default_cfg", None)
         if config is not None:
             return _of_timm(config if isinstance(config, Mapping) else config.to_dict())
-        if hasattr(given, "transforms"):
-            inner = given.transforms
-            return (
-                _of_steps(inner)
-                if isinstance(inner, Sequence)
-                else cls.of(inner() if callable(inner) else inner)
-            )
+        inner = getattr(given, "transforms", None)
+        if inner is not None:
+            steps = isinstance(inner, Sequence)
+            return _of_steps(inner) if steps else cls.of(inner() if callable(inner) else inner)
         if hasattr(given, "resize_size") and hasattr(given, "crop_size"):
             return _of_torchvision(given)
         if isinstance(given, Mapping):
             return _of_dict(given)
         raise InputError(
-            "expected preprocessing as atta.Preprocess(...), a timm model, a Hugging Face image processor, torchvision's "
-            f"weights.transforms() or a dict of settings, got {type(given).__name__}"
+            "expected preprocessing as atta.Preprocess(...), a timm model, a Hugging Face image "
+            "processor, torchvision's weights.transforms() or a dict of settings, got "
+            f"{type(given).__name__}"
         )
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """As a person holds it: a camera may store a photograph turned and say so in its EXIF."""
+    """Apply the orientation that a camera has stored in the EXIF data."""
     from PIL import ImageOps
 
     return ImageOps.exif_transpose(image) if image.format in ("JPEG", "MPO") else image
 
 
-# ---- reading what others say --------------------------------------------------------------------------------------
+def _planes(image: Image.Image) -> Tensor:
+    """The bytes of a Pillow image, (c, h, w)."""
+    array = np.array(image)
+    return torch.from_numpy(array).reshape(*array.shape[:2], -1).permute(2, 0, 1)
+
+
+# ---- readers -------------------------------------------------------------------------------------
 
 
 def _of_dict(given: Mapping[str, Any]) -> Preprocess:
-    """Ours, timm's or a processor's, told apart by their keys."""
+    """Read a dict of ours, of timm or of an image processor, which differ in their keys."""
     names = {field.name for field in fields(Preprocess)}
     if given.keys() <= names:
-        plain: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
-        }
-        return Preprocess(**plain)
+        return Preprocess(**given)
     if "image_processor" in given:  # processor_config.json
         return _of_dict(given["image_processor"])
     if "pretrained_cfg" in given:  # the config.json of a timm network on the hub
         return _of_timm(given["pretrained_cfg"])
-    if (
-        any(key.startswith("do_") for key in given)
-        or {"image_processor_type", "feature_extractor_type"} & given.keys()
-    ):
+    types = {"image_processor_type", "feature_extractor_type"}
+    if types & given.keys() or any(key.startswith("do_") for key in given):
         return _of_processor(_processor(given))
     if "input_size" in given:
         return _of_timm(given)
     strange = next(key for key in given if key not in names)
     raise InputError(
-        f"preprocess: expected some of {', '.join(sorted(names))}, got {strange!r}.{suggest(strange, names)} Dicts of timm's "
-        "(input_size, ...) and of Hugging Face's image processors (do_resize, ...) are read as well"
+        f"preprocess: expected some of {', '.join(sorted(names))}, got {strange!r}."
+        f"{suggest(strange, names)} Dicts of timm (input_size, ...) and of Hugging Face image "
+        "processors (do_resize, ...) are read as well"
     )
 
 
 def _of_timm(config: Mapping[str, Any]) -> Preprocess:
-    """As `resolve_model_data_config` and `create_transform` read it: bicubic, and .875 of the edge by default."""
+    """Read a config as timm's `resolve_model_data_config` and `create_transform` do."""
     channels, *side = config.get("input_size") or (3, 224, 224)
-    share, mode = config.get("crop_pct") or 0.875, config.get("crop_mode") or "center"
-    mean, std = (tuple(config.get(name) or IMAGENET[name]) for name in ("mean", "std"))
-    if channels == 1:
-        mean, std = mean[:1], std[:1]
-    edges: Any = tuple(math.floor(edge / share) for edge in side)
-    found: dict[str, Any] = {"crop": tuple(side), "mean": mean, "std": std}
-    found["interpolation"] = config.get("interpolation") or "bicubic"
-    if mode == "squash":
-        return Preprocess(resize=edges, fit="squash", **found)
-    if mode == "border":
-        return Preprocess(
-            resize=edges, fit="longest", fill=tuple(round(255 * v) for v in mean), **found
-        )
-    if mode != "center":
-        raise InputError(f"crop_mode: expected center, squash or border, as timm has, got {mode!r}")
-    if edges[0] == edges[1]:
-        return Preprocess(resize=edges[0], **found)
-    return Preprocess(
-        resize=edges, fit="cover", **{**found, "interpolation": "bilinear"}
-    )  # timm does not pass its own on
+    mean = tuple(config.get("mean") or (0.485, 0.456, 0.406))[:channels]
+    std = tuple(config.get("std") or (0.229, 0.224, 0.225))[:channels]
+    h, w = (math.floor(edge / (config.get("crop_pct") or 0.875)) for edge in side)
+    found = Preprocess((h, w), side, mean, std, config.get("interpolation") or "bicubic")
+    match config.get("crop_mode") or "center":
+        case "squash":
+            return found
+        case "border":
+            return replace(found, fit="longest", fill=[round(255 * value) for value in mean])
+        case "center" if h == w:
+            return replace(found, fit="shortest", resize=h)
+        case "center":  # timm does not pass its interpolation on
+            return replace(found, fit="cover", interpolation="bilinear")
+        case mode:
+            raise InputError(f"crop_mode: expected center, squash or border, got {mode!r}")
 
 
 def _of_torchvision(preset: Any) -> Preprocess:
-    size = {name: _one_or_two(getattr(preset, name)) for name in ("resize_size", "crop_size")}
-    return Preprocess(
-        resize=size["resize_size"],
-        crop=size["crop_size"],
-        mean=tuple(preset.mean),
-        std=tuple(preset.std),
-        interpolation=_filter(preset.interpolation),
-    )
+    """Read the attributes of a preset of torchvision, such as `ImageClassification`."""
+    size = preset.resize_size, preset.crop_size
+    return Preprocess(*size, preset.mean, preset.std, _filter(preset.interpolation))
 
 
 def _of_steps(steps: Sequence[Any]) -> Preprocess:
-    """A `Compose` of torchvision's: Resize, CenterCrop, ToTensor and Normalize, as timm makes them as well."""
-    found: dict[str, Any] = {}
-    plain = (
-        "ToTensor",
-        "MaybeToTensor",
-        "PILToTensor",
-        "ToImage",
-        "ToDtype",
-        "ConvertImageDtype",
-        "ToPureTensor",
+    """Read a `Compose` of torchvision or timm: Resize, CenterCrop, ToTensor and Normalize."""
+    conversions = (
+        "ToTensor MaybeToTensor PILToTensor ToImage ToDtype ConvertImageDtype ToPureTensor"
     )
+    found = Preprocess()
     for step in steps:
         match type(step).__name__:
             case "Resize":
-                found |= {
-                    "resize": _one_or_two(step.size),
-                    "interpolation": _filter(step.interpolation),
-                }
+                way = _filter(step.interpolation)
+                found = replace(found, resize=step.size, interpolation=way, fit=None)
             case "CenterCrop":
-                found["crop"] = _one_or_two(step.size)
+                found = replace(found, crop=step.size)
             case "Normalize":
-                given = {
-                    name: torch.as_tensor(getattr(step, name)).tolist() for name in ("mean", "std")
-                }
-                found |= {
-                    name: tuple(float(f"{v:.7g}") for v in values) for name, values in given.items()
-                }  # float32's
-            case name if name not in plain:
+                mean, std = (torch.as_tensor(one).tolist() for one in (step.mean, step.std))
+                # Seven digits: the numbers may have been stored as float32.
+                mean, std = ([float(f"{v:.7g}") for v in values] for values in (mean, std))
+                found = replace(found, mean=mean, std=std)
+            case name if name not in conversions.split():
                 raise InputError(
-                    f"expected Resize, CenterCrop, ToTensor and Normalize among the transforms, got {name}: state what it does "
-                    "as atta.Preprocess(resize=..., crop=..., mean=..., std=...)"
+                    "expected Resize, CenterCrop, ToTensor and Normalize among the transforms, got "
+                    f"{name}: {STATE_IT}"
                 )
-    return Preprocess(**found)
+    return found
 
 
 def _processor(settings: Mapping[str, Any]) -> Any:
-    """The image processor of such settings: what is not in them are its class's own."""
+    """Make the Hugging Face image processor of these settings, with its own defaults."""
     name = str(settings.get("image_processor_type") or settings.get("feature_extractor_type") or "")
-    name = (
-        name.replace("FeatureExtractor", "ImageProcessor").removesuffix("Fast").removesuffix("Pil")
-    )
+    name = name.replace("FeatureExtractor", "ImageProcessor")
+    name = name.removesuffix("Fast").removesuffix("Pil")
     try:
         import transformers
-    except (
-        ImportError,
-        RuntimeError,
-    ) as error:  # a broken torchvision beside it fails at import, too
+    except (ImportError, RuntimeError) as error:  # a broken torchvision also fails at import
         raise InputError(
-            f"the settings of a Hugging Face image processor need the transformers library: pip install transformers ({error})"
+            "the settings of a Hugging Face image processor need the transformers library: "
+            f"pip install transformers ({error})"
         ) from error
+    plain = {key: value for key, value in settings.items() if not key.endswith("_type")}
     for candidate in (f"{name}Pil", name):
         try:
-            found = getattr(transformers, candidate)
-            return found(
-                **{key: value for key, value in settings.items() if not key.endswith("_type")}
-            )
+            return getattr(transformers, candidate)(**plain)
         except (AttributeError, ImportError, RuntimeError):
             continue
     raise InputError(
-        f"image_processor_type: expected an image processor of transformers {transformers.__version__}, got {name!r}"
+        "image_processor_type: expected an image processor of transformers "
+        f"{transformers.__version__}, got {name!r}"
     )
 
 
 def _of_processor(processor: Any) -> Preprocess:
-    """The settings of a Hugging Face image processor, tried on an image: kinds with habits of their own are found out."""
-    found = _settings(processor)
+    """Read a Hugging Face image processor, and compare the pixels of both on a test image."""
+    found, kind = _settings(processor), type(processor).__name__
     try:
-        difference = _disagreement(found, processor)
-    except Exception as error:  # whatever a processor says of an image
+        difference = _difference(found, processor)
+    except Exception as error:  # a processor may raise anything
         raise InputError(
-            f"the image processor {type(processor).__name__} fails on an image: {first_line(error)}"
+            f"the image processor {kind} fails on an image: {first_line(error)}"
         ) from error
-    # Its torchvision backend rounds otherwise than Pillow; anything else is off by much more.
+    # The torchvision backend rounds differently from Pillow; any other difference is much larger.
     if not difference < 0.02:
         raise InputError(
-            f"{type(processor).__name__} does something that is not known here: its pixels differ from '{found}' by "
-            f"{difference:.3g} on average; state what it does as atta.Preprocess(resize=..., crop=..., mean=..., std=...)"
+            f"{kind} does something that is not known here: its pixels differ from '{found}' by "
+            f"{difference:.3g} on average; {STATE_IT}"
         )
     return found
 
 
 def _settings(processor: Any) -> Preprocess:
+    """Translate the settings of a Hugging Face image processor."""
     given = {key: value for key, value in processor.to_dict().items() if value is not None}
-    kind = type(processor).__name__
-    found: dict[str, Any] = {
-        "rounding": "down",
-        "channels": "BGR" if given.get("do_flip_channel_order") else "RGB",
-    }
-    found["interpolation"] = _filter(given.get("resample", 2))
+    channels = "BGR" if given.get("do_flip_channel_order") else "RGB"
+    found = Preprocess(
+        interpolation=_filter(given.get("resample", 2)), rounding="down", channels=channels
+    )
     if given.get("do_resize"):
-        found |= _hugging_size(kind, given)
+        found = _hugging_size(found, type(processor).__name__, given)
     if given.get("do_center_crop") and given.get("crop_size"):
-        found["crop"] = _edges(given["crop_size"])
-    scale = float(given.get("rescale_factor", 1 / 255)) * 255 if given.get("do_rescale") else 255.0
-    offset = 1.0 if given.get("rescale_offset") and given.get("do_rescale") else 0.0
-    mean = std = torch.zeros(3, dtype=torch.float64)
-    std = std + 1
+        size = given["crop_size"]
+        if not isinstance(size, int | Sequence):
+            sides = dict(size)
+            size = sides.get("shortest_edge") or (sides["height"], sides["width"])
+        found = replace(found, crop=size)
+    # (scale · p - offset - mean) / std  =  (p - (offset + mean) / scale) / (std / scale)
+    rescaled = given.get("do_rescale")
+    scale = float(given.get("rescale_factor", 1 / 255)) * 255 if rescaled else 255.0
+    offset = 1.0 if rescaled and given.get("rescale_offset") else 0.0
+    mean, std = np.zeros(3), np.ones(3)
     if given.get("do_normalize"):
-        mean, std = (
-            torch.tensor(given[name], dtype=torch.float64).expand(3)
-            for name in ("image_mean", "image_std")
-        )
-    again = (
-        torch.tensor(given["image_std"], dtype=torch.float64)
-        if given.get("include_top")
-        else torch.ones(3)
-    )
-    # (scale · p - offset - mean) / std / again  =  (p - (offset + mean) / scale) / (std · again / scale)
-    mean, std = (mean + offset) / scale, std * again / scale
-    if bool((mean != 0).any() or (std != 1).any()):
-        found |= {"mean": tuple(mean.tolist()), "std": tuple(std.tolist())}
-    return Preprocess(**found)
+        mean, std = mean + given["image_mean"], std * given["image_std"]
+    if given.get("include_top"):  # EfficientNet divides by std twice
+        std = std * given["image_std"]
+    mean, std = (mean + offset) / scale, std / scale
+    if mean.any() or (std != 1).any():
+        found = replace(found, mean=mean.tolist(), std=std.tolist())
+    return found
 
 
-def _hugging_size(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """How a processor resizes: by the shortest edge or to a size, and three kinds with habits of their own."""
+def _hugging_size(found: Preprocess, kind: str, given: Mapping[str, Any]) -> Preprocess:
+    """Add how a processor resizes: the shortest edge, a size, or the rule of a special kind."""
     size = {key: value for key, value in dict(given["size"]).items() if value is not None}
-    short, pair = size.get("shortest_edge"), ("height" in size and "width" in size)
+    short, pct = size.get("shortest_edge"), given.get("crop_pct")
     if kind.startswith("ConvNext") and short is not None:
-        if short >= 384:  # squashed, without a flag that says so
-            return {"resize": (short, short), "fit": "squash"}
-        return {"resize": int(short / given.get("crop_pct", 224 / 256)), "crop": (short, short)}
+        if short >= 384:  # squashed, without a setting that says so
+            return replace(found, resize=(short, short), fit="squash")
+        return replace(found, resize=int(short / (pct or 224 / 256)), crop=short)
     if kind.startswith("LevitImage") and short is not None:
-        return {"resize": int(256 / 224 * short)}
-    if kind.startswith("PoolFormer") and "crop_pct" in given:
-        return {"resize": int((short or size.get("height", 0)) / given["crop_pct"])}
+        return replace(found, resize=int(256 / 224 * short))
+    if kind.startswith("PoolFormer") and pct:
+        return replace(found, resize=int((short or size.get("height", 0)) / pct))
     if short is not None and "longest_edge" not in size:
-        return {"resize": short}
-    if pair:
-        return {"resize": _edges(size), "fit": "squash"}
+        return replace(found, resize=short)
+    if {"height", "width"} <= size.keys():
+        return replace(found, resize=(size["height"], size["width"]), fit="squash")
     raise InputError(
-        f"size: expected shortest_edge, or height and width, in the image processor {kind}, got {size}: images would come in "
-        "several sizes; state what you want as atta.Preprocess(resize=..., crop=..., mean=..., std=...)"
+        f"size: expected shortest_edge, or height and width, in the image processor {kind}, got "
+        f"{size}: images would have several sizes; {STATE_IT}"
     )
 
 
-def _disagreement(ours: Preprocess, processor: Any) -> float:
-    """Mean difference between the processor's pixels and ours on a made image, in units of its own range."""
+def _difference(ours: Preprocess, processor: Any) -> float:
+    """Mean difference between the processor's pixels and ours on a test image, as a share."""
     with require("data", "a Hugging Face image processor"):
         from PIL import Image
     y, x = np.mgrid[0:173, 0:237]
     waves = [127.5 + 127.5 * np.sin(x / (3 + i) + y / (11 - i) + i) for i in range(3)]
     image = Image.fromarray(np.stack(waves, axis=-1).round().astype(np.uint8))
-    theirs = torch.from_numpy(
-        np.array(processor(image)["pixel_values"][0], dtype=np.float32)
-    )  # a copy
+    theirs = torch.from_numpy(np.array(processor(image)["pixel_values"][0], dtype=np.float32))
     found = ours.normalise(ours(image)[None].float() / 255)[0]
     if theirs.shape != found.shape:
         return math.inf
     return float((theirs - found).abs().mean() / (theirs.max() - theirs.min()).clamp(min=1e-6))
 
 
-# ---- small things -------------------------------------------------------------------------------------------------
+# ---- checks of single settings -------------------------------------------------------------------
 
 
 def _size(name: str, given: Any) -> Size | None:
-    """A side, or a pair; a list, as JSON has it, too."""
+    """Read a side, or a pair; also a list, as in JSON."""
     if given is None:
         return None
     sides = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
-    if len(sides) not in (1, 2) or not all(
-        isinstance(side, int) and not isinstance(side, bool) and side > 0 for side in sides
-    ):
+    if len(sides) not in (1, 2) or not all(type(side) is int and side > 0 for side in sides):
         raise InputError(f"{name}: expected a number of pixels, or (height, width), got {given!r}")
     return sides if len(sides) == 2 else sides[0]
 
 
-def _numbers(name: str, given: Any) -> Numbers | None:
-    if given is None:
-        return None
+def _numbers(name: str, given: Any) -> tuple[float, ...] | None:
+    """Read one number per channel."""
     try:
-        return tuple(float(value) for value in given)
+        return None if given is None else tuple(float(value) for value in given)
     except (TypeError, ValueError):
         raise InputError(
             f"{name}: expected a number for each channel, such as (0.5, 0.5, 0.5), got {given!r}"
         ) from None
 
 
-def _one_or_two(size: Any) -> Any:
-    sides = list(size) if isinstance(size, Sequence) else [size]
-    return sides[0] if len(sides) == 1 else tuple(sides)
-
-
-def _edges(size: Any) -> Size:
-    """The size of a crop or a squash, in any way that Hugging Face has written it."""
-    if isinstance(size, int):
-        return size, size
-    if isinstance(size, Sequence):
-        return _pair(_one_or_two(size))
-    sides = {key: value for key, value in dict(size).items() if value is not None}
-    edge = sides.get("shortest_edge")
-    return (edge, edge) if edge else (sides["height"], sides["width"])
-
-
 def _pair(size: Size) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else size
+    height, width = (size, size) if isinstance(size, int) else size
+    return height, width
+
+
+def _written(size: Size) -> str:
+    return " x ".join(map(str, _pair(size)))
 
 
 def _filter(given: Any) -> str:
-    """The name of an interpolation: a text, Pillow's number, or an enum of Pillow's or torchvision's."""
+    """Name an interpolation: from text, from Pillow's number, or from an enum of either library."""
     value = getattr(given, "value", given)
-    if isinstance(value, int):
-        names = {number: name for name, number in FILTERS.items()}
-        if value in names:
-            return names[value]
-    text = str(value).lower()
+    numbers = {number: name for name, number in FILTERS.items()}
+    text = str(numbers.get(value, value)).lower()
     return "nearest" if text == "nearest-exact" else text
-
-
-def _written(size: Size, edge: bool = False) -> str:
-    return str(size) if edge else " x ".join(map(str, _pair(size)))

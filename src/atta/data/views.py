@@ -1,41 +1,67 @@
-"""Which views an image is shown in: a view, a policy, and those with a name.
+"""Views and policies: which changed versions of an image are shown to the network.
 
-A `View` is a name and a function of pixels and given numbers (`transforms`, `draws`). A `Policy` says how often each view is
-taken, and reads as it is written: `Policy.parse("flip + 5 crop + 5 brightness")`.
+A `View` is a name and a function of pixels and given numbers (`transforms`, `draws`). A `Policy`
+says how often each view is taken. `VIEWS` and `POLICIES` hold those of the package by name.
+
+>>> import torch
+>>> policy = Policy.parse("flip + 2 crop")
+>>> for view, repeat, images in policy.render(torch.rand(4, 3, 32, 32), range(4)):
+...     print(view, repeat, tuple(images.shape))
+flip 0 (4, 3, 32, 32)
+crop 0 (4, 3, 32, 32)
+crop 1 (4, 3, 32, 32)
+>>> POLICIES["shift-mix-4"].passes, "rotate" in VIEWS, PAPER_POLICIES[0]
+(4, True, 'aug1')
 """
 
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from atta._base.errors import InputError, suggest
 from atta._base.html import html_table
-from atta._base.settings import shown
+from atta._base.settings import shown as quoted
 from atta._base.types import Images
 from atta.data import transforms
 from atta.data.draws import draw_numbers
+from atta.data.transforms import Numbers, Resized
 
 REHEARSAL = "rehearse-"
-"""Prefix of the names of rehearsals: degraded images recorded for fits, never blended."""
+"""Prefix of the names of rehearsals: corrupted images recorded for fits, never blended."""
+MAX_REPEATS = 1000
+"""Largest number of repeats of a view: more is most likely a typing error."""
+_NAME = r"[A-Za-z][\w-]*"
 
-# ------------------------------------------------------------------------------------------------------------ views
+# ------------------------------------------------------------------------------------------- views
 
 
 @dataclass(frozen=True)
 class View:
-    """A named way to show an image again.
+    """A named function that shows images in another way.
 
-    `numbers` says how many uniform numbers the transform needs for an image: a count, or a function of the channels,
-    height and width. A view that needs none is `transform(images)`; any other is `transform(images, u)`, `u` of shape
-    (n, numbers) and float32. Both take pixels in [0, 1] and return as many images, clipped to [0, 1], of the same
-    channels and dtype; height and width may change. A view that is not to be `stratified` is drawn at random by each image's
-    index, whatever the draws of the others.
+    Use it to bring an augmentation of your own: `View.of` for a plain function, `View(...)` for a
+    function that needs random numbers. `Policy.parse(..., views={name: view})` then accepts it.
+
+    The function takes pixels in [0, 1] of shape (n, c, h, w), and `u` of shape (n, numbers) in
+    float32 if it needs numbers. It returns as many images of the same channels and dtype. Values
+    outside of [0, 1] are clipped. Height and width may change.
+
+    Args:
+        name: A letter, then letters, digits, `-` or `_`.
+        transform: `transform(images)`, or `transform(images, u)` where `numbers` is not 0.
+        numbers: Uniform numbers per image: a count, or a function of channels, height and width.
+        stratified: Whether stratified draws apply. False always draws by seed and image index.
+
+    Raises:
+        InputError: The name or the count cannot be used.
+
+    >>> darker = View("darker", lambda images, u: images * u[..., None, None], numbers=1)
+    >>> darker(torch.ones(2, 1, 2, 2), torch.tensor([[0.25], [0.5]]))[:, 0, 0, 0]
+    tensor([0.2500, 0.5000])
     """
 
     name: str
@@ -46,51 +72,62 @@ class View:
     def __post_init__(self) -> None:
         if not re.fullmatch(_NAME, self.name):
             raise InputError(
-                f"The name of a view: expected a letter, then letters, digits, '-' or '_', got {self.name!r}."
+                "The name of a view: expected a letter, then letters, digits, '-' or '_', got "
+                f"{self.name!r}."
             )
         if isinstance(self.numbers, int) and self.numbers < 0:
             raise InputError(
-                f"View {self.name!r}: expected 0 or more numbers an image, got {self.numbers}."
+                f"View {self.name!r}: expected 0 or more numbers per image, got {self.numbers}."
             )
 
     @classmethod
     def of(cls, name: str, transform: Callable[[Images], Tensor]) -> "View":
-        """A view without randomness, from any function of a batch of images."""
-        return cls(name, transform, numbers=0)
+        """Make a view without random numbers from a function of a batch of images.
+
+        Args:
+            name: A letter, then letters, digits, `-` or `_`.
+            transform: Takes and returns pixels in [0, 1] of shape (n, c, h, w).
+
+        Returns:
+            The view; a policy takes it once, since every repeat would be the same.
+
+        >>> View.of("negative", lambda images: 1 - images)(torch.zeros(1, 1, 1, 2))
+        tensor([[[[1., 1.]]]])
+        """
+        return cls(name, transform)
 
     @property
     def random(self) -> bool:
-        """Whether the view depends on numbers; one that does not is worth one repeat."""
+        """Whether the view needs numbers. A view that does not is worth one repeat."""
         return self.numbers != 0
 
     @property
     def own(self) -> bool:
-        """Whether it is one of the package's, which are known to stay in [0, 1]."""
+        """Whether the view is one of `VIEWS`, which treat each image alone and stay in [0, 1]."""
         return VIEWS.get(self.name) == self
 
-    def show(self, images: Images, *u: Tensor) -> Tensor:
-        """Show the images, unchecked; what a transform of unknown origin leaves outside of [0, 1] is clipped."""
-        return self._clipped(self.transform(images, *u))
-
-    def _clipped(self, shown: Tensor) -> Tensor:
-        return shown if self.own else shown.clamp(0, 1)
-
     def count(self, images: Images) -> int:
-        """How many numbers the view needs for each of these images."""
-        if isinstance(self.numbers, int):
-            return self.numbers
-        _, c, h, w = images.shape
-        return self.numbers(c, h, w)
+        """Return how many numbers the view needs for each of these images."""
+        return self.numbers if isinstance(self.numbers, int) else self.numbers(*images.shape[1:])
 
-    def __call__(
-        self, images: Images, u: Float[Tensor, "n d"] | None = None
-    ) -> Float[Tensor, "n c h2 w2"]:
-        """Show the images, and check what a transform of unknown origin takes and returns."""
+    def __call__(self, images: Images, u: Numbers | None = None) -> Resized:
+        """Show the images.
+
+        Args:
+            images: Pixels in [0, 1] of shape (n, c, h, w).
+            u: `count(images)` uniform numbers per image; not needed by a view without numbers.
+
+        Returns:
+            As many images of the same channels and dtype, clipped to [0, 1].
+
+        Raises:
+            InputError: There are too few numbers, or the transform returns something else.
+        """
         n, c, *_ = images.shape
         if self.random and (u is None or u.shape[1] != self.count(images)):
             got = "none" if u is None else u.shape[1]
             raise InputError(
-                f"View {self.name!r}: expected {self.count(images)} numbers an image, got {got}."
+                f"View {self.name!r}: expected {self.count(images)} numbers per image, got {got}."
             )
         shown = self.transform(images, u) if self.random else self.transform(images)
         if not isinstance(shown, Tensor):
@@ -98,93 +135,85 @@ class View:
         elif shown.ndim != 4 or shown.shape[:2] != images.shape[:2] or shown.dtype != images.dtype:
             got = f"{tuple(shown.shape)} of {shown.dtype}"
         else:
-            return self._clipped(shown)
+            return shown if self.own else shown.clamp(0, 1)
         raise InputError(
-            f"View {self.name!r}: expected images of shape ({n}, {c}, h, w) of {images.dtype}, got {got}."
+            f"View {self.name!r}: expected images of shape ({n}, {c}, h, w) of {images.dtype}, "
+            f"got {got}."
         )
-
-
-MOST = 1000
-"""The most repeats of a view: an image may be looked at a thousand times, but a million is a slip of a finger."""
-
-_NAME = r"[A-Za-z][\w-]*"
-
-
-def _native_crop(images: Images, u: Float[Tensor, "n 2"]) -> Float[Tensor, "n c h2 w2"]:
-    return transforms.crop(images, u, resize=False)
 
 
 def _noise_numbers(c: int, h: int, w: int) -> int:
     return c + c * h * w
 
 
-VIEWS: dict[str, View] = {
-    view.name: view
-    for view in (
-        View("flip", transforms.flip),
-        View("crop", transforms.crop, numbers=2),
-        View("brightness", transforms.brightness, numbers=1),
-        View("contrast", transforms.contrast, numbers=1),
-        View("noise", transforms.gaussian_noise, numbers=_noise_numbers),
-        View("blur", transforms.gaussian_blur, numbers=1),
-        View("native-crop", _native_crop, numbers=2),
-        View("shift", transforms.shift, numbers=2),
-        View("flip-shift", transforms.flip_shift, numbers=2),
-        View("nudge", transforms.nudge, numbers=2),
-        View("diagonal-shift", transforms.diagonal_shift, numbers=2),
-        View("flip-diagonal-shift", transforms.flip_diagonal_shift, numbers=2),
-        View("vflip", transforms.vflip),
-        View("rot90", transforms.rot90),
-        View("rot180", transforms.rot180),
-        View("rot270", transforms.rot270),
-        View("transpose", transforms.transpose),
-        View("antitranspose", transforms.antitranspose),
-        View("zoom-in", transforms.zoom_in, numbers=1),
-        View("zoom-out", transforms.zoom_out, numbers=1),
-        View("rotate", transforms.rotate, numbers=2),
-        View("gamma", transforms.gamma, numbers=1),
-        View("autocontrast", transforms.autocontrast),
-        View("saturation", transforms.saturation, numbers=2),
-        View("hue", transforms.hue, numbers=2),
-        View("grey", transforms.grey),
-        View("sharpen", transforms.sharpen, numbers=1),
-        View("jpeg", transforms.jpeg, numbers=1),
-    )
+_NUMBERS: dict[Callable[..., Tensor], int | Callable[[int, int, int], int]] = {
+    transforms.flip: 0,
+    transforms.crop: 2,
+    transforms.brightness: 1,
+    transforms.contrast: 1,
+    transforms.gaussian_noise: _noise_numbers,
+    transforms.gaussian_blur: 1,
+    transforms.native_crop: 2,
+    transforms.shift: 2,
+    transforms.flip_shift: 2,
+    transforms.nudge: 2,
+    transforms.diagonal_shift: 2,
+    transforms.flip_diagonal_shift: 2,
+    transforms.vflip: 0,
+    transforms.rot90: 0,
+    transforms.rot180: 0,
+    transforms.rot270: 0,
+    transforms.transpose: 0,
+    transforms.antitranspose: 0,
+    transforms.zoom_in: 1,
+    transforms.zoom_out: 1,
+    transforms.rotate: 2,
+    transforms.gamma: 1,
+    transforms.autocontrast: 0,
+    transforms.saturation: 2,
+    transforms.hue: 2,
+    transforms.grey: 0,
+    transforms.sharpen: 1,
+    transforms.jpeg: 1,
 }
-"""The views that come with the package. The paper's are the first four; those of colours leave a grey image alone."""
+"""The functions of the views, with the numbers that each needs per image."""
+VIEWS: dict[str, View] = {
+    name: View(name, transform, numbers)
+    for transform, numbers in _NUMBERS.items()
+    for name in [transform.__name__.removeprefix("gaussian_").replace("_", "-")]
+}
+"""The views of the package by name; docs/method.md lists their rules. `VIEWS["flip"]` is a `View`.
+
+The first four are the paper's. Views of colours leave a grey image unchanged.
+"""
 
 
-# ---------------------------------------------------------------------------------------- views from other libraries
+# -------------------------------------------------------------------- views from other libraries
 
 
 @dataclass(frozen=True)
 class _Seeded:
-    """A transform that draws from torch's global generator, made a pure function of given numbers.
+    """A transform that draws from torch's global generator, made a function of given numbers.
 
-    Each image is transformed by itself under a seed of its own, and the generator is put back afterwards.
+    Each image is transformed alone with a seed of its own. The generator is restored afterwards.
     """
 
     transform: Callable[[Tensor], Tensor]
     batched: bool
 
-    def __call__(self, images: Images, u: Float[Tensor, "n 2"]) -> Float[Tensor, "n c h2 w2"]:
-        # The CPU generator looks at 32 bits of its seed: 24 come from the first number, 8 from the second.
+    def __call__(self, images: Images, u: Numbers) -> Resized:
+        # The CPU generator uses 32 bits of its seed: 24 from the first number, 8 from the second.
         high, low = (u.cpu().double() * torch.tensor([2**24, 2**8])).long().unbind(1)
         generators = [torch.default_generator]
         if images.is_cuda:
             generators.append(torch.cuda.default_generators[images.device.index])
-        states = [generator.get_state() for generator in generators]
         shown = []
-        try:
+        with torch.random.fork_rng([images.device] if images.is_cuda else []):
             for image, seed in zip(images, (high * 2**8 + low).tolist(), strict=True):
                 for generator in generators:
                     generator.manual_seed(seed)
-                shown.append(
-                    self.transform(image[None])[0] if self.batched else self.transform(image)
-                )
-        finally:
-            for generator, state in zip(generators, states, strict=True):
-                generator.set_state(state)
+                one = self.transform(image[None])[0] if self.batched else self.transform(image)
+                shown.append(one)
         if len(sizes := {tuple(image.shape) for image in shown}) > 1:
             raise InputError(
                 f"A view: expected one shape for all images of a batch, got {sorted(sizes)}."
@@ -193,17 +222,33 @@ class _Seeded:
 
 
 def from_kornia(name: str, augmentation: Callable[[Tensor], Tensor]) -> View:
-    """A view from a kornia augmentation or sequence of them, which is given a batch of one image at a time."""
+    """Make a view from a kornia augmentation, or a sequence of them.
+
+    Args:
+        name: The name of the view.
+        augmentation: Called with a batch of one image at a time, under a seed of its own.
+
+    Returns:
+        A view that gives the same pixels for the same numbers.
+    """
     return View(name, _Seeded(augmentation, batched=True), numbers=2)
 
 
 def from_torchvision(name: str, transform: Callable[[Tensor], Tensor]) -> View:
-    """A view from a torchvision v2 transform or composition, which is given one image (c, h, w) at a time."""
+    """Make a view from a torchvision v2 transform, or a composition of them.
+
+    Args:
+        name: The name of the view.
+        transform: Called with one image (c, h, w) at a time, under a seed of its own.
+
+    Returns:
+        A view that gives the same pixels for the same numbers.
+    """
     return View(name, _Seeded(transform, batched=False), numbers=2)
 
 
 def from_albumentations(name: str, transform: Callable[..., Mapping[str, Any]]) -> View:
-    """A view from an albumentations transform or composition, which is given one image (h, w, c) of float32 at a time."""
+    """Make a view from an albumentations transform, called with one image (h, w, c) at a time."""
 
     def one(image: Tensor) -> Tensor:
         seed = int(torch.randint(2**31, (1,)))  # from torch's generator, which `_Seeded` has seeded
@@ -211,7 +256,7 @@ def from_albumentations(name: str, transform: Callable[..., Mapping[str, Any]]) 
         shown = transform(image=image.movedim(0, -1).float().cpu().numpy())["image"]
         return torch.as_tensor(shown).movedim(-1, 0).to(image)
 
-    return View(name, _Seeded(one, batched=False), numbers=2)
+    return from_torchvision(name, one)
 
 
 _LIBRARIES: dict[str, Callable[[str, Any], View]] = {
@@ -221,52 +266,73 @@ _LIBRARIES: dict[str, Callable[[str, Any], View]] = {
 }
 
 
-def as_view(thing: object) -> View:
-    """A view as it is, or one from a transform of kornia, torchvision or albumentations, under the name of its class."""
+def _as_view(thing: object) -> View:
+    """Return a view as it is; turn a transform of a known library into one, named by its class."""
     if isinstance(thing, View):
         return thing
     library = type(thing).__module__.partition(".")[0]
     if library in _LIBRARIES:
         return _LIBRARIES[library](type(thing).__name__, thing)
     raise InputError(
-        f"A view: expected a name of atta.VIEWS, an atta.View, or a transform of {', '.join(_LIBRARIES)}, got {thing!r}; "
-        "a function of a batch of images becomes one by atta.View.of('name', function)."
+        "A view: expected a name of atta.VIEWS, an atta.View, or a transform of "
+        f"{', '.join(_LIBRARIES)}, got {thing!r}. Turn a function of a batch of images into a view "
+        "with atta.View.of('name', function)."
     )
 
 
-# --------------------------------------------------------------------------------------------------------- policies
+# ---------------------------------------------------------------------------------------- policies
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Which views are taken, in which order, and how often each; `Policy(())` leaves it at the image itself."""
+    """The views that each image is shown in, and how often each view is taken.
+
+    Use `Policy.parse` to read one from text. `str(policy)` writes it again.
+
+    Args:
+        terms: Pairs of a view and its repeats, in order; `()` shows the image itself only.
+
+    Raises:
+        InputError: A view occurs twice, or the repeats of a view are not possible.
+
+    >>> print(Policy(((VIEWS["flip"], 1), (VIEWS["crop"], 5))))
+    flip + 5 crop
+    """
 
     terms: tuple[tuple[View, int], ...]
 
     def __post_init__(self) -> None:
         for view, repeats in self.terms:
-            if not 1 <= repeats <= MOST:
-                expected = "1 or more" if repeats < 1 else f"{MOST} or fewer"
+            if not 1 <= repeats <= MAX_REPEATS:
+                expected = "1 or more" if repeats < 1 else f"{MAX_REPEATS} or fewer"
                 raise InputError(f"Repeats of {view.name!r}: expected {expected}, got {repeats}.")
             if repeats > 1 and not view.random:
                 raise InputError(
-                    f"Repeats of {view.name!r}: expected 1, for it has no randomness and every repeat would be the "
-                    f"same, got {repeats}."
+                    f"Repeats of {view.name!r}: expected 1, since this view is not random and "
+                    f"every repeat would be the same, got {repeats}."
                 )
         if repeated := [kind for kind in self.kinds if self.kinds.count(kind) > 1]:
             raise InputError(
-                f"A policy: expected each view once, with its repeats in front, got {repeated[0]!r} "
-                f"{len(repeated)} times in {shown(str(self))}."
+                f"A policy: expected each view once, with its repeats in front, got "
+                f"{repeated[0]!r} {len(repeated)} times in {quoted(str(self))}."
             )
 
     @classmethod
-    def parse(cls, text: Any, *, views: Mapping[str, View] | None = None) -> "Policy":
-        """Read `flip + 5 crop`, or the name of one of POLICIES, or take a policy as it is; `views` adds one's own.
-
-        A view, a transform of kornia, torchvision or albumentations, and a list of these and of terms are policies, too:
-        ["flip", (5, "crop"), transform].
+    def parse(cls, text: object, *, views: Mapping[str, View] | None = None) -> "Policy":
+        """Read a policy from text, from a name of `POLICIES`, or from a list of views.
 
         `5 crop`, `5crop`, `5 x crop`, `5 * crop` and `5*crop` are the same.
+
+        Args:
+            text: Text such as `flip + 5 crop`, a policy, a view, a transform of kornia, torchvision
+                or albumentations, or a list of these: `["flip", (5, "crop"), transform]`.
+            views: Views of your own by name, in addition to `VIEWS`.
+
+        Returns:
+            The policy.
+
+        Raises:
+            InputError: The text cannot be read, or names an unknown view.
 
         >>> policy = Policy.parse("flip + 5 crop + 5 brightness")
         >>> policy.repeats, policy.passes
@@ -277,15 +343,8 @@ class Policy:
         if isinstance(text, list | tuple):
             return cls(tuple(term for one in text for term in _terms(one, views)))
         if not isinstance(text, str):
-            return cls(((as_view(text), 1),))
-        known = VIEWS | dict(views or {})
-        for name, view in known.items():
-            if view.name != name:
-                raise InputError(
-                    f"views: expected each view under its own name, got {view.name!r} under {name!r}."
-                )
-            if name in POLICIES or view != VIEWS.get(name, view):
-                raise InputError(f"views: expected a name that is not taken, got another {name!r}.")
+            return cls(((_as_view(text), 1),))
+        known = _known(views or {})
         text = text.strip()
         if text in POLICIES:
             return POLICIES[text]
@@ -297,9 +356,16 @@ class Policy:
 
     @classmethod
     def union(cls, *policies: "str | Policy") -> "Policy":
-        """The smallest policy that serves all of these: each view with the most repeats it has in any of them.
+        """Return the smallest policy that covers all of these: each view with its most repeats.
 
-        Record it once and decide later: the union of the paper's eight is the eighth, 17 passes rather than 94.
+        Record it once and decide later: the union of the paper's eight policies takes 17 passes,
+        recording them one by one takes 94.
+
+        Args:
+            policies: Policies, or their text.
+
+        Returns:
+            The policy, with the views in the order of their first occurrence.
 
         >>> str(Policy.union("flip + 2 crop", "3 crop + contrast"))
         'flip + 3 crop + contrast'
@@ -309,7 +375,8 @@ class Policy:
             known, before = most.get(view.name, (view, 0))
             if known != view:
                 raise InputError(
-                    f"A union of policies: expected one view named {view.name!r}, got two different ones."
+                    f"A union of policies: expected one view named {view.name!r}, got two "
+                    "different ones. Rename one of them."
                 )
             most[view.name] = (view, max(before, repeats))
         return cls(tuple(most.values()))
@@ -326,7 +393,7 @@ class Policy:
 
     @property
     def passes(self) -> int:
-        """Forward passes an image costs: every repeat of every view, and the image itself."""
+        """Forward passes per image: every repeat of every view, and the image itself."""
         return 1 + sum(self.repeats.values())
 
     def render(
@@ -337,46 +404,66 @@ class Policy:
         seed: int = 0,
         draws: str = "random",
     ) -> Iterator[tuple[str, int, Tensor]]:
-        """Show the images in every view in turn: (name of the view, repeat, images).
+        """Show the images in every view in turn; the image itself is not among them.
 
-        `indices` are the images' places in their dataset, from which the numbers come; stratified draws are the same
-        for every image and need none. The image itself is not among the views.
+        Args:
+            images: Floats in [0, 1] of shape (n, c, h, w).
+            indices: Position of each image in its dataset, which decides its random numbers.
+            seed: Seed of random draws.
+            draws: "random", or "stratified": evenly spread, the same for every image.
+
+        Yields:
+            Name of the view, repeat, and the images.
+
+        Raises:
+            InputError: The images or the indices cannot be used.
+
+        >>> [view for view, _, _ in Policy.parse("flip").render(torch.rand(1, 3, 8, 8), [0])]
+        ['flip']
         """
-        if images.ndim != 4 or not images.is_floating_point():
-            raise InputError(
-                f"images: expected floats in [0, 1] of shape (n, c, h, w), got {tuple(images.shape)} of {images.dtype}."
-            )
-        if indices is None and (
-            draws == "random" or not all(view.stratified for view, _ in self.terms)
-        ):
-            raise InputError(
-                "indices: expected each image's place in its dataset, for random draws, got None."
-            )
-        n = images.shape[0]
-        places = torch.arange(n) if indices is None else torch.as_tensor(indices).cpu()
-        if places.shape != (n,) or places.is_floating_point():
-            raise InputError(
-                f"indices: expected {n} whole numbers, one an image, got {tuple(places.shape)} of {places.dtype}."
-            )
+        places = self._places(images, indices, draws)
         for view, repeats in self.terms:
+            rule = draws if view.stratified else "random"
             for repeat in range(repeats):
-                how = {
-                    "repeats": repeats,
-                    "seed": seed,
-                    "draws": draws if view.stratified else "random",
-                }
-                u = draw_numbers(view.name, view.count(images), places, repeat=repeat, **how)  # type: ignore[arg-type]
-                if (
-                    images.is_cuda
-                ):  # From pinned memory, a copy need not wait for what the GPU is doing.
+                u = draw_numbers(
+                    view.name,
+                    view.count(images),
+                    places,
+                    repeat=repeat,
+                    repeats=repeats,
+                    seed=seed,
+                    draws=rule,
+                )
+                if images.is_cuda:  # a copy from pinned memory does not wait for the GPU
                     u = u.contiguous().pin_memory()
                 yield view.name, repeat, view(images, u.to(images.device, non_blocking=True))
 
+    def _places(self, images: Tensor, indices: Tensor | Sequence[int] | None, draws: str) -> Tensor:
+        """Check the images, and return the position of each of them as a tensor."""
+        if images.ndim != 4 or not images.is_floating_point():
+            raise InputError(
+                "images: expected floats in [0, 1] of shape (n, c, h, w), got "
+                f"{tuple(images.shape)} of {images.dtype}."
+            )
+        n = images.shape[0]
+        stratified = draws != "random" and all(view.stratified for view, _ in self.terms)
+        if indices is None and not stratified:
+            raise InputError(
+                "indices: expected the position of each image in its dataset, for random draws, "
+                "got None."
+            )
+        places = torch.arange(n) if indices is None else torch.as_tensor(indices).cpu()
+        if places.shape != (n,) or places.is_floating_point():
+            raise InputError(
+                f"indices: expected {n} whole numbers, one per image, got {tuple(places.shape)} of "
+                f"{places.dtype}."
+            )
+        return places
+
     def _repr_html_(self) -> str:
-        passes = f"{self.passes} passes an image, itself included"
-        return html_table(
-            ("view", "repeats"), list(self.repeats.items()), title="Policy", note=passes
-        )
+        note = f"{self.passes} passes per image, including the image itself"
+        rows = list(self.repeats.items())
+        return html_table(("view", "repeats"), rows, title="Policy", note=note)
 
     def __str__(self) -> str:
         return " + ".join(
@@ -384,18 +471,28 @@ class Policy:
         )
 
 
-def _terms(one: Any, views: Mapping[str, View] | None) -> tuple[tuple[View, int], ...]:
+def _terms(one: object, views: Mapping[str, View] | None) -> tuple[tuple[View, int], ...]:
     """Read one entry of a list: a term, a view, or either with its repeats before or after it."""
     if isinstance(one, tuple | list) and len(one) == 2:
-        counts = [part for part in one if type(part) is int]
-        if len(counts) == 1:
-            ((view, _),) = _terms(one[1] if one[0] is counts[0] else one[0], views)
-            return ((view, counts[0]),)
-    return (
-        Policy.parse(one, views=views).terms
-        if isinstance(one, str | Policy)
-        else ((as_view(one), 1),)
-    )
+        count, other = one if type(one[0]) is int else one[::-1]
+        if type(count) is int:
+            ((view, _),) = _terms(other, views)
+            return ((view, count),)
+    if isinstance(one, str | Policy):
+        return Policy.parse(one, views=views).terms
+    return ((_as_view(one), 1),)
+
+
+def _known(views: Mapping[str, View]) -> dict[str, View]:
+    """Add the user's views to those of the package, each under a name of its own."""
+    for name, view in views.items():
+        if view.name != name:
+            raise InputError(
+                f"views: expected each view under its own name, got {view.name!r} under {name!r}."
+            )
+        if name in POLICIES or view != VIEWS.get(name, view):
+            raise InputError(f"views: expected a new name, but atta has another {name!r}.")
+    return VIEWS | dict(views)
 
 
 def _read_term(term: str, known: Mapping[str, View]) -> tuple[View, int]:
@@ -403,36 +500,25 @@ def _read_term(term: str, known: Mapping[str, View]) -> tuple[View, int]:
     match = re.fullmatch(rf"\s*(?:(-?\d{{1,12}})\s*(?:[*×]|x(?=\s))?)?\s*({_NAME})\s*", term)
     if not match:
         raise InputError(
-            f"A term of a policy: expected a view or a count and a view, such as '5 crop', got {shown(term)}."
+            "A term of a policy: expected a view or a count and a view, such as '5 crop', got "
+            f"{quoted(term)}."
         )
     repeats, name = match.groups()
     if name in POLICIES:
         raise InputError(
-            f"A term of a policy: expected a view, got the policy {name!r}, which goes by itself or written out: "
-            f"'{POLICIES[name]}'."
+            f"A term of a policy: expected a view, got the policy {name!r}. Use it alone, or write "
+            f"its views out: '{POLICIES[name]}'."
         )
     if name not in known:
+        lists = f"\nViews: {', '.join(known)}.\nPolicies: {', '.join(POLICIES)}."
         raise InputError(
-            f"A view or a policy: expected a name that is known, got {shown(name)}.{_hint(name, known)}"
+            f"A view or a policy: expected a known name, got {quoted(name)}."
+            f"{suggest(name.lower(), [*known, *POLICIES]) or lists}"
         )
     return known[name], int(repeats or 1)
 
 
-def _hint(name: str, known: Mapping[str, View]) -> str:
-    """The name that comes close to one that is not known; all there are, should none."""
-    if near := suggest(name.lower(), [*known, *POLICIES]):
-        return near
-    lists = {"Views": known, "Policies": POLICIES}
-    lines = (
-        textwrap.wrap(
-            f"{title}: {', '.join(names)}.", 100, subsequent_indent="  ", break_on_hyphens=False
-        )
-        for title, names in lists.items()
-    )
-    return "".join(f"\n{line}" for part in lines for line in part)
-
-
-POLICIES: dict[str, Policy] = {}  # `parse` looks here, so it is there before it is filled
+POLICIES: dict[str, Policy] = {}  # defined before it is filled: `parse` looks names up here
 POLICIES |= {
     name: Policy.parse(text)
     for name, text in {
@@ -445,12 +531,12 @@ POLICIES |= {
         "aug6": "flip + 5 brightness + 5 contrast",
         "aug7": "5 crop + 5 brightness + 5 contrast",
         "aug8": "flip + 5 crop + 5 brightness + 5 contrast",
-        # Photographs, which have an up and a down but no left and right.
+        # Photographs: mirrored images are as likely, upside-down ones are not.
         "flip-2": "flip",
         "nudge-2": "nudge",
         "nudge-4": "3 nudge",
         "nudge-9": "8 nudge",
-        # The same, of networks that were trained with random resized crops, as nearly all of ImageNet's are.
+        # Photographs, for networks trained with random resized crops (most ImageNet networks).
         "crop-2": "crop",
         "crop-4": "3 crop",
         "flip-crop-4": "flip + 2 crop",
@@ -461,25 +547,29 @@ POLICIES |= {
         "shift-mix-5": "2 shift + 2 flip-shift",
         "shift-mix-9": "4 shift + 4 flip-shift",
         "shift-mix-17": "8 shift + 8 flip-shift",
-        # Digits, letters, signs: whatever a mirror would turn into something else.
+        # Digits, letters, signs: a mirror image would be something else.
         "shift-2": "shift",
         "shift-4": "3 shift",
         "shift-5": "4 shift",
-        # Images from above or through a microscope, which have neither; quarter turns want a square, or any size.
+        # Aerial and microscope images: any orientation. Quarter turns need square images.
         "vflip-2": "vflip",
         "dihedral-4": "flip + vflip + rot180",
         "dihedral-8": "flip + vflip + rot90 + rot180 + rot270 + transpose + antitranspose",
         "dihedral-photometric-4": "vflip + rot180 + gamma",
         "dihedral-photometric-9": "flip + vflip + rot180 + 2 gamma + autocontrast + sharpen + jpeg",
-        # Where the place of each pixel matters, but not the light; grey images too.
+        # Images where the position of each pixel matters, but not the light; also grey images.
         "photometric-4": "gamma + autocontrast + sharpen",
-        # The same, of colour images alone: a grey one would be seen four times over.
+        # Colour images only: these views leave a grey image unchanged.
         "colour-4": "saturation + hue + grey",
-        # Photographs of which little is known: many kinds, so that the fit may choose among them.
+        # Unknown photographs: many kinds of view, from which the fit chooses.
         "varied-9": "flip + shift + flip-shift + zoom-in + rotate + gamma + sharpen + jpeg",
     }.items()
 }
-"""Policies by name: the paper's eight, and others whose names end in their passes, the image itself included."""
+"""Policies by name: the paper's eight, and others whose names end in their passes per image.
+
+`POLICIES["flip-2"]` shows the image itself and its mirror image. docs/guide.md says when to use
+which one.
+"""
 
 PAPER_POLICIES = ("aug1", "aug2", "aug3", "aug4", "aug5", "aug6", "aug7", "aug8")
 """The names of the paper's eight policies (Table 1)."""

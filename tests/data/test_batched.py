@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from atta.data.together import MOVES, Together
+from atta.data.batched import MOVES, BatchedViews
 from atta.data.views import POLICIES, VIEWS, Policy, View
 from scenarios import counted
 
@@ -19,8 +19,8 @@ def photos(n: int, shape: tuple[int, int, int], dtype: torch.dtype = torch.float
 
 def assert_one_by_one(policy: Policy, images: Tensor) -> None:
     """The numbers that a policy draws stratified, and the same bits."""
-    together = Together(policy, images.shape[1:])
-    found = together.show(images, together.passes(policy.kinds))
+    batched = BatchedViews(policy, images.shape[1:])
+    found = batched.show(images, batched.passes(policy.kinds))
     for (kind, repeat, shown), (name, number, alone) in zip(
         found, policy.render(images, torch.arange(images.shape[0]), draws="stratified"), strict=True
     ):
@@ -47,9 +47,9 @@ def test_some_repeats_in_any_order_are_those_of_all_of_them():
         Policy.parse("flip + 5 crop + 3 shift + vflip + 2 gamma"),
         photos(4, (3, 16, 16)),
     )
-    together = Together(policy, images.shape[1:])
-    passes = together.passes(policy.kinds)
-    every = {key[:2]: key[2] for key in together.show(images, passes)}
+    batched = BatchedViews(policy, images.shape[1:])
+    passes = batched.passes(policy.kinds)
+    every = {key[:2]: key[2] for key in batched.show(images, passes)}
     for some in (
         passes[::-1],
         passes[2:7],
@@ -57,7 +57,7 @@ def test_some_repeats_in_any_order_are_those_of_all_of_them():
         [("shift", 2), ("flip", 0), ("shift", 1)],
         [],
     ):
-        shown = together.show(images, some)
+        shown = batched.show(images, some)
         assert [key[:2] for key in shown] == some
         assert all(torch.equal(view, every[kind, repeat]) for kind, repeat, view in shown)
 
@@ -85,9 +85,9 @@ def test_a_view_that_has_a_name_of_ours_and_does_something_else_is_called():
 )
 def test_all_moves_are_one_gather(policy):
     parsed, images = Policy.parse(policy), photos(4, (3, 16, 16))
-    together = Together(parsed, images.shape[1:])
-    work = counted(lambda: together.show(images, together.passes(parsed.kinds)))
-    assert work == {"add": 1, "gather": 1}
+    batched = BatchedViews(parsed, images.shape[1:])
+    work = counted(lambda: batched.show(images, batched.passes(parsed.kinds)))
+    assert work == {"gather": 1}
 
 
 def test_repeats_cost_no_more_operations_than_a_pair():
@@ -97,7 +97,7 @@ def test_repeats_cost_no_more_operations_than_a_pair():
         policy = Policy.parse(
             " + ".join(f"{repeats} {name}" for name, view in VIEWS.items() if view.random)
         )
-        together = Together(policy, images.shape[1:])
-        return counted(lambda: together.show(images, together.passes(policy.kinds)))
+        batched = BatchedViews(policy, images.shape[1:])
+        return counted(lambda: batched.show(images, batched.passes(policy.kinds)))
 
     assert work(2) == work(5)

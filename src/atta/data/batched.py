@@ -1,0 +1,156 @@
+"""Render all views of a batch in few operations, for a deployed classifier.
+
+The stratified numbers of a deployed view are the same for every image. Everything that depends on
+them alone is computed once, kept in buffers, and moves with the classifier. The pixels are those of
+the views rendered one by one, bit for bit.
+
+| views                              | how they are rendered                                       |
+|------------------------------------|-------------------------------------------------------------|
+| flips, shifts, turns, native crops | one gather for all consecutive views of the same size       |
+| crops                              | two gathers and two interpolations for all repeats          |
+| other views of the package         | all repeats in one call, as if they were more images        |
+| views of the user                  | one call per repeat: they may depend on the whole batch     |
+
+The gain: a GPU starts a handful of kernels instead of hundreds, which take longer than the network
+needs for a small batch. Measured on an H200 with 32 images of 32 x 32 pixels and a network of 15
+convolutions, in ms per batch:
+
+| policy      | network alone | views one by one | batched | batched, crops by their own function |
+|-------------|---------------|------------------|---------|--------------------------------------|
+| shift-mix-4 | 1.7           | 3.7              | 1.9     | 1.9                                  |
+| crop-4      | 1.7           | 4.8              | 2.1     | 2.7                                  |
+| aug8        | 3.3           | 11.3             | 4.2     | 4.8                                  |
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import accumulate, groupby
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from atta._base.types import Images
+from atta.data import transforms
+from atta.data.draws import stratified_numbers
+from atta.data.views import Policy, View
+
+MOVES = {
+    "flip",
+    "vflip",
+    "rot90",
+    "rot180",
+    "rot270",
+    "transpose",
+    "antitranspose",
+    "native-crop",
+    "nudge",
+    "shift",
+    "flip-shift",
+    "diagonal-shift",
+    "flip-diagonal-shift",
+}
+"""Views that only move pixels: each output pixel is one input pixel."""
+
+
+_Render: TypeAlias = Callable[..., Iterable[Tensor]]
+"""Takes images and rows of buffers, and returns the images of one pass per row."""
+
+
+class BatchedViews(nn.Module):
+    """The views of a policy with their stratified numbers, for images of one shape (c, h, w)."""
+
+    def __init__(self, policy: Policy, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.repeats = policy.repeats
+        self.first: dict[str, tuple[int, int]] = {}  # view -> its block, its first row there
+        self.blocks = nn.ModuleList()
+        made = [(view.name, *_prepare(view, repeats, shape)) for view, repeats in policy.terms]
+
+        def key(one: tuple[str, _Render, Sequence[Tensor]]) -> object:
+            """Join adjacent views that move pixels and leave images of the same size."""
+            name, render, rows = one
+            return rows[0].shape[1:] if render is _moved else name
+
+        for _, group in groupby(made, key):
+            names, renders, rows = zip(*group, strict=True)
+            starts = accumulate((self.repeats[name] for name in names), initial=0)
+            self.first |= {
+                name: (len(self.blocks), row) for name, row in zip(names, starts, strict=False)
+            }
+            joined = (torch.cat(parts) for parts in zip(*rows, strict=True))
+            self.blocks.append(_Block(renders[0], *joined))
+
+    def passes(self, views: Iterable[str]) -> list[tuple[str, int]]:
+        """List every repeat of these views, in their order."""
+        return [(view, repeat) for view in views for repeat in range(self.repeats[view])]
+
+    def show(
+        self, images: Images, passes: Sequence[tuple[str, int]]
+    ) -> list[tuple[str, int, Tensor]]:
+        """Render these repeats of these views: (view, repeat, images), in the order of `passes`."""
+
+        def run(position: int) -> tuple[int, int]:  # equal for passes that are adjacent in a block
+            view, repeat = passes[position]
+            block, first = self.first[view]
+            return block, first + repeat - position
+
+        # torch.compile traces `groupby` with a keyword and `extend`, but not `+=` with a tensor.
+        shown: list[Tensor] = []
+        for (block, offset), positions in groupby(range(len(passes)), key=run):
+            start = len(shown) + offset
+            shown.extend(self.blocks[block](images, start, start + len(list(positions))))
+        return [(*one, view) for one, view in zip(passes, shown, strict=True)]
+
+
+class _Block(nn.Module):
+    """A function of images and of some rows of each buffer, one row per pass."""
+
+    def __init__(self, render: _Render, *rows: Tensor) -> None:
+        super().__init__()
+        self.render = render
+        for i, values in enumerate(rows):
+            self.register_buffer(f"rows{i}", values, persistent=False)
+
+    def forward(self, images: Images, start: int, stop: int) -> Iterable[Tensor]:
+        """Render the images in the passes from `start` to `stop`."""
+        return self.render(images, *(rows[start:stop] for rows in self.buffers()))
+
+
+def _prepare(view: View, repeats: int, shape: Sequence[int]) -> tuple[_Render, Sequence[Tensor]]:
+    """Return how a view is rendered, and what depends on its numbers alone: one row per repeat."""
+    _, h, w = shape
+    count = view.count(torch.empty(1, *shape))
+    u = [stratified_numbers(view.name, count, repeats)] if view.random else []
+    if view.own and view.name in MOVES:
+        # An image whose pixels are their own places shows where the view moves each of them.
+        image = torch.arange(h * w, dtype=torch.float64).reshape(h, w).expand(repeats, 1, h, w)
+        return _moved, [view(image, *u)[:, 0].long()]
+    if view.own and view.name == "crop":
+        return _cropped, transforms.crop_places(u[0], h, w)
+    return partial(_repeated, view), u
+
+
+def _moved(images: Images, places: Int[Tensor, "r h2 w2"]) -> Float[Tensor, "r n c h2 w2"]:
+    """Show, at each pixel, the pixel of the input at its place."""
+    return transforms.look_up(images.expand(places.shape[0], *images.shape), places[:, None])
+
+
+def _cropped(images: Images, *places: Tensor) -> Float[Tensor, "r n c h w"]:
+    """Show what `transforms.crop` shows."""
+    repeated = images.expand(places[0].shape[0], *images.shape)
+    return transforms.resample(repeated, *(one[:, None] for one in places))
+
+
+def _repeated(view: View, images: Images, *u: Float[Tensor, "r d"]) -> Iterable[Tensor]:
+    """Show the images by the function of the view, once per row of numbers."""
+    if not u:
+        return [view(images)]
+    (rows,), n = u, images.shape[0]
+    if not view.own:
+        return [view(images, one.expand(n, -1)) for one in rows]
+    size = (rows.shape[0], *images.shape)
+    numbers = rows[:, None].expand(*size[:2], -1)
+    shown = view(images.expand(size).flatten(0, 1), numbers.flatten(0, 1))
+    return shown.reshape(*size[:2], *shown.shape[1:])
