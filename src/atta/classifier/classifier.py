@@ -37,9 +37,9 @@ from atta.classifier.estimator import Estimator
 from atta.classifier.export import check_inlines, network_of
 from atta.classifier.hub import OnHub
 from atta.classifier.summary import Summary
+from atta.data.batched import BatchedViews
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels, check_range
-from atta.data.batched import BatchedViews
 from atta.data.views import Policy
 from atta.functional import largest_share
 from atta.networks.adapters import as_logits, normalised

@@ -13,7 +13,7 @@ the views rendered one by one, bit for bit.
 
 The gain: a GPU starts a handful of kernels instead of hundreds, which take longer than the network
 needs for a small batch. Measured on an H200 with 32 images of 32 x 32 pixels and a network of 15
-convolutions, in ms per batch:
+convolutions, in ms per batch, with 0.1.0's version of this module:
 
 | policy      | network alone | views one by one | batched | batched, crops by their own function |
 |-------------|---------------|------------------|---------|--------------------------------------|
