@@ -31,11 +31,12 @@ from atta.classifier.choice import (
 )
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.summary import summarise
+from atta.data.labels import Reading
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels
 from atta.data.views import Policy
 from atta.run.checks import NOT_LOGITS, Trial, check_labels, look_over, try_out
-from atta.run.collect import Reading, Run, as_seed, prepared
+from atta.run.collect import Run, as_seed, prepared
 from atta.run.execution import Execution, ExecutionOptions, split_options
 
 BUDGET = 4

@@ -413,7 +413,7 @@ class CalibratedClassifier(Estimator, OnHub):
     def _logits(self, pixels: Tensor, kinds: Sequence[str], most: int) -> dict[str, Tensor]:
         """Return the logits (n, r, k) of these kinds of view, with up to `most` views in a pass."""
         network = partial(logits_of, self.model, dtype=dtype_of(self.model))
-        found = list(run_views(network, self._shown(pixels, kinds, most), most))
+        found = run_views(network, self._shown(pixels, kinds, most), most)
         every = torch.stack([logits for *_, logits in found])
         counts = Counter(kind for kind, *_ in found)  # in their order
         return {

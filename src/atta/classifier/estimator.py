@@ -16,12 +16,12 @@ from atta.calibrators import Vanilla
 from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.shift import Reference
 from atta.classifier.archive import Archived
-from atta.data.labels import Labelling, labelling_of
+from atta.data.labels import Labelling, Reading, labelling_of
 from atta.data.source import Channels, Source, as_source, batches_of
 from atta.metrics.scores import evaluate
 from atta.networks.borrowing import device_of
 from atta.record.predictions import Record, as_labels
-from atta.run.collect import CollectOptions, Reading, prepared
+from atta.run.collect import CollectOptions, prepared
 from atta.run.execution import split_options
 from atta.run.runner import batch_size as usual_size
 

@@ -83,45 +83,51 @@ class Labelled(NamedTuple):
     origin: dict[str, str]
 
 
-def labelled_source(
-    images: object,
-    labels: object,
-    class_names: Sequence[str],
-    *,
-    channels: Channels = None,
-    preprocess: Preprocess | None = None,
-    shape: Shape | None = None,
-    shuffle: int | bool | None = None,
-    skip_bad: bool = False,
-    cache: bool = False,
-    workers: int = 0,
-) -> Labelled:
+@dataclass(frozen=True)
+class Reading:
+    """How images and labels are read.
+
+    Args:
+        class_names: Names of the network's classes, in its order; empty if they are unknown.
+        channels: Where arrays have their channels.
+        preprocess: How photographs are resized and cropped.
+        shuffle: Seed by which a labelled folder is shuffled; False leaves its order.
+        skip_bad: Leave out images that cannot be decoded, with a line for each.
+        shape: Channels, height and width that every image must have.
+        cache: Decode each image once, however often it is read.
+        workers: Threads that decode.
+    """
+
+    class_names: Sequence[str] = ()
+    channels: Channels = None
+    preprocess: Preprocess | None = None
+    shuffle: int | bool | None = None
+    skip_bad: bool = False
+    shape: Shape | None = None
+    cache: bool = False
+    workers: int = 0
+
+
+def labelled_source(images: object, labels: object, how: Reading) -> Labelled:
     """Prepare images and labels for a network: order them, read the labels, leave out bad images.
 
     Args:
         images: What `as_source` takes.
         labels: Class numbers, names, a CSV or Parquet file, or None if the images have labels.
-        class_names: Names of the network's classes, in its order; empty if they are unknown.
-        channels: Where arrays have their channels.
-        preprocess: How photographs are resized and cropped.
-        shape: Channels, height and width that every image must have.
-        shuffle: Seed by which a labelled folder is shuffled; False leaves its order.
-        skip_bad: Leave out images that cannot be decoded, with a line for each.
-        cache: Decode each image once, however often it is read.
-        workers: Threads that decode.
+        how: How they are read.
     """
-    _check_names(class_names)
-    given, origin = _shuffled(images, labels, shuffle)
-    source = as_source(given, channels, preprocess, shape, skip_bad)
-    if skip_bad and source.once:
+    _check_names(how.class_names)
+    given, origin = _shuffled(images, labels, how.shuffle)
+    source = as_source(given, how.channels, how.preprocess, how.shape, how.skip_bad)
+    if how.skip_bad and source.once:
         raise InputError(
             "skip_bad: a loader or a stream reads its images itself, and once: expected a folder, "
             "files, a table or a dataset"
         )
-    source = cached(source) if cache else source
-    labelling = labelling_of(labels, source, class_names)
-    if skip_bad:
-        source, labelling, left_out = _without_bad(source, labelling, workers)
+    source = cached(source) if how.cache else source
+    labelling = labelling_of(labels, source, how.class_names)
+    if how.skip_bad:
+        source, labelling, left_out = _without_bad(source, labelling, how.workers)
         origin |= left_out
     return Labelled(source, labelling, origin)
 

@@ -13,7 +13,6 @@ its checksum and checked for numbers that are not finite when it is first used.
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -136,7 +135,6 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder, self.index = folder, Index.read(folder)
         self.dtype: torch.dtype = getattr(torch, self.index.dtype)
-        self._starts = [[part.start for part in group.parts] for group in self.index.groups]
         self._sound: set[str] = set()
         self._mapped: dict[str, Tensor] = {}
 
@@ -150,25 +148,22 @@ class Store:
             raise InputError(f"{path} is not the file of labels that {INDEX} names")
         return found
 
-    def read(self, number: int, rows: range | Tensor) -> Tensor:
+    def read(self, number: int, rows: Tensor) -> Tensor:
         """Return all passes of a group for these rows, without a copy if one shard holds them."""
-        parts = self.index.groups[number].parts
-        if isinstance(rows, range):
-            first, last = (
-                bisect_right(self._starts[number], row) - 1 for row in (rows[0], rows[-1])
-            )
+        group, first, stop = self.index.groups[number], int(rows[0]), int(rows[0]) + len(rows)
+        if torch.equal(rows, torch.arange(first, stop)):
             found = [
-                self.answers(number, part)[max(rows.start - part.start, 0) : rows.stop - part.start]
-                for part in parts[first : last + 1]
+                self.answers(number, part)[max(first - part.start, 0) : stop - part.start]
+                for part in group.parts
+                if part.start < stop and part.stop > first
             ]
             return found[0] if len(found) == 1 else torch.cat(found)
-        places = torch.bucketize(rows, torch.tensor(self._starts[number]), right=True) - 1
-        picked = torch.empty(
-            len(rows), self.index.groups[number].passes, self.index.classes, dtype=self.dtype
-        )
+        starts = torch.tensor([part.start for part in group.parts])
+        places = torch.bucketize(rows, starts, right=True) - 1
+        picked = torch.empty(len(rows), group.passes, self.index.classes, dtype=self.dtype)
         for place in sorted(set(places.tolist())):
-            here = (places == place).nonzero()[:, 0]
-            picked[here] = self.answers(number, parts[place])[rows[here] - parts[place].start]
+            here, part = (places == place).nonzero()[:, 0], group.parts[place]
+            picked[here] = self.answers(number, part)[rows[here] - part.start].to(self.dtype)
         return picked
 
     def answers(self, number: int, part: Part) -> Tensor:
@@ -262,10 +257,10 @@ class FolderPredictions(Predictions):
     """Predictions in a folder: rows and views are chosen without reading, `chunks` reads pieces."""
 
     store: Store
-    rows: range | Tensor
+    rows: Tensor
     chosen: Mapping[str, int]
 
-    def __init__(self, store: Store, rows: range | Tensor, counts: Mapping[str, int]) -> None:
+    def __init__(self, store: Store, rows: Tensor, counts: Mapping[str, int]) -> None:
         for name, value in (("store", store), ("rows", rows), ("chosen", dict(counts))):
             object.__setattr__(self, name, value)
 
@@ -304,23 +299,7 @@ class FolderPredictions(Predictions):
 
     def __getitem__(self, rows: Rows) -> Predictions:
         """Choose some of the images, without reading them."""
-        index = as_index(rows, len(self))
-        if isinstance(index, slice) and isinstance(self.rows, range):
-            chosen = self.rows[index]
-            return self._with(
-                rows=chosen
-                if chosen.step == 1
-                else torch.arange(chosen.start, chosen.stop, chosen.step)
-            )
-        mine = (
-            torch.arange(self.rows.start, self.rows.stop)
-            if isinstance(self.rows, range)
-            else self.rows
-        )
-        picked = mine[index]
-        first = int(picked[0])
-        straight = len(picked) > 1 and torch.equal(picked, torch.arange(first, first + len(picked)))
-        return self._with(rows=range(first, first + len(picked)) if straight else picked)
+        return self._with(rows=self.rows[as_index(rows, len(self))])
 
     def chunks(self, rows: int) -> Iterator[Predictions]:
         """Read at most `rows` images at a time."""
@@ -355,7 +334,7 @@ class FolderPredictions(Predictions):
         return Predictions._trusted(self.logits, dict(self.views)).to(*args, **kwargs)
 
     def _with(
-        self, *, rows: range | Tensor | None = None, counts: Mapping[str, int] | None = None
+        self, *, rows: Tensor | None = None, counts: Mapping[str, int] | None = None
     ) -> FolderPredictions:
         chosen = self.rows if rows is None else rows
         return FolderPredictions(self.store, chosen, self.counts if counts is None else counts)
@@ -368,7 +347,7 @@ class FolderPredictions(Predictions):
         """Read everything, a few megabytes at a time."""
         return self.chunks(max(1, (1 << 22) // self.classes))
 
-    def _read(self, rows: range | Tensor) -> Predictions:
+    def _read(self, rows: Tensor) -> Predictions:
         found: dict[str, Tensor] = {}
         for number, group in enumerate(self.store.index.groups):
             wanted = [kind for kind in group.columns if kind in self.counts or kind == LOGITS]
@@ -393,7 +372,7 @@ def open_folder(folder: Path) -> Record:
         for kind, (_, count) in group.columns.items()
         if kind != LOGITS
     }
-    predictions = FolderPredictions(store, range(store.index.images), counts)
+    predictions = FolderPredictions(store, torch.arange(store.index.images), counts)
     try:
         return Record(predictions, store.labels(), store.index.origin)
     except InputError as error:

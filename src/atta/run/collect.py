@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -30,11 +30,11 @@ from atta._base.files import locked, readable
 from atta._base.progress import counted
 from atta._base.settings import checked
 from atta._base.tensors import read_tensors
-from atta.data.labels import Labelling, labelled_source
+from atta.data.labels import Labelling, Reading, labelled_source
 from atta.data.origin import Origin, digest_of
 from atta.data.preprocess import Preprocess
 from atta.data.rehearsals import REHEARSALS, rehearsed
-from atta.data.source import Batch, Channels, Shape, Source, batches_of, cached
+from atta.data.source import Batch, Channels, Source, batches_of, cached
 from atta.data.views import Policy
 from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of, normalised
 from atta.networks.borrowing import dtype_of
@@ -123,18 +123,6 @@ def collect(
     return run.written(Policy.parse(policy), rehearse, about, output, rest.get("checks", True))
 
 
-class Reading(NamedTuple):
-    """How images and labels are read."""
-
-    class_names: Sequence[str] = ()
-    channels: Channels = None
-    preprocess: Preprocess | None = None
-    shuffle: int | bool | None = None
-    skip_bad: bool = False
-    shape: Shape | None = None
-    cache: bool = False
-
-
 def prepared(
     model: object,
     images: object,
@@ -146,19 +134,13 @@ def prepared(
 ) -> tuple["Run", dict[str, str]]:
     """Prepare a network and its images for runs, and say what the origin says of their order."""
     network = as_logits(normalised(model, read.preprocess))
-    names = read.class_names or class_names_of(network)
-    source, labelling, about = labelled_source(
-        images,
-        labels,
-        names,
-        channels=read.channels,
-        preprocess=read.preprocess,
-        shape=read.shape,
-        shuffle=read.shuffle,
-        skip_bad=read.skip_bad,
+    read = replace(
+        read,
+        class_names=read.class_names or class_names_of(network),
         cache=read.cache and not execution.on_ray,
         workers=execution.workers,
     )
+    source, labelling, about = labelled_source(images, labels, read)
     return Run(network, source, labelling, execution, seed, draws), about
 
 

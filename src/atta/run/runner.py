@@ -9,6 +9,7 @@ memory. `run_views` serves the classifier, which answers one batch at once.
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -91,13 +92,23 @@ def failing_on(images: Tensor, *passed: type[Exception]) -> Iterator[None]:
         ) from error
 
 
-def run_views(network: Network, shown: Iterable[Shown], most: int) -> Iterator[Shown]:
-    """Yield the logits of each view, (n, k), with up to `most` views of one size in a pass."""
-    for group in _groups(shown, most):
-        images = torch.cat([view for *_, view in group]) if len(group) > 1 else group[0][2]
-        logits = network(images).reshape(len(group), group[0][2].shape[0], -1)
-        for (name, repeat, _), answer in zip(group, logits, strict=True):
-            yield name, repeat, answer
+def run_views(network: Network, shown: Iterable[Shown], most: int) -> list[Shown]:
+    """Return the logits of each view, (n, k), with up to `most` views of one size in a pass."""
+    answers, group = list[Shown](), list[Shown]()
+
+    def run() -> None:
+        if group:
+            images = torch.cat([view for *_, view in group]) if len(group) > 1 else group[0][2]
+            logits = network(images).reshape(len(group), group[0][2].shape[0], -1)
+            answers.extend((*view[:2], one) for view, one in zip(group, logits, strict=True))
+            group.clear()
+
+    for view in shown:
+        if len(group) == most or (group and group[0][2].shape != view[2].shape):
+            run()
+        group.append(view)
+    run()
+    return answers
 
 
 @torch.no_grad()
@@ -118,21 +129,6 @@ def check_takes(model: nn.Module, shape: Sequence[int], classes: int) -> None:
             f"expected a model of {classes} classes, as the calibrator has, got one of "
             f"{logits.shape[1]}"
         )
-
-
-def _groups(shown: Iterable[Shown], most: int) -> Iterator[list[Shown]]:
-    """Yield up to `most` consecutive views of the same size."""
-    group: list[Shown] = []
-    for view in shown:
-        if group and group[0][2].shape != view[2].shape:
-            yield group
-            group = []
-        group.append(view)
-        if len(group) == most:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 # ---- batch after batch ---------------------------------------------------------------------------
@@ -220,18 +216,12 @@ class Runner:
         # Bytes are uploaded as bytes, and become pixels there.
         images = as_pixels(pixels.to(self.device).contiguous(), self.dtype)
         most = max(1, self.rows // pixels.shape[0])  # few images leave room for several views
-        names, answers, waiting = list[str](), list[Tensor](), list[Tensor]()
-        if self.itself:
-            names, waiting = [IMAGE], [images]
         with without_autocast(self.device):  # views are made in full precision
             views = self.policy.render(images, indices, seed=self.seed, draws=self.draws)
-            for name, repeat, view in views:
-                if waiting and (len(waiting) == most or view.shape != waiting[0].shape):
-                    answers += self._together(waiting)
-                    waiting = []
-                names.append(f"{name}, repeat {repeat}" if repeat else name)
-                waiting.append(view)
-        answers += self._together(waiting)
+            itself = [(IMAGE, 0, images)] if self.itself else []
+            shown = run_views(self._forward, chain(itself, views), most)
+        names = [f"{name}, repeat {repeat}" if repeat else name for name, repeat, _ in shown]
+        answers = [answer for *_, answer in shown]
         classes = [answer.shape[1] for answer in answers]
         for name, k in zip(names, classes, strict=True):
             if k < 2 or k != classes[0]:
@@ -247,13 +237,11 @@ class Runner:
         event.record(torch.cuda.current_stream(self.device))
         return _Pending(pinned, indices, names, event)
 
-    def _together(self, views: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Run views of one size in one pass, with fewer images per pass once a GPU is full."""
-        images = torch.cat(list(views)) if len(views) > 1 else views[0]
+    def _forward(self, images: Tensor) -> Tensor:
+        """Run images in one pass, or in smaller ones once a GPU is full."""
         while True:
             try:
-                parts = [self._pass(part) for part in torch.split(images, self.rows)]
-                return torch.cat(parts).reshape(len(views), views[0].shape[0], -1).unbind()
+                return torch.cat([self._pass(part) for part in torch.split(images, self.rows)])
             except torch.cuda.OutOfMemoryError as error:
                 if self.rows == 1:
                     raise InputError(
