@@ -133,7 +133,7 @@ class ConformalSets:
 
 
 @dataclass(frozen=True)
-class Strangeness:
+class ConformityScores:
     """How strange the true classes of held-out images were, in order: sets of any coverage are cut from it.
 
     `scores` are those of `Conformal(score="threshold")`, of every image or, of many, quantiles that err to the safe side.
@@ -143,7 +143,7 @@ class Strangeness:
     scores: tuple[float, ...]
 
     @classmethod
-    def of(cls, probs: Any, labels: Labels, *, simplex: bool = True) -> "Strangeness":
+    def of(cls, probs: Any, labels: Labels, *, simplex: bool = True) -> "ConformityScores":
         """Look at the answers to labelled images, each by a calibrator that was not fitted on it."""
         probs = _as_probs(probs, simplex).double()
         own = (
@@ -156,7 +156,7 @@ class Strangeness:
         return cls(len(own), tuple(own.cpu()[places].tolist()))
 
     @classmethod
-    def read(cls, about: Mapping[str, Any]) -> "Strangeness":
+    def read(cls, about: Mapping[str, Any]) -> "ConformityScores":
         """Make one of what a file says, if that can be one."""
         scores = tuple(float(score) for score in about["scores"])
         if (
@@ -164,7 +164,9 @@ class Strangeness:
             or any(not 0 <= a <= b <= 1 for a, b in pairwise((*scores, 1.0)))
             or int(about["images"]) < len(scores)
         ):
-            raise InputError("strangeness: expected scores between 0 and 1, in order, got others")
+            raise InputError(
+                "conformity scores: expected numbers between 0 and 1 in ascending order, got others"
+            )
         return cls(int(about["images"]), scores)
 
     def sets(self, coverage: float) -> ConformalSets:

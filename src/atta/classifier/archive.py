@@ -31,7 +31,7 @@ from atta._base.errors import InputError, first_line
 from atta._base.files import alone, digest, named, whole_file, whole_folder
 from atta._base.tensors import buffers, read_header, read_tensors, write_tensors
 from atta.calibrators import Calibrator, restore
-from atta.calibrators.conformal import Strangeness
+from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.shift import Adaptation, Reference
 from atta.classifier.summary import Summary
 from atta.data.preprocess import Preprocess
@@ -64,7 +64,7 @@ class Archived(nn.Module):
     summary: Summary | None
     preprocess: Preprocess | None
     reference: Reference | None = None
-    strangeness: Strangeness | None = None
+    conformity_scores: ConformityScores | None = None
     adapted: Adaptation | None = None
     before: tuple[Calibrator, ...] = ()
     """The calibrator that was adapted, if one was: in a tuple, for it is no part of what answers."""
@@ -93,7 +93,9 @@ class Archived(nn.Module):
             "model": description.describe(self.model),
             "summary": None if self.summary is None else asdict(self.summary),
             "reference": None if self.reference is None else self.reference.json(),
-            "strangeness": None if self.strangeness is None else asdict(self.strangeness),
+            "strangeness": None
+            if self.conformity_scores is None
+            else asdict(self.conformity_scores),
             "adapted": None if self.adapted is None else asdict(self.adapted),
         }
         plain: dict[str, Any] = json.loads(json.dumps(about))
@@ -150,7 +152,7 @@ class Archived(nn.Module):
             if about.get("reference") is not None:
                 loaded.reference = Reference.read(about["reference"])
             if about.get("strangeness") is not None:
-                loaded.strangeness = Strangeness.read(about["strangeness"])
+                loaded.conformity_scores = ConformityScores.read(about["strangeness"])
             if about.get("adapted") is not None:
                 loaded.adapted = Adaptation(**about["adapted"])
                 loaded.before = (restore(*parts["before"], path=path),)

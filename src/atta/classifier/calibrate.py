@@ -19,7 +19,7 @@ from atta._base.errors import InputError
 from atta._base.progress import bar, spoken
 from atta._base.settings import checked
 from atta.calibrators import METHODS, Method, TemperatureScaling, as_method
-from atta.calibrators.conformal import Strangeness
+from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.convex import GuardedMethod
 from atta.calibrators.shift import Reference
 from atta.classifier.choice import Choice, Recorder, choose, most_passes
@@ -147,7 +147,7 @@ def _wrapped(
     classifier.reference = Reference.of(
         classifier.calibrator, chosen.predictions, chosen.require_labels()
     )
-    classifier.strangeness = Strangeness.of(
+    classifier.conformity_scores = ConformityScores.of(
         held, chosen.require_labels(), simplex=classifier.on_simplex
     )
     classifier.summary = summarise(

@@ -68,12 +68,12 @@ class Estimator(Archived):
                 "coverage: expected a classifier as it was calibrated, by whose answers sets are promised, got one that was "
                 "adapted to other images: ask its unadapted() (on the command line, the classifier that it was made from)"
             )
-        if self.strangeness is None:
+        if self.conformity_scores is None:
             raise InputError(
-                "expected a classifier that knows how strange true classes are (`strangeness`), got one without, as an older "
+                "expected a classifier that knows how strange true classes are (`conformity_scores`), got one without, as an older "
                 "atta saved them and as `fit` leaves it: calibrate it again"
             )
-        return self.strangeness.sets(coverage)
+        return self.conformity_scores.sets(coverage)
 
     @property
     def on_simplex(self) -> bool:
@@ -137,7 +137,11 @@ class Estimator(Archived):
         }
         record = collect(self.model, images, labels, policy=self.policy, draws="stratified", **how)
         fitted = self.calibrator.method.fit(record.predictions, record.require_labels())
-        self.calibrator, self.summary, self.strangeness = fitted.to(device_of(self)), None, None
+        self.calibrator, self.summary, self.conformity_scores = (
+            fitted.to(device_of(self)),
+            None,
+            None,
+        )
         self.adapted, self.before = None, ()
         self.reference = Reference.of(self.calibrator, record.predictions, record.require_labels())
         return self
