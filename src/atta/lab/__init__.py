@@ -15,5 +15,6 @@ measure      all that can be measured of a calibrator
 intervals    how sure the means and differences are
 details      what a report shows of one calibrator besides
 tables       the results of an experiment as tables
+shrunk       the method shrunk-m-atta: M-ATTA, shrunk towards V-ATTA
 provenance   on what machine and which commit a number was measured
 """
