@@ -17,8 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from atta._base.settings import Count, Seed, Step
-from atta._base.types import Labels, Logits, Probs, RepeatLogits, ViewLogits, ViewWeights
-from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, base_probs
+from atta._base.types import Labels, Logits, Probs, ViewLogits, ViewWeights
+from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, Views, base_probs
 from atta.calibrators.fitting import descend, fits_one_piece, minimize, prepared, sample
 from atta.calibrators.scaling import scaled
 from atta.calibrators.slopes import Slopes
@@ -54,14 +54,14 @@ class Blend(Calibrator):
     step: float | None
 
     @abstractmethod
-    def fused(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+    def fused(self, logits: Logits, views: Views) -> Probs:
         """Return the probabilities of the views together."""
 
     def base(self, logits: Logits) -> Probs:
         """Return the probabilities that the views are blended into."""
         return base_probs(logits)
 
-    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+    def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Blend the probabilities of the views into those of the network."""
         base, fused = self.base(logits), self.fused(logits, views)
         return guarded_blend(base, fused, self.limit.to(logits), step=self.step)
@@ -102,7 +102,7 @@ class ViewBlend(Blend):
         options |= {"guarded": guarded}
         super().__init__(options, weights=weights, limit=limit, temperature=temperature)
 
-    def fused(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+    def fused(self, logits: Logits, views: Views) -> Probs:
         """Average the repeats and fuse the kinds."""
         weights, rows = self.weights.to(logits), [repeat_mean(views[kind]) for kind in self.kinds]
         rows = [logits, *rows] if self.itself else rows
@@ -123,7 +123,7 @@ class ViewBlend(Blend):
             return base_probs(logits)
         return scaled(logits, self.temperature.to(logits))
 
-    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+    def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Blend, or return the probabilities of the views if there is no guard."""
         if self.guarded:
             return super().calibrate(logits, views)
@@ -144,6 +144,7 @@ class _Atta(ViewMethod):
     space: Space = "logits"
     seed: Seed = 0
 
+    per_class: ClassVar[bool]  # whether there is one column of weights per class
     polish: ClassVar[bool] = True  # whether L-BFGS is followed by Nelder-Mead
 
     @classmethod
@@ -158,10 +159,6 @@ class _Atta(ViewMethod):
         (0.01, 'adam')
         """
         return cls(views=views, seed=seed, optimizer="adam", start="1/k", step=0.01)
-
-    @abstractmethod
-    def width(self, classes: int) -> int:
-        """Return the number of columns of the weights."""
 
     def learn(self, predictions: Predictions, labels: Labels) -> ViewBlend:
         """Learn weights and limit by NLL."""
@@ -263,7 +260,7 @@ class _Atta(ViewMethod):
         start = self.start
         if isinstance(start, str):
             start = 1 / kinds if start == "1/m" else 1 / classes
-        weights = views.new_full((kinds, self.width(classes)), start)
+        weights = views.new_full((kinds, classes if self.per_class else 1), start)
         return {"weights": weights, "limit": views.new_ones(())}
 
     def _blend(self, weights: Tensor, limit: Tensor, kinds: tuple[str, ...]) -> ViewBlend:
@@ -350,12 +347,9 @@ class MATTA(_Atta):
     optimizer: Optimizer = "adam"
     start: Start = "1/k"
 
-    name: ClassVar[str] = "m-atta"
-    summary: ClassVar[str] = "a learned weight for each kind of view and class (Conde et al. 2023)"
-
-    def width(self, classes: int) -> int:
-        """Return one column per class."""
-        return classes
+    name = "m-atta"
+    summary = "a learned weight for each kind of view and class (Conde et al. 2023)"
+    per_class = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -385,9 +379,6 @@ class VATTA(_Atta):
     optimizer: Optimizer = "lbfgs"
     start: Start = "1/m"
 
-    name: ClassVar[str] = "v-atta"
-    summary: ClassVar[str] = "a learned weight for each kind of view (Conde et al. 2023)"
-
-    def width(self, classes: int) -> int:
-        """Return one column for all classes."""
-        return 1
+    name = "v-atta"
+    summary = "a learned weight for each kind of view (Conde et al. 2023)"
+    per_class = False

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from atta._base.settings import Step
-from atta._base.types import Labels, Logits, Probs, RepeatLogits, ViewLogits
+from atta._base.types import Labels, Logits, Probs, ViewLogits
 from atta.calibrators.atta import LIMIT_BOUNDS, Blend
-from atta.calibrators.base import Calibrator, ViewMethod, base_probs
+from atta.calibrators.base import Calibrator, ViewMethod, Views, base_probs
 from atta.calibrators.fitting import minimize, nll
 from atta.calibrators.scaling import fit_temperature
 from atta.functional import Space, guarded_blend
@@ -33,7 +33,7 @@ class AverageBlend(Blend):
     ) -> None:
         super().__init__({"kinds": tuple(kinds), "step": step}, weights=weights, limit=limit)
 
-    def fused(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+    def fused(self, logits: Logits, views: Views) -> Probs:
         """Average the probabilities of the repeats and weigh the kinds."""
         return _average(_mean_probs(views, self.kinds), self.weights.to(logits))
 
@@ -56,12 +56,12 @@ class ViewMean(Calibrator):
         options = {"kinds": tuple(kinds), "original": original, "space": space}
         super().__init__(options, temperature=temperature)
 
-    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+    def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Average, divide, softmax."""
         mean = self.mean(logits, views)
         return (mean / self.temperature.to(logits)).softmax(dim=-1)
 
-    def mean(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Logits:
+    def mean(self, logits: Logits, views: Views) -> Logits:
         """Return the mean logits over all passes, or the logarithm of the mean probabilities."""
         passes = ([logits.unsqueeze(1)] if self.original else []) + [views[k] for k in self.kinds]
         every = torch.cat(passes, dim=1)
@@ -71,7 +71,7 @@ class ViewMean(Calibrator):
         return every.log_softmax(dim=-1).logsumexp(dim=1) - count.log()
 
 
-def _mean_probs(views: Mapping[str, RepeatLogits], kinds: tuple[str, ...]) -> ViewLogits:
+def _mean_probs(views: Views, kinds: tuple[str, ...]) -> ViewLogits:
     """Return one row per kind: the mean of the probabilities of its repeats."""
     return torch.stack([repeat_mean(views[kind].softmax(dim=-1)) for kind in kinds], dim=1)
 
@@ -104,10 +104,8 @@ class AdaptiveTTA(ViewMethod):
     objective: Literal["brier", "nll", "ece"] = "brier"
     step: Step = None
 
-    name: ClassVar[str] = "adaptive-tta"
-    summary: ClassVar[str] = (
-        "weighted mean of the views' probabilities (Conde & Premebida 2022, reconstructed)"
-    )
+    name = "adaptive-tta"
+    summary = "weighted mean of the views' probabilities (Conde & Premebida 2022, reconstructed)"
 
     def kinds_of(self, predictions: Predictions) -> tuple[str, ...]:
         """Return the kinds of view to use, by default those of its authors."""
@@ -176,8 +174,8 @@ class MeanTTA(ViewMethod):
 
     original: bool = True
 
-    name: ClassVar[str] = "mean-tta"
-    summary: ClassVar[str] = "plain average of the image and its views"
+    name = "mean-tta"
+    summary = "plain average of the image and its views"
 
     @property
     def keeps_class(self) -> bool:
@@ -208,8 +206,8 @@ class MeanTTATemperature(MeanTTA):
 
     space: Space = "logits"
 
-    name: ClassVar[str] = "mean-tta-temperature"
-    summary: ClassVar[str] = "plain average of the image and its views, then a temperature"
+    name = "mean-tta-temperature"
+    summary = "plain average of the image and its views, then a temperature"
 
     def learn(self, predictions: Predictions, labels: Labels) -> ViewMean:
         """Fit the temperature by NLL on the average."""

@@ -37,6 +37,7 @@ from atta.record.predictions import Predictions, as_labels, look_like_probabilit
 FORMAT = "atta.calibrator"
 FORMAT_VERSION = 1
 Kinds: TypeAlias = Sequence[str] | None
+Views: TypeAlias = Mapping[str, RepeatLogits]
 Sets: TypeAlias = Sequence[tuple[Predictions, Int[Tensor, "_"]]]  # of any sizes
 EXAMINED_IMAGES = 100  # images that are examined to tell probabilities from logits
 CHUNK_LOGITS = 1 << 19  # logits per chunk: they fit the caches, and a call is worth its overhead
@@ -198,7 +199,9 @@ class Calibrator(nn.Module, ABC):
     method: Method
     kinds: tuple[str, ...] = ()
 
-    def __init__(self, options: Mapping[str, Any] | None = None, **learned: Tensor | None) -> None:
+    def __init__(
+        self, options: Mapping[str, Any] | None = None, /, **learned: Tensor | None
+    ) -> None:
         super().__init__()
         self._options = dict(options or {})
         for name, value in self._options.items():
@@ -207,7 +210,7 @@ class Calibrator(nn.Module, ABC):
             self.register_buffer(name, tensor)
 
     @abstractmethod
-    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+    def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Map tensors to probabilities: no checks, no Python values, fit for `torch.export`."""
 
     def softened(self, softness: float) -> Calibrator:
@@ -236,7 +239,7 @@ class Calibrator(nn.Module, ABC):
         """The kinds of view in the order of their passes; most calibrators need all at once."""
         return (self.kinds,) if self.kinds else ()
 
-    def goes_on(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Bool[Tensor, " n"]:
+    def goes_on(self, logits: Logits, views: Views) -> Bool[Tensor, " n"]:
         """Return for each image whether it needs the next stage, given the views so far.
 
         A deployed classifier asks before each stage, with fewer and fewer images, and skips the
@@ -277,18 +280,16 @@ class Calibrator(nn.Module, ABC):
     def passes(self, predictions: Any) -> Int[Tensor, " n"]:
         """Return how often the network runs for each image: for itself and each view it needs."""
         predictions = as_predictions(predictions, "this calibrator", bool(self.kinds))
-        counts = [self._passes(part.logits, part.views) for part in self._pieces(predictions)]
+        counts = []
+        for part in self._pieces(predictions):
+            passes = torch.ones(len(part), dtype=torch.int64, device=part.device)
+            going, seen = passes > 0, dict[str, RepeatLogits]()
+            for stage in self.stages:
+                going = going & self.goes_on(part.logits, seen)
+                passes += going * sum(part.views[kind].shape[1] for kind in stage)
+                seen |= {kind: part.views[kind] for kind in stage}
+            counts.append(passes)
         return torch.cat(counts).to(predictions.device)
-
-    def _passes(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Int[Tensor, " n"]:
-        passes = torch.ones(logits.shape[0], dtype=torch.int64, device=logits.device)
-        going = torch.ones_like(passes, dtype=torch.bool)
-        seen: dict[str, RepeatLogits] = {}
-        for stage in self.stages:
-            going = going & self.goes_on(logits, seen)
-            passes += going * sum(views[kind].shape[1] for kind in stage)
-            seen |= {kind: views[kind] for kind in stage}
-        return passes
 
     def _pieces(self, predictions: Predictions) -> Iterator[Predictions]:
         """Check the classes; yield pieces that fit the cache, with the used views."""

@@ -31,10 +31,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from atta._base.types import Labels, Probs, ViewLogits
@@ -43,6 +42,7 @@ from atta.calibrators.base import ViewMethod
 from atta.calibrators.crossval import FOLDS, losses
 from atta.calibrators.fitting import (
     Pieces,
+    Weights,
     fold_splits,
     laplace_smoothing,
     newton,
@@ -80,11 +80,11 @@ class _Fit(NamedTuple):
 
     rows: ViewLogits
     labels: Labels
-    passes: Float[Tensor, " m"]
-    free: Float[Tensor, " m"]
-    equal: Float[Tensor, " m"]
+    passes: Weights
+    free: Weights
+    equal: Weights
 
-    def weights(self, share: float) -> Float[Tensor, " m"]:
+    def weights(self, share: float) -> Weights:
         """Return weights between free and equal."""
         return (1 - share) * self.free + share * self.equal
 
@@ -109,10 +109,8 @@ class CATTA(GuardedMethod):
 
     shrink: bool = False
 
-    name: ClassVar[str] = "c-atta"
-    summary: ClassVar[str] = (
-        "v-atta with the image itself among its views, fitted as a convex problem (ours)"
-    )
+    name = "c-atta"
+    summary = "v-atta with the image itself among its views, fitted as a convex problem (ours)"
 
     def learn(self, predictions: Predictions, labels: Labels) -> ViewBlend:
         """Fit from temperature scaling on, in units of its temperature.
@@ -164,8 +162,8 @@ def _answer(blend: ViewBlend, wide: Predictions) -> Probs:
 def _fit(
     rows: ViewLogits,
     labels: Labels,
-    passes: Float[Tensor, " m"],
-    start: Float[Tensor, " m"],
+    passes: Weights,
+    start: Weights,
     most: int = 100,
 ) -> _Fit:
     """Fit free weights, and weights by which every pass counts the same."""
@@ -177,9 +175,7 @@ def _fit(
     return _Fit(rows, labels, passes, free, same * scale)
 
 
-def _free_weights(
-    parts: Pieces, start: Float[Tensor, " m"], most: int = 100
-) -> Float[Tensor, " m"]:
+def _free_weights(parts: Pieces, start: Weights, most: int = 100) -> Weights:
     """Fit the weights by NLL, once more with the prior of V-ATTA if they diverge."""
     smoothing = laplace_smoothing((rows[:, 0], labels) for rows, labels in parts())
     free = newton(parts, start, smoothing=smoothing, iterations=most)

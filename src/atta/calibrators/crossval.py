@@ -19,13 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from atta._base.errors import InputError
 from atta._base.types import Labels, Probs
 from atta.calibrators.base import Method
-from atta.calibrators.fitting import fold_splits, standard_error
+from atta.calibrators.fitting import PerImage, fold_splits, standard_error
 from atta.record.predictions import Predictions
 
 FOLDS = 5
@@ -82,7 +80,7 @@ def check_folds(images: int, count: int = FOLDS) -> None:
         )
 
 
-def losses(probs: Probs, labels: Labels) -> Float[Tensor, " n"]:
+def losses(probs: Probs, labels: Labels) -> PerImage:
     """Return the NLL of each image."""
     own = probs.double().gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     return -own.clamp(min=torch.finfo(torch.float32).tiny).log()
@@ -103,9 +101,7 @@ def rank(answers: Mapping[str, tuple[int, Probs]], labels: Labels) -> list[Candi
     return [chosen, *sorted((one for one in judged if one is not chosen), key=lambda one: one.nll)]
 
 
-def judge(
-    name: str, passes: int, loss: Float[Tensor, " n"], best: Float[Tensor, " n"]
-) -> Candidate:
+def judge(name: str, passes: int, loss: PerImage, best: PerImage) -> Candidate:
     """Compare the losses of a policy with those of the best one, image by image."""
     above = loss - best
     return Candidate(

@@ -32,6 +32,8 @@ from atta.record.predictions import Predictions
 Parameters: TypeAlias = Mapping[str, Tensor]
 Loss: TypeAlias = Callable[[Parameters], Tensor | Iterator[Tensor]]
 """A loss, or terms that add up to it: each is freed before the next one is computed."""
+PerImage: TypeAlias = Float[Tensor, " n"]
+Weights: TypeAlias = Float[Tensor, " m"]
 Bounds: TypeAlias = Mapping[str, tuple[float, float]]
 Pieces: TypeAlias = Callable[[], Iterable[tuple[ViewLogits, Labels]]]
 Prepared = TypeVar("Prepared")
@@ -210,12 +212,12 @@ def _polish(
 @torch.no_grad()
 def newton(
     parts: Pieces,
-    start: Float[Tensor, " m"],
+    start: Weights,
     *,
     smoothing: float = 0.0,
     prior: float = 0.0,
     iterations: int = 100,
-) -> Float[Tensor, " m"]:
+) -> Weights:
     """Return the weights w that minimise the NLL of softmax(Σ_i w_i · rows_i) plus `prior` · |w|².
 
     `parts` yields the rows (n, m, k) and labels in pieces. A step that raises the loss is halved,
@@ -246,7 +248,7 @@ def newton(
 
 
 def _nll_derivatives(
-    parts: Pieces, weights: Float[Tensor, " m"], smoothing: float, prior: float
+    parts: Pieces, weights: Weights, smoothing: float, prior: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss of `newton`, its gradient and its curvature."""
     eye = torch.eye(len(weights)).to(weights)
@@ -334,6 +336,6 @@ def fold_splits(images: int, count: int, *, seed: int = 0) -> list[tuple[Tensor,
     return [(torch.cat([other for other in parts if other is not part]), part) for part in parts]
 
 
-def standard_error(values: Float[Tensor, " n"]) -> float:
+def standard_error(values: PerImage) -> float:
     """Return the standard error of the mean."""
-    return float(values.std()) / len(values) ** 0.5
+    return float(values.std() / len(values) ** 0.5)

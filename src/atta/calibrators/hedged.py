@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -32,7 +31,7 @@ from atta._base.types import Labels, RepeatLogits
 from atta.calibrators.base import Calibrator, Method
 from atta.calibrators.convex import CATTA, GuardedMethod
 from atta.calibrators.crossval import losses
-from atta.calibrators.fitting import standard_error
+from atta.calibrators.fitting import PerImage, standard_error
 from atta.calibrators.scaling import TemperatureScaling, fit_temperature
 from atta.record.predictions import Predictions
 
@@ -54,10 +53,8 @@ class HedgedTemperature(Method):
     Temperature(hedged-temperature, classes=2)
     """
 
-    name: ClassVar[str] = "hedged-temperature"
-    summary: ClassVar[str] = (
-        "temperature, softened by rehearsals of a shift at no significant cost (ours)"
-    )
+    name = "hedged-temperature"
+    summary = "temperature, softened by rehearsals of a shift at no significant cost (ours)"
 
     def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
         """Fit the temperature, then the softness."""
@@ -81,10 +78,8 @@ class HedgedCATTA(GuardedMethod):
     ViewBlend(hedged-c-atta, classes=2, views=flip)
     """
 
-    name: ClassVar[str] = "hedged-c-atta"
-    summary: ClassVar[str] = (
-        "c-atta, softened by rehearsals of a shift at no significant cost (ours)"
-    )
+    name = "hedged-c-atta"
+    summary = "c-atta, softened by rehearsals of a shift at no significant cost (ours)"
 
     def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
         """Fit the weights of the harmless kinds, or a temperature without any; then soften."""
@@ -142,7 +137,7 @@ def _softness(
         return 1.0
     wide = predictions.unrehearsed().to(torch.float64)
 
-    def losses_at(kappa: float) -> Float[Tensor, " n"]:
+    def losses_at(kappa: float) -> PerImage:
         return losses(calibrator.softened(kappa).calibrate(logits, wide.views), labels)
 
     before, found = losses_at(1.0), 1.0

@@ -11,9 +11,8 @@ the paper.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -21,8 +20,8 @@ from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from atta._base.settings import Cells
-from atta._base.types import Labels, Logits, Probs, RepeatLogits
-from atta.calibrators.base import Calibrator, Method, base_probs
+from atta._base.types import Labels, Logits, Probs
+from atta.calibrators.base import Calibrator, Method, Views, base_probs
 from atta.functional import MARGIN, guard_class
 from atta.metrics.binning import bin_index, even_edges
 from atta.record.predictions import Predictions
@@ -56,7 +55,7 @@ class _ProbabilityMap(Calibrator):
     def map(self, probs: Probs) -> Probs:
         """Map every single probability."""
 
-    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+    def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Map the softmax, and keep the class if `normalize`."""
         base = base_probs(logits)
         mapped = self.map(base)
@@ -129,8 +128,8 @@ class Isotonic(_MapMethod):
     tensor([[0.7500, 0.2500]])
     """
 
-    name: ClassVar[str] = "isotonic"
-    summary: ClassVar[str] = "the best monotone map of single probabilities (Zadrozny & Elkan 2002)"
+    name = "isotonic"
+    summary = "the best monotone map of single probabilities (Zadrozny & Elkan 2002)"
 
     def learn(self, predictions: Predictions, labels: Labels) -> Polyline:
         """Pool adjacent violators, over all classes at once or class by class."""
@@ -172,10 +171,8 @@ class Histogram(_MapMethod):
 
     bins: Cells = 15
 
-    name: ClassVar[str] = "histogram"
-    summary: ClassVar[str] = (
-        "the accuracy of the bin a probability falls into (Zadrozny & Elkan 2001)"
-    )
+    name = "histogram"
+    summary = "the accuracy of the bin a probability falls into (Zadrozny & Elkan 2001)"
 
     def learn(self, predictions: Predictions, labels: Labels) -> Steps:
         """Count the hits in each bin; an empty bin keeps its midpoint."""

@@ -12,10 +12,10 @@ cannot be saved, and stay in this process.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,8 +23,8 @@ from torch import Tensor
 
 from atta._base.errors import InputError, first_line
 from atta._base.settings import shown
-from atta._base.types import Labels, Logits, Probs, RepeatLogits
-from atta.calibrators.base import Calibrator, Method
+from atta._base.types import Labels, Logits, Probs
+from atta.calibrators.base import Calibrator, Method, Views
 from atta.metrics.per_image import as_tensor, per_image, validate
 from atta.record.predictions import Predictions
 
@@ -56,8 +56,8 @@ class Peer(Method):
     predicting: Any = None
     takes: Literal["logits", "probabilities"] = "logits"
 
-    name: ClassVar[str] = "peer"
-    summary: ClassVar[str] = "a calibrator of another library"
+    name = "peer"
+    summary = "a calibrator of another library"
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # the objects of others may support neither
 
@@ -136,7 +136,7 @@ class PeerCalibrator(Calibrator):
         super().__init__()
         self.peer, self.fitted = peer, fitted
 
-    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+    def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Predict, and check the probabilities."""
         if torch.compiler.is_compiling():
             raise InputError(

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 from atta._base.errors import InputError
 from atta._base.settings import Folds, Seed, shown
-from atta._base.types import Labels, Logits, Probs, RepeatLogits
-from atta.calibrators.base import Calibrator, Method, base_probs
+from atta._base.types import Labels, Logits, Probs
+from atta.calibrators.base import Calibrator, Method, Views, base_probs
 from atta.calibrators.fitting import cholesky, fold_splits, minimize, pieces
 from atta.functional import guard_class
 from atta.record.predictions import Predictions
@@ -48,7 +48,7 @@ class Temperature(Calibrator):
     def __init__(self, temperature: Tensor) -> None:
         super().__init__(temperature=temperature)
 
-    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+    def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Divide by the temperature."""
         return scaled(logits, self.temperature.to(logits))
 
@@ -66,7 +66,7 @@ class Affine(Calibrator):
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__(weight=weight, bias=bias)
 
-    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+    def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Apply the affine map to the log-probabilities."""
         log_probs = _log_probs(logits)
         return F.linear(log_probs, self.weight.to(logits), self.bias.to(logits)).softmax(dim=-1)
@@ -80,8 +80,8 @@ class Vanilla(Method):
     tensor([[0.5000, 0.5000]])
     """
 
-    name: ClassVar[str] = "vanilla"
-    summary: ClassVar[str] = "softmax of the logits, untouched"
+    name = "vanilla"
+    summary = "softmax of the logits, untouched"
 
     def learn(self, predictions: Predictions, labels: Labels) -> Temperature:
         """Learn nothing: the temperature is 1."""
@@ -99,8 +99,8 @@ class TemperatureScaling(Method):
     tensor([[0.7500, 0.2500]])
     """
 
-    name: ClassVar[str] = "temperature"
-    summary: ClassVar[str] = "one temperature for all logits (Guo et al. 2017)"
+    name = "temperature"
+    summary = "one temperature for all logits (Guo et al. 2017)"
 
     def learn(self, predictions: Predictions, labels: Labels) -> Temperature:
         """Fit the temperature by NLL, to convergence, in float64."""
@@ -235,10 +235,8 @@ class Dirichlet(Method):
     seed: Seed = 0
     diagonal: Annotated[float, "≥ 0"] = 100.0
 
-    name: ClassVar[str] = "dirichlet"
-    summary: ClassVar[str] = (
-        "affine map of the log-probabilities, λ and μ cross-validated (Kull et al. 2019)"
-    )
+    name = "dirichlet"
+    summary = "affine map of the log-probabilities, λ and μ cross-validated (Kull et al. 2019)"
 
     @property
     def keeps_class(self) -> bool:

@@ -32,18 +32,18 @@ Fitted only on their own side of the gate they were worse (docs/method.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from atta._base.types import Labels, Logits, Probs, RepeatLogits, Shares
+from atta._base.types import Labels, Logits, Probs, Shares
 from atta.calibrators.atta import VATTA, ViewBlend
-from atta.calibrators.base import Calibrator, ViewMethod, base_probs
+from atta.calibrators.base import Calibrator, ViewMethod, Views, base_probs
 from atta.calibrators.convex import CATTA
 from atta.calibrators.scaling import fit_temperature, scaled
 from atta.functional import guarded_blend, weighted_sum
@@ -112,7 +112,7 @@ class StagedBlend(Calibrator):
             self.kinds[end - size : end] for end, size in zip(ends, self.sizes, strict=True)
         )
 
-    def goes_on(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Bool[Tensor, " n"]:
+    def goes_on(self, logits: Logits, views: Views) -> Bool[Tensor, " n"]:
         """Return for each image whether no stage has been confident yet."""
         going = super().goes_on(logits, views)
         for (_, confidence), gate in zip(
@@ -121,7 +121,7 @@ class StagedBlend(Calibrator):
             going = torch.logical_and(going, confidence < gate)
         return going
 
-    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+    def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Answer each image by the stage at which it stops."""
         (probs, confidence), *later = self.answers(logits, views)
         going = torch.ones_like(confidence, dtype=torch.bool)
@@ -131,9 +131,7 @@ class StagedBlend(Calibrator):
             confidence = next_confidence
         return probs
 
-    def answers(
-        self, logits: Logits, views: Mapping[str, RepeatLogits]
-    ) -> Iterator[tuple[Probs, Shares]]:
+    def answers(self, logits: Logits, views: Views) -> Iterator[tuple[Probs, Shares]]:
         """Yield the probabilities and confidence of each stage whose views are given."""
         cooled = scaled(logits, self.temperature.to(logits))
         base = cooled if self.tempered else base_probs(logits)
@@ -179,7 +177,7 @@ class _Staged(ViewMethod):
 class _UnpolishedVATTA(VATTA):
     """V-ATTA for comparisons: many are fitted to order the kinds, and none needs the last digit."""
 
-    polish: ClassVar[bool] = False
+    polish = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,8 +197,8 @@ class SelectiveVATTA(_Staged):
     StagedBlend(selective-v-atta, classes=3, views=flip, expected_passes=1.50)
     """
 
-    name: ClassVar[str] = "selective-v-atta"
-    summary: ClassVar[str] = (
+    name = "selective-v-atta"
+    summary = (
         "v-atta for the least confident images, within a budget of passes; temperature otherwise"
     )
 
@@ -229,10 +227,8 @@ class SequentialVATTA(_Staged):
     StagedBlend(sequential-v-atta, classes=3, views=flip, expected_passes=1.00)
     """
 
-    name: ClassVar[str] = "sequential-v-atta"
-    summary: ClassVar[str] = (
-        "v-atta a kind of view at a time until an image is sure, within a budget of passes"
-    )
+    name = "sequential-v-atta"
+    summary = "v-atta a kind of view at a time until an image is sure, within a budget of passes"
 
     def learn(self, predictions: Predictions, labels: Labels) -> StagedBlend:
         """Fit each stage on all images, and set the gates by the budget."""

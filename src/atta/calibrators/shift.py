@@ -29,14 +29,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
 from atta._base.errors import InputError
 from atta._base.types import Labels, Logits
 from atta.calibrators.base import Calibrator
-from atta.calibrators.fitting import standard_error
+from atta.calibrators.fitting import PerImage, standard_error
 from atta.calibrators.hedged import correct, rehearsing
 from atta.calibrators.scaling import fit_temperature, scaled
 from atta.record.predictions import Predictions
@@ -124,18 +123,17 @@ class Reference:
         return cls(**{**about, "quantiles": quantiles, "histogram": cells})
 
     def json(self) -> dict[str, Any]:
-        """Return plain numbers and lists."""
-        lists = {"quantiles": list(self.quantiles), "histogram": list(self.histogram)}
-        return asdict(self) | lists
+        """Return plain numbers and tuples of them."""
+        return asdict(self)
 
 
-def histogram(confidence: Float[Tensor, " n"]) -> tuple[float, ...]:
+def histogram(confidence: PerImage) -> tuple[float, ...]:
     """Return the fraction of the images in each of CELLS equal cells of [0, 1]."""
     counts = torch.histc(confidence.double().cpu(), CELLS, 0, 1)
     return tuple((counts / max(1, len(confidence))).tolist())
 
 
-def scores(logits: Logits, temperature: float) -> Float[Tensor, " n"]:
+def scores(logits: Logits, temperature: float) -> PerImage:
     """Return the negative entropy of softmax(logits / temperature): 0 for a certain image."""
     wide = logits.double()
     negative: Tensor = -torch.special.entr(scaled(wide, wide.new_tensor(temperature))).sum(dim=1)
@@ -182,7 +180,7 @@ class Estimate:
         return self.p_value < LEVEL
 
 
-def unlike(reference: Reference, seen: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+def unlike(reference: Reference, seen: PerImage) -> PerImage:
     """Return for each score the fraction of the validation images with a higher one."""
     known = torch.tensor(reference.quantiles, dtype=torch.float64)
     below = torch.searchsorted(known, seen.double().cpu().contiguous(), side="right")
@@ -194,7 +192,7 @@ def estimate(reference: Reference, logits: Logits) -> Estimate:
     return estimated(reference, scores(logits, reference.temperature))
 
 
-def estimated(reference: Reference, seen: Float[Tensor, " n"]) -> Estimate:
+def estimated(reference: Reference, seen: PerImage) -> Estimate:
     """Estimate the accuracy from the scores of the images, at the temperature of the reference."""
     n, m, a0 = reference.images, seen.shape[0], reference.accuracy
     part = float((seen >= reference.threshold).double().mean())

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -102,8 +102,8 @@ class ShrunkMATTA(ViewMethod):
     space: Space = "logits"
     seed: Seed = 0
 
-    name: ClassVar[str] = "shrunk-m-atta"
-    summary: ClassVar[str] = "m-atta drawn towards v-atta, how far by cross-validation"
+    name = "shrunk-m-atta"
+    summary = "m-atta drawn towards v-atta, how far by cross-validation"
 
     def __post_init__(self) -> None:
         try:
