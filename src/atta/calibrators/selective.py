@@ -228,7 +228,7 @@ class SequentialVATTA(_Staged):
     """
 
     name = "sequential-v-atta"
-    summary = "v-atta a kind of view at a time until an image is sure, within a budget of passes"
+    summary = "v-atta a kind of view at a time until it is confident, within a budget of passes"
 
     def learn(self, predictions: Predictions, labels: Labels) -> StagedBlend:
         """Fit each stage on all images, and set the gates by the budget."""
