@@ -40,7 +40,6 @@ if TYPE_CHECKING:
         Peer,
         SelectiveVATTA,
         SequentialVATTA,
-        ShrunkMATTA,
         TemperatureScaling,
         Vanilla,
         find_method,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from atta.classifier.classifier import CalibratedClassifier
     from atta.data.preprocess import Preprocess
     from atta.data.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
+    from atta.lab.shrunk import ShrunkMATTA
     from atta.metrics.binning import bins
     from atta.metrics.resampling import bootstrap, paired
     from atta.metrics.scores import METRICS, evaluate
@@ -101,7 +101,7 @@ _HOMES = {
     "Results": "results.rows",
     "SelectiveVATTA": "calibrators",
     "SequentialVATTA": "calibrators",
-    "ShrunkMATTA": "calibrators",
+    "ShrunkMATTA": "lab.shrunk",
     "Sums": "metrics.sums",
     "TemperatureScaling": "calibrators",
     "Vanilla": "calibrators",

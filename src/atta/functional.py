@@ -1,36 +1,43 @@
 """The method: M-ATTA and V-ATTA (Conde et al., arXiv 2304.05104) on logits.
 
-A network answers an image with `logits`, and `base = softmax(logits)`. The same image seen through m kinds of view gives
-`view_logits`, one row a kind. Weights W, learned on a validation set, say how much each view counts,
+A network answers an image with `logits`, and `base = softmax(logits)`. The same image seen through
+m kinds of view gives `view_logits`, one row per kind. Weights W, learned on a validation set, say
+how much each view counts,
 
-    fused = softmax( Σ_i W_i ⊙ view_logits_i )                                                        (fuse)
-    probs = (1 - share) · base + share · fused                                                        (blend)
+    fused = softmax( Σ_i W_i ⊙ view_logits_i )                          (fuse)
+    probs = (1 - share) · base + share · fused                          (blend)
 
-W has a column a class in M-ATTA, `(m, k)`, and one column for all of them in V-ATTA, `(m, 1)`. The share is the largest
-one that a learned `limit` in [0, 1] admits and that **leaves the predicted class as it was**. The paper finds it by walking
-down from the limit in steps of 0.01. But `probs` is linear in the share, so with c = argmax(base),
+W has one column per class in M-ATTA, `(m, k)`, and one column for all classes in V-ATTA, `(m, 1)`.
+The share is the largest one that a learned `limit` in [0, 1] allows and that **keeps the predicted
+class**. The paper finds it by walking down from the limit in steps of 0.01. But `probs` is linear
+in the share, so with c = argmax(base),
 
     lead_j = base_c - base_j     how far rival j is behind
     gain_j = fused_j - fused_c   how fast it comes up as the share grows
 
-rival j draws level at share = lead_j / (lead_j + gain_j) if gain_j > 0 and never otherwise. Hence
+rival j draws level at share = lead_j / (lead_j + gain_j) if gain_j > 0, and never otherwise. Hence
 
-    share = min( limit,  min over rivals with gain_j > 0 of  lead_j / (lead_j + gain_j) )              (largest_share)
+    share = min( limit,  min over rivals with gain_j > 0 of  lead_j / (lead_j + gain_j) )
+                                                                        (largest_share)
 
 without a loop or an epsilon. `step=0.01` gives the paper's grid instead.
 
-**For every input, ties included, argmax(probs) == argmax(base).** At the bound two classes tie, and rounding would decide
-between them; so leads count as a few roundings shorter (`slack`), the share stays a relative `MARGIN` below, and a row whose
-class would still change is answered with `base`.
+**For every input, ties included, argmax(probs) == argmax(base).** At the bound two classes tie, and
+rounding would decide between them. So leads count as a few rounding errors shorter (`slack`), the
+share stays a relative `MARGIN` below the bound, and a row whose class would still change is
+answered by `base`.
 
-**The answer is continuous** in `base` and `fused`, so that a batch, a graph or a GPU that rounds differently answers the same.
-The bound above is not: where a rival is level with the leader in both, lead and gain are 0/0, and the last bit would decide
-between all of the views and none of them. So a rival that is `near` in both holds the share back, the more the nearer it is,
+**The answer is continuous** in `base` and `fused`, so that a batch, a graph or a GPU that rounds
+differently gives the same answer. The bound above is not continuous: if a rival is level with the
+leader in both, lead and gain are 0/0, and the last bit would decide between all of the views and
+none of them. So a rival that is `near` in both limits the share, the more the nearer it is,
 
-    (lead_j + loss_j) / max(lead_j + gain_j, near),   near = NEAR · max(base_c, fused_c),   loss_j = max(0, fused_c - fused_j)
+    (lead_j + loss_j) / max(lead_j + gain_j, near)
+    near = NEAR · max(base_c, fused_c),   loss_j = max(0, fused_c - fused_j)
 
-in the place of lead_j / (lead_j + gain_j): the same wherever the two are apart by `near` in either, never more than it, and no
-steeper than 1 / near. Half-precision inputs are computed and answered in float32.
+instead of lead_j / (lead_j + gain_j). The two are equal if the classes are apart by `near` in
+either answer. The new bound is never larger, and its slope is at most 1 / near. Half-precision
+inputs are computed and answered in float32.
 """
 
 from collections.abc import Sequence
@@ -45,20 +52,25 @@ from atta._base.types import Logits, Probs, Scalar, Shares, ViewLogits, ViewWeig
 Space: TypeAlias = Literal["logits", "probabilities"]
 First: TypeAlias = Int[Tensor, "n 1"]
 
-MARGIN = (
-    1e-4  # ONNX exporters fold a factor closer to 1 than about 1e-5 away, and the ties come back
-)
-TINY = 1e-30  # a lead that counts as none; well inside float32's range, its reciprocal too
-NEAR = (
-    0.02  # of the leader's probability: rivals that are closer in both answers hold the share back
-)
+MARGIN = 1e-4  # ONNX exporters drop a factor closer to 1 than about 1e-5, and the ties come back
+TINY = 1e-30  # a lead that counts as none; float32 can represent its reciprocal, too
+NEAR = 0.02  # of the leader's probability: rivals closer than this in both answers limit the share
 
 
 def fuse(view_logits: ViewLogits, weights: ViewWeights, *, space: Space = "logits") -> Probs:
-    """Combine the views: softmax of the weighted sum, or ("probabilities") the mean of the weighted views' softmaxes.
+    """Combine the views into one answer.
 
-    The paper prints the softmax before the sum, which does not add up to one; its authors' code takes it after. Measured,
-    the sum in logit space is the better one (docs/results.md), hence the default.
+    The paper prints the softmax before the sum, which does not sum to one; its authors' code takes
+    it after the sum. The sum of logits measured better (docs/results.md), hence the default.
+
+    Args:
+        view_logits: The logits (images, kinds, classes).
+        weights: The weights (kinds, classes) or (kinds, 1).
+        space: "logits" for the softmax of the weighted sum, "probabilities" for the mean of the
+            softmaxes of the weighted views.
+
+    Returns:
+        The probabilities (images, classes).
 
     >>> two_views = torch.tensor([[[2.0, 0.0], [0.0, 1.0]]])
     >>> fuse(two_views, weights=torch.ones(2, 1))       # softmax(2, 1)
@@ -66,19 +78,16 @@ def fuse(view_logits: ViewLogits, weights: ViewWeights, *, space: Space = "logit
     """
     if space == "probabilities":
         return (weights * view_logits).softmax(dim=-1).mean(dim=-2)
-    if (
-        weights.shape[-1] == 1
-    ):  # V-ATTA: a matrix-vector product an image, with no (n, m, k) in between
+    if weights.shape[-1] == 1:  # V-ATTA: matrix-vector products, without an (n, m, k) in between
         return (weights.mT @ view_logits).squeeze(-2).softmax(dim=-1)
     return (weights * view_logits).sum(dim=-2).softmax(dim=-1)
 
 
 def weighted_sum(rows: Sequence[Logits], weights: ViewWeights) -> Logits:
-    """Return Σ_i weights_i ⊙ rows_i, a row a kind, without laying the rows side by side first: the copy costs more."""
+    """Return Σ_i weights_i ⊙ rows_i without stacking the rows first: the copy costs more."""
     total = weights[0] * rows[0]
-    for weight, row in zip(
-        weights.unbind()[1:], rows[1:], strict=True
-    ):  # torch.export fails to read an empty unbind
+    # torch.export fails on an empty unbind
+    for weight, row in zip(weights.unbind()[1:], rows[1:], strict=True):
         total = torch.addcmul(total, row, weight)
     return total
 
@@ -91,13 +100,20 @@ def largest_share(
     step: float | None = None,
     first: First | None = None,
 ) -> Shares:
-    """Return how much of each answer the views may be given: at most `limit`, and less where a rival would overtake.
+    """Return the share of the views in each answer: the limit, or less if a rival would overtake.
 
-    `step=None` is the closed form. A number is the paper's grid: limit, limit - step, ... down to the first share that keeps
-    the class, or 0 if no positive one does. `first` is `leader(base)`, for those who have it already.
+    Args:
+        base: The probabilities of the network (images, classes). fused: The probabilities of the
+        views. limit: The largest share. step: None for the closed form. A number is the step of the
+        paper's grid: limit, limit - step,
+            … down to the first share that keeps the class, or 0 if no positive one does.
+        first: `leader(base)`, if it is known.
+
+    Returns:
+        One share per image.
 
     >>> base, fused = torch.tensor([[0.6, 0.4]]), torch.tensor([[0.2, 0.8]])
-    >>> largest_share(base, fused, limit=1.0)           # 0.2 / (0.2 + 0.6): from there on the rival is ahead
+    >>> largest_share(base, fused, limit=1.0)           # 0.2 / (0.2 + 0.6): then the rival leads
     tensor([0.2500])
     >>> largest_share(base, fused, limit=0.1)
     tensor([0.1000])
@@ -108,34 +124,30 @@ def largest_share(
     within = limit.detach().clamp(0, 1)
     limit = torch.where(within == limit, limit, within) if limit.requires_grad else within
     ahead, level = base.gather(-1, first), fused.gather(-1, first)
-    size = torch.maximum(ahead, level).detach()  # of what is rounded
+    size = torch.maximum(ahead, level).detach()  # of the numbers that are rounded
     lead, gain = ahead - slack(base) * size - base, fused - level
     if step is not None:
         return _share_on_grid(base, fused, limit, lead, gain, step, first)
-    # In place where it can be, because a fresh piece of memory costs as much as the arithmetic.
+    # In place where possible: allocating memory costs as much as the arithmetic.
     lead = lead.clamp_(min=0)
     reach = torch.maximum(lead + gain.clamp(min=0), NEAR * size)
     catch_up = ((lead - gain.clamp(max=0)) / reach).scatter(-1, first, 1.0).amin(dim=-1)
-    # Rows that nobody catches take the limit as it is: a minimum with 1 would halve the slope of a limit of 1.
+    # Rows without a bound take the limit itself: a minimum with 1 would halve its slope at 1.
     return torch.where(catch_up < 1, torch.minimum(limit, (1 - MARGIN) * catch_up), limit)
 
 
 def _share_on_grid(
     base: Probs, fused: Probs, limit: Scalar, lead: Probs, gain: Probs, step: float, first: First
 ) -> Shares:
-    """Walk down from the limit as Algorithms 1 and 2 do, starting next to where a rival draws level."""
-    # Floors instead of masks: the class itself and rivals that do not gain come out at 1, and there is no 0/0.
+    """Walk down from the limit as Algorithms 1 and 2 do, starting near the end of the walk."""
+    # Floors instead of masks: the class itself and rivals without a gain come out at 1.
     lead = lead.clamp(min=TINY)
     catch_up = (lead / (lead + gain.clamp(min=0))).amin(dim=-1)
-    steps = (
-        ((limit - catch_up) / step).detach().ceil().clamp(min=0)
-    )  # detached: the share then moves as the limit does
+    # Detached: the share then moves with the limit.
+    steps = ((limit - catch_up) / step).detach().ceil().clamp(min=0)
     share = torch.zeros_like(catch_up)
-    for nearby in (
-        1,
-        0,
-        -1,
-    ):  # rounding can put the end of the walk one step to either side; the fewest steps win
+    # Rounding can move the end of the walk by one step; the fewest steps win.
+    for nearby in (1, 0, -1):
         candidate = limit - (steps + nearby).clamp(min=0) * step
         keeps = (candidate > 0) & _leads(mix(base, fused, candidate), first)
         share = torch.where(keeps, candidate, share)
@@ -143,15 +155,27 @@ def _share_on_grid(
 
 
 def blend(base: Probs, fused: Probs, share: Shares, *, first: First | None = None) -> Probs:
-    """Mix the views in: (1 - share) · base + share · fused, and `base` itself for a row whose class would change."""
+    """Return (1 - share) · base + share · fused, or `base` for a row whose class would change.
+
+    Args:
+        base: The probabilities of the network (images, classes).
+        fused: The probabilities of the views.
+        share: One share per image.
+        first: `leader(base)`, if it is known.
+
+    Returns:
+        The probabilities (images, classes).
+
+    >>> blend(torch.tensor([[0.6, 0.4]]), torch.tensor([[0.2, 0.8]]), torch.tensor([0.1]))
+    tensor([[0.5600, 0.4400]])
+    """
     mixed = mix(base, fused, share)
-    return torch.where(
-        _leads(mixed, leader(base) if first is None else first).unsqueeze(-1), mixed, base
-    )
+    first = leader(base) if first is None else first
+    return torch.where(_leads(mixed, first).unsqueeze(-1), mixed, base)
 
 
 def mix(base: Probs, fused: Probs, share: Shares) -> Probs:
-    """Return (1 - share) · base + share · fused, with no eye on the class."""
+    """Return (1 - share) · base + share · fused, whatever happens to the class."""
     return torch.lerp(base, fused, share.unsqueeze(-1))
 
 
@@ -164,7 +188,18 @@ def atta(
     step: float | None = None,
     space: Space = "logits",
 ) -> Probs:
-    """Return the calibrated probabilities; their class is the class of softmax(logits), always.
+    """Return calibrated probabilities, whose class is always that of softmax(logits).
+
+    Args:
+        logits: The logits of the images (images, classes).
+        view_logits: The logits of their views (images, kinds, classes).
+        weights: The weights (kinds, classes) or (kinds, 1).
+        limit: The largest share of the views.
+        step: None for the share in closed form, 0.01 for the paper's grid.
+        space: Where the views are combined, see `fuse`.
+
+    Returns:
+        The probabilities (images, classes).
 
     >>> logits = torch.tensor([[2.0, 1.0, 0.0]])        # softmax: 0.665 0.245 0.090
     >>> views = torch.tensor([[[0.0, 3.0, 0.0]]])       # one view, which prefers another class
@@ -182,27 +217,26 @@ def guarded_blend(
 ) -> Probs:
     """Blend in as much of `fused` as the limit and the class allow."""
     first = leader(base)
-    return blend(
-        base, fused, largest_share(base, fused, limit, step=step, first=first), first=first
-    )
+    share = largest_share(base, fused, limit, step=step, first=first)
+    return blend(base, fused, share, first=first)
 
 
 def guard_class(probs: Probs, base: Probs) -> Probs:
-    """Answer with `base` in rows where rounding would change the class."""
+    """Return `probs`, with the rows of `base` where rounding would change the class."""
     same: Tensor = probs.argmax(dim=-1, keepdim=True) == base.argmax(dim=-1, keepdim=True)
     return torch.where(same, probs, base)
 
 
 def slack(base: Tensor) -> float:
-    """What rounding may take from a lead: rivals count as so much closer, and the blend never falls behind by rounding."""
+    """Return by how much leads are shortened, so that rounding errors cannot change the class."""
     return 4 * torch.finfo(base.dtype).eps
 
 
 def leader(base: Probs) -> First:
-    """Return the class in front of each row: the first of them, where several are."""
-    return base.max(dim=-1, keepdim=True).indices  # as argmax does, in half the time
+    """Return the class with the largest probability in each row; the first one in a tie."""
+    return base.max(dim=-1, keepdim=True).indices  # like argmax, in half the time
 
 
 def _leads(probs: Probs, first: First) -> Bool[Tensor, "n"]:
-    """Say for each row whether that class is strictly ahead of every other; far cheaper than another argmax."""
+    """Return for each row whether that class is strictly ahead of all others."""
     return probs.gather(-1, first).squeeze(-1) > probs.scatter(-1, first, -1.0).amax(dim=-1)

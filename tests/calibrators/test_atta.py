@@ -50,7 +50,7 @@ def test_adam_gives_the_same_bits_in_whatever_company(method, step, space, dtype
     alone = [adam.fit(*one) for one in sets]
     check_same(adam.fit_many(sets), alone)
     check_same(adam.fit_many(sets[::-1]), alone[::-1])
-    monkeypatch.setattr(calibrators.atta, "TOGETHER", 2 * 50 * 4 * 10)
+    monkeypatch.setattr(calibrators.atta, "ADAM_LOGITS", 2 * 50 * 4 * 10)
     check_same(adam.fit_many(sets), alone)
 
 
@@ -85,7 +85,7 @@ def test_only_the_weights_that_ran_away_are_fitted_again(monkeypatch):
     for method in (MATTA(epochs=40, lr=0.3), VATTA(optimizer="adam", epochs=40, lr=0.3)):
         together = method.fit_many(sets)
         check_same(together, [method.fit(*one) for one in sets])
-        monkeypatch.setattr(calibrators.atta, "RUNAWAY", math.inf)
+        monkeypatch.setattr(calibrators.atta, "LARGEST_SUM", math.inf)
         untamed = method.fit_many(sets)
         monkeypatch.undo()
         again = [

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from atta import Advice, InputError, Predictions
+from atta import Advice, InputError, Predictions, ShrunkMATTA
 from atta.calibrators import (
     CATTA,
     MATTA,
@@ -13,7 +13,6 @@ from atta.calibrators import (
     MeanTTATemperature,
     SelectiveVATTA,
     SequentialVATTA,
-    ShrunkMATTA,
     TemperatureScaling,
     find_method,
 )

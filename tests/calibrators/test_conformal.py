@@ -16,7 +16,7 @@ import atta
 from atta.calibrators.conformal import (
     SCORES,
     Conformal,
-    Strangeness,
+    ConformityScores,
     covered,
     cross_checked,
     mean_size,
@@ -218,7 +218,9 @@ def test_rows_left_unnormalised_are_taken_if_that_is_said():
 @pytest.mark.parametrize("coverage", [0.8, 0.95, 0.99])
 def test_what_was_strange_gives_the_sets_of_every_coverage(n: int, coverage: float) -> None:
     probs, labels = made(n)
-    known = Strangeness.read(json.loads(json.dumps(asdict(Strangeness.of(probs, labels)))))
+    known = ConformityScores.read(
+        json.loads(json.dumps(asdict(ConformityScores.of(probs, labels))))
+    )
     found, exact = known.sets(coverage), Conformal(coverage=coverage).fit(probs, labels)
     assert len(known.scores) == min(n, 2000)
     assert 0 <= found.threshold - exact.threshold < (1e-12 if n <= 2000 else 0.01)
@@ -227,15 +229,15 @@ def test_what_was_strange_gives_the_sets_of_every_coverage(n: int, coverage: flo
 
 
 @pytest.mark.parametrize("scores", [[], [0.2, 0.1], [-0.1], [0.5, 1.5], ["x"], [float("nan")]])
-def test_forged_strangeness_is_refused(scores: list[Any]) -> None:
+def test_forged_conformity_scores_are_refused(scores: list[Any]) -> None:
     with pytest.raises(
-        ValueError, match=r"strangeness: expected scores between 0 and 1|could not convert"
+        ValueError, match=r"conformity scores: expected numbers between 0 and 1|could not convert"
     ):
-        Strangeness.read({"images": 10, "scores": scores})
+        ConformityScores.read({"images": 10, "scores": scores})
 
 
 def test_more_coverage_than_images_can_promise_is_refused() -> None:
     with pytest.raises(
         atta.InputError, match=r"a coverage of 0\.99 needs at least 99 labelled images, got 50"
     ):
-        Strangeness.of(*made(50)).sets(0.99)
+        ConformityScores.of(*made(50)).sets(0.99)

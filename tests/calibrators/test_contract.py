@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from atta import METHODS, InputError, Predictions
+from atta import METHODS, InputError, Predictions, ShrunkMATTA
 from atta.calibrators import (
     CATTA,
     MATTA,
@@ -29,7 +29,6 @@ from atta.calibrators import (
     Method,
     SelectiveVATTA,
     SequentialVATTA,
-    ShrunkMATTA,
     TemperatureScaling,
     Vanilla,
     base,
@@ -231,7 +230,7 @@ def test_a_fit_is_the_same_alone_again_and_among_others_and_leaves_what_it_was_g
 def test_pieces_do_not_show_in_the_answer(name, monkeypatch):
     test, _ = toy(50, seed=1)
     whole = fitted(name)(test)
-    monkeypatch.setattr(base, "CHUNK", 4 * 7)
+    monkeypatch.setattr(base, "CHUNK_LOGITS", 4 * 7)
     torch.testing.assert_close(fitted(name)(test), whole, rtol=1e-6, atol=1e-7)
     alone = torch.cat([fitted(name)(test[[i]]) for i in range(10)])
     torch.testing.assert_close(alone, whole[:10], rtol=1e-6, atol=1e-7)

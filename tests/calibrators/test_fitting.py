@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from atta.calibrators.fitting import descend, folds, laplace_smoothing, minimize, newton, nll
+from atta.calibrators import fitting
+from atta.calibrators.fitting import descend, folds, laplace_smoothing, minimize, nll
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -123,6 +124,12 @@ def test_leaves_what_it_was_given_as_it_was():
         seed=0,
     )
     assert torch.equal(start["x"], torch.ones(3, dtype=torch.float64))
+
+
+def newton(rows: Tensor, labels: Tensor, **settings: float) -> Tensor:
+    """From equal weights, on images in one piece."""
+    start = rows.new_full((rows.shape[1],), 1 / rows.shape[1])
+    return fitting.newton(lambda: [(rows, labels)], start, **settings)
 
 
 # --- newton -----------------------------------------------------------------------------------------------------------
@@ -290,5 +297,5 @@ def test_folds_hold_each_row_once_and_are_nearly_equal(images, count, seed):
 
 def test_only_answers_that_are_all_right_leave_a_doubt():
     scores = torch.eye(3)
-    assert laplace_smoothing(scores, torch.tensor([0, 1, 2])) == 1 / 5
-    assert laplace_smoothing(scores, torch.tensor([0, 1, 1])) == 0
+    assert laplace_smoothing([(scores, torch.tensor([0, 1, 2]))]) == 1 / 5
+    assert laplace_smoothing([(scores, torch.tensor([0, 1, 1]))]) == 0

@@ -13,7 +13,7 @@ from atta.calibrators import (
     TemperatureScaling,
     ViewBlend,
 )
-from atta.calibrators.hedged import hurts, rehearsing
+from atta.calibrators.hedged import rehearsing
 from scenarios import rehearsed
 
 
@@ -54,7 +54,6 @@ def test_in_a_record_without_rehearsals_views_that_hurt_stand_in_for_them():
     fit, labels = rehearsed(seed=0)
     old = Predictions(fit.logits, {"flip": fit.views["flip"], "crop": fit.views["rehearse-3"]})
     assert rehearsing(old, labels) == ("crop",)
-    assert not hurts(old, labels, old.views["flip"])
     fitted = HedgedCATTA().fit(old, labels)
     assert fitted.kinds == ("flip",)
     assert fitted.temperature > CATTA(views=["flip"]).fit(old, labels).temperature

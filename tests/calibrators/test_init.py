@@ -3,7 +3,10 @@
 import json
 import math
 import re
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -46,6 +49,48 @@ def test_methods_are_found_by_name_with_settings():
     assert find_method("v-atta", views=["flip", "crop"]) == VATTA(views=("flip", "crop"))
     assert find_method("histogram", bins=10) == Histogram(bins=10)
     assert all(find_method(name) == method() for name, method in METHODS.items())
+
+
+def test_entry_points_add_methods_that_are_imported_when_they_are_used(monkeypatch):
+    class Foreign(Histogram):
+        name = "foreign"
+
+    loaded = []
+    entry_point = SimpleNamespace(name="foreign", load=lambda: loaded.append("foreign") or Foreign)
+
+    class Declared:
+        names = {"foreign"}
+
+        def select(self, name):
+            return [entry_point] if name == "foreign" else []
+
+    methods = type(METHODS)({"histogram": Histogram})
+    methods._entry_points = Declared()
+    monkeypatch.setattr(calibrators, "METHODS", methods)
+    assert list(methods) == ["histogram", "foreign"]
+    assert len(methods) == 2
+    assert find_method("histogram") == Histogram()
+    assert "foreign" in methods
+    assert not loaded, "names are known without an import"
+    assert find_method("foreign", bins=3) == Foreign(bins=3)
+    assert methods["foreign"] is Foreign
+    assert dict(methods) == {"histogram": Histogram, "foreign": Foreign}
+    assert loaded == ["foreign"]
+    assert "unknown" not in methods
+    with pytest.raises(KeyError):
+        methods["unknown"]
+
+
+def test_shrunk_m_atta_is_found_by_its_entry_point_and_not_imported_by_others():
+    code = """
+import sys
+from atta.calibrators import METHODS, find_method
+find_method("c-atta")
+assert "shrunk-m-atta" in list(METHODS)
+assert "atta.lab.shrunk" not in sys.modules
+assert type(find_method("shrunk-m-atta")).__module__ == "atta.lab.shrunk"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 BAD = {
@@ -117,6 +162,7 @@ def test_what_is_wrong_is_said_in_a_sentence():
     setup = """
 import torch
 from atta.calibrators import *
+from atta import ShrunkMATTA
 from atta.calibrators.conformal import Conformal
 from atta import InputError, Predictions, Record, evaluate
 """

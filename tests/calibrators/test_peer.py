@@ -164,7 +164,9 @@ def test_two_peers_that_look_alike_are_two(tmp_path):
     fits = Fits({"a": record()})
     answers = [fits[Fit("a", Rows(300, 100), peer)](toy(20)[0]) for peer in (first, second)]
     assert not torch.equal(*answers)
-    with pytest.raises(InputError, match="same is somebody else's object, which atta cannot save"):
+    with pytest.raises(
+        InputError, match="same is an object of another library, which atta cannot save"
+    ):
         fits[Fit("a", Rows(300, 100), first)].save(tmp_path / "same.safetensors")
 
 

@@ -65,8 +65,8 @@ def test_a_fit_of_many_images_begins_with_some_and_works_on_pieces_and_finds_the
     monkeypatch.setattr(
         scaling, "_behind", lambda logits: sizes.append(len(logits)) or behind(logits)
     )
-    monkeypatch.setattr(scaling, "SOME", 400)
-    monkeypatch.setattr(scaling, "PIECE", 1000)
+    monkeypatch.setattr(scaling, "SAMPLE_LOGITS", 400)
+    monkeypatch.setattr(scaling, "PIECE_LOGITS", 1000)
     torch.testing.assert_close(
         scaling.fit_temperature(predictions.logits, labels), whole, rtol=1e-9, atol=0
     )

@@ -26,7 +26,7 @@ def test_pieces_do_not_show_in_the_passes(monkeypatch):
     calibrator = SequentialVATTA(views=["crop", "flip"], passes=3, blend="v-atta").fit(*toy())
     whole = calibrator.passes(test)
     assert len(whole.unique()) > 2
-    monkeypatch.setattr(base, "CHUNK", 4 * 7)
+    monkeypatch.setattr(base, "CHUNK_LOGITS", 4 * 7)
     assert torch.equal(calibrator.passes(test), whole)
     with pytest.raises(InputError, match=r"expected predictions with the views .*, got: none"):
         calibrator.passes(Predictions(torch.zeros(3, 4)))

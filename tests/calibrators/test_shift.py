@@ -71,7 +71,7 @@ def test_what_is_not_too_sure_of_images_that_drifted_is_left_as_it_is_and_says_w
     there, done = adapt(soft, REFERENCE, rehearsed(500, seed=9, fade=0.5)[0])
     assert there is soft
     assert done.p_value < LEVEL
-    assert str(done).endswith("; it is no surer than it is right.")
+    assert str(done).endswith("; it is not over-confident.")
 
 
 def test_too_few_images_are_refused():

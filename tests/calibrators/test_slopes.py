@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from atta.calibrators.fitting import nll
-from atta.calibrators.slopes import Room, Slopes, softmax, total
+from atta.calibrators.slopes import Buffers, Slopes, softmax, total
 from atta.functional import blend, fuse, largest_share
 
 seeds = st.integers(0, 2**32 - 1)
@@ -144,7 +144,7 @@ def test_the_bits_do_not_depend_on_how_numbers_lie_in_memory(step, space, monkey
     data, parameters = problem(0, 3, 70, 4, 10, dtype=torch.float32)
     rows, found = torch.randperm(70)[:50], []
     for many in (2, 100):
-        monkeypatch.setattr("atta.calibrators.slopes.MANY", many)
+        monkeypatch.setattr("atta.calibrators.slopes.MANY_CLASSES", many)
         found.append(Slopes(*data, step=step, space=space)(parameters, rows))
     assert all(torch.equal(found[0][name], found[1][name]) for name in parameters)
 
@@ -177,7 +177,7 @@ def test_the_softmax_is_torchs_but_for_what_is_next_to_nothing(dtype):
     logits = torch.randn(
         3, 1, 10, 50, generator=torch.Generator().manual_seed(0), dtype=dtype
     ) * torch.tensor([1.0, 30.0, 1e4], dtype=dtype).reshape(3, 1, 1, 1)
-    found = softmax(logits, Room(logits, one=True), wide=True)
+    found = softmax(logits, Buffers(logits, one=True), wide=True)
     torch.testing.assert_close(found, logits.softmax(dim=2), rtol=1e-5, atol=1e-30)
     assert (found > 0).all()
 

@@ -149,9 +149,9 @@ def test_sets_hold_the_true_class_as_often_as_promised_and_always_the_predicted_
         assert sets.gather(1, torch.from_numpy(classifier.predict(images))[:, None]).all()
     classifier.save(tmp_path / "classifier")
     again = CalibratedClassifier.load(tmp_path / "classifier", model=linear())
-    assert again.strangeness == classifier.strangeness
+    assert again.conformity_scores == classifier.conformity_scores
     bare = copy.copy(again)
-    bare.strangeness = None
+    bare.conformity_scores = None
     with pytest.raises(InputError, match="knows how strange true classes are"):
         bare.predict_set(images[:3])
 

@@ -10,7 +10,7 @@ import torch
 
 import atta
 from atta import InputError, Record
-from atta.calibrators import base, fitting, scaling, selective
+from atta.calibrators import base, fitting, scaling
 from atta.classifier.check import check
 from atta.lab.fits import fingerprint
 from atta.record import writer as shards_module
@@ -117,7 +117,7 @@ def test_kinds_and_repeats_are_chosen_without_reading(made, monkeypatch):
 
 def test_what_learns_nothing_reads_no_more_than_the_first_rows(made, monkeypatch):
     _, folder, _ = made
-    monkeypatch.setattr(base, "SEEN", 8)
+    monkeypatch.setattr(base, "EXAMINED_IMAGES", 8)
     opened, answers = set(), Store._opened
     monkeypatch.setattr(
         Store,
@@ -173,11 +173,11 @@ def test_more_images_than_memory_should_hold_are_fitted_in_pieces_to_the_same_nu
         "chunks",
         lambda self, rows: sizes.append(min(rows, len(self))) or chunks(self, rows),
     )
-    for name, value in {"WHOLE": 700, "PIECE": 625, "HELD": 1000, "SOME": 2500}.items():
-        monkeypatch.setattr(fitting, name, value)
-    for module in (base, selective):
-        monkeypatch.setattr(module, "CHUNK", 250)
-    monkeypatch.setattr(scaling, "PIECE", 250)
+    sizes_of_fits = {"ONE_PIECE": 700, "PIECE": 625, "KEPT": 1000, "SAMPLE": 2500}
+    for name, value in sizes_of_fits.items():
+        monkeypatch.setattr(fitting, f"{name}_LOGITS", value)
+    monkeypatch.setattr(base, "CHUNK_LOGITS", 250)
+    monkeypatch.setattr(scaling, "PIECE_LOGITS", 250)
     in_pieces, from_folder = (
         atta.find_method(method).fit(one.predictions, one.labels)
         for one in (Record(predictions, labels), folder)

@@ -1,22 +1,30 @@
-"""Every way to calibrate: a method is fitted to predictions and labels, and what it has learned is a calibrator.
+"""All methods of calibration: a method is fitted to labelled predictions and returns a calibrator.
 
-A method is a frozen dataclass of settings, a calibrator an `nn.Module` of buffers (`base`). Here are all of them by name
-(METHODS, CALIBRATORS), and calibrators from files (`load`).
+A method is a frozen dataclass of settings, a calibrator an `nn.Module` of buffers (`base`). This
+module lists all of them by name (METHODS, CALIBRATORS) and loads calibrators from files (`load`).
 
-| module           | calibrators (what is learned) | methods (how)                                |
-|------------------|-------------------------------|----------------------------------------------|
-| scaling          | Temperature, Affine           | vanilla, temperature, dirichlet              |
-| probability_maps | Steps, Polyline               | histogram, isotonic                          |
-| atta             | ViewBlend                     | m-atta, v-atta                               |
-| averages         | AverageBlend, ViewMean        | adaptive-tta, mean-tta, mean-tta-temperature |
-| convex           | ViewBlend                     | c-atta                                       |
-| shrunk           | ViewBlend                     | shrunk-m-atta                                |
-| selective        | StagedBlend                   | selective-v-atta, sequential-v-atta          |
-| hedged           | Temperature, ViewBlend        | hedged-temperature, hedged-c-atta            |
+| module    | calibrators            | methods                                      |
+|-----------|------------------------|----------------------------------------------|
+| scaling   | Temperature, Affine    | vanilla, temperature, dirichlet              |
+| maps      | Steps, Polyline        | histogram, isotonic                          |
+| atta      | ViewBlend              | m-atta, v-atta                               |
+| averages  | AverageBlend, ViewMean | adaptive-tta, mean-tta, mean-tta-temperature |
+| convex    | ViewBlend              | c-atta                                       |
+| selective | StagedBlend            | selective-v-atta, sequential-v-atta          |
+| hedged    | Temperature, ViewBlend | hedged-temperature, hedged-c-atta            |
+| peer      | PeerCalibrator         | calibrators of other libraries               |
 
-Beside them: `shift` estimates the accuracy on images without labels and softens a calibrator to it, `conformal` makes sets of
-classes of any calibrator's answers, `peer` makes a method of somebody else's, `crossval` judges methods on held-out images,
-`fitting` finds minima, and `slopes` is the gradient of M-ATTA's loss, written out.
+| module    | purpose                                                           |
+|-----------|-------------------------------------------------------------------|
+| base      | the base classes of methods and calibrators                       |
+| shift     | estimate the accuracy on unlabelled images, adapt a calibrator    |
+| conformal | sets of classes with a promised coverage, for any calibrator      |
+| crossval  | compare methods on held-out images                                |
+| fitting   | optimisers                                                        |
+| slopes    | the gradient of the loss of M-ATTA and V-ATTA                     |
+
+Packages add methods by entry points of the group `atta.methods`, each with the name of a method and
+its class (`atta.lab` adds shrunk-m-atta this way).
 """
 
 from __future__ import annotations
@@ -24,7 +32,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections import UserDict
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 import torch
@@ -48,7 +59,6 @@ from atta.calibrators.maps import Histogram, Isotonic, Polyline, Steps
 from atta.calibrators.peer import Peer
 from atta.calibrators.scaling import Affine, Dirichlet, Temperature, TemperatureScaling, Vanilla
 from atta.calibrators.selective import SelectiveVATTA, SequentialVATTA, StagedBlend
-from atta.calibrators.shrunk import ShrunkMATTA
 from atta.record.predictions import Predictions
 
 __all__ = [
@@ -73,7 +83,6 @@ __all__ = [
     "Polyline",
     "SelectiveVATTA",
     "SequentialVATTA",
-    "ShrunkMATTA",
     "StagedBlend",
     "Steps",
     "Temperature",
@@ -87,27 +96,52 @@ __all__ = [
     "restore",
 ]
 
-METHODS: dict[str, type[Method]] = {
-    method.name: method
-    for method in (
-        Vanilla,
-        TemperatureScaling,
-        Isotonic,
-        Histogram,
-        Dirichlet,
-        AdaptiveTTA,
-        MeanTTA,
-        MeanTTATemperature,
-        MATTA,
-        VATTA,
-        ShrunkMATTA,
-        CATTA,
-        SelectiveVATTA,
-        SequentialVATTA,
-        HedgedTemperature,
-        HedgedCATTA,
-    )
-}
+
+class _Methods(UserDict[str, type[Method]]):
+    """The methods by name, with those of entry points, which are imported when they are used."""
+
+    @cached_property
+    def _entry_points(self) -> EntryPoints:
+        return entry_points(group="atta.methods")
+
+    def __missing__(self, name: str) -> type[Method]:
+        for entry_point in self._entry_points.select(name=name):
+            self.data[name] = entry_point.load()
+            return self.data[name]
+        raise KeyError(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.data or name in self._entry_points.names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self.data, *sorted(self._entry_points.names)]))
+
+    def __len__(self) -> int:
+        return len(self.data.keys() | self._entry_points.names)
+
+
+METHODS = _Methods(
+    {
+        method.name: method
+        for method in (
+            Vanilla,
+            TemperatureScaling,
+            Isotonic,
+            Histogram,
+            Dirichlet,
+            AdaptiveTTA,
+            MeanTTA,
+            MeanTTATemperature,
+            MATTA,
+            VATTA,
+            CATTA,
+            SelectiveVATTA,
+            SequentialVATTA,
+            HedgedTemperature,
+            HedgedCATTA,
+        )
+    }
+)
 CALIBRATORS: dict[str, type[Calibrator]] = {
     calibrator.__name__: calibrator
     for calibrator in (
@@ -121,13 +155,25 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
         StagedBlend,
     )
 }
-"""By the names that files know them by."""
-BEFORE: dict[str, dict[str, Any]] = {"dirichlet": {"diagonal": 0.0}}
-"""How a method was set before it had that setting, for files that do not name it."""
+"""Calibrators by their names in files."""
+_EARLIER_SETTINGS: dict[str, dict[str, Any]] = {"dirichlet": {"diagonal": 0.0}}
+"""Settings for files of versions that did not have them."""
 
 
 def find_method(name: str, /, **settings: Any) -> Method:
-    """Return the method of that name with these settings.
+    """Return a method by its name.
+
+    Use it if the name comes from a file or the command line; otherwise use the class.
+
+    Args:
+        name: A name in `METHODS`.
+        settings: The settings that differ from their defaults.
+
+    Returns:
+        The method.
+
+    Raises:
+        InputError: If the name or a setting is unknown or wrong.
 
     >>> find_method("mean-tta", views=["flip", "crop"])
     MeanTTA(views=('flip', 'crop'), original=True)
@@ -136,7 +182,7 @@ def find_method(name: str, /, **settings: Any) -> Method:
         raise InputError(
             f"unknown method {shown(name)}.{suggest(name, METHODS)} Known: {', '.join(METHODS)}"
         )
-    known = {field.name: field.default for field in dataclasses.fields(METHODS[name])}
+    known = [field.name for field in dataclasses.fields(METHODS[name])]
     for setting in settings:
         if setting not in known:
             hint = suggest(setting, known)
@@ -145,7 +191,7 @@ def find_method(name: str, /, **settings: Any) -> Method:
             )
     try:
         method = METHODS[name](**settings)
-        hash(method)  # the settings are kept, and looked things up by
+        hash(method)  # methods are keys of dictionaries
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     except TypeError as error:
@@ -155,7 +201,7 @@ def find_method(name: str, /, **settings: Any) -> Method:
 
 
 def as_method(method: object) -> Method:
-    """A method, whatever it is given as: itself, its class (`atta.VATTA`), or its name.
+    """Return a method, given as a method, its class (`atta.VATTA`) or its name.
 
     >>> as_method(CATTA) == as_method("c-atta") == CATTA()
     True
@@ -163,11 +209,7 @@ def as_method(method: object) -> Method:
     if isinstance(method, str):
         return find_method(method)
     if isinstance(method, type) and issubclass(method, Method):
-        return (
-            find_method(method.name)
-            if METHODS.get(getattr(method, "name", "")) is method
-            else method()
-        )
+        return method()
     if isinstance(method, Method):
         return method
     got = "a fitted calibrator" if isinstance(method, Calibrator) else repr(method)
@@ -177,31 +219,42 @@ def as_method(method: object) -> Method:
 
 
 def load(path: str | os.PathLike[str]) -> Calibrator:
-    """Read a calibrator that `save` wrote."""
+    """Read a calibrator that `Calibrator.save` wrote.
+
+    Args:
+        path: The safetensors file.
+
+    Returns:
+        The calibrator.
+
+    Raises:
+        InputError: If the file is not a calibrator, damaged, or of a later version of atta.
+
+    >>> import tempfile
+    >>> path = TemperatureScaling().fit(torch.eye(2), [0, 1]).save(f"{tempfile.mkdtemp()}/file")
+    >>> load(path)
+    Temperature(temperature, classes=2)
+    """
     return restore(*read_tensors(path), path=path)
 
 
 def restore(
     tensors: Mapping[str, Tensor], header: Mapping[str, str], *, path: str | os.PathLike[str]
 ) -> Calibrator:
-    """Make a calibrator of its buffers and its header, which come from `path`."""
+    """Make a calibrator of the buffers and the header that were read from `path`."""
     check_format(header, path)
     try:
         about = json.loads(header["about"])
+        name = about["method"]
+        # First: the module of a method may add its calibrator to CALIBRATORS.
+        method = find_method(name, **{**_EARLIER_SETTINGS.get(name, {}), **about["settings"]})
         calibrator = CALIBRATORS[about["calibrator"]](**tensors, **about["options"])
-        calibrator.classes = int(about["classes"])
-        calibrator.method = find_method(
-            about["method"], **{**BEFORE.get(about["method"], {}), **about["settings"]}
-        )
-        _calibrate_one(calibrator)
-    except Exception as error:  # forged tensors and options reach every layer of every calibrator
+        calibrator.classes, calibrator.method = int(about["classes"]), method
+        if not all(torch.isfinite(buffer).all() for buffer in calibrator.buffers()):
+            raise InputError("its numbers must be finite")
+        # Calibrate one image: tensors that do not match are found now, not at the first image.
+        logits = torch.zeros(1, calibrator.classes)
+        calibrator(Predictions(logits, {kind: logits.unsqueeze(1) for kind in calibrator.kinds}))
+    except Exception as error:  # a forged file may fail anywhere
         raise InputError(f"{path} is damaged: {type(error).__name__} {first_line(error)}") from None
     return calibrator
-
-
-def _calibrate_one(calibrator: Calibrator) -> None:
-    """Calibrate one image: tensors that do not fit together are found now, not at someone's first picture."""
-    if not all(torch.isfinite(buffer).all() for buffer in calibrator.buffers()):
-        raise InputError("its numbers must be finite")
-    logits = torch.zeros(1, calibrator.classes)
-    calibrator(Predictions(logits, {kind: logits.unsqueeze(1) for kind in calibrator.kinds}))

@@ -1,6 +1,7 @@
-"""M-ATTA and V-ATTA: `functional.atta` with weights (m, k) or (m, 1) and a limit, learned by NLL.
+"""M-ATTA and V-ATTA: `functional.atta` with weights (m, k) or (m, 1) and a limit, fitted by NLL.
 
-Two ways to fit: Adam, as the paper does, many fits of one shape side by side; or L-BFGS, to convergence, in float64.
+There are two ways to fit: Adam, as in the paper, which fits many sets of one shape at once; or
+L-BFGS, to convergence, in float64.
 """
 
 from __future__ import annotations
@@ -8,52 +9,82 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from atta._base.settings import Count, Seed, Step
-from atta._base.types import Labels, Logits, Probs, RepeatLogits, ViewLogits, ViewWeights
-from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, base_probs
-from atta.calibrators.fitting import descend, few, minimize, prepared, some
+from atta._base.types import Labels, Logits, Probs, ViewLogits, ViewWeights
+from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, Views, base_probs
+from atta.calibrators.fitting import descend, fits_one_piece, minimize, prepared, sample
 from atta.calibrators.scaling import scaled
 from atta.calibrators.slopes import Slopes
 from atta.functional import (
     NEAR,
     Space,
-    blend,
     fuse,
     guarded_blend,
-    largest_share,
     leader,
     mix,
     weighted_sum,
 )
 from atta.record.predictions import Predictions, mean_views, repeat_mean
 
+Optimizer: TypeAlias = Literal["lbfgs", "adam"]
 Start: TypeAlias = Literal["1/m", "1/k"] | Annotated[float, "≥ -1e9", "≤ 1e9"]
-LIMIT = {"limit": (0.0, 1.0)}
-# The guard caps what a mistake can cost, so that with few mistakes to learn from more certainty may seem better without end.
-# Weights add up to one over the temperature: beyond RUNAWAY they are fitted again, as if drawn with deviation PRIOR.
-RUNAWAY, PRIOR = 10.0, 3.0
-CLEAR = 1e-9  # relative: what no rounding of float64 makes up for
-TOGETHER = (
-    3 << 18
-)  # logits of views in the batches of the fits that Adam takes together: few enough for the caches
-Fit: TypeAlias = tuple[
-    Predictions, Int[Tensor, "_"], tuple[str, ...]
-]  # with the kinds of view to use
+Fit: TypeAlias = tuple[Predictions, Int[Tensor, "_"], tuple[str, ...]]  # the kinds of view to use
+Own = TypeVar("Own", bound="_Atta")
+LIMIT_BOUNDS = {"limit": (0.0, 1.0)}
+# The guard limits the loss of a mistake. With few mistakes, the weights can grow without bound.
+# They sum to one over the temperature: fits with a sum above LARGEST_SUM are repeated with a
+# Gaussian prior of deviation PRIOR_DEVIATION.
+LARGEST_SUM, PRIOR_DEVIATION = 10.0, 3.0
+ROUNDING = 1e-9  # relative: more than all roundings of float64
+ADAM_LOGITS = 3 << 18  # logits of views in the batches of the fits that Adam runs at once
 
 
-class ViewBlend(Calibrator):
-    """The views, weighted and fused, blended into the softmax as far as the class admits: `functional.atta`.
+class Blend(Calibrator):
+    """A calibrator that blends what the views say into the softmax, as far as the class stays."""
 
-    With `itself` the first row of the weights is that of the image itself; with a `temperature` the views are blended into
-    softmax(logits / temperature), whose class is the same. Where it is not `guarded`, what the passes say is the answer, of
-    whatever class.
+    weights: Tensor
+    limit: Tensor
+    step: float | None
+
+    @abstractmethod
+    def fused(self, logits: Logits, views: Views) -> Probs:
+        """Return the probabilities of the views together."""
+
+    def base(self, logits: Logits) -> Probs:
+        """Return the probabilities that the views are blended into."""
+        return base_probs(logits)
+
+    def calibrate(self, logits: Logits, views: Views) -> Probs:
+        """Blend the probabilities of the views into those of the network."""
+        base, fused = self.base(logits), self.fused(logits, views)
+        return guarded_blend(base, fused, self.limit.to(logits), step=self.step)
+
+
+class ViewBlend(Blend):
+    """The weighted and fused views, blended into the softmax: `functional.atta`.
+
+    Args:
+        weights: One row per kind of view, and one column or one per class.
+        limit: The largest share of the views.
+        temperature: If given, the views are blended into softmax(logits / temperature).
+        kinds: The kinds of view.
+        step: None for the share in closed form, or the step of the paper's grid.
+        space: Where the views are summed.
+        itself: Whether the first row of the weights is that of the image itself.
+        guarded: Whether the class is kept; otherwise the answer is that of the views.
     """
+
+    temperature: Tensor | None
+    space: Space
+    itself: bool
+    guarded: bool
 
     def __init__(
         self,
@@ -67,32 +98,12 @@ class ViewBlend(Calibrator):
         itself: bool = False,
         guarded: bool = True,
     ) -> None:
-        super().__init__(weights=weights, limit=limit, temperature=temperature)
-        self.kinds, self.step, self.space, self.itself, self.guarded = (
-            tuple(kinds),
-            step,
-            space,
-            itself,
-            guarded,
-        )
+        options = {"kinds": tuple(kinds), "step": step, "space": space, "itself": itself}
+        options |= {"guarded": guarded}
+        super().__init__(options, weights=weights, limit=limit, temperature=temperature)
 
-    weights: Tensor
-    limit: Tensor
-    temperature: Tensor | None
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What the constructor needs besides the buffers."""
-        plain = {
-            "kinds": list(self.kinds),
-            "step": self.step,
-            "space": self.space,
-            "itself": self.itself,
-        }
-        return plain | {"guarded": self.guarded}
-
-    def fused(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
-        """Average the repeats and fuse the kinds: what the views say."""
+    def fused(self, logits: Logits, views: Views) -> Probs:
+        """Average the repeats and fuse the kinds."""
         weights, rows = self.weights.to(logits), [repeat_mean(views[kind]) for kind in self.kinds]
         rows = [logits, *rows] if self.itself else rows
         if self.space == "logits":
@@ -100,41 +111,30 @@ class ViewBlend(Calibrator):
         return fuse(torch.stack(rows, dim=1), weights, space=self.space)
 
     def softened(self, softness: float) -> Calibrator:
-        """Scale the weights down and the temperature up, so that both sides of the blend are softer."""
+        """Lower the weights and raise the temperature by the same factor."""
         before = torch.ones_like(self.limit) if self.temperature is None else self.temperature
         return self._like(
             ViewBlend(self.weights * softness, self.limit, before / softness, **self.options)
         )
 
     def base(self, logits: Logits) -> Probs:
-        """What the views are blended into: the softmax, at its temperature if there is one."""
-        return (
-            base_probs(logits)
-            if self.temperature is None
-            else scaled(logits, self.temperature.to(logits))
-        )
+        """Return the softmax, at the temperature if there is one."""
+        if self.temperature is None:
+            return base_probs(logits)
+        return scaled(logits, self.temperature.to(logits))
 
-    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
-        """Blend what the views say into what the network says, or leave it at that."""
-        fused = self.fused(logits, views)
-        return (
-            guarded_blend(self.base(logits), fused, self.limit.to(logits), step=self.step)
-            if self.guarded
-            else fused
-        )
+    def calibrate(self, logits: Logits, views: Views) -> Probs:
+        """Blend, or return the probabilities of the views if there is no guard."""
+        if self.guarded:
+            return super().calibrate(logits, views)
+        return self.fused(logits, views)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Atta(ViewMethod):
-    """The settings that M-ATTA and V-ATTA share; they differ in the width of the weights and in the default optimiser.
+    """The settings of M-ATTA and V-ATTA, which differ in the width of the weights and defaults."""
 
-    `optimizer`  "lbfgs": full batch, to convergence; "adam": `epochs` over batches of `batch`, `lr`, `decay`
-    `start`      the weights' start: "1/m" (kinds), "1/k" (classes) or a number
-    `step`       None: the share in closed form; 0.01: the paper's grid
-    `space`      where the views are summed
-    """
-
-    optimizer: Literal["lbfgs", "adam"]
+    optimizer: Optimizer
     start: Start
     epochs: Count = 500
     batch: Count = 500
@@ -144,73 +144,79 @@ class _Atta(ViewMethod):
     space: Space = "logits"
     seed: Seed = 0
 
-    polish: ClassVar[bool] = (
-        True  # whether a fit to convergence goes to the bottom of the kinks of the share, too
-    )
+    per_class: ClassVar[bool]  # whether there is one column of weights per class
+    polish: ClassVar[bool] = True  # whether L-BFGS is followed by Nelder-Mead
 
-    @abstractmethod
-    def width(self, classes: int) -> int:
-        """Return the number of columns of the weights."""
+    @classmethod
+    def paper(cls: type[Own], *, views: Kinds = None, seed: int = 0) -> Own:
+        """Return the paper's recipe: Adam, 500 epochs, batches of 500, shares on a grid of 0.01.
+
+        Args:
+            views: The kinds of view to use; None uses all kinds in the predictions.
+            seed: The seed that shuffles the batches.
+
+        >>> VATTA.paper().step, VATTA.paper().optimizer
+        (0.01, 'adam')
+        """
+        return cls(views=views, seed=seed, optimizer="adam", start="1/k", step=0.01)
 
     def learn(self, predictions: Predictions, labels: Labels) -> ViewBlend:
         """Learn weights and limit by NLL."""
         return self.learn_many([(predictions, labels)])[0]
 
     def learn_many(self, sets: Sets) -> list[ViewBlend]:
-        """Learn weights and limit by NLL, again with the prior where the weights run away. Adam takes like sets together."""
+        """Learn weights and limit by NLL, once more with a prior if the weights diverge."""
         fits = [(*one, self.kinds_of(one[0])) for one in sets]
         learned = self._optimize(fits)
-        again = [
-            i for i, found in enumerate(learned) if found.weights.abs().sum(dim=0).mean() > RUNAWAY
+        diverged = [
+            i for i, one in enumerate(learned) if one.weights.abs().sum(dim=0).mean() > LARGEST_SUM
         ]
-        for i, found in zip(
-            again, self._optimize([fits[i] for i in again], prior=True), strict=True
-        ):
+        repeated = self._optimize([fits[i] for i in diverged], prior=True)
+        for i, found in zip(diverged, repeated, strict=True):
             learned[i] = found
         return learned
 
     def _optimize(self, fits: Sequence[Fit], *, prior: bool = False) -> list[ViewBlend]:
+        """Fit by the chosen optimiser; Adam runs fits of equal shapes at once."""
         if self.optimizer == "lbfgs":
             return [self._by_lbfgs(fit, prior) for fit in fits]
-        alike: dict[Any, list[int]] = {}
+        alike: dict[tuple[object, ...], list[int]] = {}
         for i, (predictions, _, kinds) in enumerate(fits):
-            shape = (len(predictions), predictions.classes)
-            alike.setdefault((shape, len(kinds), predictions.dtype, predictions.device), []).append(
-                i
-            )
+            shape = (len(predictions), len(kinds), predictions.classes)
+            alike.setdefault((shape, predictions.dtype, predictions.device), []).append(i)
         learned: dict[int, ViewBlend] = {}
-        for (shape, count, *_), members in alike.items():
-            together = max(1, TOGETHER // (min(self.batch, shape[0]) * count * shape[1]))
-            even = -(-len(members) // -(-len(members) // together))
-            for start in range(0, len(members), even):
-                chunk = members[start : start + even]
-                learned.update(
-                    zip(chunk, self._by_adam([fits[i] for i in chunk], prior), strict=True)
-                )
+        for members in alike.values():
+            predictions, _, kinds = fits[members[0]]
+            batch = min(self.batch, len(predictions)) * len(kinds) * predictions.classes
+            most = max(1, ADAM_LOGITS // batch)
+            for chunk in np.array_split(members, -(-len(members) // most)):
+                found = self._by_adam([fits[i] for i in chunk], prior)
+                learned.update(zip(chunk.tolist(), found, strict=True))
         return [learned[i] for i in range(len(fits))]
 
     def _by_adam(self, fits: Sequence[Fit], prior: bool) -> list[ViewBlend]:
-        """Take Adam's steps for fits of one shape."""
+        """Run Adam for fits of one shape."""
         images = len(fits[0][0])
         dtype = torch.promote_types(fits[0][0].dtype, torch.float32)
-        base, views = map(
-            torch.stack, zip(*(_base_and_views(fit, dtype) for fit in fits), strict=True)
-        )
+        prepared = [_base_and_views(predictions, kinds, dtype) for predictions, _, kinds in fits]
+        base, views = map(torch.stack, zip(*prepared, strict=True))
         labels = torch.stack([labels for _, labels, _ in fits])
         start = {
             name: value.expand(len(fits), *value.shape)
             for name, value in self._start(views[0]).items()
         }
-        weak = penalty(images) if prior else 0.0
-        slopes = Slopes(base, views, labels, step=self.step, space=self.space, prior=weak)
-        adam = {
-            "epochs": self.epochs,
-            "batch": self.batch,
-            "lr": self.lr,
-            "decay": self.decay,
-            "seed": self.seed,
-        }
-        found = descend(slopes, start, LIMIT, images=images, **adam)  # type: ignore[arg-type]
+        weak = prior_penalty(images) if prior else 0.0
+        found = descend(
+            Slopes(base, views, labels, step=self.step, space=self.space, prior=weak),
+            start,
+            LIMIT_BOUNDS,
+            images=images,
+            epochs=self.epochs,
+            batch=self.batch,
+            lr=self.lr,
+            decay=self.decay,
+            seed=self.seed,
+        )
         pairs = zip(fits, found["weights"], found["limit"], strict=True)
         return [
             self._blend(weights.clone(), limit.clone(), kinds)
@@ -218,76 +224,73 @@ class _Atta(ViewMethod):
         ]
 
     def _by_lbfgs(self, fit: Fit, prior: bool) -> ViewBlend:
-        """Go to the minimum with L-BFGS, in float64."""
+        """Minimise by L-BFGS, in float64."""
         predictions, labels, kinds = fit
         predictions = predictions.select(kinds).unrehearsed()
-        images, alone = len(predictions), few(predictions)
-        weak = penalty(images) if prior else 0.0
+        images, one_piece = len(predictions), fits_one_piece(predictions)
+        weak = prior_penalty(images) if prior else 0.0
 
-        def ready(
+        def prepare(
             part: Predictions, labels: Labels
         ) -> tuple[Tensor, Callable[[Probs, Tensor], Tensor]]:
-            base, views = _base_and_views((part, labels, kinds), torch.float64)
+            base, views = _base_and_views(part, kinds, torch.float64)
             return views.transpose(0, 1).contiguous(), blended_nll(base, labels, step=self.step)
 
-        parts = prepared(predictions, labels, ready)
+        parts = prepared(predictions, labels, prepare)
 
         def losses(parameters: Mapping[str, Tensor]) -> Iterator[Tensor]:
             weights, limit = parameters["weights"], parameters["limit"]
             cost = weak * weights.square().sum(dim=0).mean() if weak else 0.0
-            for views, of in parts():
-                value = of(_fused(views, weights, self.space), limit)
-                yield (value if alone else value * (views.shape[1] / images)) + cost
+            for views, loss in parts():
+                value = loss(_fused(views, weights, self.space), limit)
+                yield (value if one_piece else value * (views.shape[1] / images)) + cost
                 cost = 0.0
 
-        start = self._start(next(iter(parts()))[0].transpose(0, 1))
-        if not alone:  # The kinks of many images are small: what some of them are polished to is near the bottom.
-            near = self._by_lbfgs(
-                (predictions[some(predictions)], labels[some(predictions)], kinds), prior
-            )
-            start = {"weights": near.weights, "limit": near.limit}
-        found = minimize(
-            losses, start, LIMIT, tolerance=1e-11 if alone else 1e-9, polish=self.polish and alone
-        )
+        start, tolerance = self._start(next(iter(parts()))[0].transpose(0, 1)), 1e-11
+        if not one_piece:  # The kinks of many images are small: a polished sample is near enough.
+            rows = sample(predictions)
+            near = self._by_lbfgs((predictions[rows], labels[rows], kinds), prior)
+            start, tolerance = {"weights": near.weights, "limit": near.limit}, 1e-9
+        polish = self.polish and one_piece
+        found = minimize(losses, start, LIMIT_BOUNDS, tolerance=tolerance, polish=polish)
         return self._blend(found["weights"], found["limit"], kinds)
 
     def _start(self, views: ViewLogits) -> dict[str, Tensor]:
         _, kinds, classes = views.shape
-        value = {"1/m": 1 / kinds, "1/k": 1 / classes}.get(self.start, self.start)  # type: ignore[arg-type]
-        return {
-            "weights": views.new_full((kinds, self.width(classes)), float(value)),
-            "limit": views.new_ones(()),
-        }
+        start = self.start
+        if isinstance(start, str):
+            start = 1 / kinds if start == "1/m" else 1 / classes
+        weights = views.new_full((kinds, classes if self.per_class else 1), start)
+        return {"weights": weights, "limit": views.new_ones(())}
 
     def _blend(self, weights: Tensor, limit: Tensor, kinds: tuple[str, ...]) -> ViewBlend:
         return ViewBlend(weights, limit, kinds=kinds, step=self.step, space=self.space)
 
 
-def _base_and_views(fit: Fit, dtype: torch.dtype) -> tuple[Probs, ViewLogits]:
-    predictions, _, kinds = fit
+def _base_and_views(
+    predictions: Predictions, kinds: tuple[str, ...], dtype: torch.dtype
+) -> tuple[Probs, ViewLogits]:
     return base_probs(predictions.logits.to(dtype)), mean_views(predictions.views, kinds).to(dtype)
 
 
 def _fused(views: Float[Tensor, "m n k"], weights: ViewWeights, space: Space) -> Probs:
-    """What `functional.fuse` returns, from views of a kind that lie together: a weight for each is one matrix product."""
+    """Return what `functional.fuse` does, kind by kind: one weight each is a matrix product."""
     if space == "probabilities":
         return fuse(views.transpose(0, 1), weights, space=space)
-    one = weights.shape[-1] == 1
-    logits = (
-        (weights.mT @ views.flatten(1)).view(views.shape[1:])
-        if one
-        else weighted_sum(views.unbind(), weights)
-    )
+    if weights.shape[-1] == 1:
+        logits = (weights.mT @ views.flatten(1)).view(views.shape[1:])
+    else:
+        logits = weighted_sum(views.unbind(), weights)
     return logits.softmax(dim=-1)
 
 
 def blended_nll(
     base: Probs, labels: Labels, *, step: float | None
 ) -> Callable[[Probs, Tensor], Tensor]:
-    """Return the function from what the views say, and the limit, to the mean NLL of both blended.
+    """Return the function from the probabilities of the views and the limit to the mean NLL.
 
-    Only the label's probability counts, and in most rows nobody comes near the class in front, in `base` or in what the views
-    say: these are given the limit, and only the others are looked at whole.
+    Only the probability of the label counts. In most rows no rival comes near the predicted class:
+    their share is the limit. Only the other rows are blended as a whole.
     """
     first, label = leader(base), labels.unsqueeze(-1)
     ahead, label_base = base.gather(-1, first), base.gather(-1, label)
@@ -298,67 +301,84 @@ def blended_nll(
         with torch.no_grad():
             level = fused.gather(-1, first)
             second = fused.scatter(-1, first, 0.0).amax(dim=-1, keepdim=True)
-            clear = (level * (1 - CLEAR) > second) & (lead > 2 * NEAR * torch.maximum(ahead, level))
-            clear &= limit > 0  # on the grid no share moves with a limit of 0
+            clear = level * (1 - ROUNDING) > second
+            clear &= lead > 2 * NEAR * torch.maximum(ahead, level)
+            clear &= limit > 0  # on the grid, no share moves with a limit of 0
             hard = torch.where(~clear)[0]
         picked = mix(label_base, fused.gather(-1, label), limit.expand(len(labels)))
-        whole, held, front = base[hard], fused.index_select(0, hard), first[hard]
-        share = largest_share(whole, held, limit, step=step, first=front)
-        picked = picked.index_copy(
-            0, hard, blend(whole, held, share, first=front).gather(-1, label[hard])
-        )
+        blended = guarded_blend(base[hard], fused.index_select(0, hard), limit, step=step)
+        picked = picked.index_copy(0, hard, blended.gather(-1, label[hard]))
         return -picked.clamp(min=tiny).log().mean()
 
     return value
 
 
-def penalty(images: int) -> float:
-    """The weak prior, as what the squares of the weights cost beside the mean NLL of so many images."""
-    return 1 / (2 * PRIOR**2 * images)
+def prior_penalty(images: int) -> float:
+    """Return the factor of the squared weights that is added to the mean NLL for the prior."""
+    return 1 / (2 * PRIOR_DEVIATION**2 * images)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MATTA(_Atta):
-    """M-ATTA: a weight for each kind of view and class (Conde et al. 2023, arXiv 2304.05104).
+    """M-ATTA: one weight per kind of view and class (Conde et al. 2023, arXiv 2304.05104).
 
-    By default the paper's recipe with the share in closed form. Run to convergence (`optimizer="lbfgs"`) it over-fits a
-    small validation set badly: the short Adam run is its hidden early stopping.
+    The default is the paper's recipe with the share in closed form. Use `VATTA` or `CATTA` unless
+    there are thousands of validation images. To convergence (`optimizer="lbfgs"`), M-ATTA over-fits
+    a small validation set badly: the short Adam run is a hidden early stopping.
+
+    Args:
+        views: The kinds of view to use; None uses all kinds in the predictions.
+        optimizer: "adam" (the paper's recipe), or "lbfgs" (full batch, to convergence).
+        start: The initial weights: "1/m" (kinds), "1/k" (classes) or a number.
+        epochs: The epochs of Adam.
+        batch: The batch size of Adam.
+        lr: The learning rate of Adam.
+        decay: The weight decay of Adam.
+        step: None for the share in closed form, 0.01 for the paper's grid.
+        space: Where the views are summed: "logits" or "probabilities".
+        seed: The seed that shuffles the batches.
+
+    >>> logits, labels = 4 * torch.eye(3).repeat(4, 1), [0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2, 0]
+    >>> predictions = Predictions(logits, {"flip": logits.unsqueeze(1)})
+    >>> MATTA(epochs=5).fit(predictions, labels)
+    ViewBlend(m-atta, classes=3, views=flip)
     """
 
-    optimizer: Literal["lbfgs", "adam"] = "adam"
+    optimizer: Optimizer = "adam"
     start: Start = "1/k"
 
-    name: ClassVar[str] = "m-atta"
-    summary: ClassVar[str] = "a learned weight for each kind of view and class (Conde et al. 2023)"
-
-    def width(self, classes: int) -> int:
-        """Return a column a class."""
-        return classes
-
-    @classmethod
-    def paper(cls, *, views: Kinds = None, seed: int = 0) -> MATTA:
-        """Return exactly the paper's recipe: Adam, 500 epochs, batches of 500, and the share on a grid of 0.01."""
-        return cls(views=views, seed=seed, optimizer="adam", start="1/k", step=0.01)
+    name = "m-atta"
+    summary = "a learned weight for each kind of view and class (Conde et al. 2023)"
+    per_class = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class VATTA(_Atta):
-    """V-ATTA: a weight for each kind of view (Conde et al. 2023, arXiv 2304.05104).
+    """V-ATTA: one weight per kind of view (Conde et al. 2023, arXiv 2304.05104).
 
-    By default fitted to convergence, in well under a second.
+    Use it with many views per image. It is fitted to convergence, in well under a second.
+
+    Args:
+        views: The kinds of view to use; None uses all kinds in the predictions.
+        optimizer: "lbfgs" (full batch, to convergence), or "adam" (the paper's recipe).
+        start: The initial weights: "1/m" (kinds), "1/k" (classes) or a number.
+        epochs: The epochs of Adam.
+        batch: The batch size of Adam.
+        lr: The learning rate of Adam.
+        decay: The weight decay of Adam.
+        step: None for the share in closed form, 0.01 for the paper's grid.
+        space: Where the views are summed: "logits" or "probabilities".
+        seed: The seed that shuffles the batches.
+
+    >>> logits, labels = 4 * torch.eye(3).repeat(4, 1), [0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2, 0]
+    >>> predictions = Predictions(logits, {"flip": logits.unsqueeze(1)})
+    >>> VATTA().fit(predictions, labels)(predictions).argmax(dim=1)
+    tensor([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2])
     """
 
-    optimizer: Literal["lbfgs", "adam"] = "lbfgs"
+    optimizer: Optimizer = "lbfgs"
     start: Start = "1/m"
 
-    name: ClassVar[str] = "v-atta"
-    summary: ClassVar[str] = "a learned weight for each kind of view (Conde et al. 2023)"
-
-    def width(self, classes: int) -> int:
-        """Return one column for all classes."""
-        return 1
-
-    @classmethod
-    def paper(cls, *, views: Kinds = None, seed: int = 0) -> VATTA:
-        """Return exactly the paper's recipe: Adam, 500 epochs, batches of 500, and the share on a grid of 0.01."""
-        return cls(views=views, seed=seed, optimizer="adam", start="1/k", step=0.01)
+    name = "v-atta"
+    summary = "a learned weight for each kind of view (Conde et al. 2023)"
+    per_class = False

@@ -1,14 +1,15 @@
-"""Methods and calibrators: what every one of them is.
+"""The base classes of all methods and calibrators.
 
-A `Method` is a frozen dataclass of settings. `method.fit(predictions, labels)` returns a `Calibrator`, an `nn.Module` that
-holds only what was learned, all of it in buffers. A calibrator that is not fitted cannot be expressed.
+A `Method` is a frozen dataclass of settings. `method.fit(predictions, labels)` returns a
+`Calibrator`, an `nn.Module` whose buffers hold everything that was learned. A calibrator that is
+not fitted cannot be expressed.
 
-    Method.fit, Method.fit_many:  checks at the door  →  Method.learn  →  Calibrator
-    Calibrator(predictions):  checks at the door  →  Calibrator.calibrate on pieces that fit the cache  →  probs
-    Calibrator.passes(predictions):  how often the network has to run for each image, by what Calibrator.goes_on says
+    Method.fit, Method.fit_many:     check the input → Method.learn → Calibrator
+    Calibrator(predictions):         check the input → Calibrator.calibrate on pieces → probs
+    Calibrator.passes(predictions):  how often the network runs for each image (Calibrator.goes_on)
 
-A method that looks at views is a `ViewMethod`. `Calibrator.header` says in a file what
-`calibrators.restore` makes a calibrator of again.
+A method that uses views is a `ViewMethod`. `Calibrator.header` describes a calibrator in a file,
+and `calibrators.restore` makes a calibrator of that description and the buffers.
 """
 
 from __future__ import annotations
@@ -36,75 +37,98 @@ from atta.record.predictions import Predictions, as_labels, look_like_probabilit
 FORMAT = "atta.calibrator"
 FORMAT_VERSION = 1
 Kinds: TypeAlias = Sequence[str] | None
+Views: TypeAlias = Mapping[str, RepeatLogits]
 Sets: TypeAlias = Sequence[tuple[Predictions, Int[Tensor, "_"]]]  # of any sizes
-SEEN = 100  # images that tell whether all are of probabilities
-CHUNK = 1 << 19  # logits worked on at a time: few enough for the caches, enough to be worth a call
-ON_GPU = 1 << 24  # the same where what counts is how often kernels are started
+EXAMINED_IMAGES = 100  # images that are examined to tell probabilities from logits
+CHUNK_LOGITS = 1 << 19  # logits per chunk: they fit the caches, and a call is worth its overhead
+GPU_CHUNK_LOGITS = 1 << 24  # on a GPU, where the number of kernel launches matters
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
-    """Settings of one way to calibrate. Frozen: a fitted calibrator can say exactly how it came about."""
+    """The settings of one way to calibrate.
+
+    Derive from it to write your own method. The settings are frozen, so a fitted calibrator can say
+    exactly how it was fitted, and each is checked by its annotation.
+
+    >>> from atta import Histogram
+    >>> Histogram(bins=0)
+    Traceback (most recent call last):
+    atta._base.errors.InputError: bins must be a whole number ≥ 1 and ≤ 1000000, got 0
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str]
 
     def __post_init__(self) -> None:
-        """Check every setting by its annotation; what those cannot say, a method says after this."""
+        """Check every setting by its annotation; methods check what an annotation cannot say."""
         settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         for name, value in check(settings, hints(type(self))).items():
             object.__setattr__(self, name, value)
 
     @property
     def keeps_class(self) -> bool:
-        """Whether the predicted class is promised never to change. A method that cannot promise it says so here."""
+        """Whether the method guarantees that the predicted class never changes."""
         return True
 
     @property
     def needs_views(self) -> bool:
-        """Whether the logits of views are needed, or those of the image alone will do."""
+        """Whether the method needs the logits of views."""
         return False
 
     @property
     def on_simplex(self) -> bool:
-        """Whether each row of probabilities adds up to one."""
+        """Whether each row of probabilities sums to one."""
         return True
 
     @property
     def foreign(self) -> bool:
-        """Whether what it learns is an object of somebody else, which has no file and is known by itself alone."""
+        """Whether it learns an object of another library, which cannot be saved."""
         return False
 
     def settings(self) -> dict[str, Any]:
-        """The settings by name."""
+        """Return the settings by name."""
         return dataclasses.asdict(self)
 
     def minutes(self, images: int, classes: int) -> float:
-        """About how long a fit takes, where that is long."""
+        """Return about how many minutes a fit takes, if it takes long."""
         return 0.0
 
     @property
     def takes_many(self) -> bool:
-        """Whether several sets are fitted quicker together than one after the other."""
+        """Whether `fit_many` is faster than several calls of `fit`."""
         return type(self).learn_many is not Method.learn_many
 
     def fit(self, predictions: Any, labels: Any) -> Calibrator:
-        """Learn from validation predictions and their labels (a list, array or tensor of class numbers).
+        """Learn from labelled validation images.
 
-        A method that needs no views takes an array or tensor of logits (images, classes) as well.
+        Args:
+            predictions: `Predictions`, or an array of logits (images, classes) if no views are
+            needed. labels: A list, array or tensor of class numbers, one per image.
+
+        Returns:
+            A calibrator. Call it with the predictions of other images.
+
+        Raises:
+            InputError: If the labels do not match the images, or a kind of view is missing.
+
+        >>> from atta import TemperatureScaling
+        >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0]])
+        >>> TemperatureScaling().fit(logits, [0, 0, 1, 0])(logits[:1])     # three of four are right
+        tensor([[0.7500, 0.2500]])
         """
         given = as_predictions(predictions, self.name, self.needs_views)
         if given is predictions:
-            _say_probabilities(given)
+            _advise_on_probabilities(given)
         return self.fit_many([(given, labels)])[0]
 
     def fit_many(self, sets: Sequence[tuple[Any, Any]]) -> list[Calibrator]:
-        """Return what `fit` returns for each set of predictions and labels, bit for bit; some methods are quicker so."""
-        given = [
-            (as_predictions(predictions, self.name, self.needs_views), labels)
-            for predictions, labels in sets
-        ]
-        checked = [(predictions, self._check(predictions, labels)) for predictions, labels in given]
+        """Return what `fit` returns for each pair, bit for bit; some methods are faster so."""
+        checked = []
+        for given, labels in sets:
+            predictions = as_predictions(given, self.name, self.needs_views)
+            tensor = as_labels(labels, images=len(predictions), classes=predictions.classes)
+            checked.append((predictions, tensor.to(predictions.device)))
         calibrators = []
         for (predictions, _), learned in zip(checked, self.learn_many(checked), strict=True):
             calibrator = learned.to(dtype=predictions.dtype)
@@ -112,49 +136,46 @@ class Method(ABC):
             calibrators.append(calibrator)
         return calibrators
 
-    def _check(self, predictions: Predictions, labels: Any) -> Labels:
-        return as_labels(labels, images=len(predictions), classes=predictions.classes).to(
-            predictions.device
-        )
-
     @abstractmethod
     def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
-        """Fit to predictions and labels that have been checked."""
+        """Fit to checked predictions and labels."""
 
     def learn_many(self, sets: Sets) -> Sequence[Calibrator]:
-        """Fit to each of several sets that have been checked. The answer for a set must not depend on the others."""
+        """Fit to each of several checked sets; the result for a set must not depend on others."""
         return [self.learn(predictions, labels) for predictions, labels in sets]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewMethod(Method):
-    """A method that looks at views; `views` are the kinds to use, by default every kind that is there."""
+    """A method that uses views.
+
+    Args:
+        views: The kinds of view to use; None uses all kinds in the predictions.
+    """
 
     views: Kinds = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.views, str):  # which is a sequence, of letters
-            raise InputError(
-                f"views must be a list of kinds, such as [{self.views!r}], got the text {self.views!r}"
-            )
-        if not isinstance(self.views, Iterable | None):
-            raise InputError(
-                f"views must be a list of kinds, such as ['flip'], got {shown(self.views)}"
-            )
-        object.__setattr__(self, "views", None if self.views is None else tuple(self.views))
-        if odd := [kind for kind in self.views or () if not isinstance(kind, str)]:
-            raise InputError(
-                f"views must be a list of kinds, such as ['flip'], got {shown(odd[0])} in it"
-            )
+        got = ""
+        if isinstance(self.views, str):  # a sequence, too
+            got = f"the text {self.views!r}"
+        elif not isinstance(self.views, Iterable | None):
+            got = shown(self.views)
+        elif self.views is not None:
+            object.__setattr__(self, "views", tuple(self.views))
+            wrong = [kind for kind in self.views if not isinstance(kind, str)]
+            got = f"{shown(wrong[0])} in it" if wrong else ""
+        if got:
+            raise InputError(f"views must be a list of kinds, such as ['flip'], got {got}")
         super().__post_init__()
 
     @property
     def needs_views(self) -> bool:
-        """Whether the logits of views are needed."""
+        """Whether the method needs the logits of views."""
         return True
 
     def kinds_of(self, predictions: Predictions) -> tuple[str, ...]:
-        """Return the kinds of view to use: the given ones, or by default every one that is there."""
+        """Return the kinds of view to use: the given ones, or all kinds in the predictions."""
         if self.views is not None and not self.views:
             raise InputError(f"{self.name} needs at least one kind of view, got an empty list")
         chosen = predictions.kinds if self.views is None else predictions.check_kinds(self.views)
@@ -164,35 +185,50 @@ class ViewMethod(Method):
 
 
 class Calibrator(nn.Module, ABC):
-    """What was learned: turns predictions into calibrated probabilities.
+    """Turns predictions into calibrated probabilities.
 
-    Computes in the dtype of the predictions (at least float32), on its own device, and answers where the predictions lie.
+    `Method.fit` and `atta.load` return one. It computes in the dtype of the predictions (at least
+    float32), on its own device, and returns probabilities on the device of the predictions.
+
+    Args:
+        options: Settings of the constructor besides the buffers; they become attributes and go into
+        files. learned: The buffers.
     """
 
     classes: int
     method: Method
     kinds: tuple[str, ...] = ()
 
-    def __init__(self, **learned: Tensor | None) -> None:
+    def __init__(
+        self, options: Mapping[str, Any] | None = None, /, **learned: Tensor | None
+    ) -> None:
         super().__init__()
+        self._options = dict(options or {})
+        for name, value in self._options.items():
+            setattr(self, name, value)
         for name, tensor in learned.items():
             self.register_buffer(name, tensor)
 
     @abstractmethod
-    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
+    def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Map tensors to probabilities: no checks, no Python values, fit for `torch.export`."""
 
     def softened(self, softness: float) -> Calibrator:
-        """Return one like it that is less sure: all logits times `softness`, in (0, 1], the class as it was.
+        """Return a less confident calibrator: all logits are multiplied by `softness`, in (0, 1].
 
-        Only where that folds into what was learned; the others say that they cannot.
+        The predicted class stays. Only calibrators whose parameters can absorb the factor support
+        it.
+
+        Raises:
+            InputError: If this calibrator does not support it.
         """
         raise InputError(
-            f"expected a method whose answer can be softened, such as temperature or c-atta, got {self.method.name}"
+            "expected a method whose answer can be softened, such as temperature or c-atta, "
+            f"got {self.method.name}"
         )
 
     def _like(self, other: Calibrator) -> Calibrator:
-        """Tell another calibrator how this one came about, as far as it knows itself."""
+        """Copy the number of classes and the method to another calibrator, if they are known."""
         for name in ("classes", "method"):
             if name in self.__dict__:
                 setattr(other, name, getattr(self, name))
@@ -200,87 +236,94 @@ class Calibrator(nn.Module, ABC):
 
     @property
     def stages(self) -> tuple[tuple[str, ...], ...]:
-        """The kinds of view in the order in which an image is shown in them; most calibrators need all of them at once."""
+        """The kinds of view in the order of their passes; most calibrators need all at once."""
         return (self.kinds,) if self.kinds else ()
 
-    def goes_on(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Bool[Tensor, " n"]:
-        """Say of each image whether its answer still needs the next stage, given the views of the stages before it.
+    def goes_on(self, logits: Logits, views: Views) -> Bool[Tensor, " n"]:
+        """Return for each image whether it needs the next stage, given the views so far.
 
-        A deployed classifier asks before each stage, with fewer and fewer images, and runs no view that nobody asked for.
-        `calibrate` must give the same answer whatever it is given in place of those.
+        A deployed classifier asks before each stage, with fewer and fewer images, and skips the
+        other passes. `calibrate` must return the same probabilities whatever is given instead of
+        the skipped views.
         """
         return torch.ones(logits.shape[0], dtype=torch.bool, device=logits.device)
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the constructor needs besides the buffers."""
-        return {}
+        """The arguments of the constructor besides the buffers."""
+        return dict(self._options)
 
     @property
     def keeps_class(self) -> bool:
-        """Whether the predicted class is promised never to change."""
+        """Whether the predicted class is guaranteed never to change."""
         return self.method.keeps_class
 
     @torch.no_grad()
     def forward(self, predictions: Any) -> Probs:
-        """Return the calibrated probabilities, in memory bounded by the answer itself.
+        """Return the calibrated probabilities (images, classes), in memory bounded by the result.
 
-        Where no views were learned from, an array or tensor of logits (images, classes) will do.
+        Args:
+            predictions: `Predictions`, or an array of logits (images, classes) if no views are
+            needed.
         """
         predictions = as_predictions(predictions, "this calibrator", bool(self.kinds))
-        pieces = self._pieces(predictions)
+        parts = self._pieces(predictions)
         shape = (len(predictions), predictions.classes)
         probs = torch.empty(shape, dtype=_computing_dtype(predictions), device=predictions.device)
         start = 0
-        for part in pieces:
+        for part in parts:
             probs[start : start + len(part)] = self.calibrate(part.logits, part.views)
             start += len(part)
         return probs
 
     @torch.no_grad()
     def passes(self, predictions: Any) -> Int[Tensor, " n"]:
-        """Return how often the network runs for each image when deployed: for itself, and for each view it still needs."""
+        """Return how often the network runs for each image: for itself and each view it needs."""
         predictions = as_predictions(predictions, "this calibrator", bool(self.kinds))
-        counts = [self._passes(part.logits, part.views) for part in self._pieces(predictions)]
+        counts = []
+        for part in self._pieces(predictions):
+            passes = torch.ones(len(part), dtype=torch.int64, device=part.device)
+            going, seen = passes > 0, dict[str, RepeatLogits]()
+            for stage in self.stages:
+                going = going & self.goes_on(part.logits, seen)
+                passes += going * sum(part.views[kind].shape[1] for kind in stage)
+                seen |= {kind: part.views[kind] for kind in stage}
+            counts.append(passes)
         return torch.cat(counts).to(predictions.device)
 
-    def _passes(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Int[Tensor, " n"]:
-        passes = torch.ones(logits.shape[0], dtype=torch.int64, device=logits.device)
-        going = torch.ones_like(passes, dtype=torch.bool)
-        seen: dict[str, RepeatLogits] = {}
-        for stage in self.stages:
-            going = going & self.goes_on(logits, seen)
-            passes += going * sum(views[kind].shape[1] for kind in stage)
-            seen |= {kind: views[kind] for kind in stage}
-        return passes
-
     def _pieces(self, predictions: Predictions) -> Iterator[Predictions]:
-        """Check at the door; then the views that are used, in pieces that fit the cache, where the calibrator lies."""
+        """Check the classes; yield pieces that fit the cache, with the used views."""
         if predictions.classes != self.classes:
             raise InputError(
-                f"this calibrator was fitted on {self.classes} classes, got predictions of {predictions.classes}"
+                f"this calibrator was fitted on {self.classes} classes, "
+                f"got predictions of {predictions.classes}"
             )
         used = predictions.select(self.kinds).unrehearsed()
         state = next(self.buffers(), None)
         device = used.device if state is None else state.device
         dtype = _computing_dtype(used)
-        most = CHUNK if device.type == "cpu" else ON_GPU
-        return (
-            part.to(device=device, dtype=dtype)
-            for part in used.chunks(max(1, most // self.classes))
-        )
+        most = CHUNK_LOGITS if device.type == "cpu" else GPU_CHUNK_LOGITS
+        parts = used.chunks(max(1, most // self.classes))
+        return (part.to(device=device, dtype=dtype) for part in parts)
 
     @property
     def gated(self) -> bool:
-        """Whether some images may do without some of the views."""
+        """Whether some images may need only some of the views."""
         return type(self).goes_on is not Calibrator.goes_on
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write one safetensors file: the buffers, and as JSON in its header the method, settings, classes and views."""
+        """Write one safetensors file with the buffers and, as JSON in its header, everything else.
+
+        Args:
+            path: The file to write; `atta.load` reads it.
+
+        Returns:
+            The path.
+        """
         return write_tensors(path, self.state_dict(), self.header())
 
     def header(self) -> dict[str, str]:
-        """What a file says of this calibrator, beside its buffers."""
+        """Return what a file says about this calibrator besides its buffers."""
         from atta import __version__  # the package imports this module first
 
         about = {
@@ -295,13 +338,13 @@ class Calibrator(nn.Module, ABC):
         return {"format": FORMAT, "format_version": str(FORMAT_VERSION), "about": json.dumps(about)}
 
     def extra_repr(self) -> str:
-        """Name the method and what it was fitted on."""
+        """Return the method, the number of classes and the views."""
         views = f", views={'+'.join(self.kinds)}" if self.kinds else ""
         return f"{self.method.name}, classes={self.classes}{views}"
 
 
 def as_predictions(given: Any, who: str, needs_views: bool) -> Predictions:
-    """Predictions as they are, or made of an array or tensor of logits where no views are needed."""
+    """Return predictions unchanged, or make them of an array of logits if no views are needed."""
     if isinstance(given, Predictions):
         return given
     if needs_views or not isinstance(given, Tensor | np.ndarray | list):
@@ -309,37 +352,39 @@ def as_predictions(given: Any, who: str, needs_views: bool) -> Predictions:
         also = "" if needs_views else ", or an array or tensor of logits"
         raise InputError(f"{who} takes {takes}{also}, got {type(given).__name__}")
     predictions = Predictions(given)
-    _say_probabilities(predictions)
+    _advise_on_probabilities(predictions)
     return predictions
 
 
-def _say_probabilities(predictions: Predictions) -> None:
-    some = next(predictions.select(()).unrehearsed().chunks(SEEN), None)
-    if some is not None and look_like_probabilities(some.logits):
+def _advise_on_probabilities(predictions: Predictions) -> None:
+    """Warn if the logits look like probabilities."""
+    examined = next(predictions.select(()).unrehearsed().chunks(EXAMINED_IMAGES), None)
+    if examined is not None and look_like_probabilities(examined.logits):
         advise(
-            "expected logits, got rows that are not negative and sum to 1: take the logarithm where these are probabilities"
+            "expected logits, got rows that are not negative and sum to 1: "
+            "take the logarithm where these are probabilities"
         )
 
 
 def check_format(header: Mapping[str, str], path: str | os.PathLike[str]) -> None:
-    """Refuse a file that is no calibrator's, or that of a later atta."""
+    """Refuse a file that is not a calibrator, or that a later version of atta wrote."""
     if header.get("format") != FORMAT:
         raise InputError(
             f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}"
         )
     version = header.get("format_version", "")
     if not version.isdecimal() or len(version) > 9 or int(version) > FORMAT_VERSION:
-        version = version[:9]
         raise InputError(
-            f"{path} has format version {version}, this atta reads up to {FORMAT_VERSION}: install a newer one"
+            f"{path} has format version {version[:9]}, this atta reads up to {FORMAT_VERSION}: "
+            "install a newer one"
         )
 
 
 def _computing_dtype(predictions: Predictions) -> torch.dtype:
-    """The dtype to compute in: half precision would round classes into ties."""
+    """Return at least float32: half precision would round different classes to equal ones."""
     return torch.promote_types(predictions.dtype, torch.float32)
 
 
 def base_probs(logits: Logits) -> Probs:
-    """Return softmax(logits): what the network itself says."""
+    """Return softmax(logits), the probabilities of the network itself."""
     return logits.softmax(dim=-1)

@@ -1,24 +1,24 @@
-"""Sets of classes that hold the true one as often as promised, on top of any calibrator (split conformal prediction).
+"""Conformal sets: classes that hold the true one as often as promised, for any calibrator.
 
-A score says how strange a class would be for an image. With the scores s_1 … s_n of the true classes of n labelled images that
-neither the network nor the calibrator was fitted on,
+A score says how unusual a class would be for an image. With the scores s_1 … s_n of the true
+classes of n labelled images that neither the network nor the calibrator was fitted on,
 
     threshold = the ⌈(n + 1) · coverage⌉-th smallest of s_1 … s_n
     set(image) = the classes whose score is at most the threshold, and always the predicted one
 
-holds the true class of a new image with probability `coverage` or more, whatever the network (Vovk et al. 2005). Sharper
-probabilities do not change that promise. They make the sets smaller, which is what calibration buys here.
+holds the true class of a new image with a probability of at least `coverage`, for any network (Vovk
+et al. 2005). Better calibration does not change that. It makes the sets smaller.
 
-| score     | of class j, with p_(1) ≥ p_(2) ≥ … and r the rank of j                  | reference                    |
-|-----------|-------------------------------------------------------------------------|------------------------------|
-| threshold | 1 - p_j: the smallest sets on average                                   | Sadinle et al. 2019          |
-| aps       | p_(1) + … + p_(r-1): hard images get larger sets, easy ones smaller     | Romano et al. 2020           |
-| raps      | aps + penalty · max(0, r - allowed): no long tail of unlikely classes   | Angelopoulos et al. 2021     |
+| score     | of class j, with p_(1) ≥ p_(2) ≥ … and r the rank of j   | reference                |
+|-----------|----------------------------------------------------------|--------------------------|
+| threshold | 1 - p_j: the smallest sets on average                    | Sadinle et al. 2019      |
+| aps       | p_(1) + … + p_(r-1): larger sets for hard images         | Romano et al. 2020       |
+| raps      | aps + penalty · max(0, r - allowed): no unlikely classes | Angelopoulos et al. 2021 |
 
-The sums of aps and raps end before class j. The papers add a random part of p_j, which makes coverage exact below the accuracy
-of the network, too. A deployed answer is deterministic, and a set that holds the predicted class covers as often as the network
-is right, whatever is promised. Counting p_j whole, the other deterministic choice, gives sets of several classes to images of
-which the network is sure.
+The sums of aps and raps end before class j. The papers add a random fraction of p_j, which makes
+the coverage exact even below the accuracy of the network. Our sets are deterministic and hold the
+predicted class, so they cover at least as often as the network is correct. Adding all of p_j, the
+other deterministic choice, gives sets of several classes to images with a certain answer.
 """
 
 import math
@@ -43,7 +43,7 @@ KEPT = 2000  # scores that a classifier remembers
 
 
 def fewest(coverage: float) -> int:
-    """The fewest images that a coverage can be promised with: the n for which ⌈(n + 1) · coverage⌉ is at most n.
+    """Return the fewest images for a coverage: the least n with ⌈(n + 1) · coverage⌉ ≤ n.
 
     >>> fewest(0.95)
     19
@@ -51,12 +51,32 @@ def fewest(coverage: float) -> int:
     return math.ceil(round(coverage / (1 - coverage), 9))
 
 
+def _rank(coverage: float, images: int) -> int:
+    """Return which of the sorted scores is the threshold, counting from 1."""
+    if images < fewest(coverage):
+        raise InputError(
+            f"a coverage of {coverage} needs at least {fewest(coverage)} labelled images, "
+            f"got {images}: use more images or a lower coverage"
+        )
+    return math.ceil((images + 1) * coverage)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Conformal:
-    """How sets are made: the promised `coverage`, the `score`, and for raps the `penalty` of each rank beyond `allowed`.
+    """Split conformal prediction: sets that hold the true class with a promised probability.
 
-    Of several coverages, `coverage=[0.9, 0.95]`, `fit` finds the sets of each, by coverage. The scores are those of Sadinle et
-    al. 2019 (arXiv 1609.00451), Romano et al. 2020 (2006.02544) and Angelopoulos et al. 2021 (2009.14193).
+    Use it on the probabilities of any calibrator, if one class per image is not enough.
+
+    Args:
+        coverage: How often a set holds the true class, between 0 and 1, or several such numbers.
+        score: "threshold" (Sadinle et al. 2019, arXiv 1609.00451; the smallest sets), "aps" (Romano
+            et al. 2020, 2006.02544) or "raps" (Angelopoulos et al. 2021, 2009.14193).
+        penalty: For raps, what each rank beyond `allowed` adds to the score.
+        allowed: For raps, the number of ranks without a penalty.
+
+    >>> probs = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]])
+    >>> Conformal(coverage=0.75).fit(probs, [0, 0, 1, 1])(torch.tensor([[0.55, 0.45]]))
+    tensor([[True, True]])
     """
 
     coverage: float | Sequence[float] = 0.95
@@ -66,45 +86,47 @@ class Conformal:
 
     def __post_init__(self) -> None:
         for name in ("score", "penalty", "allowed"):
-            object.__setattr__(
-                self, name, check_one(name, getattr(self, name), hints(Conformal)[name])
-            )
+            value = check_one(name, getattr(self, name), hints(Conformal)[name])
+            object.__setattr__(self, name, value)
         if isinstance(self.coverage, Iterable) and not isinstance(self.coverage, str):
             object.__setattr__(self, "coverage", tuple(self.coverage))
         promised = self.coverage if isinstance(self.coverage, tuple) else (self.coverage,)
         if not promised or not all(isinstance(one, float) and 0 < one < 1 for one in promised):
             raise InputError(
-                f"coverage must lie between 0 and 1, such as 0.95, or be a list of such, got {shown(self.coverage)}"
+                "coverage must lie between 0 and 1, such as 0.95, or be a list of such, "
+                f"got {shown(self.coverage)}"
             )
 
     def fit(
         self, probs: Any, labels: Any, *, simplex: bool = True
     ) -> "ConformalSets | dict[float, ConformalSets]":
-        """Find the threshold from the probabilities of labelled images that the calibrator was not fitted on.
+        """Find the threshold on labelled images that the calibrator was not fitted on.
 
-        `simplex=False` takes rows that do not sum to 1, here and in the sets.
+        Args:
+            probs: The probabilities (images, classes).
+            labels: The class numbers, one per image.
+            simplex: False accepts rows that do not sum to 1, here and in the sets.
+
+        Returns:
+            The sets; with several coverages, a dictionary of them by coverage.
+
+        Raises:
+            InputError: If there are too few images for the coverage.
         """
         probs = _as_probs(probs, simplex)
         labels = as_labels(labels, images=probs.shape[0], classes=probs.shape[1]).to(probs.device)
         own = self.scores(probs).gather(1, labels[:, None])[:, 0].sort().values
-        if isinstance(self.coverage, tuple):
-            return {coverage: self._sets(coverage, own, simplex) for coverage in self.coverage}
-        assert isinstance(self.coverage, float)
-        return self._sets(self.coverage, own, simplex)
-
-    def _sets(self, coverage: float, own: Float[Tensor, " n"], simplex: bool) -> "ConformalSets":
-        """The sets of one coverage, from the scores of the true classes in order."""
-        n = own.shape[0]
-        if n < fewest(coverage):
-            raise InputError(
-                f"a coverage of {coverage} needs at least {fewest(coverage)} labelled images, got {n}"
+        coverages = self.coverage if isinstance(self.coverage, tuple) else (self.coverage,)
+        found = {
+            one: ConformalSets(
+                replace(self, coverage=one), own[_rank(one, len(own)) - 1].item(), simplex
             )
-        return ConformalSets(
-            replace(self, coverage=coverage), own[math.ceil((n + 1) * coverage) - 1].item(), simplex
-        )
+            for one in coverages
+        }
+        return found if isinstance(self.coverage, tuple) else found[coverages[0]]
 
     def scores(self, probs: Probs) -> Float[Tensor, "n k"]:
-        """How strange each class would be."""
+        """Return how unusual each class would be."""
         probs = probs.double()
         if self.score == "threshold":
             return 1 - probs
@@ -119,86 +141,88 @@ class Conformal:
 
 @dataclass(frozen=True)
 class ConformalSets:
-    """A threshold that was found: `sets(probs)` says of each image which classes are in its set."""
+    """Sets of classes at a fitted threshold; `Conformal.fit` returns them.
+
+    Args:
+        how: The settings.
+        threshold: The largest score of a class in a set.
+        simplex: Whether rows of probabilities have to sum to 1.
+
+    >>> sets = ConformalSets(Conformal(), threshold=0.7)
+    >>> sets(torch.tensor([[0.6, 0.35, 0.05]]))
+    tensor([[ True,  True, False]])
+    """
 
     how: Conformal
     threshold: float
     simplex: bool = True
 
     def __call__(self, probs: Any) -> Bool[Tensor, "n k"]:
-        """Mark the classes of each image's set; the predicted class is always among them."""
+        """Return which classes are in the set of each image; the predicted class always is."""
         probs = _as_probs(probs, self.simplex)
         inside = self.how.scores(probs) <= self.threshold
         return inside.scatter(1, probs.argmax(dim=1, keepdim=True), True)
 
 
 @dataclass(frozen=True)
-class Strangeness:
-    """How strange the true classes of held-out images were, in order: sets of any coverage are cut from it.
+class ConformityScores:
+    """The sorted scores of the true classes of held-out images, for sets of any coverage.
 
-    `scores` are those of `Conformal(score="threshold")`, of every image or, of many, quantiles that err to the safe side.
+    Args:
+        images: The number of images.
+        scores: The scores of `Conformal(score="threshold")`: all of them or, with many images,
+            quantiles that are rounded up.
     """
 
     images: int
     scores: tuple[float, ...]
 
     @classmethod
-    def of(cls, probs: Any, labels: Labels, *, simplex: bool = True) -> "Strangeness":
-        """Look at the answers to labelled images, each by a calibrator that was not fitted on it."""
+    def of(cls, probs: Any, labels: Labels, *, simplex: bool = True) -> "ConformityScores":
+        """Make them of the probabilities of labelled images that no fit has seen."""
         probs = _as_probs(probs, simplex).double()
-        own = (
-            1 - probs.gather(1, labels[:, None].to(probs.device))[:, 0].sort(descending=True).values
-        )
+        true = probs.gather(1, labels[:, None].to(probs.device))[:, 0]
+        own = 1 - true.sort(descending=True).values
         kept = min(len(own), KEPT)
-        places = (
-            torch.arange(1, kept + 1, dtype=torch.float64) * len(own) / kept
-        ).ceil().long() - 1
-        return cls(len(own), tuple(own.cpu()[places].tolist()))
+        ranks = (torch.arange(1, kept + 1, dtype=torch.float64) * len(own) / kept).ceil()
+        return cls(len(own), tuple(own.cpu()[ranks.long() - 1].tolist()))
 
     @classmethod
-    def read(cls, about: Mapping[str, Any]) -> "Strangeness":
-        """Make one of what a file says, if that can be one."""
-        scores = tuple(float(score) for score in about["scores"])
-        if (
-            not scores
-            or any(not 0 <= a <= b <= 1 for a, b in pairwise((*scores, 1.0)))
-            or int(about["images"]) < len(scores)
-        ):
-            raise InputError("strangeness: expected scores between 0 and 1, in order, got others")
-        return cls(int(about["images"]), scores)
+    def read(cls, about: Mapping[str, Any]) -> "ConformityScores":
+        """Make them of what a file says, after checking it."""
+        images, scores = int(about["images"]), tuple(float(score) for score in about["scores"])
+        ordered = all(0 <= a <= b <= 1 for a, b in pairwise((*scores, 1.0)))
+        if not scores or not ordered or images < len(scores):
+            raise InputError(
+                "conformity scores: expected numbers between 0 and 1 in ascending order, got others"
+            )
+        return cls(images, scores)
 
     def sets(self, coverage: float) -> ConformalSets:
-        """The sets that hold the true class so often."""
+        """Return the sets that hold the true class with this probability."""
         how = Conformal(coverage=coverage)
-        if self.images < fewest(coverage):
-            raise InputError(
-                f"a coverage of {coverage} needs at least {fewest(coverage)} labelled images, got {self.images} to calibrate on"
-            )
-        rank = math.ceil((self.images + 1) * coverage)
-        return ConformalSets(
-            how, self.scores[math.ceil(rank * len(self.scores) / self.images) - 1], simplex=False
-        )
+        place = _rank(coverage, self.images) * len(self.scores) / self.images
+        return ConformalSets(how, self.scores[math.ceil(place) - 1], simplex=False)
 
 
 def covered(sets: Bool[Tensor, "n k"], labels: Labels) -> float:
-    """The part of the images whose set holds their label."""
+    """Return the fraction of the images whose set holds their label."""
     return sets.gather(1, labels[:, None]).double().mean().item()
 
 
 def mean_size(sets: Bool[Tensor, "n k"]) -> float:
-    """How many classes a set holds on average."""
+    """Return the mean number of classes in a set."""
     return sets.sum(dim=1).double().mean().item()
 
 
 def cross_checked(
     how: Conformal, probs: Probs, labels: Labels, *, seed: int = 0, simplex: bool = True
 ) -> tuple[float, float]:
-    """Coverage and mean size on images that the threshold was not found on: each half of them by the other half's."""
-    order = torch.randperm(probs.shape[0], generator=torch.Generator().manual_seed(seed)).to(
-        probs.device
-    )
+    """Return coverage and mean size: each half of the images with the threshold of the other."""
+    generator = torch.Generator().manual_seed(seed)
+    halves = torch.randperm(probs.shape[0], generator=generator).to(probs.device).chunk(2)
     found = []
-    for here, there in zip(order.chunk(2), reversed(order.chunk(2)), strict=True):
+    for here, there in zip(halves, reversed(halves), strict=True):
         fitted = how.fit(probs[here], labels[here], simplex=simplex)
         assert isinstance(fitted, ConformalSets)
         sets = fitted(probs[there])
@@ -207,10 +231,10 @@ def cross_checked(
 
 
 def _as_probs(probs: Any, simplex: bool) -> Tensor:
-    """The door of the metrics: types, shapes, and values row by row."""
+    """Check types, shapes and values."""
     tensor, _ = validate(as_tensor(probs, "probs"), None)
     if tensor.shape[1] < 2:
         raise InputError(f"probs: expected at least two classes, got shape {tuple(tensor.shape)}")
     for _ in per_image(tensor, None, simplex=simplex):
-        pass  # which has looked at them
+        pass  # it checks the values
     return tensor

@@ -1,196 +1,200 @@
 """C-ATTA: V-ATTA with the image itself among its views, and a fit that has one minimum.
 
-V-ATTA adds up what the views say and blends it into the softmax of the image, which is as over-confident as it was. With
-seventeen passes the image's own logits are hardly missed in the sum. With two they are half of what is known, and they cost
-nothing, for the network has answered the image anyway:
+V-ATTA sums the views and blends the sum into the softmax of the image, which stays over-confident.
+With seventeen passes, the logits of the image itself are hardly missed in the sum. With two passes
+they are half of the information, and they are free, because the network has run on the image
+anyway:
 
-    fused = softmax( w_0 · logits + Σ_i w_i · view_logits_i )        probs = as much of `fused` as keeps the class
+    fused = softmax( w_0 · logits + Σ_i w_i · view_logits_i )
+    probs = as much of `fused` as keeps the class, blended into softmax(logits / T)
 
-blended into softmax(logits / T), where T is the temperature of temperature scaling: an answer that is sure of itself for no
-reason is no better a start where the views disagree.
+where T is the temperature of temperature scaling: where the views disagree, an over-confident
+softmax would be no better a start.
 
-The weights are those of least NLL of `fused` itself, which is convex in them: a logistic regression with m + 1 parameters.
-There is one minimum, no start to choose, no limit to learn (it is 1), and temperature scaling is the special case w_i = 0, so
-that views that do not help are given no weight. V-ATTA's loss looks at the guarded blend instead, where a mistake costs no more
-than a tie: it has kinks, several minima, and a reason to be too sure.
+The weights minimise the NLL of `fused` itself. This is a logistic regression with m + 1 parameters,
+so it is convex: there is one minimum, no start to choose, and no limit to learn (it is 1).
+Temperature scaling is the special case w_i = 0, so views that do not help get no weight. The loss
+of V-ATTA uses the guarded blend instead, where a mistake costs no more than a tie: it has kinks,
+several minima, and favours over-confidence.
 
-**Shrunk towards equal.** A few hundred images say little of how much more the image counts than its mirror image. With `equal`
-the weights by which every pass counts the same, at the scale of least NLL, the weights are (1 - s) · free + s · equal, with s
-of SHARES by the NLL of images that were held out, and 0 where equal weights are surely worse than free ones: some of the views
-deserve none there, and a step towards equal that seems to help is luck.
+**Shrinking towards equal weights.** A few hundred images say little about how much more the image
+counts than its mirror image. Let `equal` be the weights by which every pass counts the same, at the
+scale with the lowest NLL. The weights are then (1 - s) · free + s · equal, with s of SHARES chosen
+by the NLL of held-out images. s is 0 if equal weights are significantly worse than free ones: some
+views then deserve no weight, and a step towards equal that seems to help is luck.
 
-**Without the guard** (`keep_class=False`) the answer is `fused` itself: more often right, of a lower NLL, and of another class
-than the network's for some images in a hundred.
+**Without the guard** (`keep_class=False`) the answer is `fused` itself: it is more often correct,
+has a lower NLL, and changes the class of a few images in a hundred.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from atta._base.types import Labels, Probs, ViewLogits
-from atta.calibrators.atta import RUNAWAY, ViewBlend, penalty
+from atta.calibrators.atta import LARGEST_SUM, ViewBlend, prior_penalty
 from atta.calibrators.base import ViewMethod
-from atta.calibrators.fitting import folds, laplace_smoothing, newton, newton_over, nll, prepared
-from atta.calibrators.scaling import temperature_of
+from atta.calibrators.crossval import FOLDS, losses
+from atta.calibrators.fitting import (
+    Pieces,
+    Weights,
+    fold_splits,
+    laplace_smoothing,
+    newton,
+    nll,
+    prepared,
+    standard_error,
+)
+from atta.calibrators.scaling import fit_temperature
 from atta.record.predictions import Predictions, mean_views
 
 SHARES = (0.0, 0.5, 1.0)
-FOLDS = 5
-FEWEST = 50  # images by which to choose how far to shrink
-AGAIN = 2  # steps from the minimum of all images to that without a fold, which is near
+FEWEST_IMAGES = 50  # that a share can be chosen by
+FOLD_STEPS = 2  # steps from the minimum for all images to that without a fold, which is near
 
 
 @dataclass(frozen=True, kw_only=True)
 class GuardedMethod(ViewMethod):
-    """A method whose guard can be left out: with `keep_class=False` the answer is what the passes say together."""
+    """A method with an optional guard.
+
+    Args:
+        views: The kinds of view to use; None uses all kinds in the predictions.
+        keep_class: Whether the class is kept; otherwise the answer is that of all passes together.
+    """
 
     keep_class: bool = True
 
     @property
     def keeps_class(self) -> bool:
-        """Whether the guard is there."""
+        """Whether the guard is on."""
         return self.keep_class
 
 
-class Fit(NamedTuple):
-    """What is fitted: the passes in units of the temperature, the labels, how often each kind is seen, and the weights."""
+class _Fit(NamedTuple):
+    """The passes in units of the temperature, the labels, the passes per kind, and the weights."""
 
     rows: ViewLogits
     labels: Labels
-    passes: Float[Tensor, " m"]
-    free: Float[Tensor, " m"]
-    equal: Float[Tensor, " m"]
+    passes: Weights
+    free: Weights
+    equal: Weights
 
-    def weights(self, share: float) -> Float[Tensor, " m"]:
-        """Between free and equal."""
+    def weights(self, share: float) -> Weights:
+        """Return weights between free and equal."""
         return (1 - share) * self.free + share * self.equal
 
 
 @dataclass(frozen=True, kw_only=True)
 class CATTA(GuardedMethod):
-    """A weight for the image itself and for each kind of view, by least NLL; `views` are the kinds, by default all.
+    """C-ATTA: one weight for the image itself and one per kind of view, fitted as a convex problem.
 
-    `shrink=True` draws the weights towards equal ones as far as held-out images ask, at three times the cost of a fit.
+    Use it with few views per image; it is the default of `atta.calibrate`.
+
+    Args:
+        views: The kinds of view to use; None uses all kinds in the predictions.
+        keep_class: Whether the class is kept; otherwise the answer is that of all passes together.
+        shrink: Whether to shrink the weights towards equal ones, as far as held-out images ask; a
+            fit then takes three times as long.
+
+    >>> logits, labels = 4 * torch.eye(3).repeat(4, 1), [0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2, 0]
+    >>> predictions = Predictions(logits, {"flip": logits.unsqueeze(1)})
+    >>> CATTA().fit(predictions, labels)(predictions).amax()     # 9 of 12 are right
+    tensor(0.7500)
     """
 
     shrink: bool = False
 
-    name: ClassVar[str] = "c-atta"
-    summary: ClassVar[str] = (
-        "v-atta with the image itself among its views, fitted as a convex problem (ours)"
-    )
+    name = "c-atta"
+    summary = "v-atta with the image itself among its views, fitted as a convex problem (ours)"
 
     def learn(self, predictions: Predictions, labels: Labels) -> ViewBlend:
-        """Go down from temperature scaling; again with V-ATTA's weak prior where no mistake keeps the weights from growing.
+        """Fit from temperature scaling on, in units of its temperature.
 
-        In units of the temperature, so that the scale of the logits does not matter, and never to an answer that is worse
-        than temperature scaling on the images it is fitted to: the guard may cost more than the views gain.
+        The result is never worse than temperature scaling on the images it is fitted to: the guard
+        may cost more than the views gain.
         """
         kinds = self.kinds_of(predictions)
         used = predictions.select(kinds).unrehearsed()
-        temperature = temperature_of(used, labels)
+        temperature = fit_temperature(used, labels)
 
-        def ready(part: Predictions, labels: Labels) -> tuple[ViewLogits, Labels, Predictions]:
+        def prepare(part: Predictions, labels: Labels) -> tuple[ViewLogits, Labels, Predictions]:
             wide = part.to(torch.float64)
-            rows = (
-                torch.cat([wide.logits.unsqueeze(1), mean_views(wide.views, kinds)], dim=1)
-                / temperature
-            )
-            return rows, labels, wide
-
-        parts = prepared(used, labels, ready)
-        passes = temperature.new_tensor([1, *(used.counts[kind] for kind in kinds)])
-        alone = torch.zeros_like(passes)
-        alone[0] = 1  # the image itself: temperature scaling
+            rows = torch.cat([wide.logits.unsqueeze(1), mean_views(wide.views, kinds)], dim=1)
+            return rows / temperature, labels, wide
 
         def blend(weights: Tensor) -> ViewBlend:
-            limit = temperature.new_ones(())
             return ViewBlend(
                 weights[:, None] / temperature,
-                limit,
+                temperature.new_ones(()),
                 temperature,
                 kinds=kinds,
                 itself=True,
                 guarded=self.keep_class,
             )
 
-        if self.shrink and len(predictions) >= FEWEST:
-            rows, _, wide = ready(used, labels)  # all at once: images are held out by what they are
-            found = fitted(rows, labels, passes, alone)
-            share = held_share(
-                found,
-                lambda weights, part: blend(weights).calibrate(wide[part].logits, wide[part].views),
-            )
-            weights = found.weights(share)
+        passes = temperature.new_tensor([1, *(used.counts[kind] for kind in kinds)])
+        alone = torch.zeros_like(passes)
+        alone[0] = 1  # the image itself: temperature scaling
+        parts = prepared(used, labels, prepare)
+        if self.shrink and len(predictions) >= FEWEST_IMAGES:
+            rows, _, wide = prepare(used, labels)  # all at once: the folds are made of all images
+            fit = _fit(rows, labels, passes, alone)
+            share = _best_share(fit, lambda found, part: _answer(blend(found), wide[part]))
+            weights = fit.weights(share)
         else:
-            weights = free_weights(
-                lambda: ((rows, own) for rows, own, _ in parts()), alone, len(labels)
-            )
-        blends, losses = [blend(weights), blend(alone)], [0.0, 0.0]
+            weights = _free_weights(lambda: ((rows, own) for rows, own, _ in parts()), alone)
+        blends, sums = [blend(weights), blend(alone)], [0.0, 0.0]
         for _, own, wide in parts():
             for i, one in enumerate(blends):
-                losses[i] += float(nll(one.calibrate(wide.logits, wide.views), own)) * len(own)
-        return blends[0] if losses[0] <= losses[1] else blends[1]
+                sums[i] += float(nll(_answer(one, wide), own)) * len(own)
+        return blends[0] if sums[0] <= sums[1] else blends[1]
 
 
-def fitted(
+def _answer(blend: ViewBlend, wide: Predictions) -> Probs:
+    return blend.calibrate(wide.logits, wide.views)
+
+
+def _fit(
     rows: ViewLogits,
     labels: Labels,
-    passes: Float[Tensor, " m"],
-    start: Float[Tensor, " m"],
+    passes: Weights,
+    start: Weights,
     most: int = 100,
-) -> Fit:
-    """Find the weights of least NLL, and those of them by which every pass counts the same."""
-    smoothing = laplace_smoothing(rows[:, 0], labels)
-    free = free_weights(lambda: [(rows, labels)], start, len(labels), most)
+) -> _Fit:
+    """Fit free weights, and weights by which every pass counts the same."""
     same = passes / passes.sum()
     mean = torch.einsum("m,nmk->nk", same, rows).unsqueeze(1)
-    return Fit(
-        rows,
-        labels,
-        passes,
-        free,
-        same * newton(mean, labels, start=rows.new_ones(1), smoothing=smoothing),
-    )
+    smoothing = laplace_smoothing([(rows[:, 0], labels)])
+    scale = newton(lambda: [(mean, labels)], rows.new_ones(1), smoothing=smoothing)
+    free = _free_weights(lambda: [(rows, labels)], start, most)
+    return _Fit(rows, labels, passes, free, same * scale)
 
 
-def free_weights(
-    parts: Callable[[], Iterable[tuple[ViewLogits, Labels]]],
-    start: Float[Tensor, " m"],
-    images: int,
-    most: int = 100,
-) -> Float[Tensor, " m"]:
-    """Find the weights of least NLL of so many images, with V-ATTA's weak prior where they would run away."""
-    right = all(laplace_smoothing(rows[:, 0], labels) for rows, labels in parts())
-    smoothing = 1 / (images + 2) if right else 0.0
-    free = newton_over(parts, start, smoothing=smoothing, iterations=most)
-    if free.abs().sum() > RUNAWAY:
-        free = newton_over(
-            parts, start, smoothing=smoothing, prior=penalty(images), iterations=most
-        )
+def _free_weights(parts: Pieces, start: Weights, most: int = 100) -> Weights:
+    """Fit the weights by NLL, once more with the prior of V-ATTA if they diverge."""
+    smoothing = laplace_smoothing((rows[:, 0], labels) for rows, labels in parts())
+    free = newton(parts, start, smoothing=smoothing, iterations=most)
+    if free.abs().sum() > LARGEST_SUM:
+        prior = prior_penalty(sum(len(labels) for _, labels in parts()))
+        free = newton(parts, start, smoothing=smoothing, prior=prior, iterations=most)
     return free
 
 
-def held_share(fit: Fit, answers: Callable[[Tensor, Tensor], Probs]) -> float:
-    """How far towards equal: the share by which images that were held out are answered best; 0 where equal is surely worse."""
-    order = fit.rows[
-        :, 0, 0
-    ].argsort()  # by what the images are, so that their order does not matter
-    parts = [order[part.to(order.device)] for part in folds(len(fit.labels), FOLDS)]
-    losses = fit.rows.new_zeros(len(SHARES), len(fit.labels))
-    for part in parts:
-        rest = torch.cat([other for other in parts if other is not part])
-        near = fitted(fit.rows[rest], fit.labels[rest], fit.passes, fit.free, AGAIN)
+def _best_share(fit: _Fit, answers: Callable[[Tensor, Tensor], Probs]) -> float:
+    """Return the share with the lowest held-out NLL; 0 if equal weights are significantly worse."""
+    order = fit.rows[:, 0, 0].argsort()  # so that the order of the images does not matter
+    found = fit.rows.new_zeros(len(SHARES), len(fit.labels))
+    for split in fold_splits(len(fit.labels), FOLDS):
+        rest, part = (order[rows.to(order.device)] for rows in split)
+        near = _fit(fit.rows[rest], fit.labels[rest], fit.passes, fit.free, FOLD_STEPS)
         for i, share in enumerate(SHARES):
-            own = answers(near.weights(share), part).gather(1, fit.labels[part, None])[:, 0]
-            losses[i, part] = -own.clamp(min=torch.finfo(own.dtype).tiny).log()
-    above = losses[-1] - losses[0]
-    if above.mean() > above.std() / len(above) ** 0.5:
+            found[i, part] = losses(answers(near.weights(share), part), fit.labels[part])
+    above = found[-1] - found[0]
+    if above.mean() > standard_error(above):
         return SHARES[0]
-    return SHARES[int(losses.mean(dim=1).argmin())]
+    return SHARES[int(found.mean(dim=1).argmin())]

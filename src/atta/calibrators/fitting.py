@@ -1,19 +1,22 @@
-"""The one place where parameters are optimised.
+"""Optimisers for the parameters of calibrators.
 
-Images come in `pieces`: all at once where they are few; else some at a time, and beyond a bound as often as a step asks for
-them, so that memory does not grow with them. Losses, slopes and curvatures are sums over the pieces.
+Images come in `pieces`: all at once if they are few, otherwise in pieces that fit the processor's
+caches. Beyond KEPT_LOGITS the pieces are prepared anew for each step of a fit, so memory does not
+grow with the number of images. Losses, gradients and curvatures are sums over the pieces.
 
-Three ways to the minimum of a mean loss over the validation images:
+There are three ways to minimise a mean loss over the validation images:
 
-- `minimize`: L-BFGS-B on the full batch, in float64, to convergence. Float32 is where others go wrong: differences of the
-  loss drown in its rounding and the start comes back as the answer.
-- `descend`: the paper's recipe, a fixed number of Adam steps on shuffled batches. Not run to convergence on purpose: how
-  far it gets is part of that method.
-- `newton`: for a weighted sum of logits, whose NLL is convex and whose few weights make the curvature cheap to write out.
+- `minimize`: L-BFGS-B on the full batch, in float64, to convergence. In float32 the rounding of the
+loss hides its
+  differences, and the optimiser returns its starting point.
+- `descend`: the paper's recipe, a fixed number of Adam steps on shuffled batches. It stops before
+convergence on
+  purpose: this early stopping is part of the method.
+- `newton`: for a weighted sum of logits. Its NLL is convex, and with few weights the curvature is
+cheap to compute.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -28,70 +31,81 @@ from atta.record.predictions import Predictions
 
 Parameters: TypeAlias = Mapping[str, Tensor]
 Loss: TypeAlias = Callable[[Parameters], Tensor | Iterator[Tensor]]
-"""A loss, or terms that add up to it: each is let go before the next one is made."""
+"""A loss, or terms that add up to it: each is freed before the next one is computed."""
+PerImage: TypeAlias = Float[Tensor, " n"]
+Weights: TypeAlias = Float[Tensor, " m"]
 Bounds: TypeAlias = Mapping[str, tuple[float, float]]
-FEW = 8  # parameters up to which a simplex is quick
-WHOLE = 1 << 20  # logits of a pass up to which all images are one piece
-PIECE = (
-    1 << 17
-)  # logits of a pass in a piece where there are more: few enough for the caches, and for memory that is at hand
-HELD = 1 << 24  # logits of all passes that are made ready once and kept, in float64: 128 MB
-SOME = 1 << 21  # logits of all passes that a fit to more than WHOLE begins with
-Ready = TypeVar("Ready")
-BETA, BETA_SQUARE, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as Kingma and Ba give them
+Pieces: TypeAlias = Callable[[], Iterable[tuple[ViewLogits, Labels]]]
+Prepared = TypeVar("Prepared")
+
+POLISHED_PARAMETERS = 8  # the most parameters for which Nelder-Mead is fast
+ONE_PIECE_LOGITS = 1 << 20  # logits per pass up to which all images are one piece
+PIECE_LOGITS = 1 << 17  # logits per pass in a piece otherwise: they fit the caches
+KEPT_LOGITS = 1 << 24  # logits of all passes that are prepared once and kept: 128 MB in float64
+SAMPLE_LOGITS = 1 << 21  # logits of all passes in the sample that a fit in pieces starts with
+BETA, BETA_SQUARE, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults, as Kingma and Ba give them
 
 
 def nll(probs: Probs, labels: Labels) -> Tensor:
-    """Return the mean negative log-likelihood; a vanishing probability counts as the smallest one there is."""
+    """Return the mean negative log-likelihood; a probability of 0 counts as the smallest one."""
     picked = probs.gather(-1, labels.unsqueeze(-1))
     return -picked.clamp(min=torch.finfo(probs.dtype).tiny).log().mean()
 
 
 def pieces(
-    predictions: Predictions, labels: Labels, rows: int
+    predictions: Predictions, labels: Labels, logits: int
 ) -> Iterator[tuple[Predictions, Labels]]:
-    """The images with their labels, at most so many at a time."""
+    """Yield the images with their labels in pieces of at most so many logits per pass."""
     start = 0
-    for part in predictions.chunks(rows):
+    for part in predictions.chunks(max(1, logits // predictions.classes)):
         yield part, labels[start : start + len(part)]
         start += len(part)
 
 
-def few(predictions: Predictions) -> bool:
+def fits_one_piece(predictions: Predictions) -> bool:
     """Whether all images are one piece."""
-    return len(predictions) * predictions.classes <= WHOLE
+    return len(predictions) * predictions.classes <= ONE_PIECE_LOGITS
 
 
 def prepared(
-    predictions: Predictions, labels: Labels, ready: Callable[[Predictions, Labels], Ready]
-) -> Callable[[], Iterable[Ready]]:
-    """Make images ready for a fit, in pieces, as often as they are asked for, or once where there is room to keep them."""
-    rows = len(predictions) if few(predictions) else max(1, PIECE // predictions.classes)
-    if _work(predictions) > HELD:
-        return lambda: (ready(*one) for one in pieces(predictions, labels, rows))
-    kept = [ready(*one) for one in pieces(predictions, labels, rows)]
+    predictions: Predictions, labels: Labels, prepare: Callable[[Predictions, Labels], Prepared]
+) -> Callable[[], Iterable[Prepared]]:
+    """Return a function that yields the prepared pieces; up to KEPT_LOGITS, it keeps them."""
+    logits = ONE_PIECE_LOGITS if fits_one_piece(predictions) else PIECE_LOGITS
+    if _logits_of_all_passes(predictions) > KEPT_LOGITS:
+        return lambda: (prepare(*piece) for piece in pieces(predictions, labels, logits))
+    kept = [prepare(*piece) for piece in pieces(predictions, labels, logits)]
     return lambda: kept
 
 
-def some(predictions: Predictions) -> Int[Tensor, " s"]:
-    """Rows from all over the images: where a fit to all of them begins."""
-    return torch.arange(0, len(predictions), -(-_work(predictions) // SOME))
+def sample(predictions: Predictions) -> Int[Tensor, " s"]:
+    """Return evenly spaced rows of the images: a fit to them is the start of the fit to all."""
+    return torch.arange(
+        0, len(predictions), -(-_logits_of_all_passes(predictions) // SAMPLE_LOGITS)
+    )
 
 
-def _work(predictions: Predictions) -> int:
+def _logits_of_all_passes(predictions: Predictions) -> int:
     return len(predictions) * predictions.classes * (1 + len(predictions.kinds))
 
 
-def laplace_smoothing(scores: Logits, labels: Labels) -> float:
-    """Return how much to smooth the labels: 1/(n + 2) if each of the n images is classified right, and 0 otherwise.
+def laplace_smoothing(pieces: Iterable[tuple[Logits, Labels]]) -> float:
+    """Return the label smoothing: 1/(n + 2) if all n images are classified correctly, otherwise 0.
 
-    Without a mistake among them, more confidence is always better and the NLL has no minimum. Laplace's rule of succession
-    says how sure n right answers out of n let one be of the next.
+    Without a single error, the NLL has no minimum: more confidence is always better. Laplace's rule
+    of succession gives the probability of an error after n correct answers out of n.
 
-    >>> laplace_smoothing(torch.eye(2), torch.tensor([0, 1])), laplace_smoothing(torch.eye(2), torch.tensor([1, 1]))
-    (0.25, 0.0)
+    >>> laplace_smoothing([(torch.eye(2), torch.tensor([0, 1]))])
+    0.25
+    >>> laplace_smoothing([(torch.eye(2), torch.tensor([1, 1]))])
+    0.0
     """
-    return 1 / (labels.shape[0] + 2) if bool((scores.argmax(dim=-1) == labels).all()) else 0.0
+    images = 0
+    for scores, labels in pieces:
+        if not bool((scores.argmax(dim=-1) == labels).all()):
+            return 0.0
+        images += len(labels)
+    return 1 / (images + 2)
 
 
 def minimize(
@@ -103,41 +117,57 @@ def minimize(
     iterations: int = 500,
     polish: bool = False,
 ) -> dict[str, Tensor]:
-    """Return the parameters at a minimum of `loss`, inside `bounds`; stop once a step gains less than `tolerance`.
+    """Return the parameters at a minimum of `loss` within `bounds`, found by L-BFGS-B.
 
-    The loss is computed wherever `start` lies. A line search that fails at a kink of the loss (the share has some) starts
-    again from where it stopped, for as long as that still helps. It can still get stuck in one, some 1e-4 above the minimum:
-    `polish` then takes a few parameters to the bottom by Nelder-Mead, which asks for no slope.
+    The loss is computed on the device of `start`. It may have kinks (the share has some). If the
+    line search fails at a kink, the search starts again from there while that still helps. It can
+    remain up to about 1e-4 above the minimum: `polish` then finishes by Nelder-Mead, if the
+    parameters are few.
     """
-    names = list(start)
-    shapes = [start[name].shape for name in names]
-    sizes = [start[name].numel() for name in names]
-    device = next(iter(start.values())).device
-    walls = [
-        [(bounds or {}).get(name, (None, None))] * size
-        for name, size in zip(names, sizes, strict=True)
-    ]
-    box = list(chain.from_iterable(walls))
+    first = torch.cat([value.detach().double().flatten() for value in start.values()])
 
     def unpack(flat: np.ndarray) -> dict[str, Tensor]:
-        parts = torch.split(torch.from_numpy(flat).to(device), sizes)
-        return {
-            name: part.reshape(shape)
-            for name, part, shape in zip(names, parts, shapes, strict=True)
-        }
+        sizes = [value.numel() for value in start.values()]
+        parts = torch.split(torch.from_numpy(flat).to(first.device), sizes)
+        return {name: part.view_as(start[name]) for name, part in zip(start, parts, strict=True)}
 
     def value_and_gradient(flat: np.ndarray) -> tuple[float, np.ndarray]:
         parameters = {name: part.clone().requires_grad_() for name, part in unpack(flat).items()}
-        value, slopes = 0.0, np.zeros(sum(sizes))
+        value, gradient = 0.0, np.zeros(flat.size)
         for term in _terms(loss(parameters)):
-            gradients = torch.autograd.grad(term, list(parameters.values()))
+            parts = torch.autograd.grad(term, list(parameters.values()))
             value += term.item()
-            slopes += (
-                torch.cat([gradient.flatten() for gradient in gradients]).double().cpu().numpy()
-            )
-        return value, slopes
+            gradient += torch.cat([part.flatten() for part in parts]).double().cpu().numpy()
+        return value, gradient
 
-    flat = torch.cat([start[name].detach().double().flatten() for name in names]).cpu().numpy()
+    box: list[tuple[float | None, float | None]] = []
+    for name, value in start.items():
+        box += [(bounds or {}).get(name, (None, None))] * value.numel()
+    flat = _lbfgs(
+        value_and_gradient, first.cpu().numpy(), box if bounds else None, tolerance, iterations
+    )
+    if polish and flat.size <= POLISHED_PARAMETERS:
+
+        @torch.no_grad()
+        def total(flat: np.ndarray) -> float:
+            return sum(term.item() for term in _terms(loss(unpack(flat))))
+
+        flat = _polish(total, flat, box)
+    return unpack(flat)
+
+
+def _terms(found: Tensor | Iterator[Tensor]) -> Iterable[Tensor]:
+    return (found,) if isinstance(found, Tensor) else found
+
+
+def _lbfgs(
+    value_and_gradient: Callable[[np.ndarray], tuple[float, np.ndarray]],
+    flat: np.ndarray,
+    box: Sequence[tuple[float | None, float | None]] | None,  # bounds of None cost time
+    tolerance: float,
+    iterations: int,
+) -> np.ndarray:
+    """Run L-BFGS-B, up to five times, until a run ends normally or no longer lowers the loss."""
     best = np.inf
     for _ in range(5):
         answer = optimize.minimize(
@@ -145,7 +175,7 @@ def minimize(
             flat,
             jac=True,
             method="L-BFGS-B",
-            bounds=box if bounds else None,  # a box without walls costs time
+            bounds=box,
             options={
                 "maxiter": iterations,
                 "maxfun": 2 * iterations,
@@ -157,97 +187,7 @@ def minimize(
         flat, best = answer.x, float(answer.fun)
         if answer.success or tolerance > 1e-12 or improvement < 1e-12 * max(1.0, abs(best)):
             break
-    if polish and flat.size <= FEW:
-
-        @torch.no_grad()
-        def value(flat: np.ndarray) -> float:
-            return sum(term.item() for term in _terms(loss(unpack(flat))))
-
-        flat = _polish(value, flat, box)
-    return unpack(flat)
-
-
-def _terms(found: Tensor | Iterator[Tensor]) -> Iterable[Tensor]:
-    return (found,) if isinstance(found, Tensor) else found
-
-
-def newton(
-    rows: ViewLogits,
-    labels: Labels,
-    *,
-    start: Float[Tensor, " m"] | None = None,
-    smoothing: float = 0.0,
-    prior: float = 0.0,
-    iterations: int = 100,
-) -> Float[Tensor, " m"]:
-    """Return what `newton_over` does for images that are all there, from `start` on or from equal weights."""
-    weights = rows.new_full((rows.shape[1],), 1 / rows.shape[1]) if start is None else start
-    return newton_over(
-        lambda: [(rows, labels)], weights, smoothing=smoothing, prior=prior, iterations=iterations
-    )
-
-
-@torch.no_grad()
-def newton_over(
-    parts: Callable[[], Iterable[tuple[ViewLogits, Labels]]],
-    start: Float[Tensor, " m"],
-    *,
-    smoothing: float = 0.0,
-    prior: float = 0.0,
-    iterations: int = 100,
-) -> Float[Tensor, " m"]:
-    """Return the weights of least NLL of softmax(Σ_i w_i · rows_i), plus `prior` · |w|², from `start` on.
-
-    A step that would go uphill is halved, so that the answer is never worse than the start. Directions that the loss does not
-    know, as when two rows are equal, are left as they are. It ends where a step promises less than rounding, or after
-    `iterations`, when the weights grow without end. From where all answers are one-hot there is no way down: start elsewhere.
-    """
-    weights, eye = start, torch.eye(len(start)).to(start)
-
-    def look(weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss there, its slope and its curvature."""
-        n, loss, slope, curvature = (
-            0,
-            weights.new_zeros(()),
-            torch.zeros_like(weights),
-            torch.zeros_like(eye),
-        )
-        for rows, labels in parts():
-            target = (
-                F.one_hot(labels, rows.shape[2]).to(rows) * (1 - smoothing)
-                + smoothing / rows.shape[2]
-            )
-            log_probs = torch.einsum("m,nmk->nk", weights, rows).log_softmax(dim=-1)
-            probs = log_probs.exp()
-            around = rows - torch.einsum("nk,nmk->nm", probs, rows).unsqueeze(-1)
-            spread = (around * probs.sqrt().unsqueeze(1)).transpose(0, 1).flatten(1)
-            n, loss = n + len(labels), loss - (target * log_probs).sum()
-            slope, curvature = (
-                slope + torch.einsum("nk,nmk->m", probs - target, rows),
-                curvature + spread @ spread.T,
-            )
-        return (
-            loss / n + prior * weights.square().sum(),
-            slope / n + 2 * prior * weights,
-            curvature / n + 2 * prior * eye,
-        )
-
-    loss, slope, curvature = look(weights)
-    for _ in range(iterations):
-        # In units in which each curvature is 1: the kinds of view may differ in scale by many powers of ten.
-        unit = curvature.diagonal().clamp(min=torch.finfo(start.dtype).tiny).rsqrt()
-        inverse = torch.linalg.pinv(unit[:, None] * curvature * unit, rtol=1e-12, hermitian=True)
-        step = unit * (inverse @ (unit * slope))
-        promise = slope @ step
-        if not promise > 1e-15:
-            break
-        size = 1.0
-        while not (tried := look(weights - size * step))[0] <= loss and size > 1e-6:
-            size /= 2
-        if not tried[0] <= loss:
-            break
-        weights, (loss, slope, curvature) = weights - size * step, tried
-    return weights
+    return flat
 
 
 def _polish(
@@ -255,7 +195,7 @@ def _polish(
     flat: np.ndarray,
     box: Sequence[tuple[float | None, float | None]],
 ) -> np.ndarray:
-    """Finish at a kink: Nelder-Mead from a simplex of about 1 % around the point, inside the box."""
+    """Run Nelder-Mead, which needs no gradient, from a simplex of about 1 % around the point."""
     size = 0.01 * np.maximum(np.abs(flat), 0.1)
     ceiling = np.array([np.inf if high is None else high for _, high in box])
     corners = flat + np.diag(np.where(flat + size > ceiling, -size, size))
@@ -267,6 +207,69 @@ def _polish(
         options={"initial_simplex": np.vstack([flat, corners]), "xatol": 1e-5, "fatol": 1e-9},
     )
     return np.asarray(answer.x)
+
+
+@torch.no_grad()
+def newton(
+    parts: Pieces,
+    start: Weights,
+    *,
+    smoothing: float = 0.0,
+    prior: float = 0.0,
+    iterations: int = 100,
+) -> Weights:
+    """Return the weights w that minimise the NLL of softmax(Σ_i w_i · rows_i) plus `prior` · |w|².
+
+    `parts` yields the rows (n, m, k) and labels in pieces. A step that raises the loss is halved,
+    so the result is never worse than the start. Directions without curvature, such as between two
+    equal rows, keep their start. The search ends if a step promises less than rounding, or after
+    `iterations` if the weights grow without bound. If all probabilities are one-hot at the start,
+    there is no gradient: start elsewhere.
+    """
+    weights = start
+    loss, slope, curvature = _nll_derivatives(parts, weights, smoothing, prior)
+    for _ in range(iterations):
+        # In units in which each curvature is 1: the scales of views may differ widely.
+        unit = curvature.diagonal().clamp(min=torch.finfo(start.dtype).tiny).rsqrt()
+        inverse = torch.linalg.pinv(unit[:, None] * curvature * unit, rtol=1e-12, hermitian=True)
+        step = unit * (inverse @ (unit * slope))
+        if not slope @ step > 1e-15:
+            break
+        size = 1.0
+        while True:
+            tried = _nll_derivatives(parts, weights - size * step, smoothing, prior)
+            if tried[0] <= loss:
+                break
+            if size <= 1e-6:
+                return weights
+            size /= 2
+        weights, (loss, slope, curvature) = weights - size * step, tried
+    return weights
+
+
+def _nll_derivatives(
+    parts: Pieces, weights: Weights, smoothing: float, prior: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the loss of `newton`, its gradient and its curvature."""
+    eye = torch.eye(len(weights)).to(weights)
+    images, loss = 0, weights.new_zeros(())
+    slope, curvature = torch.zeros_like(weights), torch.zeros_like(eye)
+    for rows, labels in parts():
+        classes = rows.shape[2]
+        target = F.one_hot(labels, classes).to(rows) * (1 - smoothing) + smoothing / classes
+        log_probs = torch.einsum("m,nmk->nk", weights, rows).log_softmax(dim=-1)
+        probs = log_probs.exp()
+        centred = rows - torch.einsum("nk,nmk->nm", probs, rows).unsqueeze(-1)
+        spread = (centred * probs.sqrt().unsqueeze(1)).transpose(0, 1).flatten(1)
+        images += len(labels)
+        loss = loss - (target * log_probs).sum()
+        slope = slope + torch.einsum("nk,nmk->m", probs - target, rows)
+        curvature = curvature + spread @ spread.T
+    return (
+        loss / images + prior * weights.square().sum(),
+        slope / images + 2 * prior * weights,
+        curvature / images + 2 * prior * eye,
+    )
 
 
 @torch.no_grad()
@@ -282,11 +285,12 @@ def descend(
     decay: float,
     seed: int,
 ) -> dict[str, Tensor]:
-    """Take `epochs` rounds of Adam steps over shuffled batches of rows, clamping to `bounds` after each.
+    """Run `epochs` of Adam over shuffled batches of rows, clamping to `bounds` after each step.
 
-    `slopes` returns those of the mean loss over some rows. The last batch of a round may be smaller: no image is left out.
-    Each number of the parameters goes its own way, so those of many fits may lie side by side. And it goes the same way in
-    whatever company: Adam is written out because fused kernels round differently in a vector's body and in its tail.
+    `slopes` returns the gradient of the mean loss over some rows. The last batch of an epoch may be
+    smaller. Each number is updated independently, so the parameters may be those of many fits. The
+    bits of a number do not depend on the others: Adam is written out here because fused kernels
+    round differently at the end of a vector.
     """
     parameters = {name: value.detach().clone() for name, value in start.items()}
     mean = {name: torch.zeros_like(value) for name, value in parameters.items()}
@@ -309,19 +313,29 @@ def descend(
 
 
 def cholesky(curvature: Float[Tensor, "b m m"]) -> Float[Tensor, "b m m"]:
-    """Return L with L Lᵀ = curvature, eased as far as rounding asks for: the coordinates of a search need not be exact."""
-    size = (
-        curvature.diagonal(dim1=1, dim2=2).mean(dim=1).clamp(min=torch.finfo(curvature.dtype).tiny)
-    )
+    """Return L with L Lᵀ = curvature, plus what makes a singular one positive definite."""
+    diagonal = curvature.diagonal(dim1=1, dim2=2)
+    size = diagonal.mean(dim=1).clamp(min=torch.finfo(curvature.dtype).tiny)[:, None, None]
     eye = torch.eye(curvature.shape[-1]).to(curvature)
-    for ease in (0.0, *(10.0**power for power in range(-14, 1))):
-        factor, failed = torch.linalg.cholesky_ex(curvature + (ease * size)[:, None, None] * eye)
+    for added in (0.0, *(10.0**power for power in range(-14, 1))):
+        factor, failed = torch.linalg.cholesky_ex(curvature + added * size * eye)
         if not failed.any():
             return torch.as_tensor(factor)
-    return size.sqrt()[:, None, None] * eye
+    return size.sqrt() * eye
 
 
 def folds(images: int, count: int, *, seed: int = 0) -> list[Int[Tensor, " rows"]]:
-    """Deal the rows into `count` parts of nearly equal size, at random but always alike."""
+    """Deal the rows at random into `count` folds of nearly equal size, always alike for a seed."""
     generator = torch.Generator().manual_seed(seed)
     return list(torch.randperm(images, generator=generator).tensor_split(count))
+
+
+def fold_splits(images: int, count: int, *, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
+    """Return for each fold the rows of the other folds, to fit on, and its own rows."""
+    parts = folds(images, count, seed=seed)
+    return [(torch.cat([other for other in parts if other is not part]), part) for part in parts]
+
+
+def standard_error(values: PerImage) -> float:
+    """Return the standard error of the mean."""
+    return float(values.std() / len(values) ** 0.5)

@@ -1,24 +1,26 @@
-"""Hedged methods: as sure as the validation images allow, and no surer than a rehearsal of a shift asks for.
+"""Hedged methods: calibrators that are less confident, by as much as simulated shifts ask for.
 
-A calibrator fitted in distribution is over-confident wherever accuracy falls. One softness κ ≤ 1 scales all that it adds up,
+A calibrator fitted in distribution is over-confident wherever the accuracy falls. One softness κ ≤
+1 scales all logits,
 
     softmax(κ · logits / T)        softmax(κ · Σ w_i · view_logits_i)
 
-and folds into the temperature and the weights, so that a hedged calibrator is a `Temperature` or a `ViewBlend` like any other.
-κ is learned from rehearsals, passes over the validation images made worse on purpose. With T0 the temperature of the images
-and T1 that of the images and their rehearsals together, κ goes from 1 down towards T0 / T1, and stops where the NLL of the
-validation images exceeds that at κ = 1 by more than one standard error of the paired difference: what a hedge costs in
-distribution is not sure to be anything.
+and is absorbed by the temperature and the weights, so a hedged calibrator is an ordinary
+`Temperature` or `ViewBlend`. κ is learned from rehearsals: passes over corrupted validation images.
+With T0 the temperature of the images and T1 that of the images and their rehearsals together, κ
+goes from 1 down towards T0 / T1. It stops where the NLL of the validation images exceeds that at κ
+= 1 by more than one standard error of the paired difference: the in-distribution cost is not
+statistically significant.
 
-A kind of view on which the network is clearly less often right than on the image itself is not blended: in distribution it
-may help, under a shift it is the first to fail. In a record without rehearsals such kinds stand in for them.
+A kind of view on which the network is significantly less accurate than on the image itself is not
+blended: it may help in distribution, and fails first under a shift. In a record without rehearsals,
+such kinds replace them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,114 +30,121 @@ from atta._base.errors import advise
 from atta._base.types import Labels, RepeatLogits
 from atta.calibrators.base import Calibrator, Method
 from atta.calibrators.convex import CATTA, GuardedMethod
-from atta.calibrators.scaling import Temperature, fit_temperature
+from atta.calibrators.crossval import losses
+from atta.calibrators.fitting import PerImage, standard_error
+from atta.calibrators.scaling import TemperatureScaling, fit_temperature
 from atta.record.predictions import Predictions
 
-SURE = 2.0  # standard errors by which accuracy has to be lower until it is clearly so
-FALL = 0.02  # and by how much at least: with many images a hair is sure, too, and no reason to leave a view out
-STEPS = 40  # in which κ goes down
+SIGNIFICANT = 2.0  # standard errors by which the accuracy on a view has to be lower
+LEAST_FALL = 0.02  # and by at least this much: with many images a tiny fall is significant, too
+STEPS = 40  # between κ = 1 and T0 / T1
 
 
 @dataclass(frozen=True, kw_only=True)
 class HedgedTemperature(Method):
-    """One temperature for all, raised by what rehearsals ask for; one pass an image."""
+    """Temperature scaling, with the temperature raised by what rehearsals ask for.
 
-    name: ClassVar[str] = "hedged-temperature"
-    summary: ClassVar[str] = (
-        "a temperature that is softer, as far as it costs nothing sure, by rehearsals of a shift (ours)"
-    )
+    Use it if the images may shift and extra passes are too expensive: it needs one pass per image.
+
+    >>> logits, labels = 4 * torch.eye(2).repeat(40, 1), torch.arange(80) // 3 % 2
+    >>> worse = torch.randn(80, 1, 2, generator=torch.Generator().manual_seed(0))
+    >>> predictions = Predictions(logits, {"rehearse-noise": worse})
+    >>> HedgedTemperature().fit(predictions, labels)
+    Temperature(hedged-temperature, classes=2)
+    """
+
+    name = "hedged-temperature"
+    summary = "temperature, softened by rehearsals of a shift at no significant cost (ours)"
 
     def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
-        """Fit the temperature, and then the softness."""
-        return hedged(Temperature(fit_temperature(predictions.logits, labels)), predictions, labels)
+        """Fit the temperature, then the softness."""
+        return _hedged(TemperatureScaling().learn(predictions, labels), predictions, labels)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HedgedCATTA(GuardedMethod):
-    """C-ATTA with the views that the network sees as well as the image itself, softened by what rehearsals ask for.
+    """C-ATTA without the views that lower the accuracy, softened by what rehearsals ask for.
 
-    `views` are the kinds that may be blended, by default all; the others of the record may stand in for rehearsals.
+    Use it if the images may shift. The other views of the record may serve as rehearsals.
+
+    Args:
+        views: The kinds of view that may be blended; None allows all kinds in the predictions.
+        keep_class: Whether the class is kept; otherwise the answer is that of all passes together.
+
+    >>> logits, labels = 4 * torch.eye(2).repeat(40, 1), torch.arange(80) // 3 % 2
+    >>> worse = torch.randn(80, 1, 2, generator=torch.Generator().manual_seed(0))
+    >>> views = {"flip": logits.unsqueeze(1), "rehearse-noise": worse}
+    >>> HedgedCATTA().fit(Predictions(logits, views), labels)
+    ViewBlend(hedged-c-atta, classes=2, views=flip)
     """
 
-    name: ClassVar[str] = "hedged-c-atta"
-    summary: ClassVar[str] = (
-        "c-atta that is softer, as far as it costs nothing sure, by rehearsals of a shift (ours)"
-    )
+    name = "hedged-c-atta"
+    summary = "c-atta, softened by rehearsals of a shift at no significant cost (ours)"
 
     def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
-        """Fit the weights of the kinds that do not hurt, or a temperature where none is left, and then the softness."""
-        kinds = tuple(
-            kind
-            for kind in self.kinds_of(predictions)
-            if not hurts(predictions, labels, predictions.views[kind])
-        )
-        if not kinds:
-            return hedged(
-                Temperature(fit_temperature(predictions.logits, labels)), predictions, labels
-            )
-        return hedged(
-            CATTA(views=kinds, keep_class=self.keep_class).learn(predictions, labels),
-            predictions,
-            labels,
-        )
+        """Fit the weights of the harmless kinds, or a temperature without any; then soften."""
+        every = self.kinds_of(predictions)
+        kinds = [kind for kind in every if not _lowers_accuracy(predictions, labels, kind)]
+        method: Method = TemperatureScaling()
+        if kinds:
+            method = CATTA(views=kinds, keep_class=self.keep_class)
+        return _hedged(method.learn(predictions, labels), predictions, labels)
 
 
-def hedged(calibrator: Calibrator, predictions: Predictions, labels: Labels) -> Calibrator:
-    """Soften a calibrator that was fitted to these images as far as their rehearsals ask for, at no sure cost."""
+def _hedged(calibrator: Calibrator, predictions: Predictions, labels: Labels) -> Calibrator:
+    """Soften a calibrator that was fitted to these images by what their rehearsals ask for."""
     passes = [predictions.views[kind] for kind in rehearsing(predictions, labels)]
     if not passes:
         advise(
-            "nothing that was recorded lowers the network's accuracy, so that there is no shift to hedge against: "
-            "record rehearsals, as collect(..., rehearse=True) does (`atta collect --rehearse`)"
+            "nothing that was recorded lowers the network's accuracy, so there is no shift to "
+            "hedge against: record rehearsals, as collect(..., rehearse=True) does "
+            "(`atta collect --rehearse`)"
         )
         return calibrator
-    return calibrator.softened(softness(calibrator, predictions, labels, passes))
+    return calibrator.softened(_softness(calibrator, predictions, labels, passes))
 
 
 def rehearsing(predictions: Predictions, labels: Labels) -> tuple[str, ...]:
-    """The rehearsals that hurt; in a record without rehearsals, the kinds of view that do."""
-    asked = predictions.rehearsals or predictions.kinds
-    return tuple(kind for kind in asked if hurts(predictions, labels, predictions.views[kind]))
+    """Return the rehearsals that lower the accuracy; without rehearsals, the views that do."""
+    names = predictions.rehearsals or predictions.kinds
+    return tuple(name for name in names if _lowers_accuracy(predictions, labels, name))
 
 
-def hurts(predictions: Predictions, labels: Labels, view: RepeatLogits) -> bool:
-    """Whether the network is clearly less often right on such a view than on the image itself."""
-    fall = right(predictions.logits.unsqueeze(1), labels).squeeze(1) - right(view, labels).mean(
-        dim=1
-    )
-    images = fall.shape[0]
-    return images > 1 and bool(fall.mean() > max(FALL, SURE * float(fall.std()) / images**0.5))
+def _lowers_accuracy(predictions: Predictions, labels: Labels, name: str) -> bool:
+    """Return whether the network is significantly less accurate on this view than on the image."""
+    own = correct(predictions.logits.unsqueeze(1), labels).squeeze(1)
+    fall = own - correct(predictions.views[name], labels).mean(dim=1)
+    if len(fall) < 2:
+        return False
+    return bool(fall.mean() > max(LEAST_FALL, SIGNIFICANT * standard_error(fall)))
 
 
-def right(view: RepeatLogits, labels: Labels) -> Float[Tensor, "n r"]:
-    """1 where a pass is right, 0 where it is not."""
+def correct(view: RepeatLogits, labels: Labels) -> Float[Tensor, "n r"]:
+    """Return 1 for each pass with the correct class, and 0 otherwise."""
     found: Bool[Tensor, "n r"] = view.argmax(dim=-1) == labels.unsqueeze(-1)
     return found.double()
 
 
-def softness(
+def _softness(
     calibrator: Calibrator, predictions: Predictions, labels: Labels, passes: Sequence[Tensor]
 ) -> float:
-    """How far to soften: from 1 towards T0 / T1, until the validation images say that it costs them something."""
+    """Return κ: from 1 towards T0 / T1, until it costs the validation images significantly."""
     logits = predictions.logits.double()
-    together = torch.cat([logits, *(one.double() for view in passes for one in view.unbind(dim=1))])
-    repeated = labels.repeat(together.shape[0] // labels.shape[0])
-    least = float(fit_temperature(logits, labels) / fit_temperature(together, repeated))
+    every = torch.cat([logits, *(one.double() for view in passes for one in view.unbind(dim=1))])
+    repeated = labels.repeat(every.shape[0] // labels.shape[0])
+    least = float(fit_temperature(logits, labels) / fit_temperature(every, repeated))
     if not least < 1:
         return 1.0
     wide = predictions.unrehearsed().to(torch.float64)
 
-    def losses(kappa: float) -> Float[Tensor, " n"]:
-        probs = calibrator.softened(kappa).calibrate(logits, wide.views)
-        return (
-            -probs.gather(1, labels[:, None])[:, 0].clamp(min=torch.finfo(torch.float32).tiny).log()
-        )
+    def losses_at(kappa: float) -> PerImage:
+        return losses(calibrator.softened(kappa).calibrate(logits, wide.views), labels)
 
-    before, found = losses(1.0), 1.0
+    before, found = losses_at(1.0), 1.0
     for step in range(1, STEPS + 1):
         kappa = least ** (step / STEPS)
-        more = losses(kappa) - before
-        if more.mean() > more.std() / len(more) ** 0.5:
+        more = losses_at(kappa) - before
+        if more.mean() > standard_error(more):
             break
         found = kappa
     return found

@@ -1,18 +1,18 @@
-"""Calibrators that map one probability to another, learned from how often it was right: isotonic and histogram.
+"""Calibrators that map single probabilities by how often they were right: isotonic and histogram.
 
-Pooled (the default, and what the paper ran): one map for all k·n probabilities, with the target "is this the true class".
-One-vs-rest (`pooled=False`): a map a class. Neither keeps rows on the simplex, and histogram binning is not even monotone, so
-that the top class can change. `normalize=True` mends both: the original class is carried along, its confidence is the mapped
-value wherever that can be, and the others share the rest in proportion to theirs. `normalize=False` leaves the mapped values
-as they are, as the paper does.
+Pooled (the default, as in the paper): one map for all k·n probabilities, with the target "is this
+the true class". One-vs-rest (`pooled=False`): one map per class. Mapped rows do not sum to one, and
+histogram binning is not even monotone, so the predicted class can change. `normalize=True` fixes
+both: the class is kept, its confidence is the mapped value if possible, and the other classes share
+the rest in proportion to their mapped values. `normalize=False` returns the mapped values, as in
+the paper.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,19 +20,20 @@ from scipy.optimize import isotonic_regression
 from torch import Tensor
 
 from atta._base.settings import Cells
-from atta._base.types import Labels, Logits, Probs, RepeatLogits
-from atta.calibrators.base import Calibrator, Method, base_probs
+from atta._base.types import Labels, Logits, Probs
+from atta.calibrators.base import Calibrator, Method, Views, base_probs
 from atta.functional import MARGIN, guard_class
 from atta.metrics.binning import bin_index, even_edges
 from atta.record.predictions import Predictions
 
 
 def carry_class(mapped: Probs, base: Probs, floor: Tensor) -> Probs:
-    """Put mapped probabilities on the simplex with the class of `base` in front.
+    """Normalise mapped probabilities with the class of `base` first.
 
-    With v = mapped, c the class of `base` and q_j the part of rival j among the rivals, the answer is p_c = v_c and
-    p_j = (1 - v_c) q_j. Where a rival would then be ahead, p_c is the least that keeps c in front: max q / (1 + max q).
-    Values are kept `floor` away from 0 and 1: a zero would claim a certainty that the validation images cannot support.
+    With v = mapped, c the class of `base` and q_j the fraction of rival j among the rivals, the
+    result is p_c = v_c and p_j = (1 - v_c) q_j. If a rival would then lead, p_c is the least value
+    that keeps c first: max q / (1 + max q). Values stay `floor` away from 0 and 1: the validation
+    images cannot support more certainty.
     """
     first = base.argmax(dim=-1, keepdim=True)
     mapped = mapped.clamp(min=floor, max=1 - floor)
@@ -44,38 +45,30 @@ def carry_class(mapped: Probs, base: Probs, floor: Tensor) -> Probs:
 
 
 class _ProbabilityMap(Calibrator):
-    """A map of single probabilities, one for all classes (1, b) or one a class (k, b)."""
+    """A map of single probabilities, one for all classes (1, b) or one per class (k, b)."""
 
-    def __init__(self, *, normalize: bool, **learned: Tensor) -> None:
-        super().__init__(**learned)
-        self.normalize = normalize
-
+    values: Tensor
     floor: Tensor
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What the constructor needs besides the buffers."""
-        return {"normalize": self.normalize}
+    normalize: bool
 
     @abstractmethod
     def map(self, probs: Probs) -> Probs:
         """Map every single probability."""
 
-    def calibrate(self, logits: Logits, views: Mapping[str, RepeatLogits]) -> Probs:
-        """Map the softmax, and carry the class along unless told not to."""
+    def calibrate(self, logits: Logits, views: Views) -> Probs:
+        """Map the softmax, and keep the class if `normalize`."""
         base = base_probs(logits)
         mapped = self.map(base)
         return carry_class(mapped, base, self.floor.to(base)) if self.normalize else mapped
 
 
 class Steps(_ProbabilityMap):
-    """A value a bin: p in (edges_i, edges_{i+1}] becomes values_i."""
-
-    def __init__(self, edges: Tensor, values: Tensor, floor: Tensor, *, normalize: bool) -> None:
-        super().__init__(edges=edges, values=values, floor=floor, normalize=normalize)
+    """A value per bin: p in (edges_i, edges_{i+1}] becomes values_i."""
 
     edges: Tensor
-    values: Tensor
+
+    def __init__(self, edges: Tensor, values: Tensor, floor: Tensor, *, normalize: bool) -> None:
+        super().__init__({"normalize": normalize}, edges=edges, values=values, floor=floor)
 
     def map(self, probs: Probs) -> Probs:
         """Look up the value of the bin."""
@@ -85,13 +78,12 @@ class Steps(_ProbabilityMap):
 
 
 class Polyline(_ProbabilityMap):
-    """Straight lines through the knots (x, y), constant beyond the first and the last."""
-
-    def __init__(self, knots: Tensor, values: Tensor, floor: Tensor, *, normalize: bool) -> None:
-        super().__init__(knots=knots, values=values, floor=floor, normalize=normalize)
+    """Linear interpolation between the knots (x, y), constant beyond the first and the last."""
 
     knots: Tensor
-    values: Tensor
+
+    def __init__(self, knots: Tensor, values: Tensor, floor: Tensor, *, normalize: bool) -> None:
+        super().__init__({"normalize": normalize}, knots=knots, values=values, floor=floor)
 
     def map(self, probs: Probs) -> Probs:
         """Interpolate between the two neighbouring knots."""
@@ -99,111 +91,112 @@ class Polyline(_ProbabilityMap):
         x, y = self.knots.to(probs).expand(k, -1).contiguous(), self.values.to(probs).expand(k, -1)
         columns = probs.T.contiguous()
         right = torch.searchsorted(x, columns).clamp(1, x.shape[1] - 1)
-        left = right - 1
-        x0, x1, y0, y1 = (
-            x.gather(1, left),
-            x.gather(1, right),
-            y.gather(1, left),
-            y.gather(1, right),
-        )
+        x0, y0 = x.gather(1, right - 1), y.gather(1, right - 1)
+        x1, y1 = x.gather(1, right), y.gather(1, right)
         along = ((columns - x0) / (x1 - x0).clamp(min=torch.finfo(probs.dtype).tiny)).clamp(0, 1)
         return torch.lerp(y0, y1, along).T
 
 
+@dataclass(frozen=True, kw_only=True)
 class _MapMethod(Method):
-    """With `normalize` the class is carried along. Otherwise another one can lead: a monotone map makes ties, bins more."""
+    """The settings of both maps. Without `normalize`, ties and bins can change the class."""
 
-    normalize: bool
+    pooled: bool = True
+    normalize: bool = True
 
     @property
     def keeps_class(self) -> bool:
-        """Whether the predicted class is promised never to change."""
+        """Whether the predicted class is guaranteed never to change."""
         return self.normalize
 
     @property
     def on_simplex(self) -> bool:
-        """Whether each row adds up to one."""
+        """Whether each row sums to one."""
         return self.normalize
 
 
 @dataclass(frozen=True, kw_only=True)
 class Isotonic(_MapMethod):
-    """Isotonic regression of "is this the true class" on the probability: the best monotone map.
+    """Isotonic regression: the best monotone map of probabilities (Zadrozny & Elkan, KDD 2002).
 
-    Zadrozny & Elkan, KDD 2002.
+    Args:
+        pooled: Whether one map serves all classes; otherwise there is one per class.
+        normalize: Whether rows sum to one and keep the class; False returns the mapped values.
+
+    >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0]])
+    >>> Isotonic().fit(logits, [0, 0, 1, 0])(logits[:1])     # three of four are right
+    tensor([[0.7500, 0.2500]])
     """
 
-    pooled: bool = True
-    normalize: bool = True
-
-    name: ClassVar[str] = "isotonic"
-    summary: ClassVar[str] = "the best monotone map of single probabilities (Zadrozny & Elkan 2002)"
+    name = "isotonic"
+    summary = "the best monotone map of single probabilities (Zadrozny & Elkan 2002)"
 
     def learn(self, predictions: Predictions, labels: Labels) -> Polyline:
         """Pool adjacent violators, over all classes at once or class by class."""
         pairs, floor = _pairs(predictions, labels, pooled=self.pooled)
-        knots, values = zip(*(_isotonic_knots(probs, hits) for probs, hits in pairs), strict=True)
-        longest = max(len(x) for x in knots)
-        padded = [
-            np.stack([np.pad(line, (0, longest - len(line)), mode="edge") for line in lines])
-            for lines in (knots, values)
-        ]
-        device = predictions.device
-        x, y = (torch.from_numpy(lines).to(device) for lines in padded)
-        return Polyline(x, y, floor, normalize=self.normalize)
+        lines = [_isotonic_knots(probs, hits) for probs, hits in pairs]
+        longest = max(line.shape[1] for line in lines)
+        padded = [np.pad(line, ((0, 0), (0, longest - line.shape[1])), "edge") for line in lines]
+        x, y = torch.from_numpy(np.stack(padded, axis=1)).to(predictions.device)
+        return Polyline(x.clone(), y.clone(), floor, normalize=self.normalize)
 
 
-def _isotonic_knots(probs: Tensor, hits: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """Return the corners of the fitted monotone line: the ends of each run of equal values."""
+def _isotonic_knots(probs: Tensor, hits: Tensor) -> np.ndarray:
+    """Return the corners (2, knots) of the fitted line: the ends of each run of equal values."""
     x, inverse, counts = np.unique(probs.cpu().numpy(), return_inverse=True, return_counts=True)
     rate = np.bincount(inverse, weights=hits.cpu().numpy()) / counts
     y = np.asarray(isotonic_regression(rate, weights=counts).x)
+    if len(x) == 1:  # all probabilities are equal
+        return np.array([[0.0, 1.0], [y[0], y[0]]])
     corner = np.ones(len(x), dtype=bool)
     corner[1:-1] = (y[1:-1] != y[:-2]) | (y[1:-1] != y[2:])
-    x, y = x[corner], y[corner]
-    return (
-        (x, y) if len(x) > 1 else (np.array([0.0, 1.0]), np.repeat(y, 2))
-    )  # all probabilities alike
+    return np.stack([x[corner], y[corner]])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Histogram(_MapMethod):
-    """Histogram binning: each probability becomes the accuracy of its bin (Zadrozny & Elkan, ICML 2001)."""
+    """Histogram binning: each probability becomes the accuracy of its bin.
+
+    Zadrozny & Elkan, ICML 2001.
+
+    Args:
+        bins: The number of equal bins.
+        pooled: Whether one map serves all classes; otherwise there is one per class.
+        normalize: Whether rows sum to one and keep the class; False returns the mapped values.
+
+    >>> logits = torch.tensor([[4.0, 0.0], [4.0, 0.0], [0.0, 4.0], [0.0, 4.0]])
+    >>> Histogram().fit(logits, [0, 0, 1, 0])(logits[:1])     # three of four are right
+    tensor([[0.7500, 0.2500]])
+    """
 
     bins: Cells = 15
-    pooled: bool = True
-    normalize: bool = True
 
-    name: ClassVar[str] = "histogram"
-    summary: ClassVar[str] = (
-        "the accuracy of the bin a probability falls into (Zadrozny & Elkan 2001)"
-    )
+    name = "histogram"
+    summary = "the accuracy of the bin a probability falls into (Zadrozny & Elkan 2001)"
 
     def learn(self, predictions: Predictions, labels: Labels) -> Steps:
-        """Count hits by bin; a bin that no validation probability falls into keeps its midpoint."""
+        """Count the hits in each bin; an empty bin keeps its midpoint."""
         pairs, floor = _pairs(predictions, labels, pooled=self.pooled)
-        # In the dtype that is kept: a softmax of exactly 1/5 must fall into the same bin here and later.
+        # In the dtype of the calibrator: a softmax of exactly 1/5 must always fall into one bin.
         edges = even_edges(self.bins).to(predictions.logits)
-        shape = (1 if self.pooled else predictions.classes, self.bins)
-        counts, rights = torch.zeros(2, *shape, dtype=torch.float64, device=edges.device)
-        for i, (probs, hits) in enumerate(pairs):
+        values = []
+        for probs, hits in pairs:
             index = bin_index(probs, edges)
-            counts[i].scatter_add_(0, index, torch.ones_like(hits))
-            rights[i].scatter_add_(0, index, hits)
-        midpoints = (edges[1:] + edges[:-1]).double() / 2
-        values = torch.where(counts > 0, rights / counts.clamp(min=1), midpoints)
-        return Steps(edges, values, floor, normalize=self.normalize)
+            counts = torch.bincount(index, minlength=self.bins)
+            rights = torch.bincount(index, hits, minlength=self.bins)
+            midpoints = (edges[1:] + edges[:-1]).double() / 2
+            values.append(torch.where(counts > 0, rights / counts.clamp(min=1), midpoints))
+        return Steps(edges, torch.stack(values), floor, normalize=self.normalize)
 
 
 def _pairs(
     predictions: Predictions, labels: Labels, *, pooled: bool
 ) -> tuple[Iterator[tuple[Tensor, Tensor]], Tensor]:
-    """Return probabilities and hits, map by map as they are asked for, and the smallest frequency that many pairs can show."""
+    """Return probabilities and hits for each map, and the lowest frequency they can show."""
     probs = base_probs(predictions.logits)
     floor = torch.tensor(1.0 / probs.numel(), dtype=torch.float64, device=probs.device)
+    columns = ((column.double(), (labels == k).double()) for k, column in enumerate(probs.T))
     if not pooled:
-        return (
-            (column.double(), (labels == k).double()) for k, column in enumerate(probs.T)
-        ), floor
-    hits = torch.zeros_like(probs, dtype=torch.float64).scatter_(1, labels.unsqueeze(1), 1.0)
-    return iter([(probs.double().T.reshape(-1), hits.T.reshape(-1))]), floor
+        return columns, floor
+    every, hits = (torch.cat(parts) for parts in zip(*columns, strict=True))
+    return iter([(every, hits)]), floor

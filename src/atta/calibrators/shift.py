@@ -1,20 +1,23 @@
-"""Images without labels from another domain: how often the network is right on them, and a calibrator softened to that.
+"""Dataset shift: estimate the accuracy on unlabelled images, and soften a calibrator to it.
 
-What helps under a shift is one number a domain, not a number an image: the accuracy. It is estimated by ATC (Garg et al.,
-"Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022). With the score s = Σ_j p_j log p_j, the
-negative entropy of p = softmax(logits / T0), a threshold t is put where as many validation images lie above it as are right,
+Under a shift, one number per domain helps: the accuracy. It is estimated by ATC (Garg et al.,
+"Leveraging unlabeled data to predict out-of-distribution performance", ICLR 2022). The score s =
+Σ_j p_j log p_j is the negative entropy of p = softmax(logits / T0). The threshold t is chosen so
+that as many validation images lie above it as are classified correctly,
 
-    A(S) = the part of the images of S whose score is t or more        (on validation images: their accuracy, a0)
-    â    = a0 - b (a0 - A(S))                                          within 1.5 / k … 1
+    A(S) = the fraction of the images of S with a score of at least t (on validation images: a0)
+    â    = a0 - b (a0 - A(S))                                         clamped to 1.5 / k … 1
 
-and the slope b ≥ 1, how much further accuracy falls than A does, comes from rehearsals j of the validation images,
+and the slope b ≥ 1, how much faster the accuracy falls than A does, comes from rehearsals j of the
+validation images,
 
     b = Σ_j (a0 - a_j) (a0 - A_j) / Σ_j (a0 - A_j)²
 
-Then κ ≤ 1 is the largest softness at which the mean confidence on S is no more than â. Nothing is changed where the images are
-not surely less certain than the validation images: by a one-sided rank test (Mann & Whitney) of the scores, whose false alarms
-are LEVEL of all samples that did not shift. That is what keeps a small sample from doing harm; drawing κ towards 1 by the error
-of â, too, was measured and cost a third of the gain with 32 images (docs/under-shift.md).
+Then κ ≤ 1 is the largest softness at which the mean confidence on S is at most â. Nothing changes
+unless the images are significantly less certain than the validation images, by a one-sided rank
+test (Mann & Whitney) of the scores with a false-alarm rate of LEVEL. The test keeps a small sample
+from doing harm. Shrinking κ towards 1 by the error of â as well was measured and cost a third of
+the gain with 32 images (docs/under-shift.md).
 """
 
 from __future__ import annotations
@@ -26,34 +29,48 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from scipy import stats
 from torch import Tensor
 
 from atta._base.errors import InputError
 from atta._base.types import Labels, Logits
 from atta.calibrators.base import Calibrator
-from atta.calibrators.hedged import rehearsing, right
+from atta.calibrators.fitting import PerImage, standard_error
+from atta.calibrators.hedged import correct, rehearsing
 from atta.calibrators.scaling import fit_temperature, scaled
 from atta.record.predictions import Predictions
 
 LEVEL = 0.01
-"""How often a sample that did not shift is called drifted."""
+"""The false-alarm rate of the test for drift."""
 LEAST = 32
-"""Images without labels that say something of a domain."""
+"""The fewest unlabelled images to adapt to."""
 QUANTILES = 256
 CELLS = 20
-SPREAD = 0.25
-"""The standard deviation of the slope from shift to shift, beside that of its fit (docs/under-shift.md)."""
-STEEPEST = 2.0
-UNKNOWN = 0.5
-"""The standard error from which on a slope is noise."""
+SLOPE_DEVIATION = 0.25
+"""The standard deviation of the slope between shifts, besides its error (docs/under-shift.md)."""
+LARGEST_SLOPE = 2.0
+LARGEST_SLOPE_ERROR = 0.5
+"""A slope with a larger standard error is noise."""
 NORMAL = 1.96
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """What a classifier remembers of the validation images, to hold others against them. `slope` is None where unknown."""
+    """What a classifier remembers of the validation images to compare other images with them.
+
+    Args:
+        images: The number of validation images.
+        classes: The number of classes.
+        accuracy: The accuracy on them.
+        confidence: The mean confidence of the calibrator.
+        temperature: The temperature of the scores.
+        threshold: The score above which as many images lie as are classified correctly.
+        slope: How much faster the accuracy falls than A does; None if unknown.
+        slope_error: The standard error of the slope.
+        quantiles: Quantiles of the scores.
+        histogram: The fraction of the images in each of CELLS cells of the confidence; files of
+            older versions have none.
+    """
 
     images: int
     classes: int
@@ -65,36 +82,31 @@ class Reference:
     slope_error: float
     quantiles: tuple[float, ...]
     histogram: tuple[float, ...] = ()
-    """Of the calibrator's confidence, the part of the images in each of CELLS cells; none in what an older atta remembers."""
 
     @classmethod
     def of(cls, calibrator: Calibrator, predictions: Predictions, labels: Labels) -> Reference:
-        """Look at the images that a calibrator was fitted to, and at their rehearsals."""
+        """Make one of the images that a calibrator was fitted to, and of their rehearsals."""
         logits = predictions.logits.double()
         temperature = float(fit_temperature(logits, labels))
         seen = scores(logits, temperature)
-        hit = right(logits.unsqueeze(1), labels)[:, 0]
-        count = int(hit.sum())
+        hits = correct(logits.unsqueeze(1), labels)[:, 0]
+        count = int(hits.sum())
         ordered = seen.sort(descending=True).values
         threshold = float(ordered[count - 1]) if count else 1.0  # above every score
         above = (seen >= threshold).double()
-        worse = [
-            view
-            for kind in rehearsing(predictions, labels)
-            for view in predictions.views[kind].double().unbind(dim=1)
-        ]
-        slope, error = _slope(
-            [hit - right(view.unsqueeze(1), labels)[:, 0] for view in worse],
-            [above - (scores(view, temperature) >= threshold).double() for view in worse],
-        )
+        falls, seen_falls = [], []
+        for kind in rehearsing(predictions, labels):
+            for view in predictions.views[kind].double().unbind(dim=1):
+                falls.append(hits - correct(view.unsqueeze(1), labels)[:, 0])
+                seen_falls.append(above - (scores(view, temperature) >= threshold).double())
+        slope, error = _slope(falls, seen_falls)
         confidence = calibrator(predictions).double().amax(dim=1)
-        places = (torch.arange(min(QUANTILES, len(seen)), dtype=torch.float64) + 0.5) / min(
-            QUANTILES, len(seen)
-        )
+        kept = min(QUANTILES, len(seen))
+        places = (torch.arange(kept, dtype=torch.float64) + 0.5) / kept
         return cls(
             images=len(predictions),
             classes=predictions.classes,
-            accuracy=float(hit.mean()),
+            accuracy=float(hits.mean()),
             confidence=float(confidence.mean()),
             temperature=temperature,
             threshold=threshold,
@@ -106,62 +118,54 @@ class Reference:
 
     @classmethod
     def read(cls, about: dict[str, Any]) -> Reference:
-        """Make one of what `json` gave."""
-        return cls(
-            **{
-                **about,
-                "quantiles": tuple(about["quantiles"]),
-                "histogram": tuple(about.get("histogram", ())),
-            }
-        )
+        """Make one of what `json` returned."""
+        quantiles, cells = tuple(about["quantiles"]), tuple(about.get("histogram", ()))
+        return cls(**{**about, "quantiles": quantiles, "histogram": cells})
 
     def json(self) -> dict[str, Any]:
-        """As plain numbers."""
-        return {
-            **asdict(self),
-            "quantiles": list(self.quantiles),
-            "histogram": list(self.histogram),
-        }
+        """Return plain numbers and tuples of them."""
+        return asdict(self)
 
 
-def histogram(confidence: Float[Tensor, " n"]) -> tuple[float, ...]:
-    """The part of the images in each of CELLS equal cells of [0, 1]."""
+def histogram(confidence: PerImage) -> tuple[float, ...]:
+    """Return the fraction of the images in each of CELLS equal cells of [0, 1]."""
     counts = torch.histc(confidence.double().cpu(), CELLS, 0, 1)
     return tuple((counts / max(1, len(confidence))).tolist())
 
 
-def scores(logits: Logits, temperature: float) -> Float[Tensor, " n"]:
-    """The negative entropy of softmax(logits / temperature): 0 for an image that the network is sure of."""
-    probs = scaled(
-        logits.double(), torch.tensor(temperature, dtype=torch.float64, device=logits.device)
-    )
-    negative: Tensor = -torch.special.entr(probs).sum(dim=1)
+def scores(logits: Logits, temperature: float) -> PerImage:
+    """Return the negative entropy of softmax(logits / temperature): 0 for a certain image."""
+    wide = logits.double()
+    negative: Tensor = -torch.special.entr(scaled(wide, wide.new_tensor(temperature))).sum(dim=1)
     return negative
 
 
 def _slope(falls: Sequence[Tensor], seen: Sequence[Tensor]) -> tuple[float | None, float]:
-    """The slope of falls of accuracy over falls of A, image by image and a pass at a time, and its standard error."""
+    """Return the slope of falls in accuracy over falls in A, and its standard error."""
     if not falls:
         return None, 0.0
-    x = torch.stack(list(seen))
-    y = torch.stack(list(falls))
-    far = x.mean(dim=1, keepdim=True)
-    whole = float(far.square().sum())
-    if whole <= 0:
+    x, y = torch.stack(list(seen)), torch.stack(list(falls))
+    mean = x.mean(dim=1, keepdim=True)
+    squares = float(mean.square().sum())
+    if squares <= 0:
         return None, 0.0
-    slope = float((far * y.mean(dim=1, keepdim=True)).sum()) / whole
-    apart = (far * (y - slope * x)).sum(dim=0)
-    error = float(apart.std()) / apart.shape[0] ** 0.5 / whole
-    if not error < UNKNOWN or slope <= 0:
+    slope = float((mean * y.mean(dim=1, keepdim=True)).sum()) / squares
+    error = standard_error((mean * (y - slope * x)).sum(dim=0)) / squares
+    if not error < LARGEST_SLOPE_ERROR or slope <= 0:
         return None, 0.0
-    return min(max(slope, 1.0), STEEPEST), error
+    return min(max(slope, 1.0), LARGEST_SLOPE), error
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """How often the network is right on images without labels: between `low` and `high`, nineteen times of twenty.
+    """The estimated accuracy on unlabelled images.
 
-    `p_value` is how often images that did not shift would look as uncertain as these.
+    Args:
+        images: The number of images.
+        accuracy: The estimated accuracy.
+        low: The lower end of its 95 % interval.
+        high: The upper end of its 95 % interval.
+        p_value: How often images without a shift would look as uncertain as these.
     """
 
     images: int
@@ -172,32 +176,32 @@ class Estimate:
 
     @property
     def drifted(self) -> bool:
-        """Whether these images are less certain than chance would have it."""
+        """Whether these images are significantly less certain than the validation images."""
         return self.p_value < LEVEL
 
 
-def unlike(reference: Reference, seen: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-    """The part of the validation images that the network was surer of than of each of these: near 1, it is a stranger."""
+def unlike(reference: Reference, seen: PerImage) -> PerImage:
+    """Return for each score the fraction of the validation images with a higher one."""
     known = torch.tensor(reference.quantiles, dtype=torch.float64)
     below = torch.searchsorted(known, seen.double().cpu().contiguous(), side="right")
     return 1 - below.double() / len(known)
 
 
 def estimate(reference: Reference, logits: Logits) -> Estimate:
-    """Estimate the accuracy on images without labels."""
+    """Estimate the accuracy on unlabelled images from their logits."""
     return estimated(reference, scores(logits, reference.temperature))
 
 
-def estimated(reference: Reference, seen: Float[Tensor, " n"]) -> Estimate:
-    """Estimate it from the scores of the images, by the temperature of the reference."""
+def estimated(reference: Reference, seen: PerImage) -> Estimate:
+    """Estimate the accuracy from the scores of the images, at the temperature of the reference."""
     n, m, a0 = reference.images, seen.shape[0], reference.accuracy
     part = float((seen >= reference.threshold).double().mean())
     fallen = a0 - part
     slope = (reference.slope or 1.0) if fallen > 0 else 1.0
     accuracy = min(max(a0 - slope * fallen, 1.5 / reference.classes), 1.0)
-    # Of the sample and of the validation images (their accuracy and their threshold), never quite nothing; and of the slope.
+    # Errors of the sample, of the accuracy and threshold of the reference, and of the slope.
     noise = slope**2 * (_binomial(part, m) + _binomial(a0, n)) + (1 - slope) ** 2 * _binomial(a0, n)
-    error = math.sqrt(noise + fallen**2 * (reference.slope_error**2 + SPREAD**2))
+    error = math.sqrt(noise + fallen**2 * (reference.slope_error**2 + SLOPE_DEVIATION**2))
     return Estimate(
         images=m,
         accuracy=accuracy,
@@ -208,60 +212,63 @@ def estimated(reference: Reference, seen: Float[Tensor, " n"]) -> Estimate:
 
 
 def _binomial(part: float, images: int) -> float:
-    """The variance of a part of so many images, by Laplace's rule: none is never quite impossible."""
+    """Return the variance of a fraction of images, by Laplace's rule, so that it is never 0."""
     part = (part * images + 1) / (images + 2)
     return part * (1 - part) / images
 
 
 def _rank_test(reference: np.ndarray, seen: np.ndarray, images: int) -> float:
-    """How often the mean rank of as many scores of the reference would be as low (Mann & Whitney, normal form)."""
-    below = np.searchsorted(reference, seen, side="left") + np.searchsorted(
-        reference, seen, side="right"
-    )
-    ranks = below / (2 * len(reference))
+    """Return the one-sided p-value of the mean rank of the scores (Mann & Whitney, normal)."""
+    left, right = (np.searchsorted(reference, seen, side=side) for side in ("left", "right"))
+    ranks = (left + right) / (2 * len(reference))
     deviation = math.sqrt((1 / len(seen) + 1 / images) / 12)
     return float(stats.norm.sf((0.5 - ranks.mean()) / deviation))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adaptation:
-    """What was done to a calibrator for a domain: its softness, and what that was read from."""
+class Adaptation(Estimate):
+    """How a calibrator was adapted to a domain, and the estimate behind it.
+
+    Args:
+        softness: The factor of all logits; 1 if nothing was changed.
+        confidence_before: The mean confidence on the images before.
+        confidence: The mean confidence after.
+    """
 
     softness: float
-    images: int
-    accuracy: float
-    low: float
-    high: float
     confidence_before: float
     confidence: float
-    p_value: float
 
     def __str__(self) -> str:
         what = (
-            f"of {self.images} images without labels, about {self.accuracy:.0%} are right ({self.low:.0%} to {self.high:.0%}) "
+            f"of {self.images} images without labels, about {self.accuracy:.0%} are right "
+            f"({self.low:.0%} to {self.high:.0%}) "
             f"at a mean confidence of {self.confidence_before:.0%}"
         )
         if self.softness == 1:
             why = (
-                "it is no surer than it is right"
-                if self.p_value < LEVEL
-                else "that is no more of a drift than chance"
+                "it is not over-confident"
+                if self.drifted
+                else "the drift is not statistically significant"
             )
             return f"Not adapted: {what}; {why}."
-        return f"Adapted by a softness of {self.softness:.3f}: {what}; it is {self.confidence:.0%} now."
+        now = f"it is {self.confidence:.0%} now"
+        return f"Adapted by a softness of {self.softness:.3f}: {what}; {now}."
 
 
 def adapt(
     calibrator: Calibrator, reference: Reference, predictions: Predictions
 ) -> tuple[Calibrator, Adaptation]:
-    """Soften a calibrator until its mean confidence on these images is their estimated accuracy; the class stays."""
+    """Soften a calibrator until its mean confidence is the estimated accuracy; the class stays."""
     if len(predictions) < LEAST:
         raise InputError(
-            f"expected at least {LEAST} images to adapt to, for fewer say too little of a domain, got {len(predictions)}"
+            f"expected at least {LEAST} images to adapt to, for fewer say too little of a domain, "
+            f"got {len(predictions)}"
         )
     if predictions.classes != reference.classes:
         raise InputError(
-            f"expected predictions of {reference.classes} classes, as the reference has, got {predictions.classes}"
+            f"expected predictions of {reference.classes} classes, as the reference has, "
+            f"got {predictions.classes}"
         )
     found = estimate(reference, predictions.logits)
 
@@ -274,20 +281,13 @@ def adapt(
         softness = softness_at(confidence, found.accuracy)
         after = confidence(softness)
     adaptation = Adaptation(
-        softness=softness,
-        images=found.images,
-        accuracy=found.accuracy,
-        low=found.low,
-        high=found.high,
-        confidence_before=before,
-        confidence=after,
-        p_value=found.p_value,
+        **asdict(found), softness=softness, confidence_before=before, confidence=after
     )
     return calibrator if softness == 1 else calibrator.softened(softness), adaptation
 
 
 def softness_at(confidence: Callable[[float], float], target: float) -> float:
-    """The largest softness at which the mean confidence is no more than the target, by halving its logarithm."""
+    """Return the largest softness with a mean confidence of at most the target, by bisection."""
     low, high = 1e-3, 1.0
     for _ in range(30):
         middle = math.sqrt(low * high)

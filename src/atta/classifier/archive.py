@@ -30,7 +30,7 @@ from atta._base.errors import InputError, first_line
 from atta._base.files import alone, digest, named, whole_file, whole_folder
 from atta._base.tensors import buffers, read_header, read_tensors, write_tensors
 from atta.calibrators import Calibrator, restore
-from atta.calibrators.conformal import Strangeness
+from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.shift import Adaptation, Reference
 from atta.classifier.summary import Summary
 from atta.data.preprocess import Preprocess
@@ -70,7 +70,7 @@ class Archived(nn.Module):
     summary: Summary | None
     preprocess: Preprocess | None
     reference: Reference | None = None
-    strangeness: Strangeness | None = None
+    conformity_scores: ConformityScores | None = None
     adapted: Adaptation | None = None
     before: tuple[Calibrator, ...] = ()
     """The calibrator before adaptation, if any; a tuple keeps it out of the module's parameters."""
@@ -103,7 +103,7 @@ class Archived(nn.Module):
             "model": description.describe(self.model),
             "summary": optional(self.summary, asdict),
             "reference": optional(self.reference, Reference.json),
-            "strangeness": optional(self.strangeness, asdict),
+            "strangeness": optional(self.conformity_scores, asdict),
             "adapted": optional(self.adapted, asdict),
         }
         plain: dict[str, Any] = json.loads(json.dumps(about))
@@ -200,7 +200,7 @@ class Archived(nn.Module):
         )
         # Older files lack these; `adapt` and `drift` then say what is missing.
         loaded.reference = optional(about.get("reference"), Reference.read)
-        loaded.strangeness = optional(about.get("strangeness"), Strangeness.read)
+        loaded.conformity_scores = optional(about.get("strangeness"), ConformityScores.read)
         loaded.adapted = optional(about.get("adapted"), lambda given: Adaptation(**given))
         if loaded.adapted is not None:
             loaded.before = (restore(*parts["before"], path=path),)

@@ -17,7 +17,7 @@ from atta._base.errors import InputError, advise
 from atta._base.progress import bar, spoken
 from atta._base.settings import checked
 from atta.calibrators import METHODS, Method, TemperatureScaling, as_method
-from atta.calibrators.conformal import Strangeness
+from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.convex import GuardedMethod
 from atta.calibrators.crossval import check_folds
 from atta.calibrators.shift import Reference
@@ -177,7 +177,9 @@ def _calibrated(
     )
     calibrator = classifier.calibrator
     classifier.reference = Reference.of(calibrator, chosen.predictions, labels)
-    classifier.strangeness = Strangeness.of(answers, labels, simplex=classifier.on_simplex)
+    classifier.conformity_scores = ConformityScores.of(
+        answers, labels, simplex=classifier.on_simplex
+    )
     classifier.summary = summarise(calibrator, classifier.policy, chosen, answers, choice.judged)
     return classifier
 

@@ -284,8 +284,8 @@ class CalibratedClassifier(Estimator, OnHub):
             "preprocess": None if self.preprocess is None else self.preprocess.about(),
             "reference": None if self.reference is None else self.reference.json(),
             "strangeness": None
-            if self.strangeness is None or self.answers_otherwise
-            else asdict(self.strangeness),
+            if self.conformity_scores is None or self.answers_otherwise
+            else asdict(self.conformity_scores),
         }
         return about | {
             name: json.dumps(value) for name, value in known.items() if value is not None

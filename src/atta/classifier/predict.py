@@ -35,7 +35,7 @@ from atta._base.errors import InputError
 from atta._base.files import locked, whole_file
 from atta._base.progress import counted
 from atta.calibrators import shift
-from atta.calibrators.conformal import ConformalSets, Strangeness
+from atta.calibrators.conformal import ConformalSets, ConformityScores
 from atta.calibrators.shift import Reference
 from atta.classifier.adapt import Drift
 from atta.classifier.archive import ABOUT
@@ -272,12 +272,12 @@ def open_predictor(
             if name in graph.about
         }
         reference = Reference.read(known["reference"]) if "reference" in known else None
-        strangeness = Strangeness.read(known["strangeness"]) if "strangeness" in known else None
+        scores = ConformityScores.read(known["strangeness"]) if "strangeness" in known else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{path}: expected class_names, preprocess, ... as `export` writes them: {error}"
         ) from None
-    sets = None if strangeness is None else strangeness.sets
+    sets = None if scores is None else scores.sets
     return Predictor(
         answer,
         graph.shape,
@@ -294,7 +294,7 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
     channels, height, width = classifier.image_shape
     rows = usual_size(None, device_of(classifier))
     shape, k = (channels, height, width), len(classifier.classes_)
-    sets = None if classifier.strangeness is None else classifier.conformal
+    sets = None if classifier.conformity_scores is None else classifier.conformal
     known: Any = {
         "preprocess": classifier.preprocess,
         "reference": classifier.reference,

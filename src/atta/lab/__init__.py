@@ -11,6 +11,7 @@ workers        runs fits and tests in worker processes; describes the machine
 measure        measures a calibrator: metrics, details for reports, intervals
 tables         makes tables of the results of an experiment
 policy_search  chooses a policy of views from validation images
+shrunk         the method shrunk-m-atta: M-ATTA, shrunk towards V-ATTA
 datasets       loads datasets by name
 layouts        reads the layouts of published datasets
 recipe         how networks are trained: the recipe and its augmentations

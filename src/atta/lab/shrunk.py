@@ -1,19 +1,22 @@
-"""M-ATTA, drawn towards V-ATTA as far as the validation images ask for it.
+"""M-ATTA, shrunk towards V-ATTA as far as the validation images ask for it.
 
-M-ATTA has a weight for each kind of view and class, and over-fits a small validation set; V-ATTA has one for each kind and
-does not, but cannot follow classes that differ however many images there are. Between the two lies
+M-ATTA has one weight per kind of view and class, and over-fits a small validation set. V-ATTA has
+one weight per kind and does not, but cannot follow classes that differ, however many images there
+are. Between the two lies
 
-    W = v·1ᵀ + D,     loss = NLL + λ / 2n · Σ_ic (s_ic D_ic)²,     s_ic² = mean over the images of view_logits_ic²
+    W = v·1ᵀ + D,     loss = NLL + λ / 2n · Σ_ic (s_ic D_ic)²,     s_ic² = mean of view_logits_ic²
 
 with V-ATTA at λ = ∞ and M-ATTA, run to convergence, at λ = 0.
 
-**The scale of the penalty.** s_ic D_ic is what D adds to the fused logit of class c through kind i. The penalty is that of
-a Gaussian prior by which each such addition has deviation 1/√λ, in logits. So one λ means the same for any number of images
-(whose evidence outgrows the prior by itself, hence 1/n), classes and kinds, and whatever the scale of the logits.
+**The scale of the penalty.** s_ic D_ic is what D adds to the fused logit of class c through kind i.
+The penalty is a Gaussian prior with a deviation of 1/√λ logits for each such term. So one λ means
+the same for any number of images (whose evidence outgrows the prior, hence 1/n), classes and kinds,
+and for any scale of the logits.
 
-**The choice of λ** is by cross-validated NLL, and cautious: the largest λ whose held-out loss exceeds the least one by no more
-than two standard errors of that difference, image by image. λ = ∞ is always among them, and is V-ATTA itself. λ goes from stiff
-to loose, each fit starting at the last one, and no further once the loss is clearly on the rise.
+**The choice of λ** is by cross-validated NLL, and cautious: the largest λ whose held-out loss
+exceeds the lowest one by at most two standard errors of the paired difference. λ = ∞ is always
+among them and is V-ATTA itself. λ goes from large to small, each fit starts at the one before, and
+the search ends once the loss clearly rises.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -30,22 +33,20 @@ from torch import Tensor
 from atta._base.errors import InputError
 from atta._base.settings import Folds, Seed, Step, shown
 from atta._base.types import Labels, Probs, Scalar, ViewLogits, ViewWeights
-from atta.calibrators.atta import LIMIT, PRIOR, VATTA, ViewBlend
+from atta.calibrators.atta import LIMIT_BOUNDS, PRIOR_DEVIATION, VATTA, ViewBlend
 from atta.calibrators.base import ViewMethod, base_probs
-from atta.calibrators.fitting import cholesky, folds, minimize
+from atta.calibrators.fitting import cholesky, fold_splits, minimize, standard_error
 from atta.functional import First, Space, fuse, largest_share, leader, mix
 from atta.record.predictions import Predictions, mean_views
 
-STIFF = (
-    1e6  # stands for λ = ∞ in the folds: nothing moves by more than a few thousandths of a logit
-)
-SILENT = 1e-3  # the size that logits have at least: a weight on nothing must not be infinite
-CAUTION = 2  # standard errors: with one, a split of 250 images was given too little shrinkage (docs/past-the-paper.md)
-EASE = 1e-4  # of the curvature, added to it: views that say the same leave it singular
+LARGEST_STRENGTH = 1e6  # used for λ = ∞ in the folds: D then stays below 0.01 logits
+LEAST_SIZE = 1e-3  # of logits: the weight of a view of zeros must not be infinite
+STANDARD_ERRORS = 2  # with one, 250 images were shrunk too little (docs/past-the-paper.md)
+RIDGE = 1e-4  # fraction of the curvature that is added to it: equal views leave it singular
 
 
 class Samples(NamedTuple):
-    """What is fitted to."""
+    """The images of a fit."""
 
     base: Probs
     views: ViewLogits
@@ -62,7 +63,7 @@ class Samples(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What is fitted: v, D and the limit."""
+    """The parameters of a fit: v, D and the limit."""
 
     shared: Float[Tensor, "m 1"]
     spread: Float[Tensor, "m k"]
@@ -76,12 +77,23 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ShrunkMATTA(ViewMethod):
-    """M-ATTA with its weights drawn together over the classes; how much is chosen by cross-validation, V-ATTA included.
+    """M-ATTA with weights that are shrunk over the classes towards those of V-ATTA.
 
-    `strengths`  the λ to choose from, besides ∞, which is V-ATTA
-    `folds`      of the cross-validation; dealt by `seed`
-    `step`       None: the share in closed form; 0.01: the paper's grid
-    `space`      where the views are summed
+    Use it with thousands of validation images whose classes differ. The strength is chosen by
+    cross-validation, V-ATTA included.
+
+    Args:
+        views: The kinds of view to use; None uses all kinds in the predictions.
+        strengths: The λ to choose from, besides ∞, which is V-ATTA.
+        folds: The number of folds of the cross-validation.
+        step: None for the share in closed form, 0.01 for the paper's grid.
+        space: Where the views are summed: "logits" or "probabilities".
+        seed: The seed that deals the folds.
+
+    >>> logits, labels = 4 * torch.eye(3).repeat(4, 1), [0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2, 0]
+    >>> predictions = Predictions(logits, {"flip": logits.unsqueeze(1)})
+    >>> ShrunkMATTA(strengths=[10.0], folds=2).fit(predictions, labels)
+    ViewBlend(shrunk-m-atta, classes=3, views=flip)
     """
 
     strengths: Sequence[float] = (1000.0, 300.0, 100.0, 30.0, 10.0, 3.0)
@@ -90,8 +102,8 @@ class ShrunkMATTA(ViewMethod):
     space: Space = "logits"
     seed: Seed = 0
 
-    name: ClassVar[str] = "shrunk-m-atta"
-    summary: ClassVar[str] = "m-atta drawn towards v-atta, how far by cross-validation"
+    name = "shrunk-m-atta"
+    summary = "m-atta drawn towards v-atta, how far by cross-validation"
 
     def __post_init__(self) -> None:
         try:
@@ -102,7 +114,8 @@ class ShrunkMATTA(ViewMethod):
             strengths = ()
         if not strengths or not all(0 < strength < math.inf for strength in strengths):
             raise InputError(
-                f"strengths must be numbers, positive and finite (∞ is always tried), got {shown(self.strengths)}"
+                "strengths must be numbers, positive and finite (∞ is always tried), "
+                f"got {shown(self.strengths)}"
             )
         object.__setattr__(self, "strengths", strengths)
         super().__post_init__()
@@ -113,7 +126,7 @@ class ShrunkMATTA(ViewMethod):
         return VATTA(views=self.views, step=self.step, space=self.space)
 
     def learn(self, predictions: Predictions, labels: Labels) -> ViewBlend:
-        """Choose λ on the folds, then go down to it on all images. At λ = ∞ this is V-ATTA's own answer."""
+        """Choose λ on the folds, then fit on all images; at λ = ∞ the result is V-ATTA's."""
         kinds = self.kinds_of(predictions)
         flat = self.v_atta.learn(predictions, labels)
         views = mean_views(predictions.views, kinds).double()
@@ -130,25 +143,24 @@ class ShrunkMATTA(ViewMethod):
         return ViewBlend(found.weights, found.limit, kinds=kinds, step=self.step, space=self.space)
 
     def _choose(self, images: Samples, start: Point) -> float:
-        """Return the largest λ that does as well on held-out images as the best one, up to noise."""
+        """Return the largest λ that is as good on held-out images as the best one, up to noise."""
         n = len(images.labels)
         if n < 2:
             return math.inf
-        parts = [
-            part.to(images.labels.device) for part in folds(n, min(self.folds, n), seed=self.seed)
+        splits = [
+            (images.rows(rest.to(start.limit.device)), images.rows(part.to(start.limit.device)))
+            for rest, part in fold_splits(n, min(self.folds, n), seed=self.seed)
         ]
-        kept = [torch.cat(parts[:i] + parts[i + 1 :]) for i in range(len(parts))]
-        points = [start] * len(parts)
+        points = [start] * len(splits)
         losses: dict[float, Tensor] = {}
         best = math.inf
         for strength in (math.inf, *self.strengths):
             points = [
-                self._fit(min(strength, STIFF), images.rows(rows).to(torch.float32), point)
-                for rows, point in zip(kept, points, strict=True)
+                self._fit(min(strength, LARGEST_STRENGTH), rest.to(torch.float32), point)
+                for (rest, _), point in zip(splits, points, strict=True)
             ]
             held_out = [
-                self._losses(images.rows(rows), point)
-                for rows, point in zip(parts, points, strict=True)
+                self._losses(part, point) for (_, part), point in zip(splits, points, strict=True)
             ]
             losses[strength] = torch.cat(held_out)
             if losses[strength].mean() < losses[best].mean():
@@ -160,7 +172,7 @@ class ShrunkMATTA(ViewMethod):
         )
 
     def _losses(self, images: Samples, point: Point) -> Float[Tensor, " n"]:
-        """Return the NLL of each image; only labels are mixed, since the share keeps the class or, in a tie, is nearly 0."""
+        """Return the NLL of each image; only labels need mixing, as the share keeps the class."""
         base, views, labels, first = images
         fused = fuse(views, point.weights.to(base), space=self.space)
         share = largest_share(base, fused, point.limit.to(base), step=self.step, first=first)
@@ -177,7 +189,7 @@ class ShrunkMATTA(ViewMethod):
         tolerance: float = 1e-6,
         iterations: int = 40,
     ) -> Point:
-        """Go to the minimum from `start`: L-BFGS, in coordinates in which the curvature is about 1."""
+        """Minimise from `start` by L-BFGS, in coordinates in which the curvature is about 1."""
         n, _, k = images.views.shape
         size, factor = _coordinates(
             images, fuse(images.views, start.weights.to(images.views), space=self.space), strength
@@ -192,10 +204,10 @@ class ShrunkMATTA(ViewMethod):
 
         def loss(parameters: Mapping[str, Tensor]) -> Tensor:
             here = point(parameters)
-            # V-ATTA's weak prior on v: with hardly a mistake among the images, it is all that bounds it.
+            # The prior of V-ATTA on v: with hardly a mistake among the images, only it bounds v.
             penalty = (
                 strength * (size[:k].T * here.spread).square().sum()
-                + here.shared.square().sum() / PRIOR**2
+                + here.shared.square().sum() / PRIOR_DEVIATION**2
             )
             return self._losses(images, here).mean() + penalty / (2 * n)
 
@@ -205,7 +217,7 @@ class ShrunkMATTA(ViewMethod):
             minimize(
                 loss,
                 {"moves": moves, "limit": start.limit},
-                LIMIT,
+                LIMIT_BOUNDS,
                 tolerance=tolerance,
                 iterations=iterations,
             )
@@ -215,29 +227,30 @@ class ShrunkMATTA(ViewMethod):
 def _coordinates(
     images: Samples, fused: Probs, strength: float
 ) -> tuple[Float[Tensor, "columns m"], Float[Tensor, "columns m m"]]:
-    """Return sizes s and factors L of the curvature for the k columns of D and, last, for v; the coordinates are Lᵀ (s ⊙ D).
+    """Return sizes s and factors L of the curvature for the k columns of D and, last, for v.
 
-    The kinds say nearly the same and λ runs over powers of ten: in D itself L-BFGS would take hundreds of steps. The
-    curvature in s_c ⊙ D_c, of class c alone, is H_c = mean fused_c (1 - fused_c) x xᵀ + λ/n with x = view_logits_c / s_c, and
-    that in v the sum of those of the NLL, each in v's sizes. H = L Lᵀ.
+    The coordinates are Lᵀ (s ⊙ D). The kinds are strongly correlated and λ ranges over powers of
+    ten: in D itself, L-BFGS would take hundreds of steps. The curvature in s_c ⊙ D_c of class c
+    alone is H_c = mean fused_c (1 - fused_c) x xᵀ + λ/n with x = view_logits_c / s_c. That in v is
+    the sum of those of the NLL, each in the sizes of v. H = L Lᵀ.
     """
     n, _, k = images.views.shape
     logits = images.views.double().permute(2, 1, 0)
     square = logits.square().mean(dim=2)
-    size = torch.cat([square, square.mean(dim=0, keepdim=True)]).sqrt().clamp(min=SILENT)
+    size = torch.cat([square, square.mean(dim=0, keepdim=True)]).sqrt().clamp(min=LEAST_SIZE)
     x = logits / size[:k].unsqueeze(2)
-    unsure = (fused * (1 - fused)).double().T.unsqueeze(1) / n
-    of_nll = (x * unsure) @ x.mT
+    uncertain = (fused * (1 - fused)).double().T.unsqueeze(1) / n
+    of_nll = (x * uncertain) @ x.mT
     ratio = size[:k] / size[k]
     in_v = (ratio.unsqueeze(2) * of_nll * ratio.unsqueeze(1)).sum(dim=0, keepdim=True)
     curvature = torch.cat([of_nll, in_v])
     diagonal = curvature.diagonal(dim1=1, dim2=2)
-    diagonal += EASE * (diagonal.mean(dim=1, keepdim=True) + 1 / n)
+    diagonal += RIDGE * (diagonal.mean(dim=1, keepdim=True) + 1 / n)
     diagonal[:k] += strength / n
     return size, cholesky(curvature)
 
 
 def _clearly_worse(losses: Tensor, best: Tensor) -> bool:
-    """Say whether the mean loss exceeds the best one by more than CAUTION standard errors of the difference."""
+    """Return whether the mean loss exceeds the best one significantly."""
     more = losses - best
-    return bool(more.mean() > CAUTION * more.std() / math.sqrt(len(more)))
+    return bool(more.mean() > STANDARD_ERRORS * standard_error(more))

@@ -12,10 +12,10 @@ from torch import Tensor
 
 import reference
 from atta import VATTA, Predictions, ShrunkMATTA
-from atta.calibrators import shrunk
 from atta.calibrators.fitting import nll
-from atta.calibrators.shrunk import Point, Samples
 from atta.functional import leader
+from atta.lab import shrunk
+from atta.lab.shrunk import Point, Samples
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -167,7 +167,7 @@ def test_the_strength_is_the_largest_within_two_standard_errors_of_the_best(
         def _losses(self, images, point):
             strength = (
                 math.inf
-                if point.limit == shrunk.STIFF
+                if point.limit == shrunk.LARGEST_STRENGTH
                 else min(tried, key=lambda s: abs(s - point.limit.item()))
             )
             return torch.from_numpy(depth[strength])[images.labels]
