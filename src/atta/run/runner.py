@@ -94,21 +94,25 @@ def failing_on(images: Tensor, *passed: type[Exception]) -> Iterator[None]:
 
 def run_views(network: Network, shown: Iterable[Shown], most: int) -> list[Shown]:
     """Return the logits of each view, (n, k), with up to `most` views of one size in a pass."""
-    answers, group = list[Shown](), list[Shown]()
-
-    def run() -> None:
-        if group:
-            images = torch.cat([view for *_, view in group]) if len(group) > 1 else group[0][2]
-            logits = network(images).reshape(len(group), group[0][2].shape[0], -1)
-            answers.extend((*view[:2], one) for view, one in zip(group, logits, strict=True))
-            group.clear()
-
+    groups: list[list[Shown]] = []
+    answers: list[Shown] = []
     for view in shown:
-        if len(group) == most or (group and group[0][2].shape != view[2].shape):
-            run()
-        group.append(view)
-    run()
-    return answers
+        if groups and len(groups[-1]) < most and groups[-1][0][2].shape == view[2].shape:
+            groups[-1].append(view)
+        else:
+            answers += _run_group(network, groups)
+            groups = [[view]]
+    return answers + _run_group(network, groups)
+
+
+def _run_group(network: Network, groups: list[list[Shown]]) -> list[Shown]:
+    """Run the last group of views in one pass."""
+    if not groups:
+        return []
+    views = [view for *_, view in groups[-1]]
+    logits = network(torch.cat(views) if len(views) > 1 else views[0])
+    each = logits.reshape(len(views), views[0].shape[0], -1)
+    return [(name, repeat, one) for (name, repeat, _), one in zip(groups[-1], each, strict=True)]
 
 
 @torch.no_grad()
