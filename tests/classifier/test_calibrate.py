@@ -8,8 +8,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import atta
 from atta._base.errors import InputError
-from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.choice import candidates
+from atta.classifier.classifier import CalibratedClassifier
 from atta.data.image_set import ImageSet
 from atta.data.views import POLICIES, Policy, View
 from atta.networks.resnet import small_cnn
@@ -184,11 +184,11 @@ def test_views_that_the_method_leaves_out_are_not_run(network, labels):
     [
         (
             {"policy": "auto", "budget": 0},
-            "budget: expected passes enough for c-atta, 2 or more .*, got 0",
+            "budget: expected enough passes for c-atta, 2 or more .*, got 0",
         ),
         (
             {"policy": 1, "method": "mean-tta"},
-            "budget: expected passes enough for mean-tta, 2 or more .*, got 1",
+            "budget: expected enough passes for mean-tta, 2 or more .*, got 1",
         ),
         ({"classes": "abc"}, "calibrate takes no 'classes'. Did you mean 'class_names'"),
         ({"policy": "spin"}, "expected a name that is known, got 'spin'"),
@@ -200,7 +200,7 @@ def test_views_that_the_method_leaves_out_are_not_run(network, labels):
         ),
         (
             {"class_names": ["a"], "method": "vanilla"},
-            "class_names: expected 3 or more, one a class, got 1",
+            "class_names: expected 3 or more, one for each class, got 1",
         ),
         ({"labels": None}, "labels: expected a class number for every image, .* got none"),
         ({"labels": torch.arange(60)}, "labels must lie in 0 … 2"),
@@ -240,7 +240,7 @@ def test_what_cannot_be_calibrated_is_refused(labels, settings, message):
             {"class_names": ["a", "b", "a"]},
             "class_names: expected a different name for each class, got 'a' twice",
         ),
-        ({"class_names": ["a", "b"]}, "class_names: expected 3 or more, one a class, got 2"),
+        ({"class_names": ["a", "b"]}, "class_names: expected 3 or more, one for each class, got 2"),
         ({"device": "gpu"}, "device: expected cpu"),
         (
             {"images": pixels(9), "labels": torch.zeros(9).long()},
@@ -264,7 +264,7 @@ def test_what_was_given_is_refused_before_the_first_pass(settings, message):
         ({"labels": torch.arange(60) % 4}, "labels must lie in 0 … 2, got 3"),
         (
             {"class_names": "abcd", "labels": None},
-            "class_names: expected 3, one a class of the network, got 4",
+            "class_names: expected 3, one for each class of the network, got 4",
         ),
         ({"labels": None}, "labels: expected a class number for every image"),
     ],

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
-from atta import Predictions, Record, predictions
+from atta import Predictions, Record
 from atta._base.errors import InputError
-from atta.record.predictions import as_labels
+from atta.record.predictions import PIECE, as_labels
 from scenarios import notices_flipped_bits
 
 N, K = 6, 4
@@ -484,7 +484,7 @@ def test_looking_for_numbers_that_are_not_finite_takes_little_memory():
         with torch.profiler.profile(profile_memory=True) as seen:
             Predictions(given_logits)
         largest = max((event.cpu_memory_usage for event in seen.events()), default=0)
-        assert largest <= 4 * predictions.PIECE + 1000 < one.nbytes / 4
+        assert largest <= 4 * PIECE + 1000 < one.nbytes / 4
     one[299, 3], one[7, 9] = float("nan"), float("-inf")
     with pytest.raises(
         InputError, match=r"logits must be finite, got -inf in row 7 \(2 such rows\)"

@@ -14,7 +14,7 @@ from atta.calibrators import base, fitting, scaling, selective
 from atta.classifier.check import check
 from atta.lab.fits import fingerprint
 from atta.record import writer as shards_module
-from atta.record.store import LOGITS, FolderPredictions, Store, write_index
+from atta.record.store import FolderPredictions, Store
 from scenarios import command, linear, mostly_right, pixels, same, toy
 
 SETTINGS = {"policy": "flip + 2 crop", "batch_size": 8, "progress": False, "checks": False}
@@ -153,17 +153,12 @@ def test_more_images_than_memory_should_hold_are_fitted_in_pieces_to_the_same_nu
     method, tmp_path, monkeypatch
 ):
     predictions, labels = toy(600, k=5, seed=3, confidence=3.0, signal=1.0)
-    counts, columns = {LOGITS: 1, **predictions.counts}, {}
-    for kind, count in counts.items():
-        columns[kind] = (sum(n for _, n in columns.values()), count)
-    answers = torch.cat([predictions.logits.unsqueeze(1), *predictions.views.values()], dim=1)
-    shards = shards_module.Shards(tmp_path, {})
-    for start in range(0, 600, 130):
-        part = answers[start : start + 130]
-        shards.write(shards_module.Shard(start, start + len(part), part, None, ""))
-    folder = write_index(
-        tmp_path, [(columns, sorted(tmp_path.glob("0*")), shards.name)], labels, {}
-    )
+    passes = 1 + sum(predictions.counts.values())
+    monkeypatch.setattr(shards_module, "PASSES", 130 * passes)
+    with atta.RecordWriter(tmp_path) as writer:
+        writer.append(predictions.logits, predictions.views, labels)
+    folder = Record.load(tmp_path)
+    assert len(shards_of(folder)) == 5
     whole = atta.find_method(method).fit(predictions, labels)
 
     sizes: list[int] = []
@@ -418,9 +413,10 @@ def test_rehearsals_lie_in_shards_of_their_own(network, tmp_path):
     assert check(tmp_path / "record").whole
 
 
-def test_shards_and_output_are_one_or_the_other(network, tmp_path):
-    with pytest.raises(InputError, match=r"expected shards=\.\.\. or output=\.\.\."):
-        atta.collect(network, pixels(8), **SETTINGS, output=tmp_path / "a", shards=tmp_path / "b")
+def test_there_is_one_argument_for_where_a_record_lies(network, tmp_path):
+    with pytest.raises(InputError, match="collect takes no 'shards'.*It takes: .*output"):
+        atta.collect(network, pixels(8), **SETTINGS, shards=tmp_path / "b")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_commands_take_a_folder_as_they_take_a_file(made, tmp_path, monkeypatch):

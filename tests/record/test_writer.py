@@ -50,7 +50,7 @@ class Angry(nn.Module):
 
 torch.manual_seed(0)
 model, images = nn.Sequential(small_cnn(3), Angry()), torch.load(sys.argv[1] + "/images.pt")
-atta.collect(model, images, policy="flip + 2 crop", batch_size=8, progress=False, shards=sys.argv[1] + "/shards")
+atta.collect(model, images, policy="flip + 2 crop", batch_size=8, progress=False, output=sys.argv[1] + "/shards")
 """
 
 
@@ -66,7 +66,7 @@ def test_a_run_that_was_killed_goes_on_and_its_file_is_the_same_to_the_last_bit(
     killed = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) == 3
-    resumed, fewer_calls = calls(images, **settings, shards=tmp_path / "shards")
+    resumed, fewer_calls = calls(images, **settings, output=tmp_path / "shards")
     whole, all_calls = calls(images, **settings)
     assert (all_calls, fewer_calls) == (25, 13)
     files = [
@@ -100,11 +100,11 @@ def calls(images, **settings):
 )
 def test_ctrl_c_keeps_what_was_done_whatever_the_images_come_from(tmp_path, images):
     whole, all_calls = calls(images(), batch_size=4)
-    interrupted(images(), 16, batch_size=4, shards=tmp_path)  # in the third batch of seven passes
-    resumed, fewer_calls = calls(images(), batch_size=4, shards=tmp_path)
+    interrupted(images(), 16, batch_size=4, output=tmp_path)  # in the third batch of seven passes
+    resumed, fewer_calls = calls(images(), batch_size=4, output=tmp_path)
     assert same(whole, resumed)
     assert (all_calls, fewer_calls) == (35, 21)
-    again, no_calls = calls(images(), batch_size=4, shards=tmp_path)
+    again, no_calls = calls(images(), batch_size=4, output=tmp_path)
     assert same(whole, again)
     assert no_calls == 0
 
@@ -123,8 +123,8 @@ def test_a_full_disk_is_said_and_what_was_done_is_kept(tmp_path, monkeypatch, ea
         with pytest.raises(
             InputError, match=r"no space left on device; the 8 images before it are kept, run again"
         ):
-            calls(twenty(), batch_size=4, shards=tmp_path)
-    resumed, fewer_calls = calls(twenty(), batch_size=4, shards=tmp_path)
+            calls(twenty(), batch_size=4, output=tmp_path)
+    resumed, fewer_calls = calls(twenty(), batch_size=4, output=tmp_path)
     assert same(resumed, calls(twenty(), batch_size=4)[0])
     assert fewer_calls == 21
 
@@ -133,9 +133,9 @@ def test_an_image_that_cannot_be_read_leaves_what_was_done(folder, tmp_path):
     image = (folder / "c" / "17.png").read_bytes()
     (folder / "c" / "17.png").write_bytes(b"no image")
     with pytest.raises(InputError, match=r"c/17\.png"):
-        calls(folder, batch_size=4, shuffle=False, shards=tmp_path / "shards")
+        calls(folder, batch_size=4, shuffle=False, output=tmp_path / "shards")
     (folder / "c" / "17.png").write_bytes(image)
-    assert calls(folder, batch_size=4, shuffle=False, shards=tmp_path / "shards")[1] == 7
+    assert calls(folder, batch_size=4, shuffle=False, output=tmp_path / "shards")[1] == 7
 
 
 @pytest.mark.parametrize(
@@ -161,11 +161,11 @@ def test_an_image_that_cannot_be_read_leaves_what_was_done(folder, tmp_path):
     ],
 )
 def test_shards_of_another_run_are_refused(tmp_path, images, more, sentence):
-    interrupted(twenty(), 16, batch_size=4, shards=tmp_path)
+    interrupted(twenty(), 16, batch_size=4, output=tmp_path)
     settings = {
         "model": nn.Sequential(small_network(), Angry(0)),
         "batch_size": 4,
-        "shards": tmp_path,
+        "output": tmp_path,
     } | more
     with pytest.raises(InputError, match=sentence):
         run(images(), **settings)
@@ -174,11 +174,11 @@ def test_shards_of_another_run_are_refused(tmp_path, images, more, sentence):
 def test_shards_whose_labels_were_found_by_other_names_are_refused(tmp_path):
     images = Items(twenty(), LABELS.tolist())
     images.classes = ["a", "b", "c"]
-    run(images, class_names=("a", "b", "c"), shards=tmp_path)
+    run(images, class_names=("a", "b", "c"), output=tmp_path)
     with pytest.raises(
         InputError, match=r"their classes is \['a', 'b', 'c'\] and not \['c', 'b', 'a'\]"
     ):
-        run(images, class_names=("c", "b", "a"), shards=tmp_path)
+        run(images, class_names=("c", "b", "a"), output=tmp_path)
 
 
 def test_a_folder_of_other_things_is_not_written_to(tmp_path):
@@ -186,19 +186,19 @@ def test_a_folder_of_other_things_is_not_written_to(tmp_path):
     with pytest.raises(
         InputError, match=r"expected an empty folder, or one of shards, found thesis\.tex"
     ):
-        run(twenty(), shards=tmp_path)
+        run(twenty(), output=tmp_path)
 
 
 def test_a_broken_description_is_said(tmp_path):
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(InputError, match="to describe a run, but it cannot be read"):
-        run(twenty(), shards=tmp_path)
+        run(twenty(), output=tmp_path)
 
 
 def test_other_models_than_torch_s_are_recognised_by_what_can_be_known(tmp_path):
     model = NumpyModel(lambda images: images.mean(axis=(2, 3)))
     assert same(
-        run(twenty(), model=model, shards=tmp_path), run(twenty(), model=model, shards=tmp_path)
+        run(twenty(), model=model, output=tmp_path), run(twenty(), model=model, output=tmp_path)
     )
 
 
@@ -209,12 +209,12 @@ def test_a_second_run_in_the_same_folder_is_refused_and_the_first_goes_on(tmp_pa
         def forward(self, answer):
             if not said:
                 with pytest.raises(InputError) as refused:
-                    run(twenty(), shards=tmp_path / "shards")
+                    run(twenty(), output=tmp_path / "shards")
                 said.append(str(refused.value))
             return answer
 
     record = run(
-        twenty(), model=nn.Sequential(small_network(), Twinned()), shards=tmp_path / "shards"
+        twenty(), model=nn.Sequential(small_network(), Twinned()), output=tmp_path / "shards"
     )
     assert same(record, run(twenty(), model=small_network()))
     assert said[0].startswith(f"another run is writing {tmp_path / 'shards' / 'run.json'}")
@@ -233,7 +233,7 @@ def test_a_run_whose_folder_is_removed_goes_on_and_so_does_the_next(tmp_path, ea
             return answer
 
     whole, _ = calls(twenty(), batch_size=4)
-    settings = {"batch_size": 4, "shards": tmp_path / "shards"}
+    settings = {"batch_size": 4, "output": tmp_path / "shards"}
     with pytest.raises(KeyboardInterrupt):
         run(twenty(), model=nn.Sequential(small_network(), Removes()), **settings)
     model = nn.Sequential(small_network(), Removes())
@@ -244,18 +244,19 @@ def test_a_run_whose_folder_is_removed_goes_on_and_so_does_the_next(tmp_path, ea
 def test_a_run_that_failed_before_it_had_something_to_keep_does_not_stand_in_the_way_of_another(
     tmp_path,
 ):
-    with (
-        pytest.raises(InputError, match="the model"),
-        shards_module.beside(tmp_path / "out") as folder,
-    ):
-        run(twenty(), model=nn.Sequential(small_network(), Angry(1)), shards=folder)
-    assert not list(tmp_path.iterdir())
+    angry = nn.Sequential(small_network(), Angry(1))
     with pytest.raises(InputError, match="the model"):
-        run(twenty(), model=nn.Sequential(small_network(), Angry(1)), shards=tmp_path)
-    assert len(run(twenty(), seed=1, shards=tmp_path)) == 20
+        run(twenty(), model=angry, output=tmp_path / "out.safetensors")
+    assert not [path for path in tmp_path.iterdir() if not path.name.startswith(".")]
+    with pytest.raises(InputError, match="the model"):
+        run(twenty(), model=nn.Sequential(small_network(), Angry(1)), output=tmp_path)
+    assert len(run(twenty(), seed=1, output=tmp_path)) == 20
 
 
 def test_shards_that_were_kept_stay_where_the_run_fails(tmp_path, eager):
-    with pytest.raises(InputError), shards_module.beside(tmp_path / "out") as folder:
-        run(twenty(), model=nn.Sequential(small_network(), Angry(16)), batch_size=4, shards=folder)
-    assert shards_module.any_in(tmp_path / "out.shards")
+    angry, file = nn.Sequential(small_network(), Angry(16)), tmp_path / "out.safetensors"
+    with pytest.raises(InputError, match="no more"):
+        run(twenty(), model=angry, batch_size=4, output=file)
+    kept = (tmp_path / "out.safetensors.shards").glob(shards_module.SHARDS)
+    assert [path.stem for path in kept] == ["0000000000-0000000008"]
+    assert not file.exists()
