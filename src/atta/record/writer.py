@@ -326,6 +326,7 @@ class RecordWriter:
         self.folder, self.dtype, self.origin = Path(folder), dtype, dict(origin or {})
         self._writer: ShardWriter | None = None
         self._columns: Columns = {}
+        self._classes = 0
         self._labels: list[Tensor] = []
         self.images = 0
         """Images that are written or waiting to be written."""
@@ -368,10 +369,16 @@ class RecordWriter:
                 "classes": predictions.classes,
                 "dtype": self.dtype,
             }
-            self._writer, self._columns = ShardWriter(self.folder, run, at), columns
             if any(self.folder.glob(SHARDS)):
                 raise InputError(f"expected an empty folder, found shards in {self.folder}")
-            self._writer.begin(1)
+            writer = ShardWriter(self.folder, run, at)
+            writer.begin(1)
+            self._writer, self._columns = writer, columns
+            self._classes = predictions.classes
+        elif predictions.classes != self._classes:
+            raise InputError(
+                f"expected logits of {self._classes} classes as before, got {predictions.classes}"
+            )
         elif columns != self._columns:
             raise InputError(
                 f"expected the views {', '.join(self._columns)} as before, got {', '.join(columns)}"
