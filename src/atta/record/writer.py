@@ -245,13 +245,15 @@ class ShardWriter:
         own = [part for _, part in buffer if part is not None]
         labels, stop = torch.cat(own) if own else None, self._start + answers.shape[0]
         if partial != (self._start, stop):
-            self._write(Shard(self._start, stop, answers, labels, mark(first, last)))
+            kept = self._start if partial is None else partial[1]
+            self._write(Shard(self._start, stop, answers, labels, mark(first, last)), kept)
             if partial is not None:
                 self.path(*partial).unlink(missing_ok=True)
         if not full:
             self._buffer, self._partial = [(answers, labels)], (self._start, stop)
 
-    def _write(self, shard: Shard) -> None:
+    def _write(self, shard: Shard, kept: int) -> None:
+        """Write a shard; if that fails, say how many images earlier files keep."""
         if not self.settings.is_file():  # somebody removed the folder: the run goes on
             self.keep_rows(self.rows)
         tensors = {"answers": shard.answers}
@@ -261,7 +263,7 @@ class ShardWriter:
             write_tensors(path, tensors, {"mark": shard.mark, RUN: self.name, ROWS: path.stem})
         except InputError as error:
             raise InputError(
-                f"{error}; the {shard.start} images before it are kept, run again to resume"
+                f"{error}; the {kept} images before it are kept, run again to resume"
             ) from error
         self._written = time.monotonic()
 
