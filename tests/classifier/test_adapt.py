@@ -222,9 +222,7 @@ def test_a_table_of_predictions_holds_sets_and_strangers_and_ends_with_the_drift
     assert (
         sum(row["ood"] > 0.9 for row in rows) > 20
     )  # one in ten of images like the validation images
-    assert done.drift.accuracy == pytest.approx(
-        classifier.drift(files).accuracy, abs=0.03
-    )
+    assert done.drift.accuracy == pytest.approx(classifier.drift(files).accuracy, abs=0.03)
     if "." in kind:
         with pytest.raises(InputError, match="is a graph, whose numbers are fixed"):
             open_predictor(tmp_path / kind, adapt_to=files)

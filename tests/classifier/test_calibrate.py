@@ -312,3 +312,58 @@ def test_the_model_is_kept_as_it_is(labels):
 def test_a_network_of_float64_is_calibrated_in_float64(labels):
     classifier = calibrate(nn.Sequential(linear().double()), pixels(), labels, method="temperature")
     assert classifier(pixels(4)).dtype == classifier.calibrator.temperature.dtype == torch.float64
+
+
+# ---- finished passes are kept
+
+
+def test_calibration_that_was_stopped_resumes_from_its_cache(labels, tmp_path):
+    settings = {"policy": "auto", "budget": 3, "batch_size": 16, "rehearse": [3]}
+    plain, cached, again = Counting(), Counting(), Counting()
+    expected = calibrate(plain, pixels(), labels, **settings)
+
+    class Stops(nn.Module):
+        """Stops in the middle of all passes."""
+
+        def __init__(self):
+            super().__init__()
+            self.inner, self.seen = Counting(), 0
+
+        def forward(self, images):
+            self.seen += images.shape[0]
+            if 2 * self.seen > plain.seen and not stopped:
+                stopped.append(self.seen)
+                raise KeyboardInterrupt
+            return self.inner(images)
+
+    stopped, cache = [], tmp_path / "cache"
+    model = Stops()
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(model, pixels(), labels, cache=cache, **settings)
+    model.seen = 0
+    resumed = calibrate(model, pixels(), labels, cache=cache, **settings)
+    assert resumed.summary == expected.summary
+    assert resumed.policy == expected.policy
+    assert stopped[0] + model.seen <= plain.seen + 2 * (8 + 16), (
+        "only the trial and the batches that were stopped run twice"
+    )
+    for model, passes in ((cached, plain.seen), (again, 8)):  # the trial looks at eight images
+        found = calibrate(model, pixels(), labels, cache=tmp_path / "other", **settings)
+        assert found.summary == expected.summary
+        assert model.seen == passes
+    with pytest.raises(InputError, match="hold shards of this run, but their seed is 0 and not 1"):
+        calibrate(Counting(), pixels(), labels, cache=tmp_path / "other", seed=1, **settings)
+
+
+def test_a_bad_first_file_is_left_out_and_the_others_keep_their_pixels(tmp_path, network, labels):
+    from PIL import Image
+
+    files = [tmp_path / f"{i:02}.png" for i in range(61)]
+    files[0].write_bytes(b"no image")
+    for path, image in zip(files[1:], pixels(), strict=True):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    given = torch.cat([labels[:1], labels])
+    found = calibrate(network, files, given, skip_bad=True, rehearse=False)
+    expected = calibrate(network, pixels(), labels, rehearse=False)
+    assert found.summary.before == pytest.approx(expected.summary.before)
+    assert found.summary.after == pytest.approx(expected.summary.after, abs=1e-5)

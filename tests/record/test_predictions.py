@@ -401,7 +401,7 @@ def test_a_record_saved_over_another_is_never_half_written(tmp_path, monkeypatch
         Path(target).write_bytes(before[: len(before) // 2])
         raise failure
 
-    monkeypatch.setattr(predictions, "save_file", dies_half_way)
+    monkeypatch.setattr("atta._base.tensors.save_file", dies_half_way)
     with pytest.raises((InputError, KeyboardInterrupt)):
         Record(Predictions(logits(seed=1))).save(path)
     assert path.read_bytes() == before

@@ -10,6 +10,7 @@ import torch
 
 import atta
 from atta import InputError, Record
+from atta._base import tensors as tensors_module
 from atta.calibrators import base, fitting, scaling, selective
 from atta.classifier.check import check
 from atta.lab.fits import fingerprint
@@ -369,13 +370,13 @@ def test_a_folder_without_an_index_is_said_to_be_unfinished(made, tmp_path):
 def test_logits_that_are_not_finite_are_found_when_their_shard_is_read(made, tmp_path):
     _, folder, _ = made
     path = shards_of(folder)[1]
-    tensors, text = atta.record.predictions.read_tensors(path)
+    tensors, text = tensors_module.read_tensors(path)
     tensors["answers"] = tensors["answers"].clone()
     tensors["answers"][2, 1, 0] = torch.inf
-    atta.record.predictions.write_tensors(path, tensors, text)
+    tensors_module.write_tensors(path, tensors, text)
     index = json.loads((tmp_path / "record" / "record.json").read_text())
-    index["groups"][0]["parts"][1]["digest"] = atta.record.predictions.read_header(path)[
-        atta.record.predictions.DIGEST
+    index["groups"][0]["parts"][1]["digest"] = tensors_module.read_header(path)[
+        tensors_module.DIGEST
     ]
     index.pop("digest")
     (tmp_path / "record" / "record.json").write_text(

@@ -89,7 +89,9 @@ def test_the_images_of_a_trial_come_from_all_over_the_set_and_none_is_lost_of_a_
 
 def test_a_shuffled_loader_beside_separate_labels_is_said():
     loader = DataLoader(pixels(), batch_size=7, shuffle=True)
-    with pytest.warns(Advice, match="the DataLoader is shuffled and the labels do not come with it"):
+    with pytest.warns(
+        Advice, match="the DataLoader is shuffled and the labels do not come with it"
+    ):
         collect(Counting(), loader, torch.arange(60) % 3, policy="flip", progress=False)
 
 
