@@ -152,12 +152,15 @@ def _chosen(
     most = most_passes(run.source.count or 0, policies, rehearse)
     title = f"recording views, at most {most:,} passes, {spoken(most * seconds)}"
     folder, passes = None if cache is None else Path(cache), 0
-    with bar(title, most, shown=bool(run.execution.progress)) as tell:
+    progress = run.execution.progress
+    with bar(title, most, shown=progress is True) as tell:
 
         def count(more: int) -> None:
             nonlocal passes
             passes += more
             tell(passes, "")
+            if callable(progress):
+                progress(more)
 
         run = replace(run, execution=replace(run.execution, progress=count))
         first = None if folder is None else folder / "0"
