@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -370,7 +369,7 @@ def test_a_record_without_views_and_labels_is_written_as_well(tmp_path):
         ((4, 5), {"crop": 2, "flip": 1}, [0] * 4, "expected the views .*flip, crop as before"),
         ((4, 6), {"flip": 1, "crop": 2}, [0] * 4, "expected logits of 5 classes as before, got 6"),
         ((4, 5), {"flip": 1, "crop": 2}, None, "expected labels with every append or with none"),
-        ((4, 5), {"flip": 1, "crop": 2}, [0] * 3, "labels must have shape"),
+        ((4, 5), {"flip": 1, "crop": 2}, [0] * 3, "expected 4 labels, one an image, got 3"),
         ((4, 5), {"flip": 1, "crop": 2}, [5] * 4, "labels must lie in 0 … 4, got 5"),
         ((0, 5), {"flip": 1, "crop": 2}, [], "must hold at least one image"),
     ],
@@ -424,8 +423,6 @@ def test_logits_that_float16_cannot_hold_are_refused_before_they_are_written(tmp
         writer.append(torch.full((2, 3), 70000.0))
     writer.append(torch.full((2, 3), 65504.0))
     assert len(writer.close()) == 2
-    with pytest.raises(InputError, match="dtype.*float16.*float32.*'float8'"):
-        RecordWriter(tmp_path / "other", dtype="float8")
 
 
 def test_an_error_in_the_block_leaves_a_folder_that_no_one_takes_for_a_record(tmp_path):
