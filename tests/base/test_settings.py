@@ -82,7 +82,7 @@ def test_what_an_annotation_cannot_say_is_left_to_others():
 
 BAD = {
     "atta.collect(net, images, output=5)": "output must be text or a path or None, got 5",
-    "atta.RecordWriter('x', dtype='float8')": "dtype: expected 'float16' or 'float32', got 'float8'",
+    "atta.RecordWriter('x', dtype='half')": "dtype: expected 'float16' or 'float32', got 'half'",
     "atta.collect(net, images, origin='x')": "origin must be a mapping or None, got 'x'",
     "atta.collect(net, images, autocast='half')": "autocast must be True or False or a dtype, got 'half'",
     "atta.collect(net, images, batch_size='a')": "batch_size must be a whole number or None, got 'a'",

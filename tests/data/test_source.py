@@ -1,4 +1,4 @@
-"""Sources: positions in, pixels out, each file decoded once where a source is cached, and faults by position."""
+"""Sources: positions in, pixels out; a cache decodes each file once, and faults have positions."""
 
 from collections import Counter
 
@@ -18,17 +18,6 @@ from atta.data.source import (
     cached,
 )
 from scenarios import LABELS, Items, Stream, twenty
-
-
-@pytest.fixture
-def folder(tmp_path):
-    from PIL import Image
-
-    for i, image in enumerate(twenty()):
-        path = tmp_path / "images" / "abc"[i // 7] / f"{i:02}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
-    return tmp_path / "images"
 
 
 @pytest.fixture

@@ -422,13 +422,13 @@ def nan_at(images, calls):
         (
             lambda: [twenty()[0], twenty(1, (3, 9, 8))[0]],
             {},
-            r"expected images of the shape \(3, 8, 8\), got \(3, 9, 8\) in image 1 .*need preprocessing",
+            r"expected images of the shape \(3, 8, 8\), got \(3, 9, 8\) in image 1 .*preprocessing",
         ),
         (twenty, {"labels": [0, 1]}, r"expected 20 labels, one an image, got \(2,\)"),
         (
             twenty,
             {"labels": ["cat"] * 20},
-            r"the images have 1 classes \(cat\), and the network has 3: it is unclear which is which",
+            r"the images have 1 classes \(cat\), and the network has 3: it is unclear",
         ),
         (twenty, {"labels": [5] * 20}, r"labels must lie in 0 … 2, got 5 in row 0"),
         (lambda: Items(twenty(), [5] * 20), {}, r"labels must lie in 0 … 2, got 5"),

@@ -1,4 +1,4 @@
-"""How a network is run has the same names at every entry point, and a name that is wrong is suggested."""
+"""How a network is run: the same names at every entry point, and a suggestion for wrong ones."""
 
 from dataclasses import fields
 
