@@ -1,4 +1,4 @@
-"""Views are recorded in rounds, each once, and what is chosen is what a search with all of them chooses."""
+"""Views are recorded in rounds, each once; the choice is that of a search with all views."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""Records in folders: the same numbers as in one file, read as they are asked for, and each fault by the name of its shard."""
+"""Records in folders: the numbers of one file, read when needed, and faults named by their shard."""
 
 import json
 import shutil

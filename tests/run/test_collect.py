@@ -1,4 +1,4 @@
-"""The network runs once: the same views however the work is cut, and a model that is given back as it came."""
+"""The network runs once: the same views however the work is cut, and the model stays as it was."""
 
 import json
 
@@ -362,7 +362,7 @@ def nan_at(images, calls):
         (
             lambda: floats(0, 255),
             {},
-            r"in \[0, 1\], got 0 to 2\d\d, first in image 0 .* give bytes as uint8, or divide by 255",
+            r"in \[0, 1\], got 0 to 2\d\d, first in image 0 .* uint8, or divide by 255",
         ),
         (
             lambda: floats(-2, 2),
@@ -511,7 +511,7 @@ def test_a_stream_cannot_be_looked_at_before_and_nothing_can_be_left_to_read(fol
         path.write_bytes(b"no image")
     with pytest.raises(
         InputError,
-        match=r"that can be read, found none: .*\.png, but it cannot be decoded: cannot identify image file$",
+        match=r"that can be read, found none: .*\.png, but .*decoded: cannot identify image file$",
     ):
         run(folder, skip_bad=True)
 
