@@ -1,6 +1,7 @@
 """Many images, and scikit-learn's habits: a classifier that `cross_val_score`, scorers and pipelines take as one of theirs."""
 
 import copy
+from collections.abc import Iterable
 from typing import Any, TypeVar, Unpack
 
 import numpy as np
@@ -131,7 +132,7 @@ class Estimator(Archived):
         labels: Any = None,
         *,
         channels: Channels = None,
-        rehearse: bool = False,
+        rehearse: bool | Iterable[int] = False,
         **options: Unpack[CollectOptions],
     ) -> Record:
         """Run the network on images and on the views of this classifier, and return the logits.
