@@ -72,7 +72,7 @@ def test_progress_is_shown_on_the_error_stream_if_it_is_asked_for(fitted, capsys
         (
             np.zeros((2, 3, 9, 9), np.uint8),
             {},
-            r"expected images of shape \(n, 3, 8, 8\).*got \(2, 3, 9, 9\)",
+            r"expected images of the shape \(3, 8, 8\), got \(3, 9, 9\) in the images",
         ),
         (np.zeros((0, *SHAPE), np.uint8), {}, "expected at least one image"),
         (Stream([]), {}, "expected at least one image in Stream, found none"),
