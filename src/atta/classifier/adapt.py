@@ -1,11 +1,12 @@
-"""A deployed classifier in another domain: whether images without labels have drifted, and one that is adapted to them.
+"""Drift: have unlabelled images drifted from the validation images, and adapt a classifier to them.
 
-    found = classifier.drift(images)        the estimated accuracy, its interval, and a test: `Drift`
-    there = classifier.adapt(images)        the same classes, less sure where the network is less often right
-    there.adapted                           what was done, and what it was read from
-    there.unadapted()                       the classifier as it was
+    found = classifier.drift(images)        estimated accuracy, its interval, and a test: `Drift`
+    adapted = classifier.adapt(images)      the same classes, with lower confidence
+    adapted.adapted                         what was done, and why
+    adapted.unadapted()                     the classifier as it was
 
-What is known of the validation images is the classifier's `reference` (`calibrators.shift`), which `calibrate` leaves behind.
+`calibrate` stores what is needed of the validation images as `classifier.reference`
+(`calibrators.shift`).
 """
 
 import copy
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """Images without labels, held against the validation images.
+    """Unlabelled images, compared with the validation images.
 
-    `accuracy` is estimated, between `low` and `high` nineteen times of twenty; `p_value` is how often images that did not drift
-    look as uncertain as these, and `drifted` says that it is below `level`, the rate of false alarms.
+    `accuracy` is an estimate, with the 95 % interval from `low` to `high`. `p_value` is how often
+    images that did not drift look as uncertain as these; `drifted` means that it is below `level`,
+    the false-alarm rate.
     """
 
     images: int
@@ -44,7 +46,7 @@ class Drift:
     slope: float | None
     expected_histogram: tuple[float, ...] = ()
     seen_histogram: tuple[float, ...] = ()
-    """The part of the images in equal cells of confidence, of the validation images and of these."""
+    """Histograms of the confidence of the validation images and of these images."""
 
     @classmethod
     def of(
@@ -54,7 +56,7 @@ class Drift:
         confidence: float,
         seen: tuple[float, ...] = (),
     ) -> "Drift":
-        """Hold what was estimated of images, their mean confidence and its histogram, against the validation images."""
+        """Compare an estimate and the confidence of images with the validation images."""
         return cls(
             images=found.images,
             accuracy=found.accuracy,
@@ -73,7 +75,7 @@ class Drift:
 
     @property
     def sentence(self) -> str:
-        """All of it in one sentence."""
+        """The result in one sentence."""
         chance = f"p {'<' if self.p_value < 1e-4 else '='} {max(self.p_value, 1e-4):.4f}"
         verdict = (
             f"drifted ({chance})"
@@ -82,25 +84,26 @@ class Drift:
         )
         by = "" if self.slope is not None else ", roughly: fitted without rehearsals"
         return (
-            f"{self.images} images, {verdict}: about {self.accuracy:.0%} are right ({self.low:.0%} to {self.high:.0%}{by}), "
-            f"{self.expected_accuracy:.0%} of the validation images were; mean confidence {self.seen_confidence:.0%}, "
-            f"expected {self.expected_confidence:.0%}."
+            f"{self.images} images, {verdict}: about {self.accuracy:.0%} are right "
+            f"({self.low:.0%} to {self.high:.0%}{by}), {self.expected_accuracy:.0%} of the "
+            f"validation images were; mean confidence {self.seen_confidence:.0%}, expected "
+            f"{self.expected_confidence:.0%}."
         )
 
     def __str__(self) -> str:
         return self.sentence
 
     def json(self) -> dict[str, Any]:
-        """As plain values."""
+        """Return plain values, for JSON."""
         return {**asdict(self), "sentence": self.sentence}
 
 
 def drift(classifier: "CalibratedClassifier", images: Any, *, channels: Channels = None) -> Drift:
-    """Say how far images without labels are from the validation images; fewer than 32 say too little."""
+    """Compare unlabelled images with the validation images; fewer than 32 are refused."""
     reference, predictions = _reference(classifier), _answers(classifier, images, channels)
     if len(predictions) < shift.LEAST:
         raise InputError(
-            f"expected at least {shift.LEAST} images, for fewer say too little of a domain, got {len(predictions)}"
+            f"expected at least {shift.LEAST} images, got {len(predictions)}, which say too little"
         )
     seen = classifier.calibrator(predictions).double().amax(dim=1)
     found = shift.estimate(reference, predictions.logits)
@@ -110,20 +113,21 @@ def drift(classifier: "CalibratedClassifier", images: Any, *, channels: Channels
 def adapt(
     classifier: "CalibratedClassifier", images: Any, *, channels: Channels = None
 ) -> "CalibratedClassifier":
-    """Return the classifier for the domain of these images; of one that is adapted already, for this domain instead."""
+    """Return a classifier adapted to these images; an earlier adaptation is undone first."""
     classifier = unadapted(classifier)
     reference = _reference(classifier)
     if reference.slope is None:
         raise InputError(
-            "expected a classifier that knows how its accuracy falls, to adapt it, but nothing that was recorded when it was "
-            "calibrated lowered its accuracy: calibrate it again with rehearse=True, on some hundred images or more"
+            "expected a classifier that knows how its accuracy falls, but nothing that was recorded "
+            "when it was calibrated lowered its accuracy: calibrate it again with rehearse=True, on "
+            "a few hundred images or more"
         )
-    classifier.calibrator.softened(1.0)  # those that cannot be say so before the network runs
+    classifier.calibrator.softened(1.0)  # one that cannot be raises before the network runs
     calibrator, adapted = shift.adapt(
         classifier.calibrator, reference, _answers(classifier, images, channels)
     )
     there = copy.copy(classifier)
-    there._modules = dict(classifier._modules)  # the network is shared, what was learned is not
+    there._modules = dict(classifier._modules)  # shares the network, not the calibrator
     there.calibrator, there.adapted, there.before = (
         calibrator.to(device_of(classifier)),
         adapted,
@@ -134,7 +138,7 @@ def adapt(
 
 
 def unadapted(classifier: "CalibratedClassifier") -> "CalibratedClassifier":
-    """The classifier as it was before it was adapted, to the last bit; itself if it never was."""
+    """Return the classifier as it was before it was adapted, to the last bit."""
     if classifier.adapted is None:
         return classifier
     back = copy.copy(classifier)
@@ -151,8 +155,8 @@ def unadapted(classifier: "CalibratedClassifier") -> "CalibratedClassifier":
 def _reference(classifier: "CalibratedClassifier") -> Reference:
     if classifier.reference is None:
         raise InputError(
-            "expected a classifier that remembers its validation images (`reference`), got one without, as an older atta saved "
-            "them or as it is built by hand: calibrate it again"
+            "expected a classifier that knows its validation images (`reference`), got one without, "
+            "saved by an older version or built by hand: calibrate it again"
         )
     return classifier.reference
 

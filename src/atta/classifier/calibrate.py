@@ -23,7 +23,6 @@ from atta.calibrators.crossval import check_folds
 from atta.calibrators.shift import Reference
 from atta.classifier.choice import (
     NO_VIEWS,
-    Choice,
     Recorder,
     as_budget,
     candidates,
@@ -32,22 +31,30 @@ from atta.classifier.choice import (
 )
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.summary import summarise
-from atta.data.labels import labelled_source
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels
 from atta.data.views import Policy
-from atta.networks.adapters import as_logits, class_names_of, normalised
 from atta.run.checks import NOT_LOGITS, Trial, check_labels, look_over, try_out
-from atta.run.collect import Run, as_seed
-from atta.run.execution import ExecutionOptions, split_options
+from atta.run.collect import Reading, Run, as_seed, prepared
+from atta.run.execution import Execution, ExecutionOptions, split_options
 
 BUDGET = 4
 SPREAD = 3  # images normalised as in training have between a third and three times its variance
 
 
 class CalibrateOptions(ExecutionOptions, total=False):
-    """Less common keyword arguments of `calibrate`."""
+    """Less common keyword arguments of `calibrate`: those of `atta.Execution`, and
 
+    Args:
+        channels: Where arrays have their channels: "first" or "last".
+        seed: Seed of rehearsals.
+        shuffle: Seed by which a labelled folder is shuffled, 0 by default; False keeps its order.
+        skip_bad: Leave out images that cannot be decoded, with a line for each.
+        origin: Text for the origin of the record that the summary is made from.
+        cache: A folder that keeps finished passes, so that the same call resumes.
+    """
+
+    channels: Channels
     seed: int
     shuffle: int | bool | None
     skip_bad: bool
@@ -66,7 +73,6 @@ def calibrate(
     method: Any = "c-atta",
     keep_class: bool = True,
     class_names: Sequence[str] = (),
-    channels: Channels = None,
     preprocess: Any = None,
     rehearse: bool | Iterable[int] = True,
     **options: Unpack[CalibrateOptions],
@@ -86,71 +92,65 @@ def calibrate(
         method: A name of `atta.METHODS`, a method with its settings, or its class.
         keep_class: False lets methods that guard the class change it, if that is more often right.
         class_names: Names of the network's classes, in its order.
-        channels: Where arrays have their channels: "first" or "last".
         preprocess: How photographs are resized, cropped and normalised (`Preprocess.of`).
         rehearse: Also show degraded images, at most three passes per image: hedged methods,
             `adapt` and `drift` learn from them.
-        **options: Fields of `atta.Execution`, and `seed`, `shuffle`, `skip_bad` and `origin` as for
-            `collect`; `cache`, a folder that keeps finished passes, so that the same call resumes.
+        **options: `CalibrateOptions`: `device`, `batch_size`, `workers`, `channels`, `cache`, ...
 
     Returns:
         The classifier; `print(classifier.summary)` compares it with the model.
 
-    Raises:
-        InputError: If something does not fit: labels, class names, sizes, probabilities, ...
-
     Example:
         >>> import torch
+        >>> from torch import nn
         >>> network = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
         >>> images, labels = torch.rand(60, 3, 4, 4), torch.arange(60) % 3
-        >>> classifier = calibrate(network, images, labels, policy="flip", progress=False)
-        >>> classifier(images[:2]).shape
+        >>> calibrate(network, images, labels, policy="flip", progress=False)(images[:2]).shape
         torch.Size([2, 3])
     """
-    method, wanted = _as_method(method, keep_class), None
-    if preprocess is not None:
-        wanted = Preprocess.of(preprocess)
+    chosen = _as_method(method, keep_class)
+    as_budget(policy, budget)  # a mistake in it need not wait for the images
+    execution, read, rest = _read_options(options, class_names, preprocess)
+    seed = as_seed(rest.get("seed", 0))
+    run, about = prepared(model, images, labels, read, execution, seed, "stratified")
+    about |= dict(rest.get("origin") or {})
+    policies = candidates(policy, budget, next(run.source.read([[0]])).pixels, chosen)
+    return _calibrated(run, chosen, policies, rehearse, about, rest.get("cache"))
+
+
+def _read_options(
+    options: Mapping[str, Any], class_names: Sequence[str], preprocess: Any
+) -> tuple[Execution, Reading, dict[str, Any]]:
+    """Check the keyword arguments of `calibrate`."""
     if "draws" in options:
         raise InputError(
             "draws: a classifier shows every image in the same, stratified views; expected none"
         )
     execution, rest = split_options("calibrate", options, calibrate, CalibrateOptions)
-    as_budget(policy, budget)  # a mistake in it need not wait for the images
-    network = as_logits(normalised(model, wanted))
-    source, labelling, about = labelled_source(
-        images,
-        labels,
-        class_names or class_names_of(network),
-        channels=channels,
-        preprocess=wanted,
-        shuffle=rest.get("shuffle"),
-        skip_bad=rest.get("skip_bad", False),
-        cache=not execution.on_ray,
-        workers=execution.workers,
+    read = Reading(
+        class_names,
+        rest.get("channels"),
+        None if preprocess is None else Preprocess.of(preprocess),
+        rest.get("shuffle"),
+        rest.get("skip_bad", False),
+        cache=True,
     )
-    image = next(source.read([[0]])).pixels
-    policies = candidates(policy, budget, image, method)
-    run = Run(network, source, labelling, execution, as_seed(rest.get("seed", 0)), "stratified")
-    trial = _check(run, policies)
-    about |= dict(rest.get("origin") or {})
-    choice = _chosen(run, policies, method, rehearse, trial.seconds, about, rest.get("cache"))
-    fitted = _for_policy(method, choice.policy)
-    names = trial.labelling.classes
-    return _wrapped(run, policies[choice.policy], fitted, choice, names, wanted)
+    return execution, read, rest
 
 
-def _chosen(
+def _calibrated(
     run: Run,
-    policies: Mapping[str, Policy],
     method: Method,
+    policies: Mapping[str, Policy],
     rehearse: bool | Iterable[int],
-    seconds: float,
     about: Mapping[str, str],
     cache: str | PathLike[str] | None,
-) -> Choice:
-    """Run the network on the images and on views of the policies, and choose one of these."""
+) -> CalibratedClassifier:
+    """Check everything by a few images, record, choose a policy, fit the method and wrap it."""
+    trial = _check(run, policies)
     most = most_passes(run.source.count or 0, policies, rehearse)
-    title = f"recording views, at most {most:,} passes, {spoken(most * seconds)}"
+    title = f"recording views, at most {most:,} passes, {spoken(most * trial.seconds)}"
+    methods = {name: _for_policy(method, name) for name in policies}
     folder, passes = None if cache is None else Path(cache), 0
     progress = run.execution.progress
     with bar(title, most, shown=progress is True) as tell:
@@ -162,12 +162,26 @@ def _chosen(
             if callable(progress):
                 progress(more)
 
-        run = replace(run, execution=replace(run.execution, progress=count))
+        counted = replace(run, execution=replace(run.execution, progress=count))
         first = None if folder is None else folder / "0"
-        base = run.record(Policy(()), rehearse, about, first, checks=False)
+        base = counted.record(Policy(()), rehearse, about, first, checks=False)
         look_over(base)
-        methods = {name: _for_policy(method, name) for name in policies}
-        return choose(Recorder(run, base, folder), policies, methods)
+        choice = choose(Recorder(counted, base, folder), policies, methods)
+    chosen, labels = choice.record, choice.record.require_labels()
+    answers = choice.answers[choice.policy]
+    classifier = CalibratedClassifier(
+        run.network,
+        methods[choice.policy].fit(chosen.predictions, labels),
+        policies[choice.policy],
+        image_shape=run.source.shape,
+        class_names=trial.labelling.classes,
+        preprocess=run.source.preprocess,
+    )
+    calibrator = classifier.calibrator
+    classifier.reference = Reference.of(calibrator, chosen.predictions, labels)
+    classifier.strangeness = Strangeness.of(answers, labels, simplex=classifier.on_simplex)
+    classifier.summary = summarise(calibrator, classifier.policy, chosen, answers, choice.judged)
+    return classifier
 
 
 def _for_policy(method: Method, policy: str) -> Method:
@@ -198,33 +212,6 @@ def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:
             "atta.Normalized do that (--mean, --std)"
         )
     return trial
-
-
-def _wrapped(
-    run: Run,
-    policy: Policy,
-    method: Method,
-    choice: Choice,
-    class_names: Sequence[str],
-    preprocess: Preprocess | None,
-) -> CalibratedClassifier:
-    """Fit the method with the chosen policy, and wrap it with what its images tell of it."""
-    chosen, labels = choice.record, choice.record.require_labels()
-    answers = choice.answers[choice.policy]
-    classifier = CalibratedClassifier(
-        run.network,
-        method.fit(chosen.predictions, labels),
-        policy,
-        image_shape=run.source.shape,
-        class_names=class_names,
-        preprocess=preprocess,
-    )
-    classifier.reference = Reference.of(classifier.calibrator, chosen.predictions, labels)
-    classifier.strangeness = Strangeness.of(answers, labels, simplex=classifier.on_simplex)
-    classifier.summary = summarise(
-        classifier.calibrator, classifier.policy, chosen, answers, choice.judged
-    )
-    return classifier
 
 
 def _as_method(given: Any, keep_class: bool) -> Method:

@@ -1,15 +1,17 @@
-"""The calibrated classifier as one thing: images in, calibrated probabilities out.
+"""The calibrated classifier: images in, calibrated probabilities out.
 
-    images [n c h w] ─┬────────────────────────► model ──► logits
-                      └► views, fixed numbers ──► model ──► views["crop"] [n r k]  ──► calibrator ──► probs [n k]
+    images [n c h w] ─┬──────────► model ──► logits [n k] ─────────┐
+                      └► views ──► model ──► views["crop"] [n r k] ─┴► calibrator ──► probs [n k]
 
-It holds the network, what was learned, and the policy. The numbers of the views are stratified: the same for every image, so
-that the answer to an image depends on nothing but the image, and fit and deployment see the same views. The network and its
-views run in the network's precision, the calibrator in float32 or wider, which is what is returned:
-**argmax(probs) == argmax(base), in the dtype that is returned**, for every calibrator that promises to keep the class.
+It holds the network, the calibrator and the policy. Views are stratified: their numbers are the same
+for every image, so that an answer depends on the image alone, and fit and deployment see the same
+views. The network runs in its own precision, the calibrator in float32 or wider:
+**argmax(probs) == argmax(base), in the dtype that is returned**, for every calibrator that keeps the
+class.
 
-A gated calibrator (`selective-v-atta`) is asked before each stage which images need it, and only those are shown in its
-views. A graph (`torch.export`, ONNX, `torch.compile`) cannot choose: it shows every image in every view, and answers the same.
+A gated calibrator (`selective-v-atta`) decides before each stage which images need more views. A
+graph (`torch.export`, ONNX, `torch.compile`) cannot decide: it shows every image in every view, and
+gives the same answers.
 """
 
 import copy
@@ -54,17 +56,15 @@ from atta.run.runner import (
     without_autocast,
 )
 
-CACHED = (
-    1 << 20
-)  # pixels that a CPU makes in one go: what is larger than its caches is made quicker view by view
+CACHED = 1 << 20  # pixels made at once on a CPU: larger views are faster one by one
 
 
 class Details(NamedTuple):
-    """What the answer to each image is made of: probs = (1 - share) · start + share · fused.
+    """What each answer is made of: probs = (1 - share) · start + share · fused.
 
-    `base` is what the network says, `start` the same at the temperature that views are blended into, if there is one. `start`,
-    `fused` and `share` are None where the method has no such thing. `views` holds the probabilities of every view, NaN where an
-    image was not shown in it.
+    `base` are the network's probabilities, `start` the same at the temperature that views are
+    blended into. `start`, `fused` and `share` are None if the method has none. `views` are the
+    probabilities of every view, NaN where an image was not shown in it.
     """
 
     probs: Tensor
@@ -77,7 +77,7 @@ class Details(NamedTuple):
 
 
 class _Answer(NamedTuple):
-    """What the network says of a batch, and how many passes that took each image; None where it took all there are."""
+    """Logits of a batch, and the passes of each image; None if every view was run."""
 
     logits: Tensor
     views: dict[str, Tensor]
@@ -85,10 +85,18 @@ class _Answer(NamedTuple):
 
 
 class CalibratedClassifier(Estimator, OnHub):
-    """A network with its calibrator: `classifier(images)` gives calibrated probabilities.
+    """A network with its calibrator: `classifier(images)` returns calibrated probabilities.
 
-    Images are bytes, or floats in [0, 1], of the one shape it was fitted on; the model is kept as it is, in evaluation mode.
-    `preprocess` says how a photograph becomes such an image: `predict_proba` on files does it, and the network normalises.
+    `atta.calibrate` makes one; `CalibratedClassifier.load` reads a saved one.
+
+    Args:
+        model: The network, in evaluation mode; it is not changed.
+        calibrator: What a method has learned.
+        policy: Views that the calibrator uses.
+        image_shape: Channels, height and width of the images.
+        class_names: Names of the classes, in the network's order.
+        summary: Cross-validated numbers, as `calibrate` writes them.
+        preprocess: How photographs are resized, cropped and normalised.
     """
 
     @checked
@@ -111,13 +119,15 @@ class CalibratedClassifier(Estimator, OnHub):
             )
         if class_names and len(class_names) != calibrator.classes:
             raise InputError(
-                f"expected {calibrator.classes} class names, one a class, got {len(class_names)}"
+                f"expected {calibrator.classes} class names, one for each class, got "
+                f"{len(class_names)}"
             )
         self.preprocess = None if preprocess is None else Preprocess.of(preprocess)
         size = self.preprocess.size if self.preprocess else None
         if size is not None and tuple(image_shape[1:]) != size:
             raise InputError(
-                f"image_shape: expected {size} pixels, as preprocess leaves them, got {tuple(image_shape[1:])}"
+                f"image_shape: expected {size} pixels, as preprocess states, got "
+                f"{tuple(image_shape[1:])}"
             )
         self.model = as_logits(normalised(_unwrapped(model), self.preprocess))
         self.calibrator = calibrator.to(device_of(self.model))
@@ -130,18 +140,18 @@ class CalibratedClassifier(Estimator, OnHub):
         self.eval()
         self._try_out()
 
-    # ---- answering -------------------------------------------------------------------------------------------------
+    # ---- answering -------------------------------------------------------------------------------
 
     @torch.no_grad()
     def forward(self, images: Any) -> Tensor:
-        """Answer a batch (n, c, h, w) with its calibrated probabilities (n, k)."""
+        """Return calibrated probabilities (n, k) of images (n, c, h, w), uint8 or in [0, 1]."""
         if torch.compiler.is_compiling():
             return self.graph(images)[0]
         answer = self._answer(self._validated(images))
         return _checked(self._calibrated(answer), answer.logits)
 
     def graph(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Answer with probabilities and base probabilities, all views in one pass, without a look at any value."""
+        """Return probabilities and base probabilities without looking at values, for export."""
         pixels = as_pixels(images, dtype_of(self.model))
         found = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most=self.policy.passes)
         answer = _Answer(found.pop(IMAGE)[:, 0], found)
@@ -149,7 +159,7 @@ class CalibratedClassifier(Estimator, OnHub):
 
     @torch.no_grad()
     def details(self, images: Any) -> Details:
-        """Say what the answer to each image is made of."""
+        """Return what the answer to each image is made of."""
         answer = self._answer(self._validated(images))
         probs, base = (
             _checked(self._calibrated(answer), answer.logits),
@@ -176,7 +186,7 @@ class CalibratedClassifier(Estimator, OnHub):
 
     @torch.no_grad()
     def shown(self, images: Any) -> list[Shown]:
-        """The images in each view that may be looked at: its name, the repeat, and what the network is shown, n c h w."""
+        """Return the name, the repeat and the pixels of each view of these images."""
         return list(
             self._shown(
                 self._validated(images), (IMAGE, *self.calibrator.kinds), most=self.policy.passes
@@ -184,13 +194,23 @@ class CalibratedClassifier(Estimator, OnHub):
         )
 
     def drift(self, images: Any, *, channels: Channels = None) -> adapt.Drift:
-        """Say how far images without labels are from the validation images, and how often the network is right on them."""
+        """Compare unlabelled images with the validation images, and estimate the accuracy on them.
+
+        Args:
+            images: What `predict_proba` takes, 32 images or more.
+            channels: Where arrays have their channels.
+        """
         return adapt.drift(self, images, channels=channels)
 
     def adapt(self, images: Any, *, channels: Channels = None) -> "CalibratedClassifier":
-        """Return a classifier for the domain of these images without labels, 32 or more: less sure, of the same classes.
+        """Return a classifier adapted to unlabelled images: the same classes, lower confidence.
 
-        Nothing is adapted where the images have not surely drifted; `adapted` says what was done, `unadapted` undoes it.
+        Nothing changes if the images have not significantly drifted. `adapted` says what was done,
+        `unadapted()` undoes it.
+
+        Args:
+            images: What `predict_proba` takes, 32 images or more.
+            channels: Where arrays have their channels.
         """
         return adapt.adapt(self, images, channels=channels)
 
@@ -200,7 +220,7 @@ class CalibratedClassifier(Estimator, OnHub):
 
     @property
     def mean_passes(self) -> float:
-        """Forward passes an image took, on average over all images answered so far; before any, what is expected."""
+        """Mean number of passes per image so far; before any image, the expected number."""
         if self.images_seen:
             return self.passes_run / self.images_seen
         return self.summary.passes if self.summary else float(self.policy.passes)
@@ -213,11 +233,16 @@ class CalibratedClassifier(Estimator, OnHub):
         opset: int | None = None,
         tolerance: float = graphs.TOLERANCE,
     ) -> graphs.Exported:
-        """Write preprocessing, views, network and calibrator as one graph: .pt2 (`torch.export`) or .onnx.
+        """Write normalisation, views, network and calibrator as one graph.
 
-        Input `images` (n, c, h, w), n free, `pixels` "float32" in [0, 1] or "uint8"; outputs `probs` and `base`. Resizing and
-        cropping stay outside: the file says how (`preprocess`), beside `class_names`, `policy` and `mean_passes`. The graph is
-        held against this classifier before it is left behind.
+        The graph takes `images` (n, c, h, w) and returns `probs` and `base`. Resizing and cropping
+        stay outside: the metadata says how. The graph is compared with this classifier first.
+
+        Args:
+            path: A file that ends in .onnx, or in .pt2 (`torch.export`).
+            pixels: "float32" for pixels in [0, 1], or "uint8".
+            opset: ONNX opset; by default the exporter's.
+            tolerance: Largest difference to this classifier.
         """
         if pixels not in ("float32", "uint8"):
             raise InputError(f"pixels: expected 'float32' or 'uint8', got {pixels!r}")
@@ -246,15 +271,13 @@ class CalibratedClassifier(Estimator, OnHub):
             )
 
     def _written_beside(self, pixels: str) -> dict[str, str]:
-        """What whoever runs the graph has to know, as text."""
+        """Return metadata for the graph: what a program that runs it has to know."""
         values = "bytes" if pixels == "uint8" else "floats in [0, 1]"
         about = {
-            "input": f"{values}, channels first, cropped and not normalised: mean and std are in the graph",
+            "input": f"{values}, channels first, cropped, not normalised: the graph normalises",
             "class_names": json.dumps(self.class_names),
             "policy": str(self.policy),
-            "mean_passes": str(
-                self.policy.passes
-            ),  # a graph cannot choose: every image is shown in every view
+            "mean_passes": str(self.policy.passes),  # a graph shows every view
             "method": self.calibrator.method.name,
         }
         known = {
@@ -269,14 +292,14 @@ class CalibratedClassifier(Estimator, OnHub):
         }
 
     def train(self, mode: bool = True) -> "CalibratedClassifier":
-        """Stay in evaluation mode: what was fitted is fitted to the network as it is."""
+        """Stay in evaluation mode, in which the calibrator was fitted."""
         super().train(False)
         return self
 
     def _apply(
         self, fn: Callable[[Tensor], Tensor], recurse: bool = True
     ) -> "CalibratedClassifier":
-        """Cast and move the network; views and calibrator go where it goes, in the precision they have."""
+        """Cast and move the network; views and calibrator move with it, in their own precision."""
         self.model._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for part in (self.together, self.calibrator):
             part._apply(lambda tensor: tensor.to(fn(tensor.new_empty(0)).device), recurse)  # type: ignore[no-untyped-call]
@@ -286,24 +309,27 @@ class CalibratedClassifier(Estimator, OnHub):
         views = f", {str(self.policy)!r}" if self.policy.terms else ""
         inner = getattr(self.model, "model", self.model)
         shape = " × ".join(map(str, self.image_shape))
-        return f"CalibratedClassifier({type(inner).__name__}, {self.calibrator.extra_repr()}{views}, images {shape})"
+        learned = f"{self.calibrator.extra_repr()}{views}"
+        return f"CalibratedClassifier({type(inner).__name__}, {learned}, images {shape})"
 
     def _try_out(self) -> None:
-        """Answer one image: what does not fit together is found now, not at someone's first picture."""
+        """Answer one blank image, to find out now if something does not fit together."""
         check_takes(self.model, self.image_shape, self.calibrator.classes)
         self.details(torch.zeros(1, *self.image_shape, device=device_of(self)))
         self.images_seen = self.passes_run = 0
 
     def _validated(self, images: Any) -> Tensor:
         """Check what comes in, once, and make pixels of it."""
-        expected = f"expected images of shape (n, {', '.join(map(str, self.image_shape))}), as it was fitted on"
+        shape = ", ".join(map(str, self.image_shape))
+        expected = f"expected images of shape (n, {shape}), as it was fitted on"
         if not isinstance(images, Tensor):
             raise InputError(
-                f"{expected}, as a tensor, got {type(images).__name__}; predict_proba takes files, folders, arrays and datasets"
+                f"{expected}, as a tensor, got {type(images).__name__}; predict_proba takes files, "
+                "folders, arrays and datasets"
             )
         if images.ndim == 3:
             raise InputError(
-                f"{expected}, got one of {tuple(images.shape)}: write images[None] for a batch of one"
+                f"{expected}, got {tuple(images.shape)}: write images[None] for a batch of one"
             )
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image_shape:
             raise InputError(f"{expected}, got {tuple(images.shape)}")
@@ -320,18 +346,19 @@ class CalibratedClassifier(Estimator, OnHub):
 
     def _check_mode(self) -> None:
         waiting: list[nn.Module | None] = [self.model]
-        while waiting:  # `modules()` takes four times as long, and a GPU waits until this is done
+        while waiting:  # four times as fast as `modules()`, which a GPU would wait for
             if (module := waiting.pop()) is not None:
                 if module.training:
                     raise InputError(
-                        "expected the model in evaluation mode, it was put into training mode: classifier.eval()"
+                        "expected the model in evaluation mode, got training mode: call "
+                        "classifier.eval()"
                     )
                 waiting.extend(module._modules.values())
 
     def _answer(self, pixels: Tensor) -> _Answer:
-        """Run the network on the images, and on the views that they need."""
+        """Run the network on the images and on the views that they need."""
         n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
-        if n == 0:  # many a network fails on no images
+        if n == 0:  # many networks fail on an empty batch
             logits = torch.zeros(0, self.calibrator.classes, dtype=pixels.dtype, device=device)
             return _Answer(
                 logits,
@@ -351,10 +378,7 @@ class CalibratedClassifier(Estimator, OnHub):
         return answer
 
     def _stage_by_stage(self, pixels: Tensor, most: int) -> tuple[_Answer, int]:
-        """Show the images in the views of each stage, but only those that the calibrator is not yet done with.
-
-        Beside the answer, the passes that were run for all of them.
-        """
+        """Run the views of each stage only for images that need them; count all passes."""
         n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
         logits = self._logits(pixels, (IMAGE,), most)[IMAGE][:, 0]
         views: dict[str, Tensor] = {}
@@ -383,7 +407,7 @@ class CalibratedClassifier(Estimator, OnHub):
             return self.calibrator.calibrate(answer.logits, answer.views)
 
     def _logits(self, pixels: Tensor, kinds: Sequence[str], most: int) -> dict[str, Tensor]:
-        """Run the network on these kinds of view, `most` of them to a pass: kind → logits n r k."""
+        """Return the logits (n, r, k) of these kinds of view, with up to `most` views in a pass."""
         network = partial(logits_of, self.model, dtype=dtype_of(self.model))
         found = list(run_views(network, self._shown(pixels, kinds, most), most))
         every = torch.stack([logits for *_, logits in found])
@@ -394,7 +418,7 @@ class CalibratedClassifier(Estimator, OnHub):
         }
 
     def _shown(self, pixels: Tensor, kinds: Sequence[str], most: int) -> Iterator[Shown]:
-        """Show the images in each repeat of each of these kinds, at most `most` made in one go; IMAGE is one of them."""
+        """Yield each repeat of these kinds of view, made up to `most` at once."""
         if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
             most = min(most, max(1, CACHED // max(1, pixels.numel())))
         passes = [(IMAGE, 0)] if IMAGE in kinds else []
@@ -409,7 +433,7 @@ class CalibratedClassifier(Estimator, OnHub):
 
 
 class _Graph(nn.Module):
-    """What is exported: `CalibratedClassifier.graph` as a module."""
+    """`CalibratedClassifier.graph` as a module, for export."""
 
     def __init__(self, classifier: CalibratedClassifier) -> None:
         super().__init__()
@@ -421,7 +445,7 @@ class _Graph(nn.Module):
 
 
 def _used(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
-    """The policy without the views that the calibrator does not look at."""
+    """Return the policy with only the views that the calibrator uses."""
     if not calibrator.kinds:
         return Policy(())
     if policy is None:
@@ -436,7 +460,7 @@ def _used(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
 
 
 def _unwrapped(model: object) -> object:
-    """The network that torch.compile or DataParallel wrap: it is saved under its own names, and the whole can be wrapped."""
+    """Return the network inside of torch.compile or DataParallel, to save it by its own names."""
     model = getattr(model, "_orig_mod", model)
     return (
         model.module
@@ -446,11 +470,12 @@ def _unwrapped(model: object) -> object:
 
 
 def _checked(probs: Tensor, logits: Tensor) -> Tensor:
-    """Refuse what a network could not answer; asked last, because a GPU has to be waited for."""
-    # The largest size is one reduction, and not finite where any of them is not.
+    """Refuse logits that are not finite; checked last, because this waits for a GPU."""
+    # One reduction, which is not finite if any logit is not.
     if logits.shape[0] and not isfinite(torch.linalg.vector_norm(logits, inf)):
         known = torch.isfinite(logits).all(dim=1)
         raise InputError(
-            f"the model answers image {int(known.long().argmin())} of the batch with logits that are not finite"
+            f"the model returns logits that are not finite for image {int(known.long().argmin())} "
+            "of the batch"
         )
     return probs

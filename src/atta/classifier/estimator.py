@@ -14,12 +14,12 @@ from atta.calibrators import Vanilla
 from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.shift import Reference
 from atta.classifier.archive import Archived
-from atta.data.labels import Labelling, labelled_source, labelling_of
+from atta.data.labels import Labelling, labelling_of
 from atta.data.source import Channels, Source, as_source, batches_of
 from atta.metrics.scores import evaluate
 from atta.networks.borrowing import device_of
 from atta.record.predictions import Record, as_labels
-from atta.run.collect import CollectOptions, Run
+from atta.run.collect import CollectOptions, Reading, prepared
 from atta.run.execution import split_options
 from atta.run.runner import batch_size as usual_size
 
@@ -146,18 +146,15 @@ class Estimator(Archived):
         """
         options.setdefault("progress", False)
         execution, rest = split_options("record", options, Estimator.record, CollectOptions)
-        source, labelling, about = labelled_source(
-            images,
-            labels,
+        read = Reading(
             self.class_names,
-            channels=channels or self._channels(images),
-            preprocess=self.preprocess,
-            shape=self.image_shape,
-            shuffle=rest.get("shuffle", False),
-            skip_bad=rest.get("skip_bad", False),
-            workers=execution.workers,
+            channels or self._channels(images),
+            self.preprocess,
+            rest.get("shuffle", False),
+            rest.get("skip_bad", False),
+            self.image_shape,
         )
-        run = Run(self.model, source, labelling, execution, seed=0, draws="stratified")
+        run, about = prepared(self.model, images, labels, read, execution, 0, "stratified")
         about |= dict(rest.get("origin") or {})
         return run.record(self.policy, rehearse, about, checks=rest.get("checks", False))
 

@@ -1,20 +1,20 @@
-"""Files of images in, a table of predictions out: by a saved classifier, or by a graph exported from one.
+"""Predict files: image files in, a table out, by a saved classifier or an exported graph.
 
-| column            | what it is                                                                                    |
-|-------------------|-----------------------------------------------------------------------------------------------|
-| file              | the path, as it was given or found                                                            |
-| class             | the name of the predicted class where the classifier knows it, its number otherwise           |
-| confidence        | its calibrated probability                                                                    |
-| entropy           | -Σ_j p_j ln p_j of the calibrated probabilities, as the metric `shannon_entropy`              |
-| confidence_before | the largest probability of the network itself                                                 |
-| ood               | the part of the validation images that the network was surer of: near 1, the image is a stranger |
-| set               | with `coverage`: the classes of which the true one is one so often, `|` between them           |
-| p_NAME            | with `probs`: the calibrated probability of each class                                        |
+| column            | what it is                                                                  |
+|-------------------|-----------------------------------------------------------------------------|
+| file              | the path                                                                    |
+| class             | name of the predicted class, or its number                                  |
+| confidence        | its calibrated probability                                                  |
+| entropy           | -Σ_j p_j ln p_j of the calibrated probabilities (`shannon_entropy`)         |
+| confidence_before | the largest probability of the network itself                               |
+| ood               | part of the validation images that are less unusual than this image         |
+| set               | with `coverage`: classes that include the true one so often, joined by `|`  |
+| p_NAME            | with `probs`: the calibrated probability of each class                      |
 
-Work that is interrupted goes on: finished batches lie as lines of JSON in a file beside the output (`beside`), which
-becomes the output at the end. Its first line says what it was made of, and a batch always holds the same files, so that a
-run in pieces ends with the same bits. A file that cannot be read is reported and has no row; one whose name is no text,
-for its bytes are not UTF-8, has one, with a backslash and a number where the name cannot be said.
+A run that was stopped resumes: finished batches are lines of JSON in `OUTPUT.part`, which becomes the
+output at the end. Its first line describes the run, and batches always hold the same files, so that
+the result has the same bits. A file that cannot be read is reported and has no row. File names that
+are not UTF-8 keep their row, escaped.
 """
 
 import hashlib
@@ -52,13 +52,13 @@ from atta.run.runner import ROWS, Shown
 from atta.run.runner import batch_size as usual_size
 
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
-READERS = 4  # threads that decode the next batch while the network looks at this one
+READERS = 4  # threads that decode the next batch while the network runs
 CPU = torch.device("cpu")
-TINY = 1e-38  # what a probability that was rounded to nothing counts for
+TINY = 1e-38  # stands for a probability that was rounded to zero
 
 
 class Answers(NamedTuple):
-    """Calibrated and base probabilities (n, k); passes an image and what its views say (n, r, k), where it is told."""
+    """Calibrated and base probabilities (n, k); passes and probabilities of views if known."""
 
     probs: Tensor
     base: Tensor
@@ -68,7 +68,7 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Predictor:
-    """What answers images of one shape, given as bytes."""
+    """Answers images of one shape, given as bytes."""
 
     answer: Callable[[Tensor], Answers]
     shape: tuple[int, int, int]
@@ -81,7 +81,7 @@ class Predictor:
     sets: Callable[[float], ConformalSets] | None = None
     gpu: bool = False
     show: Callable[[Tensor], Iterable[Shown]] | None = None
-    """The images in each of their views, in the order of `Answers.views`."""
+    """Returns the views of images, in the order of `Answers.views`."""
 
     def read(self, data: bytes) -> Tensor:
         """Decode bytes that were sent to the shape that is answered."""
@@ -94,27 +94,28 @@ class Predictor:
         return as_source(images, preprocess=self.preprocess, shape=self.shape)
 
     def columns(self, probs: bool, coverage: float | None = None) -> list[str]:
-        """What the columns of the table are called."""
+        """Return the names of the columns."""
         each = self.names if len(set(self.names)) == self.classes else map(str, range(self.classes))
         more = [*(["ood"] if self.reference else []), *(["set"] if coverage else [])]
         return [*COLUMNS, *more, *(f"p_{name}" for name in each if probs)]
 
     def conformal(self, coverage: float | None) -> ConformalSets | None:
-        """What makes the sets of the table, if some are asked for."""
+        """Return what makes conformal sets, if a coverage is given."""
         if coverage is None:
             return None
         if self.sets is None:
             raise InputError(
-                "coverage: expected a classifier that knows how strange true classes are: calibrate or export it again"
+                "coverage: expected a classifier with conformity scores, got one without: calibrate or "
+                "export it again"
             )
         return self.sets(coverage)
 
     def named(self, number: int) -> str | int:
-        """The class by its name, where that is known."""
+        """Return the name of a class, or its number if it has none."""
         return self.names[number] if self.names else number
 
     def listed(self, sets: Tensor, probs: Tensor) -> list[list[str | int]]:
-        """The classes of each set, the likeliest first."""
+        """Return the classes of each set, the likeliest first."""
         order = probs.argsort(dim=1, descending=True, stable=True).tolist()
         return [
             [self.named(j) for j in ranked if inside[j]]
@@ -124,7 +125,7 @@ class Predictor:
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """What came out: where it is, and how it went. `passes` is None for a graph."""
+    """Where the table is, and a summary of it; `passes` is None for a graph."""
 
     path: Path
     images: int
@@ -133,13 +134,14 @@ class Predicted:
     passes: float | None
     unreadable: Mapping[str, str]
     drift: Drift | None = None
-    """How far the images are from the validation images, where these are known and the images enough."""
+    """Comparison with the validation images, if these are known and there are enough images."""
 
     def __str__(self) -> str:
         if not self.images:
             return f"no image could be read: {self.path}"
-        passes = "" if self.passes is None else f" · {self.passes:.3g} passes an image"
-        return f"{self.images} images · mean confidence {self.before:.4f} → {self.confidence:.4f}{passes}: {self.path}"
+        passes = "" if self.passes is None else f" · {self.passes:.3g} passes per image"
+        confidence = f"mean confidence {self.before:.4f} → {self.confidence:.4f}"
+        return f"{self.images} images · {confidence}{passes}: {self.path}"
 
 
 def predict(
@@ -155,11 +157,19 @@ def predict(
     engine: str | None = None,
     actors: int | None = None,
 ) -> Predicted:
-    """Answer the files and write the table; `made_by` identifies the predictor, for a run that goes on.
+    """Answer the files and write the table. One run at a time writes a table.
 
-    `coverage` adds a set of classes to each, which holds the true one so often. An `engine` decodes and answers on a Ray
-    cluster, whose `actors` have the predictor each.
-    One run at a time writes a table: a second one would take the first one's batches for its own.
+    Args:
+        predictor: What answers.
+        files: The image files.
+        output: The table: .csv, .jsonl or .parquet.
+        made_by: Identifies the predictor, for a run that resumes.
+        probs: Add a column for each class.
+        coverage: Add conformal sets that include the true class so often.
+        batch_size: Images per batch.
+        progress: Show a progress bar.
+        engine: "ray" decodes and answers on a Ray cluster.
+        actors: Ray processes that hold the predictor.
     """
     output = Path(output)
     size = predictor.rows if batch_size is None else usual_size(batch_size, CPU)
@@ -207,11 +217,11 @@ def predict(
 
 
 def beside(output: Path) -> Path:
-    """The file that holds what is finished, until all is."""
+    """Return the file that holds finished batches until the table is complete."""
     return output.with_name(output.name + ".part")
 
 
-# ---- what answers --------------------------------------------------------------------------------------------------
+# ---- what answers --------------------------------------------------------------------------------
 
 
 def open_predictor(
@@ -221,9 +231,13 @@ def open_predictor(
     device: str | None = None,
     adapt_to: Sequence[Path] = (),
 ) -> Predictor:
-    """Open what `CalibratedClassifier.save` or `export` wrote; `model` is the network where the file cannot build it.
+    """Open a saved classifier or an exported graph.
 
-    A classifier can be adapted to images without labels first; one that is exported has been, or not.
+    Args:
+        path: What `CalibratedClassifier.save` or `export` wrote.
+        model: The network, if the file cannot build it.
+        device: Where a classifier runs.
+        adapt_to: Files that a classifier is adapted to first.
     """
     path = Path(path)
     if path.suffix not in SUFFIXES:
@@ -274,7 +288,7 @@ def open_predictor(
 
 
 def of_classifier(classifier: CalibratedClassifier) -> Predictor:
-    """Let a classifier answer."""
+    """Return a predictor that answers by a classifier."""
     channels, height, width = classifier.image_shape
     rows = usual_size(None, device_of(classifier))
     shape, k = (channels, height, width), len(classifier.classes_)
@@ -290,7 +304,7 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
 
 @dataclass(frozen=True)
 class _ByClassifier:
-    """Answers by a classifier; unlike a function in a function, it can be sent to another process."""
+    """Answers by a classifier; it can be pickled, unlike a nested function."""
 
     classifier: CalibratedClassifier
 
@@ -299,18 +313,18 @@ class _ByClassifier:
         return Answers(details.probs, details.base, details.passes, details.views)
 
     def shown(self, images: Tensor) -> Iterable[Shown]:
-        """The images in each of their views."""
+        """Return the views of images."""
         return self.classifier.shown(images.to(device_of(self.classifier)))
 
 
 def identity(path: str | os.PathLike[str]) -> str:
-    """A hash of the file of a classifier or graph; of a folder, the description that itself holds a hash of the rest."""
+    """Hash the file of a classifier or graph; of a folder, its description, which has a hash."""
     path = Path(path) / ABOUT if Path(path).is_dir() else Path(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-# ---- one batch -----------------------------------------------------------------------------------------------------
+# ---- one batch -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -363,7 +377,7 @@ class _Answering:
 def described(
     predictor: Predictor, answers: Answers, sets: ConformalSets | None
 ) -> list[dict[str, Any]]:
-    """What is said of each image: by the names of the columns, `set` as a list; and its `passes`, and `score` for the drift."""
+    """Return the columns of each image, `set` as a list, and its `passes` and drift `score`."""
     p, base, reference = (
         answers.probs.double().cpu(),
         answers.base.double().cpu(),
@@ -388,11 +402,11 @@ def described(
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-# ---- going on, and the table ---------------------------------------------------------------------------------------
+# ---- going on, and the table ---------------------------------------------------------------------
 
 
 def _resumed(part: Path, run: dict[str, Any], size: int) -> int:
-    """Begin the file of finished work, or cut it back to its last whole batch; give how many images that has."""
+    """Begin the file of finished batches, or cut it after its last whole batch; count images."""
     text = part.read_bytes().splitlines(keepends=True) if part.is_file() else []
     if not text:
         try:
@@ -425,7 +439,7 @@ def _resumed(part: Path, run: dict[str, Any], size: int) -> int:
 def _finish(
     part: Path, output: Path, columns: Sequence[str], reference: Reference | None
 ) -> Predicted:
-    """Make the table of the finished lines, and sum up what they say."""
+    """Write the table from the finished lines, and summarise it."""
     scores = list[float]()
     unreadable, sums = (
         dict[str, str](),

@@ -1,19 +1,20 @@
 """Sources of images: everything that holds images becomes a `Source`, which is read in batches.
 
-| what you give                              | read as                                                  |
-|--------------------------------------------|----------------------------------------------------------|
-| a tensor                                   | slices; channels first unless `channels="last"`          |
-| a NumPy array, also a memory-mapped one    | slices; `channels` must be stated                        |
-| an `ImageSet`, a folder, a saved set       | slices of bytes, or files decoded when they are read     |
-| a Hugging Face table                       | its image column, decoded when it is read                |
-| a Hugging Face dataset that streams        | its image column, once, in its order                     |
-| a file, a list of files, a Pillow image    | decoded when they are read                               |
-| a torch dataset or a list                  | items: an image, or an image and its label               |
-| a `DataLoader`, an iterable dataset        | its batches, once, in its order                          |
+| what you give                          | read as                                              |
+|----------------------------------------|------------------------------------------------------|
+| a tensor                               | slices; channels first unless `channels="last"`      |
+| a NumPy array, also a memory-mapped one| slices; `channels` must be stated                    |
+| an `ImageSet`, a folder, a saved set   | slices of bytes, or files decoded when they are read |
+| a Hugging Face table                   | its image column, decoded when it is read            |
+| a Hugging Face dataset that streams    | its image column, once, in its order                 |
+| a file, files, a Pillow image          | decoded when they are read                           |
+| a torch dataset or a list              | items: an image, or an image and its label           |
+| a `DataLoader`, an iterable dataset    | its batches, once, in its order                      |
 
-Pixels are bytes, or floats in [0, 1]; other values are refused, never rescaled. There is one rule for
-photographs of another size: with a `Preprocess` they are resized and cropped, without one they are
-refused. Tensors and arrays are not resized: they must have the size that the `Preprocess` states.
+Pixels are bytes, or floats in [0, 1]; other values are refused, never rescaled. There is one rule
+for photographs of another size: with a `Preprocess` they are resized and cropped, without one they
+are refused. Tensors and arrays are not resized: they must have the size that the `Preprocess`
+states.
 """
 
 import operator
@@ -23,7 +24,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
+from itertools import chain
+from itertools import count as counter
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, final
@@ -51,6 +53,9 @@ Channels: TypeAlias = Literal["first", "last"] | None
 Shape: TypeAlias = tuple[int, ...]
 Positions: TypeAlias = Sequence[int]
 """The images of a batch: a range, or a list of ascending numbers."""
+Batches: TypeAlias = Iterable[Positions]
+Skip: TypeAlias = type[InputError] | None
+"""The kind of error that a single image may cause without ending the run."""
 
 _ROUNDING = 1e-5  # A resize in floats may leave [0, 1] by the last few bits.
 _MEMORY = 1 << 30  # Bytes of decoded pixels kept in memory; more go to a temporary file.
@@ -96,12 +101,7 @@ class Source(ABC):
     """Whether the images can be read only once, in their own order."""
 
     @abstractmethod
-    def read(
-        self,
-        batches: Iterable[Positions],
-        workers: int = 0,
-        skip: type[InputError] | None = None,
-    ) -> Iterator[Batch]:
+    def read(self, batches: Batches, workers: int = 0, skip: Skip = None) -> Iterator[Batch]:
         """Read batches of images.
 
         Args:
@@ -144,7 +144,7 @@ def batches_of(size: int, start: int, stop: int | None) -> Iterator[range]:
     >>> list(batches_of(4, 0, 10))
     [range(0, 4), range(4, 8), range(8, 10)]
     """
-    for first in count(start, size):
+    for first in counter(start, size):
         if stop is not None and first >= stop:
             return
         yield range(first, first + size if stop is None else min(first + size, stop))
@@ -240,30 +240,8 @@ def as_source(
         return _from_set(images, preprocess, shape, skip_bad)
     if isinstance(images, Tensor | np.ndarray):
         array = dense(images, "images") if isinstance(images, Tensor) else images
-        return _from_array(array, channels, preprocess, shape)
-    if is_stream(images):
-        items, name, classes = from_stream(images)
-        batches = _one_by_one(items, name, channels, preprocess)
-        return _from_batches(batches, "first", name, None, classes, preprocess, shape)
-    if isinstance(images, IterableDataset):
-        images = DataLoader(images, batch_size=32)
-    if isinstance(images, DataLoader):
-        return _from_batches(
-            images,
-            channels,
-            type(images.dataset).__name__,
-            _length(images),
-            _classes_of(images.dataset),
-            preprocess,
-            shape,
-            shuffled=isinstance(images.sampler, RandomSampler),
-        )
-    if isinstance(images, Dataset | Sequence) and hasattr(images, "__len__"):
-        return _from_items(images, channels, preprocess, shape, skip_bad)
-    raise InputError(
-        "expected images as a tensor, a NumPy array, an ImageSet, a torch Dataset or DataLoader, "
-        f"a Hugging Face dataset or a folder, got {type(images).__name__}"
-    )
+        return _from_array(array, channels, preprocess, shape, name="the images")
+    return _from_dataset(images, channels, preprocess, shape, skip_bad)
 
 
 def _all(items: Iterable[object], kind: Any) -> bool:
@@ -276,9 +254,8 @@ def _from_path(path: Path) -> ImageSet:
     return ImageSet.load_file(path) if path.suffix == ".safetensors" else folder_of_images(path)
 
 
-def _check_count(number: int, name: str) -> None:
-    if number == 0:
-        raise InputError(f"expected at least one image in {name}, found none")
+def _none_in(name: str) -> InputError:
+    return InputError(f"expected at least one image in {name}, found none")
 
 
 def _from_array(
@@ -288,22 +265,21 @@ def _from_array(
     shape: Shape | None,
     **known: Any,
 ) -> Source:
-    name = known.pop("name", None) or "the images"
     if array.ndim != 4:
         raise InputError(f"expected images of shape (n, c, h, w), got {tuple(array.shape)}")
-    _check_count(array.shape[0], name)
-    empty = _as_pixels(array[:0], channels, name)  # What is wrong with all of them is said first.
-    own = tuple(empty.shape[1:])
-    if preprocess and preprocess.size and own[1:] != preprocess.size:
-        shape = (own[0], *preprocess.size)
-    check_pixels(empty.byte(), shape or own, preprocess, name)
+    if not array.shape[0]:
+        raise _none_in(known["name"])
+    empty = _as_pixels(array[:0], channels, known["name"])  # wrong for all: said first
+    shape = shape or tuple(empty.shape[1:])
+    if preprocess and preprocess.size:
+        shape = (shape[0], *preprocess.size)
+    check_pixels(empty.byte(), shape, preprocess, known["name"])
     return ArraySource(
-        name=name,
         count=array.shape[0],
-        shape=shape or own,
+        shape=shape,
+        preprocess=preprocess,
         array=array,
         channels=channels,
-        preprocess=preprocess,
         **known,
     )
 
@@ -311,9 +287,6 @@ def _from_array(
 def _from_set(
     images: ImageSet, preprocess: Preprocess | None, shape: Shape | None, skip_bad: bool
 ) -> Source:
-    _check_count(len(images), images.name)
-    whole = images if preprocess is None else images.preprocessed(preprocess)
-    encoded = whole.images
     known: dict[str, Any] = {
         "name": images.name,
         "dataset": images.name,
@@ -321,21 +294,49 @@ def _from_set(
         "classes": images.classes,
         "indices": images.indices,
     }
+    encoded = (images if preprocess is None else images.preprocessed(preprocess)).images
     if isinstance(encoded, Tensor):
         return _from_array(encoded, "first", preprocess, shape, **known)
     if shape is not None:
         encoded = replace(encoded, mode=mode_of(shape[0]))
-    paths = [encoded.path(i) for i in range(len(encoded))] if encoded.path(0) else []
-    return _with_shape(
-        ItemSource(
-            count=len(encoded),
-            shape=shape or (),
-            items=encoded,
-            preprocess=preprocess,
-            files=[path for path in paths if path is not None] or None,
-            **known,
-        ),
-        skip_bad,
+    paths = [encoded.path(i) for i in range(len(encoded))]
+    files = [path for path in paths if path is not None]
+    return _from_items(encoded, None, preprocess, shape, skip_bad, files=files or None, **known)
+
+
+def _from_dataset(
+    images: Any,
+    channels: Channels,
+    preprocess: Preprocess | None,
+    shape: Shape | None,
+    skip_bad: bool,
+) -> Source:
+    """Make a source of a dataset, a loader, a stream or a list."""
+    if is_stream(images):
+        items, name, classes = from_stream(images)
+        batches: Iterable[Any] = _one_by_one(items, name, channels, preprocess)
+        return _from_batches(batches, "first", preprocess, shape, name=name, classes=classes)
+    if isinstance(images, IterableDataset):
+        images = DataLoader(images, batch_size=32)
+    if isinstance(images, DataLoader):
+        return _from_batches(
+            images,
+            channels,
+            preprocess,
+            shape,
+            name=type(images.dataset).__name__,
+            count=_length(images),
+            classes=_classes_of(images.dataset),
+            shuffled=isinstance(images.sampler, RandomSampler),
+        )
+    if isinstance(images, Dataset | Sequence) and hasattr(images, "__len__"):
+        dataset = None if isinstance(images, Sequence) else type(images).__name__
+        known = {"name": dataset or "the images", "dataset": dataset}
+        classes = _classes_of(images)
+        return _from_items(images, channels, preprocess, shape, skip_bad, classes=classes, **known)
+    raise InputError(
+        "expected images as a tensor, a NumPy array, an ImageSet, a torch Dataset or DataLoader, "
+        f"a Hugging Face dataset or a folder, got {type(images).__name__}"
     )
 
 
@@ -345,68 +346,60 @@ def _from_items(
     preprocess: Preprocess | None,
     shape: Shape | None,
     skip_bad: bool,
+    **known: Any,
 ) -> Source:
-    dataset = None if isinstance(items, Sequence) else type(items).__name__
-    _check_count(len(items), dataset or "the images")
-    return _with_shape(
-        ItemSource(
-            name=dataset or "the images",
-            count=len(items),
-            shape=shape or (),
-            dataset=dataset,
-            classes=_classes_of(items),
-            preprocess=preprocess,
-            items=items,
-            channels=channels,
-        ),
-        skip_bad,
+    """Make a source of single images; without a shape, the first image that is read states it."""
+    source = ItemSource(
+        count=len(items),
+        shape=shape or (),
+        preprocess=preprocess,
+        items=items,
+        channels=channels,
+        **known,
     )
-
-
-def _with_shape(source: "ItemSource", skip_bad: bool) -> Source:
-    """Complete a source with the shape of its first image, if no shape is known yet."""
-    if source.shape:
-        return source
     reason = ""
-    for position in range(len(source.items)):
+    for position in range(len(items)):
+        if shape is not None:
+            return source
         try:
             return replace(source, shape=tuple(source.item(position)[0].shape))
         except BadImage as error:
             if not skip_bad:
                 raise
             reason = reason or str(error)
-    raise InputError(
-        f"expected at least one image in {source.name} that can be read, found none: {reason}"
-    )
+    if reason:
+        raise InputError(
+            f"expected at least one image in {source.name} that can be read, found none: {reason}"
+        )
+    raise _none_in(source.name)
 
 
 def _from_batches(
     batches: Iterable[Any],
     channels: Channels,
-    name: str,
-    number: int | None,
-    classes: tuple[str, ...],
     preprocess: Preprocess | None,
     shape: Shape | None,
-    shuffled: bool = False,
+    *,
+    name: str,
+    count: int | None = None,
+    **known: Any,
 ) -> Source:
-    """Read the first batch, whose shape all others must have."""
+    """Make a source of batches; without a shape, the first batch states it."""
     iterator = iter(batches)
     if (first := next(iterator, None)) is None:
-        raise InputError(f"expected at least one image in {name}, found none")
+        raise _none_in(name)
     own = tuple(_batch_pixels(first, channels, name)[0].shape[1:])
     if preprocess and preprocess.size:
         own = (own[0], *preprocess.size)
     return StreamSource(
         name=name,
-        count=number,
-        shape=shape or own,
         dataset=name,
-        classes=classes,
+        count=count,
+        shape=shape or own,
         preprocess=preprocess,
         batches=chain([first], iterator),
         channels=channels,
-        shuffled=shuffled,
+        **known,
     )
 
 
@@ -429,12 +422,7 @@ class ArraySource(Source):
     array: Tensor | np.ndarray
     channels: Channels = None
 
-    def read(
-        self,
-        batches: Iterable[Positions],
-        workers: int = 0,
-        skip: type[InputError] | None = None,
-    ) -> Iterator[Batch]:
+    def read(self, batches: Batches, workers: int = 0, skip: Skip = None) -> Iterator[Batch]:
         """Slice the array."""
         for positions in batches:
             rows: Any = positions
@@ -461,12 +449,7 @@ class ItemSource(Source):
             return self.items.where(int(self.items.rows[position]))
         return super().where(position)
 
-    def read(
-        self,
-        batches: Iterable[Positions],
-        workers: int = 0,
-        skip: type[InputError] | None = None,
-    ) -> Iterator[Batch]:
+    def read(self, batches: Batches, workers: int = 0, skip: Skip = None) -> Iterator[Batch]:
         """Read the items of each batch; threads decode the next batch meanwhile."""
 
         def item(position: int) -> tuple[Tensor, Tensor | None] | str:
@@ -535,12 +518,7 @@ class StreamSource(Source):
 
     once = True
 
-    def read(
-        self,
-        batches: Iterable[Positions],
-        workers: int = 0,
-        skip: type[InputError] | None = None,
-    ) -> Iterator[Batch]:
+    def read(self, batches: Batches, workers: int = 0, skip: Skip = None) -> Iterator[Batch]:
         """Take batches until a range is complete; batches that lie before it are dropped."""
         kept, iterator = self._kept, iter(self.batches)
         for positions in batches:
@@ -584,12 +562,7 @@ class CachedSource(Source):
         """Name an image as the source itself does."""
         return self.source.where(position)
 
-    def read(
-        self,
-        batches: Iterable[Positions],
-        workers: int = 0,
-        skip: type[InputError] | None = None,
-    ) -> Iterator[Batch]:
+    def read(self, batches: Batches, workers: int = 0, skip: Skip = None) -> Iterator[Batch]:
         """Read what is not there yet, and everything else from the cache."""
         wanted = [list(positions) for positions in batches]
         missing = [[row for row in rows if not self.known[row]] for rows in wanted]
@@ -624,12 +597,7 @@ class SubsetSource(Source):
         """Name an image as the whole source does."""
         return self.source.where(self.rows[position])
 
-    def read(
-        self,
-        batches: Iterable[Positions],
-        workers: int = 0,
-        skip: type[InputError] | None = None,
-    ) -> Iterator[Batch]:
+    def read(self, batches: Batches, workers: int = 0, skip: Skip = None) -> Iterator[Batch]:
         """Read these rows of the whole source."""
         number = {row: position for position, row in enumerate(self.rows)}
         wanted = ([self.rows[position] for position in positions] for positions in batches)
@@ -691,7 +659,7 @@ def _one_by_one(
     items: Iterator[tuple[Any, Any]], name: str, channels: Channels, preprocess: Preprocess | None
 ) -> Iterator[tuple[Tensor, list[int] | None]]:
     """Yield each image of a stream as a batch of its own, resized and cropped, with its label."""
-    for position in count():
+    for position in counter():
         where = f"image {position} of {name}"
         try:
             image, label = next(items)
@@ -775,21 +743,22 @@ def _image_and_label(item: Any, what: str) -> tuple[Any, Any]:
     if isinstance(item, Mapping | tuple | list):
         inside = ", ".join(map(str, item)) if isinstance(item, Mapping) else f"{len(item)} things"
         raise InputError(
-            f"expected an image, or an image and its label, in {what}, got a {type(item).__name__} of {inside}"
+            f"expected an image, or an image and its label, in {what}, got a "
+            f"{type(item).__name__} of {inside}"
         )
     return item, None
 
 
 def _as_pixels(image: Any, channels: Channels, what: str) -> Tensor:
-    """A tensor of uint8 or float32 or wider, channels before height and width."""
+    """Return uint8, or float32 or wider, with channels before height and width."""
     if hasattr(image, "getbands"):  # Pillow's, whose channels are always last
         array = np.array(image if image.mode in ("L", "RGB") else image.convert("RGB"))
         pixels, channels = torch.from_numpy(array.reshape(*array.shape[:2], -1)), "last"
     elif isinstance(image, np.ndarray):
         if channels is None:
             raise InputError(
-                f"expected channels='first' or channels='last' beside a NumPy array, got none for {what} of shape "
-                f"{image.shape[-3:]}: nothing guesses which axis holds them"
+                "expected channels='first' or channels='last' with a NumPy array, got neither for "
+                f"{what} of shape {image.shape[-3:]}"
             )
         if image.dtype.kind not in "uf" or (image.dtype.kind == "u" and image.dtype != np.uint8):
             raise InputError(
@@ -809,7 +778,8 @@ def _as_pixels(image: Any, channels: Channels, what: str) -> Tensor:
         pixels = image.detach()
     else:
         raise InputError(
-            f"expected a tensor, a NumPy array or a Pillow image in {what}, got {type(image).__name__}"
+            f"expected a tensor, a NumPy array or a Pillow image in {what}, got "
+            f"{type(image).__name__}"
         )
     if pixels.dtype != torch.uint8 and not pixels.is_floating_point():
         raise InputError(f"expected uint8 or floating point pixels in {what}, got {pixels.dtype}")

@@ -1,14 +1,16 @@
-"""What is passed around: the logits of images and of their views, and the record of them on disk.
+"""Logits of images and of their views, and the record of them on disk.
 
     Predictions(logits [n k], views={"flip": [n 1 k], "crop": [n 5 k]})
-    Record(predictions, labels, origin)   ⇄   one safetensors file, or a folder of shards (`sharded`)
+    Record(predictions, labels, origin)   ⇄   one safetensors file, or a folder of shards (`store`)
 
-The network runs once a split; every policy, method and metric then works from the record. A file holds the tensors
-`logits` (n k), `view.<name>` (n r k), `labels` (n, optional), and text metadata: the origin, the order of the views as
-`kinds`, and a digest of all of it, by which a file that was damaged is found out. Files without one are read as well.
+The network runs once; every policy, method and metric then works from the record. A file holds the
+tensors `logits` (n k), `view.<name>` (n r k), `labels` (n, optional), and text metadata: the
+origin, the order of the views as `kinds`, and a digest that detects damage. Files without a digest
+are read as well.
 
-Rehearsals lie beside the views under names that begin with `rehearse-`: the images made worse on purpose (`images.rehearsals`),
-which fits learn from what a shift does to the network. They are no kinds of view, and cost no pass when deployed.
+Rehearsals are stored like views, under names that begin with `rehearse-`: logits of degraded images
+(`data.rehearsals`). Fits learn from them how a shift changes the network. They are not views, and
+cost no pass when deployed.
 """
 
 from __future__ import annotations
@@ -50,11 +52,20 @@ Rows: TypeAlias = slice | Sequence[int] | np.ndarray | Tensor
 class Predictions:
     """Logits of n images and, for each kind of view, of its r repeats.
 
-    NumPy arrays and torch tensors are both welcome; all of it is brought to one dtype, at least float32, and checked here,
-    once. Probabilities are not logits, and nothing guesses: take their logarithm first if that is what you have.
+    Everything is converted to one dtype, at least float32, and checked once, here. If you have
+    probabilities, take their logarithm first: they are never guessed.
 
-    >>> Predictions(torch.zeros(2, 3), {"flip": torch.zeros(2, 1, 3), "crop": torch.zeros(2, 5, 3)})
-    Predictions(2 images, 3 classes; 1 flip, 5 crop)
+    Args:
+        logits: Logits of the images, (n, k), as a tensor or an array.
+        views: Logits of each kind of view, (n, repeats, k), by its name.
+
+    Raises:
+        InputError: If shapes differ, or if a number is not finite.
+
+    Example:
+        >>> views = {"flip": torch.zeros(2, 1, 3), "crop": torch.zeros(2, 5, 3)}
+        >>> Predictions(torch.zeros(2, 3), views)
+        Predictions(2 images, 3 classes; 1 flip, 5 crop)
     """
 
     logits: Logits
@@ -71,7 +82,7 @@ class Predictions:
             raise InputError(f"logits must hold at least two classes, got {k}")
         if not isinstance(views, Mapping):
             raise InputError(
-                f"views must be a mapping from kinds of view to their logits, got {type(views).__name__}"
+                f"views must be a mapping from names to logits, got {type(views).__name__}"
             )
         checked = {}
         for name, given in views.items():
@@ -84,7 +95,8 @@ class Predictions:
                 )
             if view.shape[0] != n or view.shape[2] != k or view.shape[1] == 0:
                 raise InputError(
-                    f"view {name!r} must have shape ({n}, repeats ≥ 1, {k}) like the logits, got {_shape(view)}"
+                    f"view {name!r} must have shape ({n}, repeats ≥ 1, {k}) like the logits, got "
+                    f"{_shape(view)}"
                 )
             checked[name] = view
         dtype = torch.float32
@@ -113,43 +125,43 @@ class Predictions:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the logits of images and views."""
+        """Dtype of all logits."""
         return self.logits.dtype
 
     @property
     def device(self) -> torch.device:
-        """Where they lie."""
+        """Device of all logits."""
         return self.logits.device
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many passes there are of each kind of view and each rehearsal."""
+        """Number of passes of each kind of view and each rehearsal."""
         return {kind: view.shape[1] for kind, view in self.views.items()}
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The names of the kinds of view, rehearsals not among them."""
+        """Names of the kinds of view, without rehearsals."""
         return tuple(kind for kind in self.counts if not kind.startswith(REHEARSAL))
 
     @property
     def repeats(self) -> dict[str, int]:
-        """How many repeats there are of each kind of view."""
+        """Number of repeats of each kind of view."""
         return {
             kind: count for kind, count in self.counts.items() if not kind.startswith(REHEARSAL)
         }
 
     @property
     def rehearsals(self) -> tuple[str, ...]:
-        """The names of the rehearsals: passes for fits alone."""
+        """Names of the rehearsals, which only fits use."""
         return tuple(kind for kind in self.counts if kind.startswith(REHEARSAL))
 
     @property
     def passes(self) -> int:
-        """How often the network ran for each image, rehearsals apart."""
+        """Passes per image, without rehearsals."""
         return 1 + sum(self.repeats.values())
 
     def view_logits(self, kinds: Sequence[str]) -> ViewLogits:
-        """Return one row a kind: the mean over its repeats, in logit space."""
+        """Return one row for each kind: the mean over its repeats, in logit space."""
         return mean_views(self.views, kinds)
 
     def __len__(self) -> int:
@@ -173,12 +185,12 @@ class Predictions:
             yield self[start : start + rows]
 
     def select(self, kinds: Sequence[str]) -> Predictions:
-        """Return the predictions with only these kinds of view, in this order; rehearsals stay, for they are none."""
+        """Keep these kinds of view, in this order, and the rehearsals."""
         kept = dict.fromkeys([*self.check_kinds(kinds), *self.rehearsals])
         return self._trusted(self.logits, {kind: self.views[kind] for kind in kept})
 
     def take(self, repeats: Mapping[str, int]) -> Predictions:
-        """Return the predictions with only these kinds of view, each with its first so many repeats; rehearsals stay."""
+        """Keep the first repeats of these kinds of view, and the rehearsals."""
         self.check_repeats(repeats)
         taken = {kind: self.views[kind][:, :count] for kind, count in repeats.items()}
         return self._trusted(
@@ -187,7 +199,7 @@ class Predictions:
         )
 
     def unrehearsed(self) -> Predictions:
-        """Return the predictions without their rehearsals: what a deployed calibrator is given."""
+        """Leave out the rehearsals: what a deployed calibrator gets."""
         return self._trusted(self.logits, {kind: self.views[kind] for kind in self.kinds})
 
     def to(self, *args: Any, **kwargs: Any) -> Predictions:
@@ -198,7 +210,7 @@ class Predictions:
         )
 
     def check_kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
-        """Return `kinds` if each of them is here, and say which are not otherwise."""
+        """Return `kinds`, and refuse those that are missing."""
         missing = [kind for kind in kinds if kind not in self.counts]
         if missing:
             have = ", ".join(self.kinds) or "none"
@@ -217,27 +229,27 @@ class Predictions:
 
 
 def mean_views(views: Mapping[str, RepeatLogits], kinds: Sequence[str]) -> ViewLogits:
-    """Return one row a kind of view: the mean of its repeats, in the space they are given in."""
+    """Return one row for each kind of view: the mean of its repeats."""
     return torch.stack([repeat_mean(views[kind]) for kind in kinds], dim=1)
 
 
 def repeat_mean(view: RepeatLogits) -> Logits:
-    """Average the repeats of one kind of view, in the space they are given in."""
+    """Average the repeats of one kind of view."""
     return view[:, 0] if view.shape[1] == 1 else view.mean(dim=1)
 
 
 def as_labels(labels: Any, *, images: int, classes: int, names: Sequence[str] = ()) -> Labels:
-    """Turn a list, array or tensor into labels for `images` images, and say what is wrong with it otherwise.
+    """Return labels as a tensor of class numbers, and refuse what is not one for each image.
 
-    The number of classes is that of the logits: classes without a single label are fine. Labels that are texts are names of
-    classes, and found among `names`.
+    The number of classes is that of the logits: a class may have no label at all. Labels that are
+    text are names of classes, found among `names`.
     """
     if labels is None:
-        raise InputError(f"expected {images} labels, one an image, got none")
+        raise InputError(f"expected {images} labels, one for each image, got none")
     if isinstance(labels, list | tuple | np.ndarray) and len(labels) and isinstance(labels[0], str):
         if not names:
             raise InputError(
-                f"labels must be class numbers where no class names are known, got {str(labels[0])!r}"
+                f"labels must be class numbers if no class names are known, got {str(labels[0])!r}"
             )
         found = numbers_of(map(str, labels), names)
         labels = [found[str(label)] for label in labels]
@@ -247,19 +259,20 @@ def as_labels(labels: Any, *, images: int, classes: int, names: Sequence[str] = 
     if tensor.ndim != 1:
         raise InputError(f"labels must have shape (images,), got {_shape(tensor)}")
     if tensor.shape[0] != images:
-        raise InputError(f"expected {images} labels, one an image, got {tensor.shape[0]}")
+        raise InputError(f"expected {images} labels, one for each image, got {tensor.shape[0]}")
     tensor = tensor.to(torch.int64)
     wrong = ((tensor < 0) | (tensor >= classes)).nonzero()
     if len(wrong):
         row = int(wrong[0])
         raise InputError(
-            f"labels must lie in 0 … {classes - 1}, got {int(tensor[row])} in row {row} ({len(wrong)} such)"
+            f"labels must lie in 0 … {classes - 1}, got {int(tensor[row])} in row {row} "
+            f"({len(wrong)} such)"
         )
     return tensor
 
 
 def unfair(labels: Tensor, fitted: Tensor) -> str | None:
-    """Say so if rows were fitted on one set of classes and the others are of another set, by more than chance would have it."""
+    """Return a warning if the other rows have classes that the fitted rows lack, beyond chance."""
     rest = torch.ones(len(labels), dtype=torch.bool)
     rest[fitted] = False
     labels = labels.cpu()
@@ -267,19 +280,19 @@ def unfair(labels: Tensor, fitted: Tensor) -> str | None:
         return None
     counts = torch.bincount(labels)
     strange = torch.bincount(labels[fitted], minlength=len(counts))[labels[rest]] == 0
-    by_chance = rest.double().mean() ** (
-        counts[labels[rest]] - 1
-    )  # none of the others of its class is among the fitted
+    # The chance that no other image of its class is among the fitted rows.
+    by_chance = rest.double().mean() ** (counts[labels[rest]] - 1)
     if strange.double().mean() - by_chance.mean() < 0.05:
         return None
     return (
-        f"{float(strange.double().mean()):.0%} of the other images are of classes that none of the {len(fitted)} fitted rows "
-        "has: the rows stand class by class. Shuffle the images when they are collected"
+        f"{float(strange.double().mean()):.0%} of the other images belong to classes that none of "
+        f"the {len(fitted)} fitted rows has: the rows are sorted by class. Shuffle the images when "
+        "they are collected"
     )
 
 
 def look_like_probabilities(logits: Logits) -> bool:
-    """Whether every row is without a negative number and sums to 1: no network's logits are of that form."""
+    """Whether no number is negative and every row sums to 1: logits never look like that."""
     size = max(1, PIECE // logits.shape[1])
     return all(
         bool(part.min() >= 0) and bool((part.double().sum(dim=1) - 1).abs().max() < 1e-3)
@@ -289,7 +302,17 @@ def look_like_probabilities(logits: Logits) -> bool:
 
 @dataclass(frozen=True, eq=False, init=False)
 class Record:
-    """Predictions, the labels where they are known, and where all of it comes from (text, for people)."""
+    """Predictions, their labels if these are known, and text about where they come from.
+
+    Args:
+        predictions: The logits.
+        labels: Class numbers, one for each image.
+        origin: Text about the images and the network; `collect` fills it in.
+
+    Example:
+        >>> Record(Predictions(torch.eye(3)), [0, 1, 2], {"dataset": "toy"})
+        Record(Predictions(3 images, 3 classes; no views), with labels, {'dataset': 'toy'})
+    """
 
     predictions: Predictions
     labels: Labels | None
@@ -304,7 +327,7 @@ class Record:
             )
         if not isinstance(origin, Mapping):
             raise InputError(
-                f"the origin of a record must be a mapping from words to words, got {type(origin).__name__}"
+                f"the origin of a record must be a mapping of text, got {type(origin).__name__}"
             )
         if labels is not None:
             labels = as_labels(labels, images=len(predictions), classes=predictions.classes)
@@ -322,7 +345,8 @@ class Record:
 
     def __repr__(self) -> str:
         labels = "without labels" if self.labels is None else "with labels"
-        return f"Record({self.predictions!r}, {labels}, { {key: shortened(value) for key, value in self.origin.items()} })"
+        origin = {key: shortened(value) for key, value in self.origin.items()}
+        return f"Record({self.predictions!r}, {labels}, {origin})"
 
     def _repr_html_(self) -> str:
         predictions = self.predictions
@@ -341,23 +365,26 @@ class Record:
     def __getitem__(self, rows: Rows) -> Record:
         """Return the record of some of the images."""
         labels = None if self.labels is None else self.labels[as_index(rows, len(self))]
-        origin = {
-            key: value for key, value in self.origin.items() if key != "files"
-        }  # whose rows are others from now on
+        origin = {key: value for key, value in self.origin.items() if key != "files"}
         return Record(self.predictions[rows], labels, origin)
 
     def require_labels(self) -> Labels:
-        """Return the labels, which this use of the record cannot do without."""
+        """Return the labels, and refuse a record without them."""
         if self.labels is None:
             raise InputError("expected a record with labels, got one without")
         return self.labels
 
     def save(self, path: str | os.PathLike[str], *, half: bool = False) -> Path:
-        """Write one safetensors file, whole or not at all; `half` stores the logits in float16."""
+        """Write one safetensors file, whole or not at all.
+
+        Args:
+            path: Name of the file.
+            half: Store the logits in float16.
+        """
         predictions = self.predictions.to(torch.float16) if half else self.predictions
         if half and any(map(_bad_rows, (predictions.logits, *predictions.views.values()))):
             raise InputError(
-                f"float16 holds logits up to {FLOAT16_MAX:.0f}, got larger ones: save with half=False"
+                f"float16 holds logits up to {FLOAT16_MAX:.0f}, got larger ones: use half=False"
             )
         tensors = {"logits": predictions.logits}
         tensors |= {VIEW_PREFIX + name: view for name, view in predictions.views.items()}
@@ -371,7 +398,7 @@ class Record:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Record:
-        """Read what `save` wrote, or any safetensors file with that layout; of a folder of shards, the index alone."""
+        """Read a record from a file, or open one in a folder, of which only the index is read."""
         if named(path).is_dir():
             from atta.record.store import open_folder  # which is made of predictions
 
@@ -382,7 +409,8 @@ class Record:
         if logits is None or foreign:
             have = ", ".join(foreign) if foreign else "no logits"
             raise InputError(
-                f"{path} is not a record: expected tensors logits, labels and view.<name>, got {have}"
+                f"{path} is not a record: expected tensors logits, labels and view.<name>, got "
+                f"{have}"
             )
         views = {name.removeprefix(VIEW_PREFIX): view for name, view in tensors.items()}
         order = [name for name in _read_kinds(metadata.pop("kinds", "")) if name in views]
@@ -399,7 +427,7 @@ class Record:
 
 
 def _read_kinds(text: str) -> list[Any]:
-    """The order of the kinds of view: a list in JSON or, in older files, names between commas."""
+    """Read the order of the kinds of view: JSON or, in older files, names between commas."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -412,25 +440,31 @@ def _read_kinds(text: str) -> list[Any]:
 
 
 def find_record(name: str | os.PathLike[str]) -> Record:
-    """Load a record by its path, or one that comes with the package by its name."""
+    """Load a record by its path, or a bundled one by its name.
+
+    Example:
+        >>> find_record("cifar10-resnet50").predictions
+        Predictions(10000 images, 10 classes; 1 flip, 5 crop, 5 brightness, 5 contrast)
+    """
     if named(name).exists():
         return Record.load(name)
     own = own_records()
     if str(name) in own:
         return Record.load(own[str(name)])
     raise InputError(
-        f"there is no file {name}, and no bundled record of that name; bundled: {', '.join(own) or 'none'}"
+        f"there is no file {name}, and no bundled record of that name; bundled: "
+        f"{', '.join(own) or 'none'}"
     )
 
 
 def own_records() -> dict[str, Path]:
-    """The records that come with the package and, where this is a clone of the repository, those that lie in it, by name."""
+    """Return the bundled records and, in a clone of the repository, those of the repository."""
     folders = [BUNDLED, CLONE / "records"] if (CLONE / "pyproject.toml").is_file() else [BUNDLED]
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.safetensors"))}
 
 
 def as_index(rows: Rows, images: int) -> slice | Tensor:
-    """Turn any way to say which rows into one that a tensor understands."""
+    """Convert rows to an index that tensors take."""
     if isinstance(rows, slice) and (rows.step is None or rows.step > 0) and range(images)[rows]:
         return rows  # a slice copies nothing
     try:
@@ -440,7 +474,8 @@ def as_index(rows: Rows, images: int) -> slice | Tensor:
         index = torch.empty(0)
     if index.ndim != 1 or index.numel() == 0:
         raise InputError(
-            f"expected a slice or a list of rows that leaves at least one image, got {rows!r} of {images} images"
+            f"expected a slice or a list of rows with at least one image, got {rows!r} of {images} "
+            "images"
         )
     return index
 
@@ -453,7 +488,7 @@ def _as_logits(values: Any, name: str) -> Tensor:
 
 
 def check_finite(tensor: Tensor, name: str) -> None:
-    """Refuse numbers that are not finite; `name` is what a refusal calls them."""
+    """Refuse numbers that are not finite."""
     if rows := _bad_rows(tensor):
         first = tensor[rows[0]]
         value = first[~torch.isfinite(first)][0].item()
@@ -463,7 +498,7 @@ def check_finite(tensor: Tensor, name: str) -> None:
 
 
 def _bad_rows(tensor: Tensor) -> list[int]:
-    """The rows with numbers that are not finite, found piece by piece: a mask of all would take as much memory again."""
+    """Return the rows with numbers that are not finite, found in pieces to save memory."""
     size = max(1, PIECE // max(1, tensor[0].numel()))
     bad: list[int] = []
     for number, piece in enumerate(torch.split(tensor, size)):

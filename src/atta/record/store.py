@@ -1,12 +1,13 @@
-"""A record of any size: a folder of shards, of which only the rows that somebody looks at are read.
+"""A record of any size: a folder of shards, of which only the rows that are used are read.
 
-    record.json                          the index: images, classes, views, origin, and every shard with its rows and checksum
-    labels.safetensors                   a number an image, where they are known
-    0000000000-0000000512.safetensors    `answers` [n passes k]: images 0 to 511 and all of their views
-    rehearse-3/...                       further passes over the same images, in shards of their own
+    record.json                          index: images, classes, views, origin, rows and checksums
+    labels.safetensors                   class numbers, if they are known
+    0000000000-0000000512.safetensors    `answers` [n passes k]: images 0 to 511 and their views
+    rehearse-3/...                       further passes over the same images
 
-`collect(..., output=folder)` writes them as it goes, and the index last. `Record.load(folder)` reads the index and the labels;
-a shard is mapped into memory, compared with its checksum and looked through for what is not finite when it is first asked for.
+`collect(..., output=folder)` and `RecordWriter` write shards and, last, the index (`writer`).
+`Record.load(folder)` reads the index and the labels. A shard is mapped into memory, compared with
+its checksum and checked for numbers that are not finite when it is first used.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from atta.record.predictions import Predictions, Record, Rows, as_index, check_f
 
 INDEX, LABELS, RUN, ROWS = "record.json", "labels.safetensors", "run", "rows"
 FORMAT, FORMAT_VERSION = "atta.record", 1
-LOGITS = ""  # what the images' own column is called: no view has that name
+LOGITS = ""  # name of the column of the images themselves
 OPEN = 64  # shards that stay mapped
-SAID = 5  # faults that are told one by one
+MOST_NAMED = 5  # faults that are named one by one
 Columns: TypeAlias = Mapping[str, tuple[int, int]]
-"""The first pass of each kind of view, and how many there are."""
+"""First pass and number of passes of each kind of view."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A shard as the index knows it."""
+    """A shard in the index."""
 
     file: str
     start: int
@@ -50,33 +51,33 @@ class Part:
 
 @dataclass(frozen=True)
 class Group:
-    """Shards that hold the same passes of all images, one after the other."""
+    """Shards of the same passes over all images, in order."""
 
     columns: Columns
     parts: Sequence[Part]
     run: str = ""
-    """What the network, the views and the seed were, as a hash that each of the shards repeats."""
+    """Hash of the settings of the run, which each shard repeats."""
 
     @property
     def passes(self) -> int:
-        """How many passes a shard holds of an image."""
+        """Passes per image."""
         return sum(count for _, count in self.columns.values())
 
 
 @dataclass(frozen=True)
 class Index:
-    """All that is known without looking at a shard."""
+    """What is known without reading a shard."""
 
     images: int
     classes: int
     dtype: str
     groups: Sequence[Group]
     labelled: str = ""
-    """The checksum of the labels, if there are any."""
+    """Checksum of the labels, if there are any."""
     origin: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Write the index, with a checksum of itself: from then on the folder is a record."""
+        """Write the index, with a checksum of itself."""
         content = {"format": FORMAT, "version": FORMAT_VERSION, **asdict(self)}
         content = json.loads(json.dumps(content))
         with whole_file(folder / INDEX) as part:
@@ -85,13 +86,14 @@ class Index:
 
     @classmethod
     def read(cls, folder: Path) -> Index:
-        """Read what `write` wrote; its shards must follow one another from the first image to the last."""
+        """Read an index, whose shards must cover all images in order."""
         path = folder / INDEX
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["format"] != FORMAT or int(content["version"]) > FORMAT_VERSION:
                 raise InputError(
-                    f"{path} has version {content['version']}, this atta reads up to {FORMAT_VERSION}"
+                    f"{path} has version {content['version']}, this atta reads up to "
+                    f"{FORMAT_VERSION}"
                 )
             check_digest(path, content.pop("digest", None), digest(content))
             groups = [_group(**one) for one in content["groups"]]
@@ -104,12 +106,12 @@ class Index:
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"{path} is damaged: it is no index of a record ({error})") from None
+            raise InputError(f"{path} is damaged: it is not an index ({error})") from None
         for group in found.groups:
             stops = [0, *(part.stop for part in group.parts)]
             if [part.start for part in group.parts] != stops[:-1] or stops[-1] != found.images:
                 raise InputError(
-                    f"{path} is damaged: its shards do not hold all of its {found.images} images in order"
+                    f"{path} is damaged: its shards do not hold all {found.images} images in order"
                 )
         return found
 
@@ -124,12 +126,12 @@ def _group(columns: Mapping[str, Any], parts: Sequence[Any], run: str) -> Group:
 
 def _instead(folder: Path) -> str:
     if (folder / "run.json").is_file():
-        return f"which has no {INDEX} yet: its recording has not ended, and the same collect goes on with it"
+        return f"which has no {INDEX} yet: its recording has not ended; the same collect resumes it"
     return f"which has no {INDEX}; a saved classifier is read by CalibratedClassifier.load"
 
 
 class Store:
-    """The shards of a folder, mapped into memory as they are asked for."""
+    """The shards of a folder, mapped into memory when they are used."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.index = folder, Index.read(folder)
@@ -149,7 +151,7 @@ class Store:
         return found
 
     def read(self, number: int, rows: range | Tensor) -> Tensor:
-        """Return all passes that a group of shards holds of these rows: as they lie in a shard if it holds them all."""
+        """Return all passes of a group for these rows, without a copy if one shard holds them."""
         parts = self.index.groups[number].parts
         if isinstance(rows, range):
             first, last = (
@@ -170,7 +172,7 @@ class Store:
         return picked
 
     def answers(self, number: int, part: Part) -> Tensor:
-        """A shard, mapped into memory; the first time, it is compared with its checksum and looked through."""
+        """Return a shard, mapped into memory and checked the first time."""
         if part.file not in self._mapped:
             answers = self._opened(self.index.groups[number], part)
             while len(self._mapped) >= OPEN:
@@ -195,7 +197,8 @@ class Store:
             ) from None
         if header.get(DIGEST) != part.digest:
             raise InputError(
-                f"{path} {_foreign(header, group.run, part)}; the same collect records its {rows} again"
+                f"{path} {_foreign(header, group.run, part)}; the same collect records its {rows} "
+                "again"
             )
         answers = read_tensors(path, sealed=part.file not in self._sound)[0]["answers"]
         if part.file not in self._sound:
@@ -210,7 +213,7 @@ class Store:
         return answers
 
     def faults(self) -> list[str]:
-        """Look at everything, and say what is wrong with each shard."""
+        """Check every shard, and return what is wrong with each."""
         found = []
         try:
             self.labels()
@@ -226,17 +229,17 @@ class Store:
 
 
 def _foreign(header: Mapping[str, str], run: str, part: Part) -> str:
-    """What another shard in the place of this one is."""
+    """Say what a shard is that was put in the place of another."""
     if header.get(RUN, run) != run:
-        return "was recorded by another run: of another network, or with other views or draws"
+        return "was recorded by another run: another network, other views or draws"
     name = PurePosixPath(part.file).stem
     if (rows := header.get(ROWS, name)) != name:
-        return f"holds other rows, those of {rows}"
+        return f"holds the rows {rows} instead"
     return f"was changed since {INDEX} was written"
 
 
 class Views(Mapping[str, RepeatLogits]):
-    """Views by name, each read when it is asked for: all of its rows."""
+    """Views by name, each read when it is used."""
 
     def __init__(self, of: FolderPredictions) -> None:
         self._of = of
@@ -256,7 +259,7 @@ class Views(Mapping[str, RepeatLogits]):
 
 
 class FolderPredictions(Predictions):
-    """Predictions that lie in a folder. Rows and kinds of view are chosen without reading; `chunks` reads a piece at a time."""
+    """Predictions in a folder: rows and views are chosen without reading, `chunks` reads pieces."""
 
     store: Store
     rows: range | Tensor
@@ -268,17 +271,17 @@ class FolderPredictions(Predictions):
 
     @cached_property
     def logits(self) -> Logits:
-        """All of them, for whoever cannot do with pieces."""
+        """All logits, for code that cannot work in pieces."""
         return torch.cat([part.logits for part in self.only({}).parts()])
 
     @property
     def views(self) -> Views:
-        """Each read when it is asked for."""
+        """Views, each read when it is used."""
         return Views(self)
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How many passes there are of each kind of view and each rehearsal."""
+        """Number of passes of each kind of view and each rehearsal."""
         return self.chosen
 
     @property
@@ -293,7 +296,7 @@ class FolderPredictions(Predictions):
 
     @property
     def device(self) -> torch.device:
-        """Where they are read to."""
+        """Device that shards are read to."""
         return torch.device("cpu")
 
     def __len__(self) -> int:
@@ -325,12 +328,12 @@ class FolderPredictions(Predictions):
             yield self._read(self.rows[start : start + rows])
 
     def select(self, kinds: Sequence[str]) -> FolderPredictions:
-        """Choose these kinds of view, in this order; rehearsals stay, for they are none."""
+        """Keep these kinds of view, in this order, and the rehearsals."""
         kept = dict.fromkeys([*self.check_kinds(kinds), *self.rehearsals])
         return self._with(counts={kind: self.counts[kind] for kind in kept})
 
     def take(self, repeats: Mapping[str, int]) -> FolderPredictions:
-        """Choose these kinds of view, each with its first so many repeats; rehearsals stay."""
+        """Keep the first repeats of these kinds of view, and the rehearsals."""
         self.check_repeats(repeats)
         return self._with(
             counts={
@@ -358,11 +361,11 @@ class FolderPredictions(Predictions):
         return FolderPredictions(self.store, chosen, self.counts if counts is None else counts)
 
     def only(self, counts: Mapping[str, int]) -> FolderPredictions:
-        """Choose so many of each of these views and rehearsals, and no others."""
+        """Keep these numbers of passes, and no others."""
         return self._with(counts=counts)
 
     def parts(self) -> Iterator[Predictions]:
-        """Read all of it, some megabytes at a time."""
+        """Read everything, a few megabytes at a time."""
         return self.chunks(max(1, (1 << 22) // self.classes))
 
     def _read(self, rows: range | Tensor) -> Predictions:
@@ -398,13 +401,13 @@ def open_folder(folder: Path) -> Record:
 
 
 def check_folder(folder: Path) -> str:
-    """Look at every shard of a record, and say in a few words what it is; what is wrong, of each shard, is one refusal."""
+    """Check every shard of a record, and describe the record in a few words."""
     record = open_folder(folder)
     predictions = record.predictions
     assert isinstance(predictions, FolderPredictions)
     if faults := [fault.removeprefix(f"{folder}/") for fault in predictions.store.faults()]:
-        more = f"; and {len(faults) - SAID} more" if len(faults) > SAID else ""
-        raise InputError("; ".join(faults[:SAID]) + more)
+        more = f"; and {len(faults) - MOST_NAMED} more" if len(faults) > MOST_NAMED else ""
+        raise InputError("; ".join(faults[:MOST_NAMED]) + more)
     return repr(predictions).removeprefix("Predictions(").removesuffix(")")
 
 
@@ -414,7 +417,7 @@ def write_index(
     labels: Tensor | None,
     origin: Mapping[str, str],
 ) -> Record:
-    """Make a record of a folder whose shards are all there: the labels, and the index last."""
+    """Write the labels and the index of a folder whose shards are complete."""
     made, images, classes, dtype = [], 0, 0, torch.float32
     for columns, paths, run in groups:
         parts = []

@@ -5,8 +5,8 @@
     ...
     record.json                         the index, written last (`store`)
 
-Shards end at fixed positions, and batches start at multiples of the batch size that `run.json` keeps.
-A run that was stopped therefore ends with the same bits and the same files as an uninterrupted one.
+Shards end at fixed positions, and batches start at multiples of the batch size, which `run.json`
+keeps. A run that was stopped ends with the same bits and the same files as an uninterrupted one.
 A shard that is not full is written every ten seconds and grows later. A shard that is missing,
 damaged or belongs to another run is recorded again; the others are kept.
 """
@@ -110,7 +110,8 @@ class ShardWriter:
             inside = self.folder.iterdir() if self.folder.is_dir() else ()
             if others := sorted(path.name for path in inside if path.name[0] != "."):
                 raise InputError(
-                    f"expected an empty folder, or one of shards, found {others[0]} in {self.folder}"
+                    f"expected an empty folder, or one of shards, found {others[0]} in "
+                    f"{self.folder}"
                 )
             return None
         try:

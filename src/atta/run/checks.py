@@ -136,8 +136,8 @@ def try_out(
 def _say_one(answers: Tensor) -> None:
     """Say how a network with one output is read, and if that looks like a probability."""
     sentence = (
-        "the network returns one number for each image: it is taken as the logit of class 1, with 0 "
-        "for class 0"
+        "the network returns one number for each image: it is taken as the logit of class 1, "
+        "with 0 for class 0"
     )
     if ((answers >= 0) & (answers <= 1)).all():
         sentence += (
@@ -158,56 +158,53 @@ def _few(source: Source) -> tuple[Tensor, Tensor | None, list[int]]:
 
 
 def advice(record: Record) -> list[str]:
-    """What looks wrong in a record, of which some rows are read at a time."""
+    """Return what looks wrong in a record, one sentence each."""
     images, classes, labels = len(record), record.predictions.classes, record.labels
     normal, certain, right, at = True, 0, 0, 0
     for part in record.predictions.select(()).unrehearsed().chunks(max(1, PIECE // classes)):
         normal = normal and look_like_probabilities(part.logits)
         certain += int((part.logits.double().softmax(dim=-1).amax(dim=-1) > CERTAIN).sum())
-        right += (
-            0
-            if labels is None
-            else int((part.logits.argmax(dim=-1) == labels[at : at + len(part)]).sum())
-        )
+        if labels is not None:
+            right += int((part.logits.argmax(dim=-1) == labels[at : at + len(part)]).sum())
         at += len(part)
     found = list[str]()
     if normal:
         found.append(
-            "the network answers with rows that are not negative and sum to 1: where these are probabilities, write "
-            "atta.FromProbabilities(model)"
+            "the network returns rows that are not negative and sum to 1: if these are "
+            "probabilities, write atta.FromProbabilities(model)"
         )
     if images < FEW:
-        found.append(
-            f"{images} images are few to fit on and to judge by: {FEW} or more give numbers that can be trusted"
-        )
+        found.append(f"{images} images are few: with {FEW} or more, the numbers can be trusted")
     if images >= JUDGED and certain / images > 0.99:
         found.append(
-            "the network is sure of every image, confidence 1.0: are its logits scaled, or were these images trained on?"
+            "the confidence of every image is 1.0: are the logits scaled, or was the network trained "
+            "on these images?"
         )
     if labels is None or images < JUDGED:
         return found
     accuracy, chance = right / images, 1 / classes
     if accuracy <= chance + 2 * (chance * (1 - chance) / images) ** 0.5:
         found.append(
-            f"{accuracy:.1%} right of {classes} classes is no better than chance: are mean and std those of the network "
-            "(atta.Normalized), and the classes in its order?"
+            f"{accuracy:.1%} accuracy on {classes} classes is no better than chance: are mean and std "
+            "those of the network (atta.Normalized), and the classes in its order?"
         )
     elif moved := _moved(record.predictions, labels):
         found.append(
-            "most images of class {} are taken for class {}, and most of that for class {}, counted from 0: are the classes in "
-            "the network's order?".format(*moved)
+            "most images of class {} are predicted as class {}, and most of that as class {}, counted "
+            "from 0: are the classes in the network's order?".format(*moved)
         )
     if accuracy == 1:
         found.append(
-            "all images are right: were these images trained on? Confidence is fitted on images that were not"
+            "all predictions are right: was the network trained on these images? Calibration needs "
+            "images that it was not trained on"
         )
     return found
 
 
 def _moved(predictions: Predictions, labels: Labels) -> tuple[int, int, int] | None:
-    """A class that the network mostly takes for a second, which it mostly takes for a third: classes that changed places.
+    """Find a class that is mostly predicted as a second, which is mostly predicted as a third.
 
-    A network that takes dogs for cats is a poor one; one that also takes cats for something else has other numbers for them.
+    A poor network may confuse two classes; a chain of three suggests that classes are permuted.
     """
     classes = predictions.classes
     parts = predictions.select(()).unrehearsed().chunks(max(1, PIECE // classes))

@@ -1,13 +1,13 @@
-"""The same work on a cluster: Ray reads and decodes on CPUs, and its actors hold the network. The one file that knows Ray.
+"""Run on a Ray cluster: tasks read and decode, actors hold the network. The only file that knows Ray.
 
-    ranges of images ─► read and decode (tasks) ─► the network and all views (actors) ─► here, in order: shards, lines, a bar
+    positions ─► read and decode (tasks) ─► network and views (actors) ─► here, in order: shards, rows
 
-Where and when something runs, and that it runs again after a worker was killed, is Ray's business. Whatever is written is
-written by the process that asked, which alone holds the folder: shards are there once, and a run that was killed goes on from
-them. A batch is the same images with the same draws as without Ray, in as many threads, so that its answers have the same bits.
+Ray decides where and when something runs, and runs it again after a worker was killed. Only the
+calling process writes files, so that a killed run resumes from its shards. A batch has the same
+images, draws and threads as without Ray, so that its answers have the same bits.
 
-`RAY_ADDRESS` names a cluster; a program that called `ray.init` itself has one; otherwise one is started on this machine, and
-ends with the work. The machines of a cluster need atta, and the files of the images under the same names.
+`RAY_ADDRESS` names a cluster; a program that called `ray.init` has one; otherwise one is started on
+this machine and ends with the work. All machines need atta, and the image files under the same paths.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from atta.run.runner import Runner, running
 
 RAY: Literal["ray"] = "ray"
 WINDOW = 4096
-"""Batches that Ray is told of at a time: what it keeps of each, it keeps here."""
+"""Batches that are submitted at a time: Ray keeps state for each in this process."""
 AHEAD = 2  # calls that wait for each worker that fits
 
 Item = TypeVar("Item")
@@ -41,24 +41,24 @@ Kept = TypeVar("Kept")
 
 @dataclass(frozen=True)
 class Engine:
-    """What an actor is given, and how many of them there are; None is as many as the cluster has room for."""
+    """Number of actors and what each gets; None is as many as fit."""
 
     actors: int | None
     gpu: bool = False
     threads: int = 1
-    """Of each actor: the last bits of an answer may depend on them."""
+    """Threads of each actor: the last bits of an answer may depend on them."""
 
 
 def check_engine(
     engine: str | None, actors: int | None = None, called: Callable[[str], str] = lambda name: name
 ) -> Literal["ray"] | None:
-    """Check what was asked for before anything is read; `called` is how options are named by whoever gave them."""
+    """Check the options before anything is read; `called` converts their names for messages."""
     if engine not in (None, RAY):
         raise InputError(
             f"{called('engine')}: expected 'ray', or none for this process alone, got {engine!r}"
         )
     if actors is not None and engine is None:
-        raise InputError(f"{called('actors')}: expected {called('engine')} ray beside it, got none")
+        raise InputError(f"{called('actors')}: expected {called('engine')} ray as well, got none")
     if actors is not None and actors < 1:
         raise InputError(f"{called('actors')}: expected 1 or more, got {actors}")
     if engine is None:
@@ -76,20 +76,20 @@ def _ray() -> Any:
 
 @contextmanager
 def connected(engine: Engine) -> Iterator[tuple[Any, int]]:
-    """Ray, and how many actors there is room for; a cluster that was started here ends here."""
+    """Yield Ray and the number of actors; a cluster that was started here is shut down."""
     ray, started = _ray(), False
     if not ray.is_initialized():
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told what is run here
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
         how: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if not os.environ.get("RAY_ADDRESS"):
-            # One more than the actors take: readers that wait for a CPU would wait for ever.
+            # One more than the actors take: readers would wait for a CPU for ever.
             cpus = max(os.cpu_count() or 1, (engine.actors or 1) * engine.threads + 1)
             how |= {"address": "local", "num_cpus": cpus, "include_dashboard": False}
         try:
             ray.init(**how)
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
             raise InputError(
-                f"Ray could not be had at RAY_ADDRESS, or started here: {first_line(error)}"
+                f"Ray was not found at RAY_ADDRESS, or could not start here: {first_line(error)}"
             ) from error
         started = True
     try:
@@ -102,7 +102,8 @@ def connected(engine: Engine) -> Iterator[tuple[Any, int]]:
                 "a GPU each" if engine.gpu else f"{engine.threads} CPUs each, and one to read with"
             )
             raise InputError(
-                f"expected a Ray cluster with room for {actors} actors, {each}, got {cpus} CPUs and {gpus} GPUs"
+                f"expected a Ray cluster with room for {actors} actors, {each}, got {cpus} CPUs and "
+                f"{gpus} GPUs"
             )
         yield ray, actors
     finally:
@@ -116,9 +117,13 @@ def stream(
     work: Callable[[], Callable[[Read], Done]],
     engine: Engine,
 ) -> Generator[Done]:
-    """Read items by tasks and work on what was read in actors, each of which calls `work` once; answers come in order.
+    """Read items in tasks and process them in actors; answers come in order.
 
-    Refusals come back as what they are. What else goes wrong there is Ray's to say.
+    Args:
+        items: What `read` takes, one after the other.
+        read: Reads an item, in any process.
+        work: Called once in each actor; returns the function that processes what was read.
+        engine: How many actors there are, and what each gets.
     """
     left = iter(items)
     first = next(left, None)
@@ -132,7 +137,8 @@ def stream(
         try:
             while window := list(islice(left, WINDOW)):
                 rows = [{"data": pickle.dumps(item)} for item in window]
-                # A byte of memory: Ray makes one step of two that ask for the same, and the actors would read themselves.
+                # One byte of memory: without a difference in resources, Ray would fuse reading and
+                # processing, and the actors would decode.
                 data = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
                     _Reader(reader), memory=1
                 )
@@ -151,15 +157,15 @@ def stream(
                         raise InputError(done.sentence)
                     yield done
         except ray.exceptions.RayError as error:
-            last = str(error).strip().splitlines()[-1]  # the lines before it are where it happened
+            last = str(error).strip().splitlines()[-1]  # the lines before it are a traceback
             raise InputError(
-                f"Ray gave up: {last}; what is finished is kept, the same call goes on"
+                f"Ray gave up: {last}; what is finished is kept, the same call resumes"
             ) from error
 
 
 @contextmanager
 def _quiet(ray: Any) -> Iterator[None]:
-    """Answers in order; and one bar, ours."""
+    """Keep the order of answers, and hide the progress bars of Ray."""
     context = ray.data.DataContext.get_current()
     options = context.execution_options
     before = options.preserve_order, context.enable_progress_bars
@@ -175,12 +181,13 @@ def _quiet(ray: Any) -> Iterator[None]:
 
 
 def _sent(ray: Any, what: object, named: str) -> Any:
-    """Something for other processes, where all of one machine read it from one memory."""
+    """Put an object into the shared memory of the cluster."""
     try:
         return ray.put(what)
     except (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError) as error:
         raise InputError(
-            f"engine 'ray': expected {named} that can be sent to other processes (pickled), but: {first_line(error)}"
+            f"engine 'ray': expected {named} that can be sent to other processes (pickled), but: "
+            f"{first_line(error)}"
         ) from error
 
 
@@ -190,7 +197,7 @@ class _Refused:
 
 
 def _answered(call: Callable[[Any], Any], given: Any) -> bytes:
-    """What comes of a call, refusals too, for the way back."""
+    """Pickle the result of a call, or its `InputError`."""
     try:
         done = given if isinstance(given, _Refused) else call(given)
     except InputError as error:
@@ -199,21 +206,21 @@ def _answered(call: Callable[[Any], Any], given: Any) -> bytes:
 
 
 class _Reader:
-    """Reads an item, in whatever process Ray takes; what it reads by is fetched once a process."""
+    """Reads an item; the reading function is fetched once in each process."""
 
-    held: tuple[Any, Any] | None = None
+    fetched: tuple[Any, Any] | None = None
 
     def __init__(self, ref: Any) -> None:
         self.ref = ref
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        if _Reader.held is None or _Reader.held[0] != self.ref:
-            _Reader.held = (self.ref, _ray().get(self.ref))
-        return {"data": _answered(_Reader.held[1], pickle.loads(row["data"]))}
+        if _Reader.fetched is None or _Reader.fetched[0] != self.ref:
+            _Reader.fetched = (self.ref, _ray().get(self.ref))
+        return {"data": _answered(_Reader.fetched[1], pickle.loads(row["data"]))}
 
 
 class _Worker:
-    """An actor: it has the network, and answers what was read."""
+    """An actor that holds the network."""
 
     def __init__(self, ref: Any, threads: int) -> None:
         torch.set_num_threads(threads)
@@ -223,21 +230,21 @@ class _Worker:
         return {"data": [_answered(self.call, pickle.loads(data)) for data in rows["data"]]}
 
 
-# ---- collecting ----------------------------------------------------------------------------------------------------
+# ---- collecting ----------------------------------------------------------------------------------
 
 
 def check_source(source: Source, who: str = "engine 'ray'") -> None:
-    """Refuse what cannot be read here and there at once."""
+    """Refuse a source that several processes cannot read."""
     if source.once or source.count is None:
         raise InputError(
-            f"{who} reads images by their places in several processes, and {source.name} can be read only once, in its "
-            "order: give the dataset itself, a folder or files"
+            f"{who} reads images in several processes, and {source.name} can be read only once, in "
+            "its order: give the dataset itself, a folder or files"
         )
 
 
 @dataclass(frozen=True)
 class Showing:
-    """How a network is shown images: what a `Runner` is made of, in a process of its own."""
+    """A network and its `Runner`, for a process of their own."""
 
     network: nn.Module
     runner: Runner
@@ -245,7 +252,7 @@ class Showing:
     compiled: bool
 
     def __call__(self) -> Callable[[tuple[Batch, Tensor]], tuple[Batch, Tensor]]:
-        """Move the network to its device, once; answer batches from then on."""
+        """Move the network to its device, once, and return the function that answers batches."""
         runner, stack = self.runner, ExitStack()
         how = (self.network, runner.device, runner.channels_last, self.half)
         stack.enter_context(running(*how))
@@ -253,23 +260,19 @@ class Showing:
 
         def answer(given: tuple[Batch, Tensor]) -> tuple[Batch, Tensor]:
             batch, places = given
-            with running(
-                *how
-            ):  # gradients and autocast belong to a thread, and Ray calls from several
+            with running(*how):  # gradients and autocast belong to a thread; Ray has several
                 ((_, answers),) = runner.run([batch], lambda positions: places)
-            ends = torch.cat(
-                [batch.pixels[:1], batch.pixels[-1:]]
-            )  # all that is asked of them from here on
+            ends = torch.cat([batch.pixels[:1], batch.pixels[-1:]])  # the writer needs no more
             return batch._replace(pixels=ends), answers
 
-        answer.held = stack  # type: ignore[attr-defined]
+        answer.stack = stack  # type: ignore[attr-defined]  # as long as the actor lives
         return answer
 
 
 def run_on_ray(
     showing: Showing, source: Source, batches: Iterable[Positions], engine: Engine
 ) -> Generator[tuple[Batch, Tensor]]:
-    """Yield each batch, of which only the first and the last image come back, with its answers."""
+    """Yield each batch with its answers; only its first and last image come back."""
     return stream(batches, _Reading(_shared(source)), showing, engine)
 
 
@@ -287,7 +290,7 @@ class _Reading:
 
 
 def _shared(source: Source) -> Source:
-    """Images in memory as an array, of which the processes of a machine share one."""
+    """Return images in memory as an array, which the processes of a machine share."""
     if isinstance(source, CachedSource):
         return _shared(source.source)  # workers decode by themselves
     if not (isinstance(source, ArraySource) and isinstance(source.array, Tensor)):
@@ -298,7 +301,7 @@ def _shared(source: Source) -> Source:
     return replace(source, array=array, channels=source.channels or "first")
 
 
-# ---- calls ---------------------------------------------------------------------------------------------------------
+# ---- calls ---------------------------------------------------------------------------------------
 
 
 def spread(
@@ -308,10 +311,13 @@ def spread(
     begin: Callable[[], None],
     environment: Mapping[str, str],
 ) -> Iterator[tuple[Kept, Any]]:
-    """Work through functions and their arguments in Ray's tasks, one CPU each; what was kept comes back with each answer.
+    """Call functions in Ray tasks, one CPU each, and yield each result with what was kept for it.
 
-    Processes have this `environment`, and `begin` before they work. Files and folders among the arguments have to lie where all
-    machines see them.
+    Args:
+        calls: Function, arguments and what comes back with the result.
+        what: What such a process does, for an error message.
+        begin: Called in each process first.
+        environment: Environment variables of the processes.
     """
     with connected(Engine(None)) as (ray, room):
         task = ray.remote(num_cpus=1, max_retries=3, runtime_env={"env_vars": dict(environment)})(
@@ -327,7 +333,7 @@ def spread(
                 yield _finished(ray, doing)
         except ray.exceptions.WorkerCrashedError as error:
             raise InputError(
-                f"a process that {what} was ended again and again, perhaps for want of memory"
+                f"a process that {what} was killed repeatedly, perhaps for lack of memory"
             ) from error
 
 

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ from atta.data.labels import Labelling, labelled_source
 from atta.data.origin import Origin, digest_of
 from atta.data.preprocess import Preprocess
 from atta.data.rehearsals import REHEARSALS, rehearsed
-from atta.data.source import Batch, Channels, Source, batches_of, cached
+from atta.data.source import Batch, Channels, Shape, Source, batches_of, cached
 from atta.data.views import Policy
 from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of, normalised
 from atta.networks.borrowing import dtype_of
@@ -50,7 +50,7 @@ from atta.run.runner import Runner, batch_size, running
 FIRST_SEVERITY = 3
 """The severity that rehearsals begin with."""
 FALL = 0.25
-"""Accuracy drop that ends the severity search, and the part of accuracy above chance that is too little."""
+"""Accuracy drop that ends the severity search; also the part above chance that is too little."""
 MOST_SEVERITIES = 3
 """Severities that a search records at most."""
 STREAM_SEVERITIES = (2, FIRST_SEVERITY, 5)
@@ -58,7 +58,14 @@ STREAM_SEVERITIES = (2, FIRST_SEVERITY, 5)
 
 
 class CollectOptions(ExecutionOptions, total=False):
-    """Less common keyword arguments of `collect`."""
+    """Less common keyword arguments of `collect`: those of `atta.Execution`, and
+
+    Args:
+        shuffle: Seed by which a labelled folder is shuffled, 0 by default; False keeps its order.
+        skip_bad: Leave out images that cannot be decoded, with a line for each.
+        checks: False skips the trial with eight images and the remarks at the end.
+        origin: Text to add to the record's origin.
+    """
 
     shuffle: int | bool | None
     skip_bad: bool
@@ -91,51 +98,68 @@ def collect(
         policy: Views to show: a name, or text such as "flip + 5 crop".
         seed: Seed of random views.
         draws: "random" or "stratified", which spreads repeats evenly.
-        rehearse: Also record degraded images, for methods that hedge against a shift: True searches
-            for the severity at which accuracy falls, a list names severities (1 to 5).
+        rehearse: Also record degraded images, for hedged methods: True searches for the severity
+            at which accuracy falls, a list names severities (1 to 5).
         channels: Where arrays have their channels: "first" or "last".
         preprocess: How photographs are resized, cropped and normalised (`Preprocess.of`).
         class_names: Names of the network's classes, in its order.
-        output: A folder that becomes the record, or a `.safetensors` file. The same call resumes
-            after a kill, repairs damaged shards, and ends with the same bits.
-        **options: Fields of `atta.Execution`, and `shuffle` (seed for a labelled folder; False
-            keeps its order), `skip_bad` (leave out images that cannot be decoded), `checks=False`
-            (no trial with eight images), `origin` (text to add to the record's origin).
+        output: A folder that becomes the record, or a `.safetensors` file. After a kill, the same
+            call resumes, repairs damaged shards, and ends with the same bits.
+        **options: `CollectOptions`: `device`, `batch_size`, `workers`, `skip_bad`, ...
 
     Returns:
         The record; with a folder as output, it reads from there.
 
-    Raises:
-        InputError: If something does not fit, before the network runs for long.
-
     Example:
         >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> record = collect(network, torch.rand(8, 3, 4, 4), policy="flip", checks=False)
-        >>> record.predictions
+        >>> collect(network, torch.rand(8, 3, 4, 4), policy="flip", checks=False).predictions
         Predictions(8 images, 3 classes; 1 flip)
     """
     execution, rest = split_options("collect", options, collect, CollectOptions)
     wanted = None if preprocess is None else Preprocess.of(preprocess)
-    network, policy = as_logits(normalised(model, wanted)), Policy.parse(policy)
+    read = Reading(class_names, channels, wanted, rest.get("shuffle"), rest.get("skip_bad", False))
+    run, about = prepared(model, images, labels, read, execution, as_seed(seed), draws)
+    about |= dict(rest.get("origin") or {}) | folder_of(images, run.source)
+    return run.written(Policy.parse(policy), rehearse, about, output, rest.get("checks", True))
+
+
+class Reading(NamedTuple):
+    """How images and labels are read."""
+
+    class_names: Sequence[str] = ()
+    channels: Channels = None
+    preprocess: Preprocess | None = None
+    shuffle: int | bool | None = None
+    skip_bad: bool = False
+    shape: Shape | None = None
+    cache: bool = False
+
+
+def prepared(
+    model: object,
+    images: object,
+    labels: object,
+    read: Reading,
+    execution: Execution,
+    seed: int,
+    draws: str,
+) -> tuple["Run", dict[str, str]]:
+    """Prepare a network and its images for runs, and say what the origin says of their order."""
+    network = as_logits(normalised(model, read.preprocess))
+    names = read.class_names or class_names_of(network)
     source, labelling, about = labelled_source(
         images,
         labels,
-        class_names or class_names_of(network),
-        channels=channels,
-        preprocess=wanted,
-        shuffle=rest.get("shuffle"),
-        skip_bad=rest.get("skip_bad", False),
+        names,
+        channels=read.channels,
+        preprocess=read.preprocess,
+        shape=read.shape,
+        shuffle=read.shuffle,
+        skip_bad=read.skip_bad,
+        cache=read.cache and not execution.on_ray,
         workers=execution.workers,
     )
-    about |= dict(rest.get("origin") or {}) | folder_of(images, source)
-    if rehearse and not execution.on_ray and not source.once:
-        source = cached(source, in_memory=True)
-    run = Run(network, source, labelling, execution, as_seed(seed), draws)
-    with _output(output) as folder:
-        record = run.record(policy, rehearse, about, folder, checks=rest.get("checks", True))
-        if output is not None and not as_folder(output):
-            return Record.load(record.save(output))
-        return record
+    return Run(network, source, labelling, execution, seed, draws), about
 
 
 def folder_of(images: object, source: Source) -> dict[str, str]:
@@ -192,6 +216,24 @@ class Run:
     seed: int
     draws: str
 
+    def written(
+        self,
+        policy: Policy,
+        rehearse: bool | Iterable[int],
+        about: Mapping[str, str],
+        output: str | PathLike[str] | None,
+        checks: bool,
+    ) -> Record:
+        """Run a policy and write the record as a folder or a file, if `output` names one."""
+        run = self
+        if rehearse and not self.execution.on_ray and not self.source.once:
+            run = replace(self, source=cached(self.source, in_memory=True))
+        with _output(output) as folder:
+            record = run.record(policy, rehearse, about, folder, checks=checks)
+            if output is None or as_folder(output):
+                return record
+            return Record.load(record.save(output))
+
     def record(
         self,
         policy: Policy,
@@ -230,18 +272,16 @@ class Run:
         found: list[Answers] = []
         labels = base.labels()
         assert labels is not None
-
-        def accuracy(severity: int) -> float:
+        before, chance, severity = base.accuracy(labels), 1 / base.classes, FIRST_SEVERITY
+        while severity:
             place = None if folder is None else folder / REHEARSALS[severity].name
             found.append(self.answers(rehearsed([severity]), itself=False, folder=place))
-            return found[-1].accuracy(labels)
-
-        before, chance = base.accuracy(labels), 1 / base.classes
-        after = accuracy(FIRST_SEVERITY)
-        if before - after < FALL:
-            accuracy(max(REHEARSALS))
-        elif after - chance < FALL * (before - chance) and before - accuracy(1) < FALL:
-            accuracy(2)
+            after = found[-1].accuracy(labels)
+            fell, near_chance = before - after >= FALL, after - chance < FALL * (before - chance)
+            if severity == FIRST_SEVERITY:
+                severity = int(near_chance) if fell else max(REHEARSALS)
+            else:
+                severity = 2 if severity == 1 and not fell else 0
         return found
 
     def answers(
@@ -312,6 +352,7 @@ class Run:
             dtype_of(self.network),
             execution.channels_last,
             rows,
+            execution.half,
             None if writer is None else writer.keep_rows,
             itself,
         )

@@ -1,4 +1,4 @@
-"""How a network is run: device, batch size, precision, workers, engine. The same for every entry point."""
+"""How a network is run: device, batch size, precision, workers, engine; the same everywhere."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields

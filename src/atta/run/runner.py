@@ -1,15 +1,14 @@
-"""One batch of images through all of its views: the only place where the network runs.
+"""Run a network on batches of images and on their views. Networks run here and nowhere else.
 
-    images ─► pixels in [0, 1] ─► the images themselves and their views ─► several of them to a pass ─► logits, wide enough
+    images ─► pixels in [0, 1] ─► images and views ─► several views in one pass ─► float32 logits
 
-`run_views` and what it needs serve whoever shows images to a network: `collect`, and the classifier that answers at once.
-`Runner` is what `collect` adds: batch after batch without waiting for a GPU, in passes that fit into its memory.
+`Runner` serves records: batch after batch, without waiting for a GPU, in passes that fit into its
+memory. `run_views` serves the classifier, which answers one batch at once.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -22,25 +21,25 @@ from atta.networks.borrowing import borrowed, device_of, dtype_of
 from atta.record.predictions import Predictions
 
 ROWS = {"cuda": 256, "cpu": 32}
-"""Images to a pass, if nobody says otherwise: enough to keep the device busy, few enough for a CPU's caches."""
-LARGEST = 10**9  # images to a batch, of which no machine holds as many
+"""Images per pass by default: enough to keep a GPU busy, few enough for the caches of a CPU."""
+LARGEST = 10**9  # images in a batch: more fit into no machine
 IMAGE = "the image itself"
 """Name of the pass over the unchanged image."""
 Shown: TypeAlias = tuple[str, int, Tensor]
-"""The name of a view, the repeat, and the images shown in it."""
+"""Name of a view, repeat, and the images in this view."""
 Network: TypeAlias = Callable[[Tensor], Tensor]
 
 
-# ---- one batch -----------------------------------------------------------------------------------------------------
+# ---- one batch -----------------------------------------------------------------------------------
 
 
 def wider(dtype: torch.dtype) -> torch.dtype:
-    """Half precision would round classes into ties, and pixels into each other."""
+    """Return float32 or wider: half precision would round classes into ties."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
-    """Step out of autocast: the network may run in half precision, what it is shown and what is made of it does not."""
+    """Disable autocast: only the network may run in half precision, not views or calibrators."""
     return (
         torch.autocast(device.type, enabled=False)
         if torch.is_autocast_enabled(device.type)
@@ -62,24 +61,24 @@ def running(
 
 
 def as_pixels(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bytes, or floats in [0, 1] up to rounding, as the pixels that a network of this dtype and its views are given."""
+    """Convert bytes, or floats in [0, 1] up to rounding, to the pixels that views and networks get."""
     wide = wider(dtype)
     if images.dtype != torch.uint8:
         return images.to(wide).clamp(0, 1)
-    # A tensor as divisor: by a Python number a GPU multiplies with the inverse, and the last bit would differ. Made there,
-    # for a GPU is waited for when it is sent a number.
+    # A tensor as divisor: with a Python number, a GPU multiplies by the inverse and the last bit
+    # differs. It is made on the GPU, because sending a number would wait for the GPU.
     return images / torch.full((), 255.0, dtype=wide, device=images.device)
 
 
 def logits_of(network: Network, images: Tensor, dtype: torch.dtype) -> Tensor:
-    """Run the network in its own dtype; the logits are float32 or wider."""
+    """Run the network in its own dtype, and return float32 logits or wider."""
     logits = network(images.to(dtype))
     return logits.to(wider(logits.dtype))
 
 
 @contextmanager
 def failing_on(images: Tensor, *passed: type[Exception]) -> Iterator[None]:
-    """Say on what images a network failed, whatever it says itself; what is to be `passed` on stays as it is."""
+    """Say on which images a network failed; errors of the kinds `passed` stay as they are."""
     try:
         yield
     except Exception as error:
@@ -87,12 +86,13 @@ def failing_on(images: Tensor, *passed: type[Exception]) -> Iterator[None]:
             raise
         shape = " x ".join(map(str, images.shape[1:]))
         raise InputError(
-            f"the model failed on images of {shape} (channels x height x width): {first_line(error)}"
+            f"the model failed on images of {shape} (channels x height x width): "
+            f"{first_line(error)}"
         ) from error
 
 
 def run_views(network: Network, shown: Iterable[Shown], most: int) -> Iterator[Shown]:
-    """Run the network on all that is shown, `most` views of one size to a pass: the logits of each view, n k."""
+    """Yield the logits of each view, (n, k), with up to `most` views of one size in a pass."""
     for group in _groups(shown, most):
         images = torch.cat([view for *_, view in group]) if len(group) > 1 else group[0][2]
         logits = network(images).reshape(len(group), group[0][2].shape[0], -1)
@@ -102,7 +102,7 @@ def run_views(network: Network, shown: Iterable[Shown], most: int) -> Iterator[S
 
 @torch.no_grad()
 def check_takes(model: nn.Module, shape: Sequence[int], classes: int) -> None:
-    """Make sure that the model takes such images and knows as many classes."""
+    """Check that the model takes such images and has as many classes."""
     image = torch.zeros(1, *shape, dtype=dtype_of(model), device=device_of(model))
     try:
         logits = Predictions(model(image).float()).logits
@@ -110,16 +110,18 @@ def check_takes(model: nn.Module, shape: Sequence[int], classes: int) -> None:
         raise
     except Exception as error:  # whatever a network says of images it cannot take
         raise InputError(
-            f"expected a model that takes images of {tuple(shape)}, but this one fails: {first_line(error)}"
+            f"expected a model that takes images of {tuple(shape)}, but this one fails: "
+            f"{first_line(error)}"
         ) from error
     if logits.shape[1] != classes:
         raise InputError(
-            f"expected a model of {classes} classes, as the calibrator has, got one of {logits.shape[1]}"
+            f"expected a model of {classes} classes, as the calibrator has, got one of "
+            f"{logits.shape[1]}"
         )
 
 
 def _groups(shown: Iterable[Shown], most: int) -> Iterator[list[Shown]]:
-    """Up to `most` views in a row that have the same size; a full group does not wait for the next view to be made."""
+    """Yield up to `most` consecutive views of the same size."""
     group: list[Shown] = []
     for view in shown:
         if group and group[0][2].shape != view[2].shape:
@@ -133,11 +135,11 @@ def _groups(shown: Iterable[Shown], most: int) -> Iterator[list[Shown]]:
         yield group
 
 
-# ---- batch after batch ---------------------------------------------------------------------------------------------
+# ---- batch after batch ---------------------------------------------------------------------------
 
 
 def batch_size(asked: int | None, device: torch.device) -> int:
-    """What was asked for, or what is usual on such a device."""
+    """Return the batch size that was asked for, or the default of the device."""
     size = ROWS.get(device.type, ROWS["cpu"]) if asked is None else asked
     if not 1 <= size <= LARGEST:
         raise InputError(
@@ -155,7 +157,7 @@ class _Pending(NamedTuple):
     event: torch.cuda.Event | None = None
 
     def finish(self) -> Tensor:
-        """Wait for the answers and look at them."""
+        """Wait for the answers and check that they are finite."""
         if self.event is not None:
             self.event.synchronize()
         logits = self.logits
@@ -175,9 +177,10 @@ class _Pending(NamedTuple):
 
 @dataclass
 class Runner:
-    """Shows batches to the network: `rows` of anything go into one forward pass, fewer once a GPU is full.
+    """Runs a network on batches: `rows` images go into one forward pass, fewer once a GPU is full.
 
-    Without `itself`, only the views are shown.
+    Without `itself`, only the views are run. `half` is the dtype of autocast, `told` is called with
+    the number of rows when it was halved, so that a resumed run does the same.
     """
 
     forward: Network
@@ -188,8 +191,8 @@ class Runner:
     dtype: torch.dtype
     channels_last: bool
     rows: int
+    half: torch.dtype | None = None
     told: Callable[[int], None] | None = None
-    """Is told the size of a pass when a full GPU has halved it, so that a resumed run does the same."""
     itself: bool = True
 
     def run(
@@ -202,7 +205,7 @@ class Runner:
                 batch = next(source, None)
                 if batch is not None:
                     waiting.append((batch, self.begin(batch.pixels, places(batch.positions))))
-            except BaseException:  # What is done is not lost to what cannot be done.
+            except BaseException:  # finished batches are not lost
                 yield from ((done, pending.finish()) for done, pending in waiting)
                 raise
             late = 1 if self.device.type == "cuda" and batch is not None else 0
@@ -213,40 +216,44 @@ class Runner:
                 return
 
     def begin(self, pixels: Tensor, indices: Tensor) -> _Pending:
-        """Set the network to work on a batch; on a GPU, without waiting for it."""
+        """Run the network on a batch and its views; on a GPU, without waiting for the answers."""
         # Bytes are uploaded as bytes, and become pixels there.
         images = as_pixels(pixels.to(self.device).contiguous(), self.dtype)
-        views = self.policy.render(images, indices, seed=self.seed, draws=self.draws)
-        shown = chain([(IMAGE, 0, images)] if self.itself else [], _precisely(views, self.device))
-        names, answers = [], list[Tensor]()
-        # Few images leave room for several views in one pass.
-        for name, repeat, logits in run_views(
-            self._logits, shown, max(1, self.rows // pixels.shape[0])
-        ):
-            names.append(f"{name}, repeat {repeat}" if repeat else name)
-            answers.append(logits)
+        most = max(1, self.rows // pixels.shape[0])  # few images leave room for several views
+        names, answers, waiting = list[str](), list[Tensor](), list[Tensor]()
+        if self.itself:
+            names, waiting = [IMAGE], [images]
+        with without_autocast(self.device):  # views are made in full precision
+            views = self.policy.render(images, indices, seed=self.seed, draws=self.draws)
+            for name, repeat, view in views:
+                if waiting and (len(waiting) == most or view.shape != waiting[0].shape):
+                    answers += self._together(waiting)
+                    waiting = []
+                names.append(f"{name}, repeat {repeat}" if repeat else name)
+                waiting.append(view)
+        answers += self._together(waiting)
         classes = [answer.shape[1] for answer in answers]
         for name, k in zip(names, classes, strict=True):
             if k < 2 or k != classes[0]:
-                expected = (
-                    "at least two classes" if k < 2 else f"{classes[0]} classes as for {IMAGE}"
-                )
+                same = f"{classes[0]} classes as for {IMAGE}"
+                expected = "at least two classes" if k < 2 else same
                 raise InputError(f"expected the model to return {expected}, got {k} for {name}")
         logits = torch.stack(answers, dim=1)
         if self.device.type != "cuda":
             return _Pending(logits.cpu(), indices, names)
-        there = torch.empty(logits.shape, dtype=logits.dtype, pin_memory=True)
-        there.copy_(logits, non_blocking=True)
+        pinned = torch.empty(logits.shape, dtype=logits.dtype, pin_memory=True)
+        pinned.copy_(logits, non_blocking=True)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        event.record(
-            torch.cuda.current_stream(self.device)
-        )  # which need not be that of torch's current device
-        return _Pending(there, indices, names, event)
+        event.record(torch.cuda.current_stream(self.device))
+        return _Pending(pinned, indices, names, event)
 
-    def _logits(self, images: Tensor) -> Tensor:
+    def _together(self, views: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Run views of one size in one pass, with fewer images per pass once a GPU is full."""
+        images = torch.cat(list(views)) if len(views) > 1 else views[0]
         while True:
             try:
-                return torch.cat([self._pass(part) for part in torch.split(images, self.rows)])
+                parts = [self._pass(part) for part in torch.split(images, self.rows)]
+                return torch.cat(parts).reshape(len(views), views[0].shape[0], -1).unbind()
             except torch.cuda.OutOfMemoryError as error:
                 if self.rows == 1:
                     raise InputError(
@@ -261,15 +268,6 @@ class Runner:
     def _pass(self, images: Tensor) -> Tensor:
         if self.channels_last:
             images = images.to(self.dtype).contiguous(memory_format=torch.channels_last)
-        with failing_on(images, torch.cuda.OutOfMemoryError):
+        mixed = torch.autocast(self.device.type, self.half) if self.half else nullcontext()
+        with mixed, failing_on(images, torch.cuda.OutOfMemoryError):
             return logits_of(self.forward, images, self.dtype)
-
-
-def _precisely(views: Iterator[Shown], device: torch.device) -> Iterator[Shown]:
-    """Make views outside of autocast, which is on while they are looked at."""
-    while True:
-        with without_autocast(device):
-            view = next(views, None)
-        if view is None:
-            return
-        yield view
