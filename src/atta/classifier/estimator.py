@@ -171,6 +171,7 @@ class Estimator(Archived):
         Returns:
             The metrics of `atta.evaluate`, under "vanilla" and under the name of the method.
         """
+        split_options("evaluate", options, Estimator.record, CollectOptions)
         record = self.record(images, labels, **options)
         known = record.require_labels()
         vanilla = Vanilla().fit(record.predictions, known)
@@ -192,6 +193,8 @@ class Estimator(Archived):
         Returns:
             The classifier itself.
         """
+        names = {name: value for name, value in options.items() if name != "channels"}
+        split_options("fit", names, Estimator.fit, CollectOptions)
         options.setdefault("checks", True)
         rehearse = self.reference is not None and self.reference.slope is not None
         record = self.record(images, labels, rehearse=rehearse, **options)
