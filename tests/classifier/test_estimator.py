@@ -145,6 +145,8 @@ def test_fitting_again_is_fitting_anew(network, labels):
 def test_a_keyword_that_fit_does_not_take_is_named(fitted):
     with pytest.raises(InputError, match=r"fit takes no 'batchsize'\. Did you mean 'batch_size'"):
         copy.deepcopy(fitted).fit(pixels(), batchsize=3)
+    with pytest.raises(InputError, match="fit takes no 'rehearse'"):
+        copy.deepcopy(fitted).fit(pixels(), rehearse=True)
 
 
 @pytest.mark.parametrize("method", ["temperature", "isotonic"])

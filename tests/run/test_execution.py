@@ -37,9 +37,8 @@ def test_every_field_of_an_execution_is_a_keyword_of_every_entry_point():
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_an_unknown_keyword_is_refused_with_the_nearest_one(entry):
-    name = "record" if entry in ("evaluate", "fit") else entry
     with pytest.raises(
-        InputError, match=f"{name} takes no 'batch_sise'. Did you mean 'batch_size'"
+        InputError, match=f"{entry} takes no 'batch_sise'. Did you mean 'batch_size'"
     ) as refused:
         ENTRIES[entry](batch_sise=3)
     for field in NAMES:
