@@ -216,8 +216,8 @@ def flipped(path: Path, others: list[Path], foreign: Path) -> None:
 FAULTS = {
     cut: "is cut short or damaged",
     missing: "is missing, with the answers to images 16 to 23",
-    moved: "holds other rows, those of 0000000000-0000000008",
-    strange: "was recorded by another run: of another network, or with other views or draws",
+    moved: "holds the rows 0000000000-0000000008 instead",
+    strange: "was recorded by another run: another network, other views or draws",
     flipped: "was changed after it was saved, or is damaged",
 }
 
@@ -282,7 +282,7 @@ def test_a_run_that_was_stopped_goes_on_and_its_folder_is_that_of_an_undisturbed
         atta.collect(network, images, labels, **SETTINGS, output=tmp_path / "again")
     hook.remove()
     with pytest.raises(
-        InputError, match="its recording has not ended, and the same collect goes on with it"
+        InputError, match="its recording has not ended; the same collect resumes it"
     ):
         Record.load(tmp_path / "again")
     found = atta.collect(network, images, labels, **SETTINGS, output=tmp_path / "again")
@@ -346,7 +346,7 @@ def test_another_network_and_other_images_do_not_write_over_a_record(made, tmp_p
     [
         (lambda index: index.pop("groups"), "was changed after it was saved, or is damaged"),
         (lambda index: index.update(version=99), "has version 99, this atta reads up to 1"),
-        (lambda index: index.clear(), "is no index of a record"),
+        (lambda index: index.clear(), "is damaged: it is not an index"),
     ],
 )
 def test_an_index_that_was_changed_is_refused(made, tmp_path, change, sentence):

@@ -203,23 +203,23 @@ def test_a_record_like_any_other_is_silent():
         (made_up(199), "199 images are few"),
         (
             Record(made_up(300).predictions, (made_up(300).labels + 1) % 5),
-            "right of 5 classes is no better than chance",
+            "accuracy on 5 classes is no better than chance",
         ),
         (
             Record(made_up(300).predictions, torch.tensor([0, 2, 1, 3, 4])[made_up(300).labels]),
-            "most images of class 1 are taken for class 2, and most of that for class 1",
+            "most images of class 1 are predicted as class 2, and most of that as class 1",
         ),
         (
             Record(made_up(300).predictions, made_up(300).predictions.logits.argmax(1)),
-            "all images are right",
+            "all predictions are right",
         ),
         (
             Record(Predictions(made_up(300).predictions.logits.softmax(1))),
-            "where these are probabilities",
+            "if these are probabilities",
         ),
         (
             Record(Predictions(made_up(300).predictions.logits * 1e5)),
-            "sure of every image, confidence 1.0",
+            "the confidence of every image is 1.0",
         ),
     ],
 )

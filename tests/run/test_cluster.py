@@ -226,7 +226,7 @@ def test_what_cannot_be_read_by_places_or_has_no_room_is_refused(two_workers):
 def test_an_engine_is_ray_or_none_and_actors_are_its_own(monkeypatch, tmp_path):
     with pytest.raises(InputError, match="engine must be one of ray or None, got 'dask'"):
         atta.collect(linear(), pixels(8), **SETTINGS, engine="dask")
-    with pytest.raises(InputError, match="actors: expected engine ray beside it"):
+    with pytest.raises(InputError, match="actors: expected engine ray as well, got none"):
         atta.collect(linear(), pixels(8), **SETTINGS, actors=2)
     refused = command(
         "collect", "small", "digits", "-o", str(tmp_path / "record"), "--engine", "dask", ok=False
