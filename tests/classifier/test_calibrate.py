@@ -210,7 +210,7 @@ def test_views_that_the_method_leaves_out_are_not_run(network, labels):
         ),
         (
             {"images": pixels().numpy()},
-            "expected channels='first' or channels='last' beside a NumPy array",
+            "expected channels='first' or channels='last' with a NumPy array",
         ),
     ],
 )

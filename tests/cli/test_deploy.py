@@ -106,7 +106,7 @@ def test_predict_names_photographs_of_another_size_and_answers_the_others(photos
     result = run("predict", "small.safetensors", str(photos / "dark"), "-o", "out.csv", ok=False)
     assert "00.png" in result.stderr
     assert "14 images" in result.stdout
-    assert "4 passes an image" in result.stdout
+    assert "4 passes per image" in result.stdout
     assert len(Path("out.csv").read_text().splitlines()) == 1 + 14
 
 
@@ -137,7 +137,7 @@ def test_a_page_to_try_a_classifier_on_is_served_until_it_is_stopped(
     assert done.stdout.startswith("http://127.0.0.1:")
     assert "warning" not in done.stderr
     assert "<h1>small.safetensors</h1>" in seen[0]
-    assert "No sets: coverage: expected a classifier that knows how strange" in seen[0]
+    assert "No sets: coverage: expected a classifier with conformity scores" in seen[0]
     assert not opened, "there is no terminal"
     asked = run(
         "serve", str(tmp_path / "small.safetensors"), "--coverage", "0.9", ok=False
