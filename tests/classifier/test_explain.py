@@ -149,5 +149,5 @@ def test_a_graph_shows_no_views_and_counts_no_passes() -> None:
     explainer = Explainer(Predictor(whole, (3, 8, 8), 2), views=True)
     said: dict[str, Any] = explainer(encoded(pixels()[0], "JPEG"))
     assert (said["views"], said["passes"]) == ([], None)
-    with pytest.raises(InputError, match="coverage: expected a classifier that knows"):
+    with pytest.raises(InputError, match="coverage: expected a classifier with conformity scores"):
         Explainer(Predictor(whole, (3, 8, 8), 2), coverage=0.9)
