@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import atta
 from atta._base.errors import InputError
-from atta.classifier.choice import candidates
+from atta.classifier.choice import NOT_TRIED, candidates
 from atta.classifier.classifier import CalibratedClassifier
 from atta.data.image_set import ImageSet
 from atta.data.views import POLICIES, Policy, View
@@ -134,7 +134,7 @@ def test_a_network_that_ends_in_a_softmax_is_refused_with_what_to_do(network, la
 
 def test_auto_and_a_budget_choose_from_the_policies_that_the_budget_allows(network, labels):
     classifier = calibrate(network, pixels(), labels, policy="auto", budget=7, method="mean-tta")
-    allowed = {name for name, policy in POLICIES.items() if policy.passes <= 7}
+    allowed = {name for name, policy in POLICIES.items() if policy.passes <= 7} - NOT_TRIED
     assert {one["policy"] for one in classifier.summary.candidates} == allowed
     assert classifier.policy == POLICIES[classifier.summary.candidates[0]["policy"]]
     assert f"chosen from {len(allowed)} policies" in str(classifier.summary)
@@ -142,6 +142,14 @@ def test_auto_and_a_budget_choose_from_the_policies_that_the_budget_allows(netwo
         calibrate(network, pixels(), labels, policy=7, method="mean-tta").summary
         == classifier.summary
     )
+
+
+def test_policies_that_are_not_tried_are_used_if_they_or_their_views_are_named():
+    assert set(POLICIES) > NOT_TRIED
+    assert not NOT_TRIED & set(candidates("auto", 9, pixels(1), atta.CATTA()))
+    for name in NOT_TRIED:
+        assert [*candidates(name, 9, pixels(1), atta.CATTA())] == [name]
+    assert "vflip-2" in candidates("auto", 2, pixels(1), atta.CATTA(views=["vflip"]))
 
 
 def test_a_view_that_changes_the_size_or_fails_is_no_candidate(monkeypatch):

@@ -1,4 +1,4 @@
-"""The deployed classifier: the views of the fit, the class kept in every precision, and a door that says what is wrong."""
+"""The classifier: the views of the fit, the class kept in every precision, and clear refusals."""
 
 import copy
 import subprocess
@@ -274,7 +274,7 @@ def test_train_leaves_it_in_evaluation_mode_and_a_network_put_into_training_mode
     assert torch.equal(classifier.eval()(pixels(2)), classifier(pixels(2)))
 
 
-# ---- the door
+# ---- what it is given
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_train_leaves_it_in_evaluation_mode_and_a_network_put_into_training_mode
         ),
     ],
 )
-def test_the_door_says_what_is_wrong(fitted, images, message):
+def test_images_that_it_cannot_answer_are_refused_with_what_is_wrong(fitted, images, message):
     for use in (fitted, fitted.details):
         with pytest.raises(InputError, match=message):
             use(images)
