@@ -20,7 +20,7 @@ from torch import Tensor
 from atta import Predictions, Record
 from atta.calibrators import CATTA, Method, TemperatureScaling
 from atta.calibrators.crossval import held_out, losses, rank
-from atta.classifier.choice import Recorder, choose
+from atta.classifier.choice import NO_VIEWS, Recorder, choose
 from atta.data.views import POLICIES, Policy, View
 
 NAMES = ("aid", "cifar100", "cifar100_shift")

@@ -16,7 +16,7 @@ from hypothesis import settings
 
 from atta import Record
 from atta.metrics.resampling import Resamples
-from scenarios import made_up
+from scenarios import made_up, twenty
 
 beside = str(Path(torchvision_operators.__file__).parent)
 if beside not in (
@@ -43,6 +43,18 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def record() -> Record:
     return made_up()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Twenty image files in folders of three classes."""
+    from PIL import Image
+
+    for i, image in enumerate(twenty()):
+        path = tmp_path / "images" / "abc"[i // 7] / f"{i:02}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    return tmp_path / "images"
 
 
 @pytest.fixture(scope="module")

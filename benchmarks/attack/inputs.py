@@ -701,7 +701,7 @@ def _settings_of_deployment(
         "device",
         "batch_size",
         "workers",
-        "shards",
+        "output",
         "autocast",
         "origin",
     )

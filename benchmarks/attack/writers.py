@@ -545,11 +545,11 @@ def _here(folder: Path, words: tuple[str, ...]) -> Callable[[], None]:
         import sys
 
         from atta.lab import training
-        from atta.record import shards
+        from atta.record import writer
 
         os.chdir(folder)
         sys.path.insert(0, str(folder))
-        shards.SECONDS = training.CHECKPOINT_SECONDS = 0.0
+        writer.SECONDS = training.CHECKPOINT_SECONDS = 0.0
         command(*words)()
 
     return act

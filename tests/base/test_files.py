@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from atta.record.shards import Shard, Shards
 
 from atta import VATTA, Record
 from atta._base.errors import InputError
@@ -21,6 +20,7 @@ from atta.classifier.tables import write_table
 from atta.lab.fits import Fit, Fits, Rows
 from atta.lab.trained import RunFolder
 from atta.networks.weights import save_weights
+from atta.record.writer import ShardWriter
 from atta.report.figures.reliability import reliability
 from atta.report.figures.write import picture
 from atta.report.page import write_report
@@ -221,6 +221,12 @@ def graph(path: Path) -> None:
     blend(small_network(), "flip").export(path)
 
 
+def shard(path: Path) -> None:
+    writer, image = ShardWriter(path.parent, {}, 1), torch.zeros(1, 3, 8, 8)
+    writer.append(0, torch.ones(4, 1, 9), None, image, image)
+    writer.flush()
+
+
 WRITERS = {
     "record.safetensors": lambda path: record().save(path),
     "calibrator.safetensors": lambda path: fitted().save(path),
@@ -236,10 +242,8 @@ WRITERS = {
         f"picture.{ending}": lambda path: picture(chart(), path)
         for ending in ("svg", "png", "pdf", "html", "json")
     },
-    "run.json": lambda path: Shards(path.parent, {"policy": "x" * 99}).begin(4),
-    "0000000000-0000000004.safetensors": lambda path: Shards(path.parent, {}).write(
-        Shard(0, 4, torch.ones(4, 9), None, "mark")
-    ),
+    "run.json": lambda path: ShardWriter(path.parent, {"policy": "x" * 99}, 1).begin(4),
+    "0000000000-0000000004.safetensors": shard,
 }
 
 

@@ -87,7 +87,8 @@ VIEW = (
 )
 SPARSE = "expected numbers in memory, got a tensor of layout torch.sparse_coo; see Tensor.to_dense"
 BAD = {
-    "atta.collect(net, images, shards=5)": "shards must be text or a path or None, got 5",
+    "atta.collect(net, images, output=5)": "output must be text or a path or None, got 5",
+    "atta.RecordWriter('x', dtype='half')": "dtype: expected 'float16' or 'float32', got 'half'",
     "atta.collect(net, images, origin='x')": "origin must be a mapping or None, got 'x'",
     "atta.collect(net, images, autocast='half')": (
         "autocast must be True or False or a dtype, got 'half'"

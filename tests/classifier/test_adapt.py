@@ -125,13 +125,21 @@ def test_without_rehearsals_nothing_is_adapted_and_drift_says_so():
     assert "fitted without rehearsals" in bare.drift(faded()).sentence
 
 
-def test_files_of_images_are_read_as_the_classifier_expects_them(classifier, tmp_path):
+@pytest.mark.parametrize("size", [(8, 8), (10, 12)])
+def test_files_of_images_are_read_as_the_classifier_expects_them(classifier, tmp_path, size):
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
-    for i, one in enumerate(pixels(40, (3, 10, 12))):
+    for i, one in enumerate(pixels(40, (3, *size))):
         image.fromarray(one.permute(1, 2, 0).numpy()).save(tmp_path / f"{i:02}.png")
     files = find_images([tmp_path])
-    assert {tuple(one.shape) for one in files} == {(3, 8, 8)}
-    assert classifier.drift(files).images == 40
+    if size == (8, 8):
+        assert classifier.drift(files) == classifier.drift(pixels(40))
+        return
+    for ask in (classifier.drift, classifier.adapt, classifier.predict_proba):
+        with pytest.raises(InputError, match=r"got \(3, 10, 12\) in .*00\.png; .*preprocessing"):
+            ask(files)
+    wanted = copy.copy(classifier)
+    wanted.preprocess = atta.Preprocess(resize=8, crop=8)
+    assert wanted.drift(files).images == 40
 
 
 def test_sets_hold_the_true_class_as_often_as_promised_and_always_the_predicted_one(
@@ -222,9 +230,7 @@ def test_a_table_of_predictions_holds_sets_and_strangers_and_ends_with_the_drift
     assert (
         sum(row["ood"] > 0.9 for row in rows) > 20
     )  # one in ten of images like the validation images
-    assert done.drift.accuracy == pytest.approx(
-        classifier.drift(files).accuracy, abs=0.03
-    )
+    assert done.drift.accuracy == pytest.approx(classifier.drift(files).accuracy, abs=0.03)
     if "." in kind:
         with pytest.raises(InputError, match="is a graph, whose numbers are fixed"):
             open_predictor(tmp_path / kind, adapt_to=files)

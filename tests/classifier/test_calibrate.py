@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import atta
 from atta._base.errors import InputError
-from atta.classifier.choice import candidates
+from atta.classifier.choice import NOT_TRIED, candidates
 from atta.classifier.classifier import CalibratedClassifier
 from atta.data.image_set import ImageSet
 from atta.data.views import POLICIES, Policy, View
@@ -134,7 +134,7 @@ def test_a_network_that_ends_in_a_softmax_is_refused_with_what_to_do(network, la
 
 def test_auto_and_a_budget_choose_from_the_policies_that_the_budget_allows(network, labels):
     classifier = calibrate(network, pixels(), labels, policy="auto", budget=7, method="mean-tta")
-    allowed = {name for name, policy in POLICIES.items() if policy.passes <= 7}
+    allowed = {name for name, policy in POLICIES.items() if policy.passes <= 7} - NOT_TRIED
     assert {one["policy"] for one in classifier.summary.candidates} == allowed
     assert classifier.policy == POLICIES[classifier.summary.candidates[0]["policy"]]
     assert f"chosen from {len(allowed)} policies" in str(classifier.summary)
@@ -142,6 +142,14 @@ def test_auto_and_a_budget_choose_from_the_policies_that_the_budget_allows(netwo
         calibrate(network, pixels(), labels, policy=7, method="mean-tta").summary
         == classifier.summary
     )
+
+
+def test_policies_that_are_not_tried_are_used_if_they_or_their_views_are_named():
+    assert set(POLICIES) > NOT_TRIED
+    assert not NOT_TRIED & set(candidates("auto", 9, pixels(1), atta.CATTA()))
+    for name in NOT_TRIED:
+        assert [*candidates(name, 9, pixels(1), atta.CATTA())] == [name]
+    assert "vflip-2" in candidates("auto", 2, pixels(1), atta.CATTA(views=["vflip"]))
 
 
 def test_a_view_that_changes_the_size_or_fails_is_no_candidate(monkeypatch):
@@ -184,11 +192,11 @@ def test_views_that_the_method_leaves_out_are_not_run(network, labels):
     [
         (
             {"policy": "auto", "budget": 0},
-            "budget: expected passes enough for c-atta, 2 or more .*, got 0",
+            "budget: expected enough passes for c-atta, 2 or more .*, got 0",
         ),
         (
             {"policy": 1, "method": "mean-tta"},
-            "budget: expected passes enough for mean-tta, 2 or more .*, got 1",
+            "budget: expected enough passes for mean-tta, 2 or more .*, got 1",
         ),
         ({"classes": "abc"}, "calibrate takes no 'classes'. Did you mean 'class_names'"),
         ({"policy": "spin"}, "expected a name that is known, got 'spin'"),
@@ -200,7 +208,7 @@ def test_views_that_the_method_leaves_out_are_not_run(network, labels):
         ),
         (
             {"class_names": ["a"], "method": "vanilla"},
-            "class_names: expected 3 or more, one a class, got 1",
+            "class_names: expected 3 or more, one for each class, got 1",
         ),
         ({"labels": None}, "labels: expected a class number for every image, .* got none"),
         ({"labels": torch.arange(60)}, "labels must lie in 0 … 2"),
@@ -210,7 +218,7 @@ def test_views_that_the_method_leaves_out_are_not_run(network, labels):
         ),
         (
             {"images": pixels().numpy()},
-            "expected channels='first' or channels='last' beside a NumPy array",
+            "expected channels='first' or channels='last' with a NumPy array",
         ),
     ],
 )
@@ -240,7 +248,7 @@ def test_what_cannot_be_calibrated_is_refused(labels, settings, message):
             {"class_names": ["a", "b", "a"]},
             "class_names: expected a different name for each class, got 'a' twice",
         ),
-        ({"class_names": ["a", "b"]}, "class_names: expected 3 or more, one a class, got 2"),
+        ({"class_names": ["a", "b"]}, "class_names: expected 3 or more, one for each class, got 2"),
         ({"device": "gpu"}, "device: expected cpu"),
         (
             {"images": pixels(9), "labels": torch.zeros(9).long()},
@@ -264,7 +272,7 @@ def test_what_was_given_is_refused_before_the_first_pass(settings, message):
         ({"labels": torch.arange(60) % 4}, "labels must lie in 0 … 2, got 3"),
         (
             {"class_names": "abcd", "labels": None},
-            "class_names: expected 3, one a class of the network, got 4",
+            "class_names: expected 3, one for each class of the network, got 4",
         ),
         ({"labels": None}, "labels: expected a class number for every image"),
     ],
@@ -312,3 +320,59 @@ def test_the_model_is_kept_as_it_is(labels):
 def test_a_network_of_float64_is_calibrated_in_float64(labels):
     classifier = calibrate(nn.Sequential(linear().double()), pixels(), labels, method="temperature")
     assert classifier(pixels(4)).dtype == classifier.calibrator.temperature.dtype == torch.float64
+
+
+# ---- finished passes are kept
+
+
+def test_calibration_that_was_stopped_resumes_from_its_cache(labels, tmp_path):
+    settings = {"policy": "auto", "budget": 3, "batch_size": 16, "rehearse": [3]}
+    plain, cached, again = Counting(), Counting(), Counting()
+    expected = calibrate(plain, pixels(), labels, **settings)
+
+    class Stops(nn.Module):
+        """Stops in the middle of all passes."""
+
+        def __init__(self):
+            super().__init__()
+            self.inner, self.seen = Counting(), 0
+
+        def forward(self, images):
+            self.seen += images.shape[0]
+            if 2 * self.seen > plain.seen and not stopped:
+                stopped.append(self.seen)
+                raise KeyboardInterrupt
+            return self.inner(images)
+
+    stopped, cache = [], tmp_path / "cache"
+    model = Stops()
+    with pytest.raises(KeyboardInterrupt):
+        calibrate(model, pixels(), labels, cache=cache, **settings)
+    model.seen = 0
+    resumed = calibrate(model, pixels(), labels, cache=cache, **settings)
+    assert resumed.summary == expected.summary
+    assert resumed.policy == expected.policy
+    assert stopped[0] + model.seen <= plain.seen + 2 * (8 + 16), (
+        "only the trial and the batches that were stopped run twice"
+    )
+    # The trial and the finished classifier look at a few images each time.
+    for model, passes in ((cached, plain.seen), (again, plain.seen % 60)):
+        found = calibrate(model, pixels(), labels, cache=tmp_path / "other", **settings)
+        assert found.summary == expected.summary
+        assert model.seen == passes
+    with pytest.raises(InputError, match="hold shards of this run, but their seed is 0 and not 1"):
+        calibrate(Counting(), pixels(), labels, cache=tmp_path / "other", seed=1, **settings)
+
+
+def test_a_bad_first_file_is_left_out_and_the_others_keep_their_pixels(tmp_path, network, labels):
+    from PIL import Image
+
+    files = [tmp_path / f"{i:02}.png" for i in range(61)]
+    files[0].write_bytes(b"no image")
+    for path, image in zip(files[1:], pixels(), strict=True):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    given = torch.cat([labels[:1], labels])
+    found = calibrate(network, files, given, skip_bad=True, rehearse=False)
+    expected = calibrate(network, pixels(), labels, rehearse=False)
+    assert found.summary.before == pytest.approx(expected.summary.before)
+    assert found.summary.after == pytest.approx(expected.summary.after, abs=1e-5)

@@ -1,4 +1,4 @@
-"""Views are recorded in rounds, each once, and what is chosen is what a search with all of them chooses."""
+"""Views are recorded in rounds, each once; the choice is that of a search with all views."""
 
 from functools import cache
 
@@ -8,9 +8,11 @@ import torch
 import atta
 from atta.calibrators.crossval import held_out, rank
 from atta.classifier.choice import Recorder, choose, most_passes, rounds
+from atta.data.labels import Labelling
 from atta.data.source import as_source
 from atta.data.views import Policy
-from atta.run.collect import collect
+from atta.run.collect import Run, collect
+from atta.run.execution import Execution
 from scenarios import Counting, Items, linear, pixels
 
 NAMES = (
@@ -38,10 +40,15 @@ def labelled(n=820):
     return torch.distributions.Categorical(logits=logits.detach()).sample()
 
 
-def recorder(model=None, n=60, **how):
-    return Recorder(
-        model or linear(), as_source(pixels(n)), torch.arange(n) % 3, {"batch_size": 64, **how}
-    )
+def recorder(model=None, images=None, labels=None, cache=None, **how):
+    """What has run over the images themselves, and not over any view of them."""
+    images = pixels() if images is None else images
+    source = as_source(images)
+    labels = torch.arange(source.count) % 3 if labels is None else labels
+    execution = Execution(**{"batch_size": 64, "progress": False, **how})
+    run = Run(model or linear(), source, Labelling(labels), execution, 0, "stratified")
+    first = None if cache is None else cache / "0"
+    return Recorder(run, run.record(Policy(()), False, {}, first, checks=False), cache)
 
 
 def test_each_view_is_run_once_for_all_policies_that_share_it():
@@ -49,9 +56,7 @@ def test_each_view_is_run_once_for_all_policies_that_share_it():
     once = recorder(model)
     policies = [Policy.parse(name) for name in NAMES[:4]]
     once.extend(policies, torch.arange(60))
-    assert (
-        model.seen == once.passes == 60 * (1 + 1 + 2 + 1 + 3)
-    )  # three crops are other crops than two
+    assert model.seen == 60 * (1 + 1 + 2 + 1 + 3)  # three crops are other crops than two
     once.extend(policies, torch.arange(60))
     assert model.seen == 60 * 8
     for policy in policies:
@@ -70,24 +75,20 @@ def test_each_view_is_run_once_for_all_policies_that_share_it():
 )
 def test_views_of_some_rows_are_those_of_all_rows(hold):
     policy, rows = Policy.parse("flip + 2 crop"), torch.tensor([0, 3, 4, 31, 59])
-    whole, part = (
-        Recorder(linear(), as_source(hold(pixels())), None, {"batch_size": 7, "workers": 2})
-        for _ in "ab"
-    )
+    whole, part = (recorder(images=hold(pixels()), batch_size=7, workers=2) for _ in "ab")
     whole.extend([policy], torch.arange(60))
     part.extend([policy], rows)
     for kind, view in whole.record(policy, rows).predictions.views.items():
         assert torch.allclose(part.record(policy, rows).predictions.views[kind], view, atol=1e-5)
 
 
-def test_what_is_recorded_apart_keeps_its_shards_apart(tmp_path):
-    for calls in (60 * 6, 0):  # the second time from the shards
+def test_what_is_recorded_apart_is_cached_apart(tmp_path):
+    crops = [Policy.parse("2 crop"), Policy.parse("3 crop")]
+    for calls in (60 * 6, 0):  # the second time from the cache
         model = Counting()
-        recorder(model, shards=tmp_path).extend(
-            [Policy.parse("2 crop"), Policy.parse("3 crop")], torch.arange(60)
-        )
+        recorder(model, cache=tmp_path).extend(crops, torch.arange(60))
         assert model.seen == calls
-    assert len(list(tmp_path.iterdir())) == 3
+    assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == {"0", "1", "2"}
 
 
 def test_few_images_are_recorded_in_all_views():
@@ -99,11 +100,10 @@ def test_few_images_are_recorded_in_all_views():
 
 
 def test_rounds_choose_what_all_views_of_all_images_choose_in_fewer_passes():
-    n, labels, model = 820, labelled(), Counting()
-    found = choose(
-        Recorder(model, as_source(pixels(n)), labels, {"batch_size": 128}), POLICIES, METHODS
-    )
-    whole = recorder(n=n)
+    n, labels, model, every = 820, labelled(), Counting(), Counting()
+    how = {"images": pixels(n), "labels": labels, "batch_size": 128}
+    found = choose(recorder(model, **how), POLICIES, METHODS)
+    whole = recorder(every, **how)
     whole.extend(POLICIES.values(), torch.arange(n))
     answers = {
         name: held_out(METHODS[name], whole.record(policy).predictions, labels)
@@ -111,14 +111,12 @@ def test_rounds_choose_what_all_views_of_all_images_choose_in_fewer_passes():
     }
     full = rank({name: (POLICIES[name].passes, probs) for name, probs in answers.items()}, labels)
     assert found.policy == full[0].policy
-    assert model.seen < 0.6 * whole.passes
+    assert model.seen < 0.6 * every.seen
     assert model.seen <= most_passes(n, POLICIES)
     assert {one.policy for one in found.judged} == set(POLICIES)
     assert {one.images for one in found.judged[1:]} > {
         0
     }  # some were out before all images were seen
     assert found.judged[0].images == 0
-    again = choose(
-        Recorder(Counting(), as_source(pixels(n)), labels, {"batch_size": 128}), POLICIES, METHODS
-    )
+    again = choose(recorder(Counting(), **how), POLICIES, METHODS)
     assert again.judged == found.judged

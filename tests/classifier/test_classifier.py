@@ -1,4 +1,4 @@
-"""The deployed classifier: the views of the fit, the class kept in every precision, and a door that says what is wrong."""
+"""The classifier: the views of the fit, the class kept in every precision, and clear refusals."""
 
 import copy
 import subprocess
@@ -274,7 +274,7 @@ def test_train_leaves_it_in_evaluation_mode_and_a_network_put_into_training_mode
     assert torch.equal(classifier.eval()(pixels(2)), classifier(pixels(2)))
 
 
-# ---- the door
+# ---- what it is given
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_train_leaves_it_in_evaluation_mode_and_a_network_put_into_training_mode
             r"expected images of shape \(n, 3, 8, 8\), as it was fitted on, got \(2, 1, 8, 8\)",
         ),
         (torch.zeros(2, 3, 9, 8), r"got \(2, 3, 9, 8\)"),
-        (torch.zeros(SHAPE), r"got one of \(3, 8, 8\): write images\[None\]"),
+        (torch.zeros(SHAPE), r"got \(3, 8, 8\): write images\[None\]"),
         (
             torch.zeros(2, *SHAPE, dtype=torch.int64),
             "expected images as uint8 or floats in .*, got torch.int64",
@@ -306,7 +306,7 @@ def test_train_leaves_it_in_evaluation_mode_and_a_network_put_into_training_mode
         ),
     ],
 )
-def test_the_door_says_what_is_wrong(fitted, images, message):
+def test_images_that_it_cannot_answer_are_refused_with_what_is_wrong(fitted, images, message):
     for use in (fitted, fitted.details):
         with pytest.raises(InputError, match=message):
             use(images)
@@ -333,7 +333,7 @@ def test_an_empty_batch_gets_an_empty_answer(dtype):
             {"image_shape": (3, 8)},
             r"image_shape: expected \(channels, height, width\), got \(3, 8\)",
         ),
-        ({"class_names": ["a", "b"]}, "expected 3 class names, one a class, got 2"),
+        ({"class_names": ["a", "b"]}, "expected 3 class names, one for each class, got 2"),
         ({"policy": None}, "expected the policy of the views flip, crop, got none"),
         ({"policy": "flip"}, "expected a policy with the views crop, got 'flip'"),
         (
@@ -358,7 +358,7 @@ def test_logits_that_are_not_finite_are_refused():
             return 1 / (images.flatten(1)[:, :3] - 1)
 
     with pytest.raises(
-        InputError, match="the model answers image 1 of the batch with logits that are not finite"
+        InputError, match="the model returns logits that are not finite for image 1 of the batch"
     ):
         blend(Fragile())(torch.stack([torch.zeros(SHAPE), torch.ones(SHAPE)]))
 

@@ -72,7 +72,7 @@ def test_progress_is_shown_on_the_error_stream_if_it_is_asked_for(fitted, capsys
         (
             np.zeros((2, 3, 9, 9), np.uint8),
             {},
-            r"expected images of shape \(n, 3, 8, 8\).*got \(2, 3, 9, 9\)",
+            r"expected images of the shape \(3, 8, 8\), got \(3, 9, 9\) in the images",
         ),
         (np.zeros((0, *SHAPE), np.uint8), {}, "expected at least one image"),
         (Stream([]), {}, "expected at least one image in Stream, found none"),
@@ -145,6 +145,8 @@ def test_fitting_again_is_fitting_anew(network, labels):
 def test_a_keyword_that_fit_does_not_take_is_named(fitted):
     with pytest.raises(InputError, match=r"fit takes no 'batchsize'\. Did you mean 'batch_size'"):
         copy.deepcopy(fitted).fit(pixels(), batchsize=3)
+    with pytest.raises(InputError, match="fit takes no 'rehearse'"):
+        copy.deepcopy(fitted).fit(pixels(), rehearse=True)
 
 
 @pytest.mark.parametrize("method", ["temperature", "isotonic"])
@@ -167,3 +169,53 @@ def test_a_classifier_is_evaluated_by_the_names_of_its_classes():
         InputError, match=r"expected names of the network's classes .*, got 'nobody'"
     ):
         atta.evaluate(classifier, images, ["nobody"] * 20)
+
+
+# ---- records and numbers of other images
+
+
+def test_a_record_holds_the_views_of_the_classifier_and_what_it_answers_from(fitted, labels):
+    images = pixels(20, seed=1)
+    record = fitted.record(images, labels[:20], batch_size=7, origin={"camera": "new"})
+    assert record.predictions.kinds == fitted.policy.kinds
+    assert torch.equal(record.labels, labels[:20])
+    assert (record.origin["draws"], record.origin["camera"]) == ("stratified", "new")
+    assert torch.allclose(fitted.calibrator(record.predictions), fitted(images), atol=1e-5)
+    last = fitted.record(images.permute(0, 2, 3, 1).numpy(), rehearse=[3])
+    assert torch.allclose(last.predictions.logits, record.predictions.logits, atol=1e-5)
+    assert (last.labels, last.predictions.rehearsals) == (None, ("rehearse-3",))
+    named = made_classifier(names=NAMES).record(images, ["fox", "cat"] * 10)
+    assert named.labels.tolist() == [3, 0] * 10
+
+
+def test_a_record_leaves_the_classifier_as_it_is_and_takes_files_as_predictions_do(
+    fitted, tmp_path
+):
+    from PIL import Image
+
+    for i, image in enumerate(pixels(4)):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / f"{i}.png")
+    before = fitted(pixels(4))
+    record = fitted.record(tmp_path)
+    assert torch.allclose(fitted.calibrator(record.predictions), before, atol=1e-5)
+    assert torch.equal(fitted(pixels(4)), before)
+    Image.new("RGB", (9, 8)).save(tmp_path / "4.png")
+    with pytest.raises(InputError, match=r"got \(3, 8, 9\) in .*4\.png; .*need preprocessing"):
+        fitted.record(tmp_path)
+    (tmp_path / "4.png").write_bytes(b"no image")
+    with pytest.warns(atta.Advice, match=r"left out: .*4\.png"):
+        assert len(fitted.record(tmp_path, skip_bad=True)) == 4
+
+
+def test_a_classifier_is_measured_next_to_its_network(fitted, network, labels):
+    images = pixels()
+    found = fitted.evaluate(images, labels, batch_size=7)
+    assert [*found] == ["vanilla", fitted.calibrator.method.name]
+    probs = {"vanilla": network(images / 255).softmax(1), "c-atta": fitted(images)}
+    for name, metrics in found.items():
+        expected = atta.evaluate(probs[name].detach(), labels)
+        assert metrics == pytest.approx(expected, abs=1e-4)
+    assert found["vanilla"]["accuracy"] == found["c-atta"]["accuracy"]
+    assert fitted.evaluate(Items(images, labels.tolist()), batch_size=7) == found
+    with pytest.raises(InputError, match="labels"):
+        fitted.evaluate(images)

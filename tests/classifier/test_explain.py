@@ -47,10 +47,7 @@ def test_bytes_are_answered_as_the_file_is(
     row = json.loads(done.path.read_text())
     said = Explainer(predictor, coverage=0.9)(encoded(image))
     assert "|".join(map(str, said.pop("set"))) == row.pop("set")
-    assert said == {key: value for key, value in row.items() if key != "file"} | {
-        "passes": 4,
-        "resized": False,
-    }
+    assert said == {key: value for key, value in row.items() if key != "file"} | {"passes": 4}
     assert json.loads(json.dumps(said, allow_nan=False)) == said
 
 
@@ -139,10 +136,19 @@ def test_what_is_no_image_or_claims_too_much_is_refused_in_a_sentence(
     assert " at 0x" not in str(error.value)
 
 
+def test_a_photograph_of_another_size_is_refused_or_cropped_and_never_squashed() -> None:
+    large = encoded(pixels(1, (3, 9, 12))[0], "PNG")
+    with pytest.raises(
+        InputError, match=r"got \(3, 9, 12\) in what was sent; .*other sizes need preprocessing"
+    ):
+        Explainer(Predictor(whole, (3, 8, 8), 2))(large)
+    wanted = Predictor(whole, (3, 8, 8), 2, preprocess=atta.Preprocess(resize=8, crop=8))
+    assert Explainer(wanted)(large)["class"] in (0, 1)
+
+
 def test_a_graph_shows_no_views_and_counts_no_passes() -> None:
-    said: dict[str, Any] = Explainer(Predictor(whole, (3, 8, 8), 2), views=True)(
-        encoded(pixels(1, (3, 9, 9))[0], "JPEG")
-    )
-    assert (said["views"], said["passes"], said["resized"]) == ([], None, True)
-    with pytest.raises(InputError, match="coverage: expected a classifier that knows"):
+    explainer = Explainer(Predictor(whole, (3, 8, 8), 2), views=True)
+    said: dict[str, Any] = explainer(encoded(pixels()[0], "JPEG"))
+    assert (said["views"], said["passes"]) == ([], None)
+    with pytest.raises(InputError, match="coverage: expected a classifier with conformity scores"):
         Explainer(Predictor(whole, (3, 8, 8), 2), coverage=0.9)

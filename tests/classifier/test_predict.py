@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def test_each_row_holds_what_the_classifier_answers(ending: str, tmp_path: Path)
         assert [float(row[f"p_{name}"]) for name in NAMES] == pytest.approx(
             probs.tolist(), abs=1e-6
         )
-    assert (done.images, done.passes, done.resized, done.unreadable) == (7, 4, 0, {})
+    assert (done.images, done.passes, done.unreadable) == (7, 4, {})
     assert done.confidence == pytest.approx(expected.probs.amax(dim=1).mean().item(), abs=1e-6)
     assert not beside(done.path).exists()
 
@@ -169,14 +170,21 @@ def test_where_nothing_can_be_read_the_table_is_empty(ending: str, tmp_path: Pat
     assert "no image could be read" in str(done)
 
 
-def test_images_of_other_sizes_and_colours_become_what_the_classifier_takes(tmp_path: Path) -> None:
+def test_other_colours_become_what_the_classifier_takes_and_other_sizes_are_listed_as_unreadable(
+    tmp_path: Path,
+) -> None:
     write_images(tmp_path / "wide", 2, size=(9, 16))
     write_images(tmp_path / "grey", 2, mode="L")
     write_images(tmp_path / "palette", 2, mode="P")
     files = find_images([tmp_path / "wide", tmp_path / "grey", tmp_path / "palette"])
     for channels in (1, 3):
         done = predict(fake((channels, 8, 8)), files, tmp_path / "out.csv")
-        assert (done.images, done.resized) == (6, 2)
+        assert (done.images, list(done.unreadable)) == (4, list(map(str, files[:2])))
+        for path, why in done.unreadable.items():
+            assert f"got ({channels}, 9, 16) in {path}; photographs of other sizes need" in why
+    wanted = replace(fake(), preprocess=atta.Preprocess(resize=8, crop=8))
+    done = predict(wanted, files, tmp_path / "out.csv")
+    assert (done.images, done.unreadable) == (6, {})
     with pytest.raises(atta.InputError, match=r"1 channel \(grey\) or 3"):
         predict(fake((4, 8, 8)), files, tmp_path / "out.csv")
 
@@ -192,7 +200,9 @@ def test_folders_are_walked_in_order_and_no_file_comes_twice(tmp_path: Path) -> 
     with pytest.raises(atta.InputError, match="there is no file or folder"):
         find_images([tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
-    with pytest.raises(atta.InputError, match="expected images in"):
+    with pytest.raises(
+        atta.InputError, match="expected images, or folders of images .*, found nothing"
+    ):
         find_images([tmp_path / "empty"])
 
 

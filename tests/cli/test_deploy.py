@@ -99,13 +99,15 @@ def test_a_classifier_is_evaluated_on_new_labelled_images_and_what_looks_wrong_i
     assert "expected names of the network's classes (dark, light), got 'dim'" in str(refused)
 
 
-def test_predict_says_how_many_images_it_resized(photos: Path) -> None:
+def test_predict_names_photographs_of_another_size_and_answers_the_others(photos: Path) -> None:
     made_classifier(summary=False).save("small.safetensors")
     image = pytest.importorskip("PIL.Image")
     image.new("L", (11, 5)).save(photos / "dark" / "00.png")
-    result = run("predict", "small.safetensors", str(photos / "dark"), "-o", "out.csv")
-    assert "resized to 8 x 8: 1 of 15 images" in result.stderr
-    assert "4 passes an image" in result.stdout
+    result = run("predict", "small.safetensors", str(photos / "dark"), "-o", "out.csv", ok=False)
+    assert "00.png" in result.stderr
+    assert "14 images" in result.stdout
+    assert "4 passes per image" in result.stdout
+    assert len(Path("out.csv").read_text().splitlines()) == 1 + 14
 
 
 def test_a_page_to_try_a_classifier_on_is_served_until_it_is_stopped(
@@ -135,12 +137,12 @@ def test_a_page_to_try_a_classifier_on_is_served_until_it_is_stopped(
     assert done.stdout.startswith("http://127.0.0.1:")
     assert "warning" not in done.stderr
     assert "<h1>small.safetensors</h1>" in seen[0]
-    assert "No sets: coverage: expected a classifier that knows how strange" in seen[0]
+    assert "No sets: coverage: expected a classifier with conformity scores" in seen[0]
     assert not opened, "there is no terminal"
     asked = run(
         "serve", str(tmp_path / "small.safetensors"), "--coverage", "0.9", ok=False
     ).exception
-    assert "coverage: expected a classifier that knows" in str(asked)
+    assert "coverage: expected a classifier with conformity scores" in str(asked)
 
     monkeypatch.setattr(TryIt, "run", lambda page: page._socket.close())
     done = run(

@@ -4,11 +4,11 @@ import zipfile
 from io import BytesIO
 
 import torch
-from atta.record.shards import Shard, Shards
 from safetensors.torch import save_file
 
 from atta import VATTA, Record, collect
 from atta.lab.trained import RunFolder
+from atta.record.writer import ShardWriter
 from atta.results.rows import Results
 from scenarios import blend, command, linear, made_up, many, pixels, small_network
 
@@ -25,9 +25,11 @@ def files(folder):
     RunFolder(folder / "training", {}).finish(
         small_network(), {"architecture": {"name": "small_cnn"}}
     )
-    shards = Shards(folder / "shards", {})
+    shards = ShardWriter(folder / "shards", {}, passes=1)
     shards.begin(4)
-    shards.write(Shard(0, 4, torch.ones(4, 3), None, "mark"))
+    image = torch.zeros(1, 3, 8, 8)
+    shards.append(0, torch.ones(4, 1, 3), None, image, image)
+    shards.flush()
     return {
         "record.safetensors": "record (30 images, 5 classes; 1 flip, 3 crop, 2 brightness, 2 contrast), whole",
         "calibrator.safetensors": "calibrator (v-atta, classes=5, views=flip+crop+brightness+contrast), whole",

@@ -85,7 +85,10 @@ def test_a_file_that_pillow_refuses_in_its_own_way_is_named_and_can_be_left_out(
         BadImage, match=r"expected an image in .*b\.png, but it cannot be decoded: .*too large"
     ):
         folder_of_images(tmp_path).images[1]
-    assert readable(as_source(tmp_path))[0].tolist() == [0, 2]
+    (batch,) = as_source(tmp_path).read([range(3)], skip=BadImage)
+    assert list(batch.positions) == [0, 2]
+    assert [*batch.faults] == [1]
+    assert "too large" in batch.faults[1]
 
 
 def test_a_photograph_is_turned_upright(tmp_path):

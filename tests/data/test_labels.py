@@ -65,7 +65,7 @@ def test_numbers_are_numbers_without_any_names(tmp_path):
 def test_a_missing_class_of_a_network_without_names_is_refused(tmp_path):
     with pytest.raises(
         InputError,
-        match=r"of 3 classes \(ant, cat, dog\), and the network knows 4.*class_names=.*--classes",
+        match=r"have 3 classes \(ant, cat, dog\), and the network has 4.*class_names=.*--classes",
     ):
         recorded(write(tmp_path, NAMES.__getitem__, left_out=(1,)))
 

@@ -1,6 +1,7 @@
 """The images of a record, found again: the same ones in the same order, or a sentence."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from atta._base.errors import InputError
 from atta.data.image_set import ImageSet
 from atta.data.layouts import folder_of_images
 from atta.data.origin import Origin
+from atta.data.preprocess import Preprocess
 from scenarios import small_network
 
 Image = pytest.importorskip("PIL.Image")
@@ -78,7 +80,9 @@ def test_rows_of_a_set_are_cut_as_they_were() -> None:
 def test_a_folder_that_was_changed_is_refused(folder: Path, tmp_path: Path) -> None:
     record = recorded(folder)
     (folder / "a" / "11.png").rename(folder / "a" / "99.png")
-    with pytest.raises(InputError, match="found others: their names are not those of then"):
+    with pytest.raises(
+        InputError, match="expected the files of the record in .*, found files with other names"
+    ):
         Origin.of(record.origin).images(folder, len(record))
     (folder / "a" / "99.png").unlink()
     with pytest.raises(InputError, match=r"expected the 12 images of the record in .*, found 11"):
@@ -92,3 +96,52 @@ def test_a_part_of_a_record_no_longer_says_which_files_it_is_of(folder: Path) ->
     assert "files" in record.origin
     assert "files" not in record[2:].origin
     assert "folder" not in recorded(folder_of_images(folder)).origin, "a set may be of anywhere"
+
+
+FULL = Origin(
+    dataset="toy",
+    model="Network",
+    classes=("a", "b, c", "ä"),
+    preprocess=Preprocess(resize=8, crop=8, mean=(0.5,) * 3, std=(0.2,) * 3),
+    image_shape=(3, 8, 8),
+    policy="flip + 2 crop",
+    passes=4,
+    seed=3,
+    draws="stratified",
+    shuffle=0,
+    rows=slice(2, None),
+    left_out=("a/05.png",),
+    folder="/photos",
+    files="0" * 64,
+)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [Origin(), FULL, *(replace(FULL, rows=rows) for rows in (None, slice(None, 6), slice(2, 6)))],
+)
+def test_an_origin_is_read_as_it_was_written(origin: Origin) -> None:
+    text = origin.text()
+    assert all(isinstance(value, str) for value in text.values())
+    assert Origin.of(text) == origin
+    assert Origin.of({**text, "note": "of one's own"}) == origin
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        {"passes": "many", "seed": None, "shuffle": "1.5"},
+        {"seed": "9" * 5000, "rows": "1:" + "9" * 5000},
+        {"classes": "a, b", "left_out": "[1"},
+        {"classes": "3", "left_out": '"a text"'},
+        {"classes": '{"a": 1}', "left_out": None},
+        {"classes": "[" * 100_000, "preprocess": "[" * 100_000},
+        {"preprocess": '{"resize": "x"}'},
+        {"preprocess": "[]", "image_shape": 3},
+        {"preprocess": '{"unknown": 1}', "image_shape": "3 x"},
+        {"rows": "some", "dataset": 5, "folder": None},
+        {"rows": "1:2:3"},
+    ],
+)
+def test_what_people_wrote_by_hand_and_cannot_be_read_is_left_out(text: dict[str, Any]) -> None:
+    assert Origin.of(text) == Origin()

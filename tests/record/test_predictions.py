@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
-from atta import Predictions, Record, predictions
+from atta import Predictions, Record
 from atta._base.errors import InputError
-from atta.record.predictions import as_labels
+from atta.record.predictions import PIECE, as_labels
 from scenarios import notices_flipped_bits
 
 N, K = 6, 4
@@ -77,7 +77,7 @@ REFUSED = {
     "integers": (lambda: Predictions(torch.zeros(3, 4, dtype=torch.int64)), r"must be floating-point numbers, got torch.int64"),
     "text": (lambda: Predictions("resnet50"), r"logits: expected an array or a tensor of numbers, got str"),
     "a ragged list": (lambda: Predictions([[1.0, 2.0], [1.0]]), r"logits: expected an array or a tensor of numbers, got list"),
-    "labels of another length": (lambda: Record(sample(), [0] * 5), r"expected 6 labels, one an image, got 5"),
+    "labels of another length": (lambda: Record(sample(), [0] * 5), r"expected 6 labels, one for each image, got 5"),
     "a label too large": (lambda: Record(sample(), [0, 1, 4, 3, 4, 0]), r"lie in 0 … 3, got 4 in row 2 \(2 such\)"),
     "a label below zero": (lambda: Record(sample(), [0, -1, 0, 0, 0, 0]), r"lie in 0 … 3, got -1 in row 1 \(1 such\)"),
     "labels that are floats": (lambda: Record(sample(), [0.0] * 6), r"labels must be integers, got torch.float32"),
@@ -88,15 +88,15 @@ REFUSED = {
     ),
     "labels that are names": (
         lambda: Record(sample(), ["cat"] * 6),
-        r"labels must be class numbers where no class names are known, got 'cat'",
+        r"labels must be class numbers if no class names are known, got 'cat'",
     ),
     "views the predictions lack": (
         lambda: sample().select(["flip", "blur", "noise"]),
         r"expected predictions with the views blur, noise, got: flip, crop",
     ),
     "a single row": (lambda: sample()[torch.tensor(2)], r"expected a slice or a list of rows"),
-    "no rows": (lambda: sample()[[]], r"expected a slice or a list of rows that leaves at least one image, got \[\]"),
-    "an empty slice": (lambda: sample()[4:2], r"leaves at least one image"),
+    "no rows": (lambda: sample()[[]], r"expected a slice or a list of rows with at least one image, got \[\]"),
+    "an empty slice": (lambda: sample()[4:2], r"with at least one image"),
     "a row that is not there": (lambda: sample()[[0, 6]], r"expected a slice or a list of rows.* of 6 images"),
     "a mask of another length": (lambda: sample()[np.ones(5, bool)], r"expected a slice or a list of rows.* of 6 images"),
     "labels where there are none": (lambda: Record(sample()).require_labels(), r"expected a record with labels, got one"),
@@ -292,7 +292,7 @@ def test_half_precision_on_disk_is_the_rounding_to_float16_and_nothing_else(tmp_
 def test_half_precision_refuses_what_it_cannot_hold_and_leaves_no_file(tmp_path):
     record = Record(Predictions(torch.full((2, 3), 1e5)))
     with pytest.raises(
-        InputError, match=r"float16 holds logits up to 65504, got larger ones: save with half=False"
+        InputError, match=r"float16 holds logits up to 65504, got larger ones: use half=False"
     ):
         record.save(tmp_path / "half.safetensors", half=True)
     assert list(tmp_path.iterdir()) == []
@@ -401,7 +401,7 @@ def test_a_record_saved_over_another_is_never_half_written(tmp_path, monkeypatch
         Path(target).write_bytes(before[: len(before) // 2])
         raise failure
 
-    monkeypatch.setattr(predictions, "save_file", dies_half_way)
+    monkeypatch.setattr("atta._base.tensors.save_file", dies_half_way)
     with pytest.raises((InputError, KeyboardInterrupt)):
         Record(Predictions(logits(seed=1))).save(path)
     assert path.read_bytes() == before
@@ -484,7 +484,7 @@ def test_looking_for_numbers_that_are_not_finite_takes_little_memory():
         with torch.profiler.profile(profile_memory=True) as seen:
             Predictions(given_logits)
         largest = max((event.cpu_memory_usage for event in seen.events()), default=0)
-        assert largest <= 4 * predictions.PIECE + 1000 < one.nbytes / 4
+        assert largest <= 4 * PIECE + 1000 < one.nbytes / 4
     one[299, 3], one[7, 9] = float("nan"), float("-inf")
     with pytest.raises(
         InputError, match=r"logits must be finite, got -inf in row 7 \(2 such rows\)"

@@ -1,4 +1,4 @@
-"""Records in folders: the same numbers as in one file, read as they are asked for, and each fault by the name of its shard."""
+"""Records in folders: the numbers of one file, read when needed, and faults named by their shard."""
 
 import json
 import shutil
@@ -10,11 +10,12 @@ import torch
 
 import atta
 from atta import InputError, Record
+from atta._base import tensors as tensors_module
 from atta.calibrators import base, fitting, scaling
 from atta.classifier.check import check
 from atta.lab.fits import fingerprint
 from atta.record import writer as shards_module
-from atta.record.store import LOGITS, FolderPredictions, Store, write_index
+from atta.record.store import FolderPredictions, Store
 from scenarios import command, linear, mostly_right, pixels, same, toy
 
 SETTINGS = {"policy": "flip + 2 crop", "batch_size": 8, "progress": False, "checks": False}
@@ -153,17 +154,12 @@ def test_more_images_than_memory_should_hold_are_fitted_in_pieces_to_the_same_nu
     method, tmp_path, monkeypatch
 ):
     predictions, labels = toy(600, k=5, seed=3, confidence=3.0, signal=1.0)
-    counts, columns = {LOGITS: 1, **predictions.counts}, {}
-    for kind, count in counts.items():
-        columns[kind] = (sum(n for _, n in columns.values()), count)
-    answers = torch.cat([predictions.logits.unsqueeze(1), *predictions.views.values()], dim=1)
-    shards = shards_module.Shards(tmp_path, {})
-    for start in range(0, 600, 130):
-        part = answers[start : start + 130]
-        shards.write(shards_module.Shard(start, start + len(part), part, None, ""))
-    folder = write_index(
-        tmp_path, [(columns, sorted(tmp_path.glob("0*")), shards.name)], labels, {}
-    )
+    passes = 1 + sum(predictions.counts.values())
+    monkeypatch.setattr(shards_module, "PASSES", 130 * passes)
+    with atta.RecordWriter(tmp_path) as writer:
+        writer.append(predictions.logits, predictions.views, labels)
+    folder = Record.load(tmp_path)
+    assert len(shards_of(folder)) == 5
     whole = atta.find_method(method).fit(predictions, labels)
 
     sizes: list[int] = []
@@ -220,8 +216,8 @@ def flipped(path: Path, others: list[Path], foreign: Path) -> None:
 FAULTS = {
     cut: "is cut short or damaged",
     missing: "is missing, with the answers to images 16 to 23",
-    moved: "holds other rows, those of 0000000000-0000000008",
-    strange: "was recorded by another run: of another network, or with other views or draws",
+    moved: "holds the rows 0000000000-0000000008 instead",
+    strange: "was recorded by another run: another network, other views or draws",
     flipped: "was changed after it was saved, or is damaged",
 }
 
@@ -286,7 +282,7 @@ def test_a_run_that_was_stopped_goes_on_and_its_folder_is_that_of_an_undisturbed
         atta.collect(network, images, labels, **SETTINGS, output=tmp_path / "again")
     hook.remove()
     with pytest.raises(
-        InputError, match="its recording has not ended, and the same collect goes on with it"
+        InputError, match="its recording has not ended; the same collect resumes it"
     ):
         Record.load(tmp_path / "again")
     found = atta.collect(network, images, labels, **SETTINGS, output=tmp_path / "again")
@@ -350,7 +346,7 @@ def test_another_network_and_other_images_do_not_write_over_a_record(made, tmp_p
     [
         (lambda index: index.pop("groups"), "was changed after it was saved, or is damaged"),
         (lambda index: index.update(version=99), "has version 99, this atta reads up to 1"),
-        (lambda index: index.clear(), "is no index of a record"),
+        (lambda index: index.clear(), "is damaged: it is not an index"),
     ],
 )
 def test_an_index_that_was_changed_is_refused(made, tmp_path, change, sentence):
@@ -374,13 +370,13 @@ def test_a_folder_without_an_index_is_said_to_be_unfinished(made, tmp_path):
 def test_logits_that_are_not_finite_are_found_when_their_shard_is_read(made, tmp_path):
     _, folder, _ = made
     path = shards_of(folder)[1]
-    tensors, text = atta.record.predictions.read_tensors(path)
+    tensors, text = tensors_module.read_tensors(path)
     tensors["answers"] = tensors["answers"].clone()
     tensors["answers"][2, 1, 0] = torch.inf
-    atta.record.predictions.write_tensors(path, tensors, text)
+    tensors_module.write_tensors(path, tensors, text)
     index = json.loads((tmp_path / "record" / "record.json").read_text())
-    index["groups"][0]["parts"][1]["digest"] = atta.record.predictions.read_header(path)[
-        atta.record.predictions.DIGEST
+    index["groups"][0]["parts"][1]["digest"] = tensors_module.read_header(path)[
+        tensors_module.DIGEST
     ]
     index.pop("digest")
     (tmp_path / "record" / "record.json").write_text(
@@ -418,9 +414,10 @@ def test_rehearsals_lie_in_shards_of_their_own(network, tmp_path):
     assert check(tmp_path / "record").whole
 
 
-def test_shards_and_output_are_one_or_the_other(network, tmp_path):
-    with pytest.raises(InputError, match=r"expected shards=\.\.\. or output=\.\.\."):
-        atta.collect(network, pixels(8), **SETTINGS, output=tmp_path / "a", shards=tmp_path / "b")
+def test_there_is_one_argument_for_where_a_record_lies(network, tmp_path):
+    with pytest.raises(InputError, match="collect takes no 'shards'.*It takes: .*output"):
+        atta.collect(network, pixels(8), **SETTINGS, shards=tmp_path / "b")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_commands_take_a_folder_as_they_take_a_file(made, tmp_path, monkeypatch):

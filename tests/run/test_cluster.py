@@ -1,4 +1,4 @@
-"""On Ray, with two actors on this machine: the same files as by one process, also where workers and the driver are killed."""
+"""On Ray, with two actors: the files of one process, also if workers and the driver are killed."""
 
 import os
 import signal
@@ -63,7 +63,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def deadly(marks: Path, after: int):
-    """A network and images which each kill the process that has them, once: their marks say that they did."""
+    """A network and images that each kill their process once, and leave a mark when they do."""
 
     def die(name: str) -> None:
         if not (marks / name).exists():
@@ -147,7 +147,8 @@ def die(passes):
 
 folder = Path(sys.argv[1])
 network, images = deadly(folder, after=5)
-atta.collect(network, images, **(SETTINGS | {"progress": die}), engine="ray", actors=2, output=folder / "ray")
+how = {**SETTINGS, "progress": die, "engine": "ray", "actors": 2}
+atta.collect(network, images, **how, output=folder / "ray")
 """
 
 
@@ -225,7 +226,7 @@ def test_what_cannot_be_read_by_places_or_has_no_room_is_refused(two_workers):
 def test_an_engine_is_ray_or_none_and_actors_are_its_own(monkeypatch, tmp_path):
     with pytest.raises(InputError, match="engine must be one of ray or None, got 'dask'"):
         atta.collect(linear(), pixels(8), **SETTINGS, engine="dask")
-    with pytest.raises(InputError, match="actors: expected engine ray beside it"):
+    with pytest.raises(InputError, match="actors: expected engine ray as well, got none"):
         atta.collect(linear(), pixels(8), **SETTINGS, actors=2)
     refused = command(
         "collect", "small", "digits", "-o", str(tmp_path / "record"), "--engine", "dask", ok=False

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atta._base.errors import InputError
-from atta.data.source import as_source
+from atta.data.source import as_source, batches_of
 from atta.run.runner import IMAGE, as_pixels, batch_size, run_views
 from scenarios import ChannelMeans, Scripted, Stream, Sums, run, same, twenty
 
@@ -44,8 +44,9 @@ def test_views_of_one_size_share_a_pass_and_keep_their_order(most, passes):
 @pytest.mark.parametrize("images", [twenty, lambda: Stream(twenty())])
 @pytest.mark.parametrize("start", [0, 7])
 def test_batches_cover_a_source_from_any_start(images, start):
-    batches = list(read_batches(as_source(images()), 6, start=start))
-    assert [batch.start for batch in batches] == list(range(start, 20, 6))
+    source = as_source(images())
+    batches = list(source.read(batches_of(6, start, source.count)))
+    assert [batch.positions[0] for batch in batches] == list(range(start, 20, 6))
     assert torch.equal(torch.cat([batch.pixels for batch in batches]), twenty()[start:])
 
 
@@ -67,12 +68,12 @@ def test_a_gpu_that_runs_out_of_memory_is_given_smaller_batches(tmp_path):
         return Sums()(images)
 
     assert same(
-        run(twenty()), run(twenty(), model=Scripted(greedy), batch_size=20, shards=tmp_path)
+        run(twenty()), run(twenty(), model=Scripted(greedy), batch_size=20, output=tmp_path)
     )
     assert max(sizes) == 5
     assert json.loads((tmp_path / "run.json").read_text())["rows"] == 5
     assert same(
-        run(twenty()), run(twenty(), model=Scripted(greedy), batch_size=20, shards=tmp_path)
+        run(twenty()), run(twenty(), model=Scripted(greedy), batch_size=20, output=tmp_path)
     )  # from its shards
 
 

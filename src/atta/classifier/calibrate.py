@@ -153,12 +153,15 @@ def _calibrated(
     title = f"recording views, at most {most:,} passes, {spoken(most * trial.seconds)}"
     methods = {name: _for_policy(method, name) for name in policies}
     folder, passes = None if cache is None else Path(cache), 0
-    with bar(title, most, shown=bool(run.execution.progress)) as tell:
+    progress = run.execution.progress
+    with bar(title, most, shown=progress is True) as tell:
 
         def count(more: int) -> None:
             nonlocal passes
             passes += more
             tell(passes, "")
+            if callable(progress):
+                progress(more)
 
         counted = replace(run, execution=replace(run.execution, progress=count))
         first = None if folder is None else folder / "0"

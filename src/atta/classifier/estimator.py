@@ -4,6 +4,7 @@
 """
 
 import copy
+from collections.abc import Iterable
 from typing import Any, TypeVar, Unpack
 
 import numpy as np
@@ -164,7 +165,7 @@ class Estimator(Archived):
         labels: Any = None,
         *,
         channels: Channels = None,
-        rehearse: bool = False,
+        rehearse: bool | Iterable[int] = False,
         **options: Unpack[CollectOptions],
     ) -> Record:
         """Run the network on images and on the views of this classifier, and return the logits.
@@ -203,6 +204,7 @@ class Estimator(Archived):
         Returns:
             The metrics of `atta.evaluate`, under "vanilla" and under the name of the method.
         """
+        split_options("evaluate", options, Estimator.record, CollectOptions)
         record = self.record(images, labels, **options)
         known = record.require_labels()
         vanilla = Vanilla().fit(record.predictions, known)
@@ -224,6 +226,8 @@ class Estimator(Archived):
         Returns:
             The classifier itself.
         """
+        names = {name: value for name, value in options.items() if name != "channels"}
+        split_options("fit", names, Estimator.fit, CollectOptions)
         options.setdefault("checks", True)
         rehearse = self.reference is not None and self.reference.slope is not None
         record = self.record(images, labels, rehearse=rehearse, **options)

@@ -237,6 +237,7 @@ def _record_anew(
         )
         images, _ = source.read(dataset, rows)
     if images.labels is None and source.labels is None:
+        next(loaded.source(images).read([[0]]))  # a path without photographs is said to be that
         raise InputError(
             f"{dataset} has no labels: expected a folder for each class, or --labels FILE; `atta drift` needs none"
         )

@@ -69,7 +69,10 @@ class Origin:
             found["preprocess"] = json.dumps(self.preprocess.about())
         if self.image_shape:
             found["image_shape"] = " x ".join(map(str, self.image_shape))
-        return {name: str(value) for name, value in found.items() if name != "rows"}
+        if self.rows is not None:
+            ends = (self.rows.start, self.rows.stop)
+            found["rows"] = ":".join("" if end is None else str(end) for end in ends)
+        return {name: str(value) for name, value in found.items()}
 
     @classmethod
     def of(cls, text: Mapping[str, Any]) -> Origin:
@@ -83,9 +86,10 @@ class Origin:
             with suppress(ValueError, TypeError, KeyError):
                 found[name] = int(text[name])
         for name in ("classes", "left_out"):
-            with suppress(ValueError, TypeError, KeyError):
-                found[name] = tuple(map(str, json.loads(text[name])))
-        with suppress(ValueError, TypeError, KeyError):
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
+                if isinstance(names := json.loads(text[name]), list):
+                    found[name] = tuple(map(str, names))
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
             found["preprocess"] = Preprocess.of(json.loads(text["preprocess"]))
         with suppress(ValueError, KeyError, AttributeError):
             found["image_shape"] = tuple(int(side) for side in text["image_shape"].split(" x "))

@@ -497,6 +497,7 @@ class ItemSource(Source):
         faults = {position: item for position, item in pairs if isinstance(item, str)}
         good = [item for item in items if not isinstance(item, str)]
         pixels = [pixels for pixels, _ in good]
+        _check_one_kind(pixels, self.name)
         return Batch(
             [position for position in positions if position not in faults] if faults else positions,
             torch.stack(pixels) if pixels else torch.empty(0, *self.shape),
@@ -572,6 +573,8 @@ class CachedSource(Source):
             if new:
                 batch = next(fresh)
                 faults = batch.faults
+                if len(batch.positions):
+                    _check_one_kind([self.pixels, batch.pixels], self.name)
                 self.pixels[list(batch.positions)] = batch.pixels.to(self.pixels.dtype)
                 self.known[list(batch.positions)] = True
                 if batch.labels is not None:
@@ -627,7 +630,10 @@ def cached(source: Source, *, in_memory: bool = False) -> Source:
         )
     if not isinstance(source, ItemSource) or source.count is None:
         return source
-    dtype = next(source.read([[0]], 0, InputError)).pixels.dtype
+    # Of an image that cannot be read there is no dtype: the first good one tells.
+    each = source.read(([row] for row in range(source.count)), 0, InputError)
+    first = next((batch for batch in each if len(batch.positions)), None)
+    dtype = torch.uint8 if first is None else first.pixels.dtype
     shape = (source.count, *source.shape)
     large = torch.Size(shape).numel() * dtype.itemsize > _MEMORY
     if large and in_memory:
@@ -710,6 +716,14 @@ def _length(loader: DataLoader[Any]) -> int | None:
         return None
     number = len(loader.sampler)  # type: ignore[arg-type]
     return number - number % loader.batch_size if loader.drop_last else number
+
+
+def _check_one_kind(pixels: Sequence[Tensor], name: str) -> None:
+    """Refuse a mixture of bytes and floats, which torch would join as if both had one scale."""
+    if len({each.dtype == torch.uint8 for each in pixels}) > 1:
+        raise InputError(
+            f"expected all images of {name} as uint8, or all as floats in [0, 1], got both"
+        )
 
 
 def _joined(

@@ -246,13 +246,15 @@ class ShardWriter:
         own = [part for _, part in buffer if part is not None]
         labels, stop = torch.cat(own) if own else None, self._start + answers.shape[0]
         if partial != (self._start, stop):
-            self._write(Shard(self._start, stop, answers, labels, mark(first, last)))
+            kept = self._start if partial is None else partial[1]
+            self._write(Shard(self._start, stop, answers, labels, mark(first, last)), kept)
             if partial is not None:
                 self.path(*partial).unlink(missing_ok=True)
         if not full:
             self._buffer, self._partial = [(answers, labels)], (self._start, stop)
 
-    def _write(self, shard: Shard) -> None:
+    def _write(self, shard: Shard, kept: int) -> None:
+        """Write a shard; if that fails, say how many images earlier files keep."""
         if not self.settings.is_file():  # somebody removed the folder: the run goes on
             self.keep_rows(self.rows)
         tensors = {"answers": shard.answers}
@@ -262,7 +264,7 @@ class ShardWriter:
             write_tensors(path, tensors, {"mark": shard.mark, RUN: self.name, ROWS: path.stem})
         except InputError as error:
             raise InputError(
-                f"{error}; the {shard.start} images before it are kept, run again to resume"
+                f"{error}; the {kept} images before it are kept, run again to resume"
             ) from error
         self._written = time.monotonic()
 
@@ -327,6 +329,7 @@ class RecordWriter:
         self.folder, self.dtype, self.origin = Path(folder), dtype, dict(origin or {})
         self._writer: ShardWriter | None = None
         self._columns: Columns = {}
+        self._classes = 0
         self._labels: list[Tensor] = []
         self.images = 0
         """Images that are written or waiting to be written."""
@@ -369,10 +372,16 @@ class RecordWriter:
                 "classes": predictions.classes,
                 "dtype": self.dtype,
             }
-            self._writer, self._columns = ShardWriter(self.folder, run, at), columns
             if any(self.folder.glob(SHARDS)):
                 raise InputError(f"expected an empty folder, found shards in {self.folder}")
-            self._writer.begin(1)
+            writer = ShardWriter(self.folder, run, at)
+            writer.begin(1)
+            self._writer, self._columns = writer, columns
+            self._classes = predictions.classes
+        elif predictions.classes != self._classes:
+            raise InputError(
+                f"expected logits of {self._classes} classes as before, got {predictions.classes}"
+            )
         elif columns != self._columns:
             raise InputError(
                 f"expected the views {', '.join(self._columns)} as before, got {', '.join(columns)}"

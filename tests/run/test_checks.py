@@ -8,10 +8,12 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import atta
-from atta._base.errors import Advice, InputError
+from atta import Predictions, Record
+from atta._base.errors import Advice, InputError, advise
 from atta.data.views import Policy, View
+from atta.run.checks import advice, look_over
 from atta.run.collect import collect
-from scenarios import Counting, Items, Scripted, pixels
+from scenarios import Counting, Items, Scripted, made_up, pixels
 
 
 def looks(images):
@@ -87,7 +89,9 @@ def test_the_images_of_a_trial_come_from_all_over_the_set_and_none_is_lost_of_a_
 
 def test_a_shuffled_loader_beside_separate_labels_is_said():
     loader = DataLoader(pixels(), batch_size=7, shuffle=True)
-    with pytest.warns(Advice, match="the DataLoader is shuffled and the labels come apart from it"):
+    with pytest.warns(
+        Advice, match="the DataLoader is shuffled and the labels do not come with it"
+    ):
         collect(Counting(), loader, torch.arange(60) % 3, policy="flip", progress=False)
 
 
@@ -131,7 +135,7 @@ class OneNumber(nn.Module):
     [(OneNumber(), "$"), (nn.Sequential(OneNumber(), nn.Sigmoid()), ".*FromProb")],
 )
 def test_a_network_of_one_output_is_one_of_two_classes_and_that_is_said(model, more):
-    with pytest.warns(Advice, match=f"taken for the logit of class 1, beside 0 for class 0{more}"):
+    with pytest.warns(Advice, match=f"taken as the logit of class 1, with 0 for class 0{more}"):
         collect(model, pixels(), policy="flip", progress=False)
 
 
@@ -158,7 +162,7 @@ def test_a_forgotten_normalisation_is_said_where_the_network_knows_it():
     ):
         collect(model, pixels(), policy="flip", progress=False)
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", "the network itself says", Advice)
+        warnings.filterwarnings("error", "the network states", Advice)
         collect(model, pixels(), policy="flip", preprocess=model, progress=False)
         model.pretrained_cfg |= {"mean": (0.0,) * 3, "std": (1.0,) * 3}
         collect(model, pixels(), policy="flip", progress=False)
@@ -181,6 +185,55 @@ def test_pixels_of_another_spread_than_in_training_are_said_by_calibrate_and_lea
     assert not said()
     norm.running_var /= 0.05
     (sentence,) = said()
-    assert "is given 0.0" in sentence
+    assert "gets 0.05" in sentence
     assert "--mean, --std" in sentence
     assert not norm._forward_pre_hooks
+
+
+# ---- after the run
+
+
+def test_a_record_like_any_other_is_silent():
+    assert advice(made_up(300)) == []
+
+
+@pytest.mark.parametrize(
+    ("record", "sentence"),
+    [
+        (made_up(199), "199 images are few"),
+        (
+            Record(made_up(300).predictions, (made_up(300).labels + 1) % 5),
+            "accuracy on 5 classes is no better than chance",
+        ),
+        (
+            Record(made_up(300).predictions, torch.tensor([0, 2, 1, 3, 4])[made_up(300).labels]),
+            "most images of class 1 are predicted as class 2, and most of that as class 1",
+        ),
+        (
+            Record(made_up(300).predictions, made_up(300).predictions.logits.argmax(1)),
+            "all predictions are right",
+        ),
+        (
+            Record(Predictions(made_up(300).predictions.logits.softmax(1))),
+            "if these are probabilities",
+        ),
+        (
+            Record(Predictions(made_up(300).predictions.logits * 1e5)),
+            "the confidence of every image is 1.0",
+        ),
+    ],
+)
+def test_what_looks_wrong_is_said_in_one_sentence(record, sentence):
+    (found,) = advice(record)
+    assert sentence in found
+    with pytest.warns(Advice, match="images|network|classes") as caught:
+        look_over(record)
+    assert len(caught) == 1
+
+
+def test_advice_points_at_the_line_of_the_caller():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        look_over(made_up(50))
+        advise("beware")
+    assert {one.filename for one in caught} == {__file__}
