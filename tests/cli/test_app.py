@@ -40,7 +40,7 @@ def record_file(tmp_path_factory: pytest.TempPathFactory) -> str:
         ),
         (["compare", "{record}", "{record}"], "expected records with different names"),
         (["fit", "{record}", "-o", "x", "--set", "stepp=1"], "Did you mean 'step'?"),
-        (["fit", "{record}", "-o", "x", "--rows", "1-2"], "--rows takes FROM:TO"),
+        (["fit", "{record}", "-o", "x", "--rows", "1-2"], "--rows: expected FROM:TO"),
         (
             ["fit", "{record}", "-o", "x", "--rows", "900:"],
             "--rows 900: leaves none of the 250 images",
@@ -119,7 +119,7 @@ def test_help_does_not_wait_for_torch() -> None:
             1,
             "error: there is not enough memory",
         ),
-        (RecursionError(), 2, "error: expected values inside of values no deeper"),
+        (RecursionError(), 2, "error: the input is nested too deeply"),
         (KeyboardInterrupt(), 130, ""),
         (KeyError("bug"), 1, "Traceback"),
     ],

@@ -1,17 +1,13 @@
 """The demo's first half, and the records that its second half stands on."""
 
-import base64
-import io
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import atta
-from atta.cli.demo import EXPERIMENT, digits, thumbnails
+from atta.cli.demo import EXPERIMENT, digits
 from atta.cli.records import comparison_table
 from atta.lab.compare import compare
 from atta.lab.paper.reproduce import Places, find_experiments, find_records
@@ -21,8 +17,7 @@ from scenarios import command, made_up
 
 
 def test_the_digits_are_trained_recorded_calibrated_and_written(tmp_path: Path) -> None:
-    said: list[str] = []
-    record, paths, images = digits(tmp_path, say=said.append)
+    record, paths, images = digits(tmp_path)
     assert all(path.is_file() for path in paths.values())
     again = atta.Record.load(paths["record"])
     assert torch.equal(again.predictions.logits, record.predictions.logits)
@@ -30,19 +25,7 @@ def test_the_digits_are_trained_recorded_calibrated_and_written(tmp_path: Path) 
     probs = atta.load(paths["calibrator"])(record.predictions)
     assert torch.equal(probs.argmax(dim=-1), base.argmax(dim=-1))
     assert atta.evaluate(base, record.labels)["accuracy"] > 0.9
-    assert len(said) == 2
-
-    results = compare({"digits": record}, [atta.TemperatureScaling()], validation=300)
-    pictures = thumbnails(results, "digits", images, 300)
-    (detail,) = results.details
-    assert {row for _, row in pictures} == {one["row"] for one in detail["changed"]}
-    for (_, row), shown in pictures.items():
-        assert list(shown) == ["image", "crop", "brightness", "contrast"]
-        with Image.open(io.BytesIO(base64.b64decode(shown["image"].partition(",")[2]))) as picture:
-            pixels = torch.from_numpy(np.asarray(picture).copy())
-        assert torch.equal(pixels, images.tensors()[300 + row, 0]), (
-            "the row counts from the first image that is tested"
-        )
+    assert len(images) == len(record)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +65,7 @@ def test_the_demo_leaves_out_what_was_not_installed(
             {"cifar10": made_up(60)}, [atta.Vanilla(), atta.TemperatureScaling()], validation=20
         )
 
-    monkeypatch.setattr("atta.cli.experiments.run_experiment", experiment)
+    monkeypatch.setattr("atta.cli.demo.run_experiment", experiment)
     monkeypatch.setattr(
         "atta.lab.tables.own_table", lambda results, chosen: comparison_table(results, "cifar10")
     )

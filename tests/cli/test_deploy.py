@@ -99,13 +99,15 @@ def test_a_classifier_is_evaluated_on_new_labelled_images_and_what_looks_wrong_i
     assert "expected names of the network's classes (dark, light), got 'dim'" in str(refused)
 
 
-def test_predict_says_how_many_images_it_resized(photos: Path) -> None:
+def test_predict_names_images_of_another_size(photos: Path) -> None:
     made_classifier(summary=False).save("small.safetensors")
     image = pytest.importorskip("PIL.Image")
     image.new("L", (11, 5)).save(photos / "dark" / "00.png")
-    result = run("predict", "small.safetensors", str(photos / "dark"), "-o", "out.csv")
-    assert "resized to 8 x 8: 1 of 15 images" in result.stderr
-    assert "4 passes an image" in result.stdout
+    result = run("predict", "small.safetensors", str(photos / "dark"), "-o", "out.csv", ok=False)
+    assert result.exit_code == 1
+    assert "left out: expected images of the shape" in result.stderr
+    assert "00.png" in result.stderr
+    assert "14 images" in result.stdout
 
 
 def test_a_page_to_try_a_classifier_on_is_served_until_it_is_stopped(
@@ -152,14 +154,14 @@ def test_a_page_to_try_a_classifier_on_is_served_until_it_is_stopped(
         "0.0.0.0",
         "--browser",
     )
-    assert "warning: whoever reaches this machine at 0.0.0.0 can use the page" in done.stderr
+    assert "warning: everyone who reaches this machine at 0.0.0.0 can use the page" in done.stderr
     assert len(opened) == 1
 
 
 def test_where_to_write_is_checked_before_the_network_runs(tmp_path: Path) -> None:
     saved = made_classifier(summary=False).save(tmp_path / "saved.safetensors")
     for arguments, sentence in (
-        (["calibrate", "x:y", "digits", "-o", "graph.onnx"], "`atta export` makes graphs of those"),
+        (["calibrate", "x:y", "digits", "-o", "graph.onnx"], "`atta export` writes graphs"),
         (
             ["calibrate", "x:y", "digits", "-o", str(Path(__file__))],
             "expected a folder or FILE.safetensors, got the file",
@@ -271,7 +273,7 @@ def test_images_without_labels_are_not_evaluated_and_a_graph_is_no_classifier(ph
         ),
         (
             ["calibrate", "own_network:network", "photos", "--mean", "0.5,0.5,0.5"],
-            "got --mean alone: give --std as well",
+            "expected mean and std together, got mean (0.5, 0.5, 0.5) and std None",
         ),
         (["calibrate", "own_network:network", "photos/dark", "--policy", "flip"], "--labels FILE"),
     ],

@@ -72,7 +72,7 @@ def test_run_says_what_is_wrong_in_one_sentence(folder: Path) -> None:
     assert "there is no record cifar10" in atta(
         "run", file, "--records", str(folder / "none"), code=2
     )
-    assert "--format takes table, markdown" in atta(
+    assert "--format: expected table, markdown" in atta(
         "run", file, "--records", records, "--format", "word", code=2
     )
     (folder / "cifar10.safetensors").write_bytes(

@@ -8,9 +8,10 @@ from safetensors.torch import save_file
 
 from atta import VATTA, Record, collect
 from atta.lab.training.trained import RunFolder
-from atta.record.shards import Shard, Shards
 from atta.results.rows import Results
 from scenarios import blend, command, linear, made_up, many, pixels, small_network
+
+QUICK = {"policy": "flip", "progress": False, "checks": False}
 
 
 def files(folder):
@@ -25,9 +26,8 @@ def files(folder):
     RunFolder(folder / "training", {}).finish(
         small_network(), {"architecture": {"name": "small_cnn"}}
     )
-    shards = Shards(folder / "shards", {})
-    shards.begin(4)
-    shards.write(Shard(0, 4, torch.ones(4, 3), None, "mark"))
+    collect(linear(), pixels(4), output=folder / "shards", **QUICK)
+    (folder / "shards" / "record.json").unlink()
     return {
         "record.safetensors": "record (30 images, 5 classes; 1 flip, 3 crop, 2 brightness, 2 contrast), whole",
         "calibrator.safetensors": "calibrator (v-atta, classes=5, views=flip+crop+brightness+contrast), whole",
@@ -126,13 +126,8 @@ def test_records_are_listed_with_what_they_are_of_and_where_they_came_from(tmp_p
     mine = command("records", "--folder", str(tmp_path)).output
     assert "torn.safetensors is not a whole safetensors file" in " ".join(mine.split())
     assert "mine  made up" in mine
-    large = {
-        "policy": "flip",
-        "progress": False,
-        "checks": False,
-        "origin": {"dataset": "made up, too"},
-    }
-    collect(linear(), pixels(8), output=tmp_path / "large", **large)
+    origin = {"dataset": "made up, too"}
+    collect(linear(), pixels(8), output=tmp_path / "large", origin=origin, **QUICK)
     assert (
         "large  made up, too       8        3       2"
         in command("records", "--folder", str(tmp_path)).output
