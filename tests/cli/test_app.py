@@ -33,7 +33,10 @@ def record_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     ("arguments", "sentence"),
     [
         (["compare", "nowhere.safetensors"], "there is no file nowhere.safetensors"),
-        (["compare", "{record}", "--methods", "v-ata"], "Did you mean 'v-atta'?"),
+        (
+            ["compare", "{record}", "--validation", "9", "--methods", "v-ata"],
+            "Did you mean 'v-atta'?",
+        ),
         (
             ["compare", "{record}", "--validation", "250"],
             "shop has 250 images: expected --validation from 1 to 249, got 250",

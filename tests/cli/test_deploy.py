@@ -173,7 +173,7 @@ def test_where_to_write_is_checked_before_the_network_runs(tmp_path: Path) -> No
             "opset: expected a version of ONNX's operators",
         ),
         (
-            ["predict", "nowhere", "photos", "-o", "out.csv", "--device", "meta"],
+            ["predict", "nowhere", str(saved), "-o", "out.csv", "--device", "meta"],
             "--device: expected cpu",
         ),
         (

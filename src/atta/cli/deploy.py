@@ -15,12 +15,12 @@ from atta.cli.options import (
     Actors,
     BatchSize,
     ClassifierArgument,
-    ClassifierOutput,
     Engine,
     Json,
     MethodName,
     ModelArgument,
     Network,
+    Output,
     OwnModel,
     Photographs,
     Running,
@@ -28,15 +28,11 @@ from atta.cli.options import (
     Source,
     check_output,
     grouped,
-    read_device,
     read_model,
     read_settings,
 )
 from atta.cli.terminal import err, resumable, say, say_written, tell, waiting, write_numbers
 
-AnyClassifier = Annotated[
-    Path, Argument(metavar="CLASSIFIER", help="What `atta calibrate` or `atta export` wrote.")
-]
 Files = Annotated[
     list[Path], Argument(metavar="IMAGES...", help="Files, and folders at any depth.")
 ]
@@ -46,7 +42,7 @@ Files = Annotated[
 def calibrate(
     model: ModelArgument,
     dataset: Annotated[str, Argument(help="A dataset by name, or a folder of class folders.")],
-    output: ClassifierOutput,
+    output: Output,
     *,
     policy: Annotated[str, Option(help='auto, a name, or text: "flip + 2 shift".')] = "auto",
     budget: Annotated[int, Option(help="Most passes per image that `auto` may choose.")] = 4,
@@ -58,7 +54,7 @@ def calibrate(
 ) -> None:
     """Turn a network into a calibrated classifier with labelled images it was not trained on.
 
-    The printed numbers are cross-validated: each image is judged by a fit that did not see it.
+    It is written as a folder or FILE.safetensors. The printed numbers are cross-validated.
     """
     from atta.calibrators import find_method
     from atta.classifier.calibrate import calibrate as run
@@ -95,17 +91,15 @@ def calibrate(
 
 def export(
     classifier: ClassifierArgument,
-    output: Annotated[
-        Path, Option("--output", "-o", metavar="FILE", help="The .onnx or .pt2 file to write.")
-    ],
+    output: Output,
     pixels: Annotated[str, Option(help="Input: float32 in [0, 1], or uint8.")] = "float32",
     opset: Annotated[
         int | None, Option(help="The version of ONNX's operators; by default torch's.")
     ] = None,
     model: OwnModel = None,
 ) -> None:
-    """Export a classifier, its views and its calibration as one graph, and compare the answers."""
-    loaded = Network(model).load(classifier)
+    """Export a classifier with its views as one .onnx or .pt2 graph, and compare the answers."""
+    loaded = Network(model, "cpu").load(classifier)
     with waiting("exporting"):
         written = loaded.export(output, pixels=pixels, opset=opset)
     tell(str(written))
@@ -113,9 +107,9 @@ def export(
 
 @grouped
 def predict(
-    classifier: AnyClassifier,
+    classifier: ClassifierArgument,
     images: Files,
-    output: Annotated[Path, Option("--output", "-o", help="A .csv, .jsonl or .parquet file.")],
+    output: Output,
     *,
     probs: Annotated[bool, Option("--probs", help="Add the probability of each class.")] = False,
     coverage: Annotated[
@@ -128,7 +122,7 @@ def predict(
     engine: Engine = None,
     actors: Actors = None,
 ) -> None:
-    """Write a table of predictions: class, calibrated confidence, entropy (nats), ...
+    """Write predictions as .csv, .jsonl or .parquet: class, confidence, entropy in nats, ...
 
     The column ood is the share of validation images that are less unusual: near 1, the image is
     unlike them. Photographs are preprocessed as for calibration, and converted to grey or RGB.
@@ -180,7 +174,7 @@ COVERAGE = 0.95  # of the sets on the page, by default
 
 @grouped
 def serve(
-    classifier: AnyClassifier,
+    classifier: ClassifierArgument,
     *,
     coverage: Annotated[
         float | None,
@@ -243,7 +237,7 @@ def drift(
     from atta.data.layouts import find_images
 
     files = find_images(images)
-    loaded = network.load(classifier, read_device(network.device))
+    loaded = network.load(classifier)
     with waiting(f"looking at {len(files)} images"):
         found = loaded.drift(files)
     numbers = write_numbers(json_file, json.dumps(found.json(), indent=2) + "\n")
@@ -260,7 +254,7 @@ def drift(
 def adapt(
     classifier: ClassifierArgument,
     images: Files,
-    output: ClassifierOutput,
+    output: Output,
     *,
     network: Network,
 ) -> None:
@@ -269,7 +263,7 @@ def adapt(
 
     check_output(output)
     files = find_images(images)
-    loaded = network.load(classifier, read_device(network.device))
+    loaded = network.load(classifier)
     with waiting(f"adapting to {len(files)} images"):
         adapted = loaded.adapt(files)
     say_written(classifier=adapted.save(output))

@@ -28,8 +28,8 @@ from atta.cli.options import (
     grouped,
     read_device,
 )
-from atta.cli.pages import write_page, write_results
-from atta.cli.terminal import bar, formatted, resumable, say, say_written, show, tell
+from atta.cli.pages import write_results
+from atta.cli.terminal import bar, formatted, resumable, say, say_written
 from atta.results.rows import Results
 from atta.results.table import Table
 from atta.results.words import dataset_name
@@ -188,12 +188,11 @@ def _write_reproduction(
     try:
         if page is not None:
             _write_results_page(page, done)
-        written = write_page(done.results, report_file, title="The paper, reproduced")
     finally:
-        for table in _reproduced_tables(done):
-            show(table)
-        tell(f"numbers: {output / 'results.json'}")
-    say_written(page=page, report=written)
+        title = "The paper, reproduced"
+        tables = _reproduced_tables(done)
+        write_results(done.results, tables, numbers=None, page=report_file, title=title)
+    say_written(numbers=output / "results.json", page=page)
 
 
 def _write_results_page(page: Path, done: Reproduction) -> None:

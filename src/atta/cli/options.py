@@ -41,11 +41,13 @@ ModelArgument = Annotated[
     str, Argument(help="What `atta train` wrote, an .onnx file, or package.module:name in Python.")
 ]
 ClassifierArgument = Annotated[
-    Path, Argument(metavar="CLASSIFIER", help="What `atta calibrate` wrote.")
+    Path,
+    Argument(
+        metavar="CLASSIFIER",
+        help="What `atta calibrate` wrote; predict and serve also take exported graphs.",
+    ),
 ]
-ClassifierOutput = Annotated[
-    Path, Option("--output", "-o", metavar="PATH", help="A folder or FILE.safetensors to write.")
-]
+Output = Annotated[Path, Option("--output", "-o", metavar="PATH", help="Where to write it.")]
 MethodName = Annotated[str, Option(help="One of `atta methods`.")]
 Rows = Annotated[
     str | None, Option(metavar="FROM:TO", help="Use only these rows, such as 0:1000 or 1000:")
@@ -140,18 +142,18 @@ class Source:
         """Return the names that were typed, or those in the file."""
         if self.classes is None:
             return ()
-        if Path(self.classes).is_file():
-            lines = Path(self.classes).read_text(encoding="utf-8").splitlines()
-            return tuple(line.strip() for line in lines if line.strip())
-        if "," not in self.classes:
+        path, names = Path(self.classes), self.classes.split(",")
+        if path.is_file():
+            names = path.read_text(encoding="utf-8").splitlines()
+        elif len(names) < 2:
             raise InputError(
                 "--classes: expected a file with one name per line, or names between commas, "
                 f"got {self.classes!r}"
             )
-        return tuple(name.strip() for name in self.classes.split(","))
+        return tuple(name.strip() for name in names if name.strip())
 
     def seed(self, images: ImageSet) -> int | None:
-        """Return the seed to shuffle by; labelled files are sorted by class, so they are shuffled."""
+        """Return the seed to shuffle by; labelled files, sorted by class, are always shuffled."""
         from torch import Tensor
 
         if self.shuffle == "no":
@@ -248,12 +250,12 @@ class Network:
     model: OwnModel = None
     device: Device = None
 
-    def load(self, path: Path, device: str | None = None) -> CalibratedClassifier:
+    def load(self, path: Path) -> CalibratedClassifier:
         """Load a classifier."""
         from atta.classifier.classifier import CalibratedClassifier
 
         with waiting(f"reading {path}"):
-            return CalibratedClassifier.load(path, self._own(), device=device)
+            return CalibratedClassifier.load(path, self._own(), device=read_device(self.device))
 
     def open(self, path: Path, adapt_to: list[Path]) -> Predictor:
         """Open a classifier or an exported graph, which runs on the CPU."""
@@ -403,8 +405,6 @@ def read_settings(texts: list[str] | None) -> dict[str, Any]:
             raise InputError(f"--set: expected NAME=VALUE, got {text!r}")
         try:
             settings[name] = json.loads(value)
-        except RecursionError:
-            raise InputError(f"--set {name}: the value is nested too deeply") from None
         except ValueError:
             settings[name] = value.split(",") if "," in value or name == "views" else value
     return settings

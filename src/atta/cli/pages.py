@@ -9,7 +9,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from atta._base.errors import InputError
-from atta.cli.options import PageImages
+from atta.cli.options import Output, PageImages
 from atta.cli.terminal import say_written, show, tell, write_numbers
 from atta.results.rows import Results
 from atta.results.table import Table
@@ -19,9 +19,7 @@ def report(
     results: Annotated[
         Path, Argument(metavar="RESULTS", help="What compare --json, run -o or reproduce wrote.")
     ],
-    output: Annotated[
-        Path, Option("--output", "-o", metavar="FILE", help="The page to write.")
-    ] = Path("report.html"),
+    output: Output = Path("report.html"),
     title: Annotated[str, Option(help="The title of the page.")] = "",
     images: PageImages = None,
 ) -> None:
@@ -42,10 +40,7 @@ def figure(
     results: Annotated[
         Path, Argument(metavar="RESULTS", help="A file of numbers that a command wrote.")
     ],
-    output: Annotated[
-        Path,
-        Option("--output", "-o", metavar="FILE", help="A .svg, .png, .pdf, .json or .html file."),
-    ],
+    output: Output,
     method: Annotated[
         list[str] | None, Option(metavar="NAME", help="Only this method; may be repeated.")
     ] = None,
@@ -57,7 +52,7 @@ def figure(
     metric: Annotated[str, Option(help="Another metric than the usual one of the figure.")] = "",
     dark: Annotated[bool, Option("--dark", help="For a dark background.")] = False,
 ) -> None:
-    """Draw a figure from results."""
+    """Draw a figure from results as .svg, .png, .pdf, .json or .html."""
     from atta.report.figures.catalogue import figure as draw
     from atta.report.figures.write import picture
 

@@ -15,6 +15,7 @@ from atta.cli.options import (
     Json,
     MethodName,
     Network,
+    Output,
     PageImages,
     Report,
     Rows,
@@ -22,7 +23,6 @@ from atta.cli.options import (
     Set,
     Source,
     grouped,
-    read_device,
     read_rows,
     read_settings,
 )
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from atta.record.predictions import Record
 
 COMPARED = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy", "class_changes")
-RecordArgument = Annotated[
-    str, Argument(metavar="RECORD", help="A record file, or the name of a bundled record.")
-]
 RecordArguments = Annotated[
     list[str], Argument(metavar="RECORD...", help="Record files, or names of bundled records.")
 ]
@@ -179,10 +176,10 @@ def comparison_table(results: Results, dataset: str) -> Table:
 
 
 def fit(
-    record: RecordArgument,
-    output: Annotated[
-        Path, Option("--output", "-o", metavar="FILE", help="The calibrator to write.")
+    record: Annotated[
+        str, Argument(metavar="RECORD", help="A record file, or the name of a bundled record.")
     ],
+    output: Output,
     method: MethodName = "v-atta",
     settings: Set = None,
     rows: Rows = None,
@@ -271,15 +268,15 @@ def _record(
             f"{dataset} has no labels: expected a folder for each class, or --labels FILE; "
             "`atta drift` needs none"
         )
-    return classifier.calibrator, classifier.record(
+    record = classifier.record(
         images,
         source.labels,
-        device=read_device(network.device),
         batch_size=batch_size,
         skip_bad=source.skip_bad,
         progress=err.is_terminal,
         checks=True,
     )
+    return classifier.calibrator.cpu(), record
 
 
 # ---- search --------------------------------------------------------------------------------------
