@@ -165,9 +165,9 @@ def test_search_names_the_policy_and_tests_it_on_other_rows(
     assert {"passes", "cv_nll", "cv_nll_above", "cv_nll_error", "brier", "nll"} == {
         *chosen.names("metric")
     }
-    for one, mark in ((chosen, "chosen"), (free, "greedy, selected on this NLL")):
-        line = next(line for line in result.stdout.splitlines() if line.rstrip().endswith(mark))
-        assert line.startswith(one.names("policy")[0])
+    for one, mark in ((chosen, "one-standard-error"), (free, "greedy")):
+        name = f"{one.names('policy')[0]} · {mark} "
+        line = next(line for line in result.stdout.splitlines() if line.startswith(name))
         for metric in ("cv_nll", "brier", "nll"):
             assert f"{next(row.value for row in one if row.metric == metric):.4f}" in line
     assert "--method c-atta --policy " in result.stdout

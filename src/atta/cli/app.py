@@ -110,12 +110,25 @@ def main(
 
 
 for command in (  # in the order of --help
-    *(records.methods, records.compare, records.fit, records.evaluate),
-    *(networks.train, networks.collect),
+    records.methods,
+    records.compare,
+    records.fit,
+    records.evaluate,
+    networks.train,
+    networks.collect,
     records.search,
-    *(deploy.calibrate, deploy.export, deploy.predict, deploy.serve, deploy.drift, deploy.adapt),
-    *(experiments.run, experiments.reproduce),
-    *(pages.report, demo.demo, pages.figure),
-    *(records.records, records.check),
+    deploy.calibrate,
+    deploy.export,
+    deploy.predict,
+    deploy.serve,
+    deploy.drift,
+    deploy.adapt,
+    experiments.run,
+    experiments.reproduce,
+    pages.report,
+    demo.demo,
+    pages.figure,
+    records.records,
+    records.check,
 ):
     commands.command()(advised()(command))

@@ -112,10 +112,7 @@ def predict(
     output: Output,
     *,
     probs: Annotated[bool, Option("--probs", help="Add the probability of each class.")] = False,
-    coverage: Annotated[
-        float | None,
-        Option(help="Add a set of classes that contains the true one this often, such as 0.95."),
-    ] = None,
+    coverage: Annotated[float | None, Option(help="Add conformal sets, such as 0.95.")] = None,
     adapt: Annotated[bool, Option("--adapt", help="First adapt to these images.")] = False,
     network: Network,
     batch_size: BatchSize = None,
@@ -124,16 +121,18 @@ def predict(
 ) -> None:
     """Write predictions as .csv, .jsonl or .parquet: class, confidence, entropy in nats, ...
 
-    The column ood is the share of validation images that are less unusual: near 1, the image is
-    unlike them. Photographs are preprocessed as for calibration, and converted to grey or RGB.
-    Unreadable files have no row; they are named, with exit code 1. The same command resumes.
+    The column ood is the share of validation images that are less unusual. Photographs are
+    preprocessed as for calibration. Unreadable files have no row; they are named, with exit code 1.
+    The same command resumes.
     """
     from atta.classifier import predict as predicting
+    from atta.classifier.export import SUFFIXES
     from atta.classifier.tables import check_format
     from atta.data.layouts import find_images
 
     check_format(output)
-    check_ray(engine, actors, classifier)
+    if engine is not None and classifier.suffix in SUFFIXES:
+        raise InputError(f"--engine: expected what `atta calibrate` wrote, got {classifier.name}")
     files = find_images(images)
     predictor = network.open(classifier, adapt_to=files if adapt else [])
     with resumable(predicting.beside(output)):
@@ -156,17 +155,6 @@ def predict(
         say(f"left out: {reason}")
     if done.unreadable:
         raise Exit(1)
-
-
-def check_ray(engine: str | None, actors: int | None, classifier: Path) -> None:
-    """Check the engine before anything is read; a graph does not run on it."""
-    from atta.classifier.export import SUFFIXES
-    from atta.run.cluster import check_engine
-
-    if check_engine(engine, actors, called="--{}".format) and classifier.suffix in SUFFIXES:
-        raise InputError(
-            f"--engine ray: expected what `atta calibrate` wrote, got the graph {classifier.name}"
-        )
 
 
 COVERAGE = 0.95  # of the sets on the page, by default

@@ -103,9 +103,8 @@ def run_experiment(chosen: Experiment, records: Path | None = None) -> Results:
 @contextmanager
 def _kept(key: str) -> Iterator[Path]:
     """Yield a folder in the user's cache for unfinished work; it is removed at the end."""
-    places = (os.environ.get(name) for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"))
-    home = next(filter(None, places), Path("~/.cache").expanduser())
-    folder = Path(home) / "atta" / "runs" / key
+    home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or "~/.cache"
+    folder = Path(home).expanduser() / "atta" / "runs" / key
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(folder))

@@ -171,7 +171,7 @@ class Source:
         from atta.data.layouts import by_file_name, files_of_images, folder_of_images
         from atta.lab.datasets import arrange, load
 
-        path, size = Path(dataset), self.image_size
+        path = Path(dataset)
         if path.is_symlink() and not path.exists():
             files_of_images([path]).tensors()  # raises what every entry point says of such a file
         if in_folder := self.data is None and path.is_dir():
@@ -179,14 +179,12 @@ class Source:
         else:
             image, _, label = (self.columns or "").partition(",")
             columns = (image, label or None) if self.columns else None
-            images = load(dataset, self.split, data=self.data, image_size=size, columns=columns)
+            images = load(dataset, self.split, data=self.data, columns=columns)
         seed = self.seed(images)
         if in_folder and seed is not None:
             images = by_file_name(images)  # independent of the names of the class folders
         rows = None if self.rows is None else read_rows(self.rows, len(images))
-        return arrange(
-            images, shuffle=seed, rows=rows, image_size=size if in_folder else None
-        ), seed
+        return arrange(images, shuffle=seed, rows=rows, image_size=self.image_size), seed
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,10 @@ from atta.cli.pages import read_images, write_results
 from atta.cli.terminal import bar, err, formatted, say, show, tell, waiting
 from atta.results.rows import Results, Row
 from atta.results.table import Table
-from atta.results.words import BASELINE, BETTER, DIGITS, dataset_name
+from atta.results.words import BASELINE, BETTER, DIGITS, PASSES, dataset_name
 
 if TYPE_CHECKING:
     from atta.calibrators import Calibrator, Method
-    from atta.lab.policy_search import Findings
     from atta.record.predictions import Record
 
 COMPARED = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy", "class_changes")
@@ -80,8 +79,12 @@ def compare(
     """
     shown = read_images(images, [Path(name).stem for name in records], report_file)
     from atta.lab.compare import compare as run
+    from atta.record.predictions import find_record
 
-    loaded, fit_on = _read(records, fit, validation)
+    loaded = {Path(name).stem: find_record(name) for name in records}
+    if len(loaded) < len(records):
+        raise InputError(f"expected records with different names, got {', '.join(records)}")
+    fit_on = find_record(fit) if fit else None
     splits = 1 if fit_on else splits
     together = [*loaded.values(), *([fit_on] if fit_on else [])]
     chosen = _chosen(methods, together, validation, splits)
@@ -105,48 +108,26 @@ def compare(
     )
 
 
-def _read(
-    names: list[str], fit: str | None, validation: int
-) -> tuple[dict[str, Record], Record | None]:
-    """Load the records to compare on, and the one to fit on if it was named."""
-    from atta.record.predictions import find_record
-
-    loaded = {Path(name).stem: find_record(name) for name in names}
-    if len(loaded) < len(names):
-        raise InputError(f"expected records with different names, got {', '.join(names)}")
-    if fit:
-        return loaded, find_record(fit)
-    for name, record in loaded.items():
-        if not 0 < validation < len(record):
-            raise InputError(
-                f"{name} has {len(record)} images: expected --validation from 1 to "
-                f"{len(record) - 1}, got {validation}"
-            )
-    return loaded, None
-
-
 def _chosen(names: str | None, records: list[Record], images: int, splits: int) -> list[Method]:
-    """Find the methods; unless they were named, leave out those without views or over a minute."""
+    """Find the methods; by default all, without those that lack views or take over a minute."""
     from atta.calibrators import METHODS, find_method
 
-    chosen = [find_method(name.strip()) for name in (names or ",".join(METHODS)).split(",")]
-    if not all(record.predictions.kinds for record in records):
-        if lacking := ", ".join(method.name for method in chosen if method.needs_views):
-            if names:
-                raise InputError(f"{lacking}: expected records with views, got one without")
-            say(f"left out, because a record has no views: {lacking}")
-        chosen = [method for method in chosen if not method.needs_views]
     if names:
-        return chosen
+        return [find_method(name.strip()) for name in names.split(",")]
+    chosen, lacking = [], []
+    views = all(record.predictions.kinds for record in records)
     classes = max(record.predictions.classes for record in records)
-    quick = []
-    for method in chosen:
+    for method in map(find_method, METHODS):
         minutes = splits * method.minutes(images, classes)
-        if minutes <= 1:
-            quick.append(method)
-        else:
+        if method.needs_views and not views:
+            lacking.append(method.name)
+        elif minutes > 1:
             say(f"left out, about {minutes:.0f} min (--methods includes it): {method.name}")
-    return quick
+        else:
+            chosen.append(method)
+    if lacking:
+        say(f"left out, because a record has no views: {', '.join(lacking)}")
+    return chosen
 
 
 def _comparison_tables(results: Results, intervals: bool) -> Iterator[Table]:
@@ -315,7 +296,9 @@ def search(
         held_out = None if tested is None else whole[tested]
         found = how.explore(whole[searched], free=greedy, test=held_out)
     results = found.results(Path(records[0]).stem, method=method, images=len(whole[searched]))
-    write_results(results, [_search_table(found)], numbers=json_file)
+    title = "Policies by cross-validation; one-standard-error is the choice"
+    table = results.pivot(("policy", "choice"), digits={PASSES: 0}, title=title)
+    write_results(results, [table], numbers=json_file)
     if found.missing:
         within = len(found.missing) + len(found.candidates)
         say(f"{len(found.missing)} of {within} policies within the budget are not in these records")
@@ -338,20 +321,6 @@ def read_parts(images: int, rows: str | None, test: str | None) -> tuple[slice, 
             f"{test}"
         )
     return searched, tested
-
-
-def _search_table(found: Findings) -> Table:
-    """List the candidates of a search, the choice first, the greedy one last."""
-    cells, metrics = [], list(found.tested.get(found.choice.policy, {}))
-    for one in found.rows:
-        measured = (f"{found.tested[one.policy][metric]:.4f}" for metric in metrics)
-        above = f"{one.above:.4f} ± {one.error:.4f}"
-        mark = "greedy, selected on this NLL" if one is found.free else ""
-        mark = "chosen" if one is found.choice else mark
-        cells.append((one.policy, str(one.passes), f"{one.nll:.4f}", above, *measured, mark))
-    tested = (f"test {metric}" for metric in metrics)
-    header = ("policy", "passes", "cross-validated NLL", "above the best", *tested, "")
-    return Table("Policies by cross-validation, ± one standard error", header, tuple(cells))
 
 
 # ---- files ---------------------------------------------------------------------------------------
