@@ -211,7 +211,7 @@ def options(name: str) -> list[str]:
 
 @st.composite
 def typed(draw: st.DrawFn) -> list[str]:
-    """A command with anything for its arguments and some of its options; places that must be there are mostly given."""
+    """A command with anything as its arguments and options; required ones are mostly given."""
     name = draw(st.sampled_from(sorted(PLACES)))
     words = [name, *(draw(WORDS) for _ in range(PLACES[name]))]
     for option in [NEEDED[name]] if name in NEEDED else []:

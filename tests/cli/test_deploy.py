@@ -30,7 +30,7 @@ with torch.no_grad():
 
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Light and dark photographs in a folder each, and a network of one's own that mostly tells them apart."""
+    """Write light and dark photographs, and a network that mostly tells them apart."""
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -43,7 +43,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def folder(tmp_path: Path) -> Path:
     made_up(60, 10).save(tmp_path / "cifar10.safetensors")
     (tmp_path / "mine.toml").write_text(
-        'dataset = "shop"\nfit = "cifar10"\nvalidation = 20\nsplits = 2\n[methods.vanilla]\n[methods.temperature]\n'
+        'dataset = "shop"\nfit = "cifar10"\nvalidation = 20\nsplits = 2\n'
+        "[methods.vanilla]\n[methods.temperature]\n"
     )
     return tmp_path
 

@@ -29,8 +29,10 @@ def files(folder):
     collect(linear(), pixels(4), output=folder / "shards", **QUICK)
     (folder / "shards" / "record.json").unlink()
     return {
-        "record.safetensors": "record (30 images, 5 classes; 1 flip, 3 crop, 2 brightness, 2 contrast), whole",
-        "calibrator.safetensors": "calibrator (v-atta, classes=5, views=flip+crop+brightness+contrast), whole",
+        "record.safetensors": "record (30 images, 5 classes; 1 flip, 3 crop, "
+        "2 brightness, 2 contrast), whole",
+        "calibrator.safetensors": "calibrator (v-atta, classes=5, "
+        "views=flip+crop+brightness+contrast), whole",
         "classifier.safetensors": "classifier (v-atta, 3 classes, flip + 2 crop), whole",
         "classifier": "classifier (v-atta, 3 classes, flip + 2 crop), whole",
         "results.json": "results (6 rows), whole",
@@ -41,7 +43,7 @@ def files(folder):
 
 
 def changed(whole):
-    """A file with one bit flipped: of a zip within its largest part, as zips are padded with bytes that nobody reads."""
+    """Flip one bit of a file: of a zip in its largest part, because zips are padded."""
     place = len(whole) * 2 // 3
     if whole.startswith(b"PK"):
         with zipfile.ZipFile(BytesIO(whole)) as file:

@@ -112,18 +112,19 @@ def predict(
     output: Output,
     *,
     probs: Annotated[bool, Option("--probs", help="Add the probability of each class.")] = False,
-    coverage: Annotated[float | None, Option(help="Add conformal sets, such as 0.95.")] = None,
+    coverage: Annotated[float | None, Option(help="Add class sets of this coverage: 0.95.")] = None,
     adapt: Annotated[bool, Option("--adapt", help="First adapt to these images.")] = False,
     network: Network,
     batch_size: BatchSize = None,
     engine: Engine = None,
     actors: Actors = None,
 ) -> None:
-    """Write predictions as .csv, .jsonl or .parquet: class, confidence, entropy in nats, ...
+    """Write a table of predictions as .csv, .jsonl or .parquet. The same command resumes.
 
-    The column ood is the share of validation images that are less unusual. Photographs are
-    preprocessed as for calibration. Unreadable files have no row; they are named, with exit code 1.
-    The same command resumes.
+    Columns: class, calibrated confidence, entropy in nats, the network's own confidence, and ood,
+    the share of validation images that are less unusual: near 1, the image is unlike them.
+    Photographs are preprocessed as for calibration. Unreadable files have no row; they are named,
+    with exit code 1.
     """
     from atta.classifier import predict as predicting
     from atta.classifier.export import SUFFIXES

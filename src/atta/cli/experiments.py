@@ -137,7 +137,7 @@ def reproduce(
     *,
     only: Annotated[
         list[str] | None,
-        Option(metavar="NAME", help="Only shift-cifar10, shift, '*-cifar10', table3, ..."),
+        Option(metavar="NAME", help="Only shift, '*-cifar10', table3, ...; may be repeated."),
     ] = None,
     records: RecordsFolder = None,
     output: Annotated[

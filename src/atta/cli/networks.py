@@ -93,7 +93,7 @@ class Views:
     rehearse: Annotated[
         bool,
         Option(
-            "--rehearse", help="Also record degraded images, for hedged methods: 3 more passes."
+            "--rehearse", help="Also record degraded images, for hedged methods: up to 3 passes."
         ),
     ] = False
 
@@ -103,8 +103,7 @@ def collect(
     model: ModelArgument,
     dataset: Annotated[str, Argument(help="A dataset by name, or a folder of images.")],
     output: Annotated[
-        str,
-        Option("--output", "-o", metavar="FILE|FOLDER", help="NAME.safetensors, or a folder."),
+        str, Option("--output", "-o", metavar="FILE|FOLDER", help="NAME.safetensors, or a folder.")
     ],
     *,
     views: Views,

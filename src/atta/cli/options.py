@@ -54,7 +54,9 @@ Rows = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    Option("--set", metavar="NAME=VALUE", help="A setting; may be repeated."),
+    Option(
+        "--set", metavar="NAME=VALUE", help="A setting of the method or recipe; may be repeated."
+    ),
 ]
 Report = Annotated[
     Path | None, Option("--report", metavar="FILE", help="Also write an HTML page to this file.")
@@ -94,7 +96,9 @@ OwnModel = Annotated[
     str | None,
     Option(metavar="MODULE:NAME", help="The network, if the file cannot build it."),
 ]
-BatchSize = Annotated[int | None, Option(help="Images per batch; chosen by default.")]
+BatchSize = Annotated[
+    int | None, Option(help="Images per batch; by default chosen for the device.")
+]
 Seed = Annotated[int, Option(callback=_seed, help="The random seed.")]
 Device = Annotated[str | None, Option(help="cpu, cuda, ...; by default the fastest.")]
 Compile = Annotated[bool, Option(help="Compile the network first.")]
@@ -131,7 +135,10 @@ class Source:
     ] = None
     classes: Annotated[
         str | None,
-        Option(metavar="FILE|A,B,...", help="The network's classes in its order; one per line."),
+        Option(
+            metavar="FILE|A,B,...",
+            help="The network's classes in its order: a file with one per line, or names.",
+        ),
     ] = None
     skip_bad: Annotated[
         bool, Option("--skip-bad", help="Leave out and name images that cannot be decoded.")
@@ -382,7 +389,7 @@ def read_rows(text: str | None, images: int, option: str = "--rows") -> slice:
     return slice(start, stop)
 
 
-def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
+def _numbers(text: str | None, option: str) -> tuple[int | float, ...] | None:
     """Read PIXELS or HEIGHTxWIDTH for a size, and numbers between commas for the channels."""
     if text is None:
         return None

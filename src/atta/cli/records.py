@@ -373,7 +373,10 @@ def check(
         list[Path], Argument(metavar="FILE...", help="Files and folders that atta wrote.")
     ],
 ) -> None:
-    """Say what each file is, and whether it is damaged."""
+    """Say what each file is, and whether it is damaged.
+
+    It knows records, calibrators, classifiers, results, exported graphs and trained networks.
+    """
     from atta.classifier.check import check as look
 
     found = [look(file) for file in files]
