@@ -389,15 +389,18 @@ def read_rows(text: str | None, images: int, option: str = "--rows") -> slice:
     return slice(start, stop)
 
 
-def _numbers(text: str | None, option: str) -> tuple[int | float, ...] | None:
+def _numbers(text: str | None, option: str) -> int | tuple[int | float, ...] | None:
     """Read PIXELS or HEIGHTxWIDTH for a size, and numbers between commas for the channels."""
     if text is None:
         return None
-    size = option in ("--resize", "--crop")
+    channels = option in ("--mean", "--std")
     try:
-        return tuple(map(int, text.split("x"))) if size else tuple(map(float, text.split(",")))
+        if channels:
+            return tuple(map(float, text.split(",")))
+        sides = tuple(map(int, text.split("x")))
+        return sides if len(sides) > 1 else sides[0]
     except ValueError:
-        such = "pixels, such as 224 or 224x320" if size else "numbers, such as 0.485,0.456,0.406"
+        such = "numbers, such as 0.485,0.456,0.406" if channels else "224 or 224x320 pixels"
         raise InputError(f"{option}: expected {such}, got {text!r}") from None
 
 

@@ -304,8 +304,7 @@ def search(
         say(f"{len(found.missing)} of {within} policies within the budget are not in these records")
     if greedy:
         say("warning: greedy search over-fits a small validation set; its NLL is too optimistic")
-    given = "".join(f" --set {text}" for text in settings or [])
-    best = found.choice.policy
+    given, best = "".join(f" --set {text}" for text in settings or []), found.choice.policy
     tell(f"atta calibrate MODEL DATASET -o FOLDER --method {method}{given} --policy {best}")
 
 
