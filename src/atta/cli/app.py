@@ -11,15 +11,14 @@ import sys
 import traceback
 from typing import Annotated
 
-import typer
-from typer import Option
+from typer import Exit, Option, Typer
 
 from atta import __version__
 from atta._base.errors import InputError, first_line
 from atta.cli import demo, deploy, experiments, networks, pages, records
 from atta.cli.terminal import advised, fail, say, tell, unfailing
 
-commands = typer.Typer(
+commands = Typer(
     name="atta",
     help="Trustworthy confidence for image classifiers: learned test-time views that never change "
     "the predicted class.",
@@ -106,7 +105,7 @@ def main(
     """Print the version, or run the command."""
     if version:
         tell(__version__)
-        raise typer.Exit
+        raise Exit
 
 
 for command in (  # in the order of --help

@@ -19,7 +19,7 @@ DIGITS = (
     "compare {0}/digits.safetensors --validation 300 --splits 3 --json {0}/digits.json "
     "--report {0}/digits.html --images digits",
 )
-CIFAR = ("run {1} --splits 3 -o {0}/{2}.json --report {0}/report.html",)
+CIFAR = ("run {1} --splits 3 -o {0}/past-the-paper-cifar10.json --report {0}/report.html",)
 
 
 def demo(output: Output = Path("atta-demo")) -> None:
@@ -42,7 +42,7 @@ def type_commands(lines: tuple[str, ...], output: Path) -> None:
     from atta.lab.paper.reproduce import experiments_folder
 
     experiment = experiments_folder() / f"{EXPERIMENT}.toml"
-    places = [shlex.quote(str(place)) for place in (output, experiment, EXPERIMENT)]
+    places = [shlex.quote(str(place)) for place in (output, experiment)]
     try:
         for line in lines:
             typed = line.format(*places)

@@ -188,9 +188,8 @@ def _write_reproduction(
         if page is not None:
             _write_results_page(page, done)
     finally:
-        title = "The paper, reproduced"
-        tables = _reproduced_tables(done)
-        write_results(done.results, tables, numbers=None, page=report_file, title=title)
+        tables, title = _reproduced_tables(done), "The paper, reproduced"
+        write_results(done.results, tables, page=report_file, title=title)
     say_written(numbers=output / "results.json", page=page)
 
 

@@ -73,7 +73,7 @@ def write_results(
     results: Results,
     tables: Iterable[Table],
     *,
-    numbers: Path | None,
+    numbers: Path | None = None,
     page: Path | None = None,
     title: str = "",
     images: Mapping[str, object] | bool | None = None,

@@ -86,7 +86,7 @@ def compare(
         raise InputError(f"expected records with different names, got {', '.join(records)}")
     fit_on = find_record(fit) if fit else None
     splits = 1 if fit_on else splits
-    together = [*loaded.values(), *([fit_on] if fit_on else [])]
+    together = [*loaded.values(), fit_on] if fit_on else list(loaded.values())
     chosen = _chosen(methods, together, validation, splits)
     with bar("comparing", len(chosen) * len(loaded) * splits) as advance:
         results = run(
@@ -227,14 +227,14 @@ def evaluate(
         vanilla = Vanilla().fit(recorded.predictions, recorded.require_labels())
         measured = {one.method.name: measure(one, recorded) for one in (vanilla, fitted)}
     name = Path(dataset or record).stem
-    rows = (
+    rows = [
         Row(dataset=name, method=method, metric=metric, value=value)
         for method, numbers in measured.items()
         for metric, value in numbers.items()
-    )
+    ]
     results = Results(tuple(rows))
-    table = results.pivot(("metric",), ("method",), digits=DIGITS, title=name)
-    write_results(results, [table], numbers=json_file)
+    tables = [results.pivot(("metric",), ("method",), digits=DIGITS, title=name)]
+    write_results(results, tables, numbers=json_file)
 
 
 def _record(
@@ -293,19 +293,21 @@ def search(
     searched, tested = read_parts(len(whole), rows, test)
     how = Search(budget=budget, method=chosen, folds=folds, seed=seed)
     with waiting("searching"):
-        held_out = None if tested is None else whole[tested]
-        found = how.explore(whole[searched], free=greedy, test=held_out)
+        found = how.explore(whole[searched], free=greedy, test=tested and whole[tested])
     results = found.results(Path(records[0]).stem, method=method, images=len(whole[searched]))
     title = "Policies by cross-validation; one-standard-error is the choice"
-    table = results.pivot(("policy", "choice"), digits={PASSES: 0}, title=title)
-    write_results(results, [table], numbers=json_file)
+    tables = [results.pivot(("policy", "choice"), digits={PASSES: 0}, title=title)]
+    write_results(results, tables, numbers=json_file)
     if found.missing:
         within = len(found.missing) + len(found.candidates)
         say(f"{len(found.missing)} of {within} policies within the budget are not in these records")
     if greedy:
         say("warning: greedy search over-fits a small validation set; its NLL is too optimistic")
-    given, best = "".join(f" --set {text}" for text in settings or []), found.choice.policy
-    tell(f"atta calibrate MODEL DATASET -o FOLDER --method {method}{given} --policy {best}")
+    given = "".join(f" --set {text}" for text in settings or [])
+    tell(
+        f"atta calibrate MODEL DATASET -o FOLDER --method {method}{given} "
+        f"--policy {found.choice.policy}"
+    )
 
 
 def read_parts(images: int, rows: str | None, test: str | None) -> tuple[slice, slice | None]:
