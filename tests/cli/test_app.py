@@ -33,14 +33,17 @@ def record_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     ("arguments", "sentence"),
     [
         (["compare", "nowhere.safetensors"], "there is no file nowhere.safetensors"),
-        (["compare", "{record}", "--methods", "v-ata"], "Did you mean 'v-atta'?"),
+        (
+            ["compare", "{record}", "--validation", "9", "--methods", "v-ata"],
+            "Did you mean 'v-atta'?",
+        ),
         (
             ["compare", "{record}", "--validation", "250"],
-            "shop has 250 images: expected --validation from 1 to 249, got 250",
+            "shop has 250 images: expected fewer of them for validation, got 250",
         ),
         (["compare", "{record}", "{record}"], "expected records with different names"),
         (["fit", "{record}", "-o", "x", "--set", "stepp=1"], "Did you mean 'step'?"),
-        (["fit", "{record}", "-o", "x", "--rows", "1-2"], "--rows takes FROM:TO"),
+        (["fit", "{record}", "-o", "x", "--rows", "1-2"], "--rows: expected FROM:TO"),
         (
             ["fit", "{record}", "-o", "x", "--rows", "900:"],
             "--rows 900: leaves none of the 250 images",
@@ -119,7 +122,7 @@ def test_help_does_not_wait_for_torch() -> None:
             1,
             "error: there is not enough memory",
         ),
-        (RecursionError(), 2, "error: expected values inside of values no deeper"),
+        (RecursionError(), 2, "error: the input is nested too deeply"),
         (KeyboardInterrupt(), 130, ""),
         (KeyError("bug"), 1, "Traceback"),
     ],
@@ -208,7 +211,7 @@ def options(name: str) -> list[str]:
 
 @st.composite
 def typed(draw: st.DrawFn) -> list[str]:
-    """A command with anything for its arguments and some of its options; places that must be there are mostly given."""
+    """A command with anything as its arguments and options; required ones are mostly given."""
     name = draw(st.sampled_from(sorted(PLACES)))
     words = [name, *(draw(WORDS) for _ in range(PLACES[name]))]
     for option in [NEEDED[name]] if name in NEEDED else []:

@@ -43,7 +43,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def folder(tmp_path: Path) -> Path:
     made_up(60, 10).save(tmp_path / "cifar10.safetensors")
     (tmp_path / "mine.toml").write_text(
-        'dataset = "shop"\nfit = "cifar10"\nvalidation = 20\nsplits = 2\n[methods.vanilla]\n[methods.temperature]\n'
+        'dataset = "shop"\nfit = "cifar10"\nvalidation = 20\nsplits = 2\n'
+        "[methods.vanilla]\n[methods.temperature]\n"
     )
     return tmp_path
 
@@ -72,7 +73,7 @@ def test_run_says_what_is_wrong_in_one_sentence(folder: Path) -> None:
     assert "there is no record cifar10" in atta(
         "run", file, "--records", str(folder / "none"), code=2
     )
-    assert "--format takes table, markdown" in atta(
+    assert "--format: expected table, markdown" in atta(
         "run", file, "--records", records, "--format", "word", code=2
     )
     (folder / "cifar10.safetensors").write_bytes(

@@ -8,9 +8,10 @@ from safetensors.torch import save_file
 
 from atta import VATTA, Record, collect
 from atta.lab.trained import RunFolder
-from atta.record.writer import ShardWriter
 from atta.results.rows import Results
 from scenarios import blend, command, linear, made_up, many, pixels, small_network
+
+QUICK = {"policy": "flip", "progress": False, "checks": False}
 
 
 def files(folder):
@@ -25,14 +26,13 @@ def files(folder):
     RunFolder(folder / "training", {}).finish(
         small_network(), {"architecture": {"name": "small_cnn"}}
     )
-    shards = ShardWriter(folder / "shards", {}, passes=1)
-    shards.begin(4)
-    image = torch.zeros(1, 3, 8, 8)
-    shards.append(0, torch.ones(4, 1, 3), None, image, image)
-    shards.flush()
+    collect(linear(), pixels(4), output=folder / "shards", **QUICK)
+    (folder / "shards" / "record.json").unlink()
     return {
-        "record.safetensors": "record (30 images, 5 classes; 1 flip, 3 crop, 2 brightness, 2 contrast), whole",
-        "calibrator.safetensors": "calibrator (v-atta, classes=5, views=flip+crop+brightness+contrast), whole",
+        "record.safetensors": "record (30 images, 5 classes; 1 flip, 3 crop, "
+        "2 brightness, 2 contrast), whole",
+        "calibrator.safetensors": "calibrator (v-atta, classes=5, "
+        "views=flip+crop+brightness+contrast), whole",
         "classifier.safetensors": "classifier (v-atta, 3 classes, flip + 2 crop), whole",
         "classifier": "classifier (v-atta, 3 classes, flip + 2 crop), whole",
         "results.json": "results (6 rows), whole",
@@ -43,7 +43,7 @@ def files(folder):
 
 
 def changed(whole):
-    """A file with one bit flipped: of a zip within its largest part, as zips are padded with bytes that nobody reads."""
+    """Flip one bit of a file: of a zip in its largest part, because zips are padded."""
     place = len(whole) * 2 // 3
     if whole.startswith(b"PK"):
         with zipfile.ZipFile(BytesIO(whole)) as file:
@@ -96,7 +96,7 @@ def test_what_is_none_of_them_and_what_cannot_be_told_is_said(tmp_path):
         "notes.txt": "nothing that atta writes, it begins with b'[notes]'",
         "empty": "nothing that atta writes, without classifier.json",
         "nowhere": "nothing that atta writes, there is no file or folder",
-        "x" * 300: "nothing that atta writes, expected the name of a file",
+        "x" * 300: "nothing that atta writes, expected names of at most 255 bytes",
     }.items():
         result = command("check", str(tmp_path / name), ok=False)
         assert result.exit_code == 1
@@ -128,13 +128,8 @@ def test_records_are_listed_with_what_they_are_of_and_where_they_came_from(tmp_p
     mine = command("records", "--folder", str(tmp_path)).output
     assert "torn.safetensors is not a whole safetensors file" in " ".join(mine.split())
     assert "mine  made up" in mine
-    large = {
-        "policy": "flip",
-        "progress": False,
-        "checks": False,
-        "origin": {"dataset": "made up, too"},
-    }
-    collect(linear(), pixels(8), output=tmp_path / "large", **large)
+    origin = {"dataset": "made up, too"}
+    collect(linear(), pixels(8), output=tmp_path / "large", origin=origin, **QUICK)
     assert (
         "large  made up, too       8        3       2"
         in command("records", "--folder", str(tmp_path)).output

@@ -38,7 +38,7 @@ def test_a_report_shows_the_images_of_a_folder(file: Path, folder: Path, tmp_pat
 @pytest.mark.parametrize(
     ("images", "said"),
     [
-        (["a folder"], "--images: there is no folder a folder, nor such a dataset"),
+        (["a folder"], "--images: a folder is neither a folder nor a dataset"),
         (["mine=."], "expected images, or folders of images"),
     ],
 )

@@ -79,7 +79,7 @@ def test_compare_leaves_out_what_needs_views_where_there_are_none(tmp_path: Path
     result = run("compare", str(bare), "--validation", "30", "--json", str(numbers))
     names = Results.load(numbers).names("method")
     assert names == [name for name, method in atta.METHODS.items() if not method().needs_views]
-    assert "left out, for want of views" in result.stderr
+    assert "left out, because a record has no views" in result.stderr
 
 
 def test_a_fitted_calibrator_is_evaluated_beside_the_network(
@@ -98,12 +98,12 @@ def test_a_fitted_calibrator_is_evaluated_beside_the_network(
         "--set",
         "views=flip,crop",
     )
-    assert "5 passes an image" in done.output
+    assert "5 passes per image" in done.output
     assert atta.load(file).kinds == ("flip", "crop")
     output = run(
         "evaluate", record_file, "--calibrator", str(file), "--rows", "100:", "--json", str(numbers)
     ).output
-    assert re.search(r"passes +. +1 +. +5", output)
+    assert re.search(r"passes +1.00 +5.00", output)
     test = made_up(250)[100:]
     expected = atta.evaluate(atta.load(file)(test.predictions), test.labels)
     summary = Results.load(numbers).summary(method="v-atta", metric="brier")
@@ -120,7 +120,7 @@ def test_comparing_says_how_sure_each_difference_to_vanilla_is(
     sure = {
         (i.method, i.metric): i for i in Results.load(numbers).intervals if i.against == "vanilla"
     }
-    lines = [line.split() for line in text.partition("how sure")[2].splitlines()]
+    lines = [line.split() for line in text.partition("95 % intervals")[2].splitlines()]
     said = {(line[0], line[1]): line for line in lines if len(line) > 8}
     words = {(False, False): "unclear", (True, False): "better", (False, True): "worse"}
     for method in ("temperature", "mean-tta"):
@@ -133,7 +133,7 @@ def test_comparing_says_how_sure_each_difference_to_vanilla_is(
         for (_, metric), one in sure.items()
         if metric != "accuracy" and "entropy" not in metric
     )
-    table = text.partition("how sure")[0].partition("significantly")[0]
+    table = text.partition("95 % intervals")[0].partition("significantly")[0]
     assert marked
     assert table.count("✓") + table.count("✗") == marked + 1, "and the one of the legend"
 
@@ -165,9 +165,9 @@ def test_search_names_the_policy_and_tests_it_on_other_rows(
     assert {"passes", "cv_nll", "cv_nll_above", "cv_nll_error", "brier", "nll"} == {
         *chosen.names("metric")
     }
-    for one, mark in ((chosen, "chosen"), (free, "greedy, selected on this NLL")):
-        line = next(line for line in result.stdout.splitlines() if line.rstrip().endswith(mark))
-        assert line.startswith(one.names("policy")[0])
+    for one, mark in ((chosen, "one-standard-error"), (free, "greedy")):
+        name = f"{one.names('policy')[0]} · {mark} "
+        line = next(line for line in result.stdout.splitlines() if line.startswith(name))
         for metric in ("cv_nll", "brier", "nll"):
             assert f"{next(row.value for row in one if row.metric == metric):.4f}" in line
     assert "--method c-atta --policy " in result.stdout

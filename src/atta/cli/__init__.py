@@ -1,17 +1,15 @@
-"""The command line, `atta`: each command reads what was typed, calls one function of another room, and prints one table.
+"""The command line, `atta`: each command reads its options, calls one function, and prints a table.
 
-Nothing is computed here, and nothing imports this room. A command imports what it needs when it runs.
+Nothing is computed here, and no other package imports this one. A command imports what it needs
+when it runs.
 
-app           the commands in their order; a mistake is one sentence
-records       methods, compare, fit, evaluate, search: from records, without the network
-networks      train, collect: with the network
-deploy        calibrate, export, predict, serve
-shift         drift, adapt: with images that have no labels
-experiments   run, reproduce, demo
+app           the `atta` command: all commands, and what ends them
+options       shared options, groups of options, and functions that read them
+terminal      printing: tables, progress, errors
+records       methods, compare, fit, evaluate, search, records, check
+networks      train, collect
+deploy        calibrate, export, predict, serve, drift, adapt
+experiments   run, reproduce
 pages         report, figure
-files         records, check: which records are at hand, and whether a file is whole
-options       options that commands share, and groups of them
-arguments     what was typed, read
-terminal      what a person sees: tables, bars
-demo          the chain that `atta demo` shows
+demo          demo
 """

@@ -1,6 +1,6 @@
-"""The command line: each command parses, calls one function, prints one table.
+"""The `atta` command: all commands, and what ends them.
 
-torch takes over a second to import, so the commands import what they need when they run: `atta --help` answers at once.
+torch takes over a second to import, so commands import what they need when they run.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ import sys
 import traceback
 from typing import Annotated
 
-import typer
+from typer import Exit, Option, Typer
 
 from atta import __version__
 from atta._base.errors import InputError, first_line
-from atta.cli import deploy, experiments, files, networks, pages, records, shift
+from atta.cli import demo, deploy, experiments, networks, pages, records
 from atta.cli.terminal import advised, fail, say, tell, unfailing
 
-commands = typer.Typer(
+commands = Typer(
     name="atta",
-    help="Trustworthy confidence for image classifiers: learned test-time views that never change the predicted class.",
+    help="Trustworthy confidence for image classifiers: learned test-time views that never change "
+    "the predicted class.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -31,20 +32,21 @@ MISNAMED = {
     *(errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EINVAL),
     *(errno.EACCES, errno.EPERM, errno.EROFS),
 }
-"""What the system says of a name that was typed; all else is the machine's."""
+"""Errors of a name that was typed: the user's mistake."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What the system says of a disk; writers say it in their sentence."""
+"""Errors of a disk, which messages of writers contain."""
 USAGE = 2
 """The exit code of a user's mistake."""
 CLOSED = 141
-"""The exit code where nobody read the answers to their end: what a shell says of a program that a closed pipe ended."""
+"""The exit code of a shell for a program that a closed pipe ended."""
 
 
 def app() -> None:
-    """Run the command line; a user's mistake ends in one sentence and exit code 2, not in a traceback.
+    """Run the command line, and exit with 0, 1 or 2.
 
-    What this machine refuses (a full disk, too little memory) is one sentence and exit code 1. An output that cannot take
-    the answers changes nothing of the work: it is told at the end. A fault of the package shows where it is.
+    A user's mistake is one sentence and exit code 2. What this machine refuses, such as a full disk
+    or too little memory, is one sentence and exit code 1. A bug prints its traceback. An output
+    that cannot be written does not stop the work; it is reported at the end.
     """
     with unfailing() as answers:
         code = _run()
@@ -52,38 +54,31 @@ def app() -> None:
         if isinstance(answers.failed, BrokenPipeError):
             code = code or CLOSED
         elif answers.failed is not None:
-            fail(
-                f"the answers could not all be printed ({answers.failed.strerror}); files that were asked for are written"
-            )
+            reason = answers.failed.strerror
+            fail(f"the answers could not all be printed ({reason}); requested files are written")
             code = code or 1
     sys.exit(code)
 
 
 def _run() -> int:
-    """Run the command that was typed, say what ended it, and give the exit code."""
+    """Run the command, print the error that ends it, and return the exit code."""
     try:
         commands()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except InputError as error:
         fail(str(error))
-        return (
-            1
-            if any(os.strerror(number).lower() in str(error).lower() for number in FULL)
-            else USAGE
-        )
+        full = any(os.strerror(number).lower() in str(error).lower() for number in FULL)
+        return 1 if full else USAGE
     except KeyboardInterrupt:
         say("interrupted")
         return 130
     except RecursionError:
-        fail(
-            "expected values inside of values no deeper than people write them, got some that are too deep to be read"
-        )
+        fail("the input is nested too deeply")
         return USAGE
     except OSError as error:
-        where = (
-            f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-        )
+        named = isinstance(error.filename, str | bytes)
+        where = f"{os.fsdecode(error.filename)}: " if named else ""
         fail(f"{where}{error.strerror or error}")
         return USAGE if error.errno in MISNAMED else 1
     except Exception as error:
@@ -91,41 +86,48 @@ def _run() -> int:
             fail(f"there is not enough memory for this: {first_line(error)}")
         else:
             traceback.print_exc()
-            say(
-                "This is a fault of atta and not yours. Please report it, with the command and the lines above."
-            )
+            say("This is a bug in atta. Please report it, with the command and the lines above.")
         return 1
     return 0
 
 
 def _too_large(error: Exception) -> bool:
-    """Whether memory ran out; torch has an error of its own for that, and on the CPU none but a text."""
-    names = {kind.__name__ for kind in type(error).__mro__}  # torch need not be here
-    return bool(names & {"MemoryError", "OutOfMemoryError"}) or "can't allocate memory" in str(
-        error
-    )
+    """Whether memory ran out; torch has its own error for a GPU, and only a text for the CPU."""
+    names = {kind.__name__ for kind in type(error).__mro__}  # torch may not be imported
+    out_of_memory = names & {"MemoryError", "OutOfMemoryError"}
+    return bool(out_of_memory) or "can't allocate memory" in str(error)
 
 
 @commands.callback(invoke_without_command=True)
 def main(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    version: Annotated[bool, Option("--version", help="Print the version and stop.")] = False,
 ) -> None:
-    """Say the version, or go on to the command."""
+    """Print the version, or run the command."""
     if version:
         tell(__version__)
-        raise typer.Exit
+        raise Exit
 
 
 for command in (  # in the order of --help
-    *(records.methods, records.compare, records.fit, records.evaluate),
-    *(networks.train, networks.collect),
+    records.methods,
+    records.compare,
+    records.fit,
+    records.evaluate,
+    networks.train,
+    networks.collect,
     records.search,
-    *(deploy.calibrate, deploy.export, deploy.predict, deploy.serve),
-    *(shift.drift, shift.adapt),
-    *(experiments.run, experiments.reproduce),
+    deploy.calibrate,
+    deploy.export,
+    deploy.predict,
+    deploy.serve,
+    deploy.drift,
+    deploy.adapt,
+    experiments.run,
+    experiments.reproduce,
     pages.report,
-    experiments.demo,
+    demo.demo,
     pages.figure,
-    *(files.records, files.check),
+    records.records,
+    records.check,
 ):
     commands.command()(advised()(command))

@@ -1,79 +1,52 @@
-"""The whole chain on one small machine: train, record, save. What `atta demo` shows."""
+"""The command demo: commands that anyone can type, from training to a report."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
 from pathlib import Path
 
-from atta.calibrators import VATTA
-from atta.data.image_set import ImageSet, data_uri
-from atta.data.views import Policy
-from atta.lab.datasets import load
-from atta.lab.fits import Rows
-from atta.lab.recipe import Recipe
-from atta.lab.training import train
-from atta.record.predictions import Record
-from atta.results.rows import Results
-from atta.run.collect import collect
+from atta._base.errors import MissingExtra
+from atta.cli.options import Output
+from atta.cli.terminal import out, say, tell
 
 EXPERIMENT = "past-the-paper-cifar10"
-POLICY = "5 crop + 5 brightness + 5 contrast"  # a mirrored digit is no digit: the paper's policy 7
+DIGITS = (
+    "train digits -o {0}/network --model small_cnn --steps 200 --set batch_size=64 --device cpu "
+    "--no-resume",
+    "collect {0}/network digits -o {0}/digits.safetensors "
+    "--policy '5 crop + 5 brightness + 5 contrast'",  # a mirrored digit is not a digit
+    "fit {0}/digits.safetensors -o {0}/v-atta.safetensors --rows 0:300",
+    "compare {0}/digits.safetensors --validation 300 --splits 3 --json {0}/digits.json "
+    "--report {0}/digits.html --images digits",
+)
+CIFAR = ("run {1} --splits 3 -o {0}/past-the-paper-cifar10.json --report {0}/report.html",)
 
 
-def digits(folder: Path, *, say: Callable[[str], None]) -> tuple[Record, dict[str, Path], ImageSet]:
-    """Train a small network on the digits, record its views, fit V-ATTA.
-
-    Returns the record, what was written where, and the test images.
-    """
-    train_set, test_set = load("digits", "train"), load("digits", "test")
-    say(f"Training a small network on {len(train_set)} digits of 8 x 8 pixels ...")
-    trained = train(
-        "small_cnn",
-        train_set,
-        test_set=test_set,
-        recipe=Recipe(steps=200, batch_size=64),
-        output=folder / "network",
-        resume=False,
-        device="cpu",
-        progress=False,
+def demo(output: Output = Path("atta-demo")) -> None:
+    """Train a small network, record its views, compare all methods; then show a ResNet-50."""
+    out.rule("1 · End to end on scikit-learn's digits", align="left")
+    type_commands(DIGITS, output)
+    tell("The images are tiny and mistakes are few: these numbers are mostly noise.\n")
+    out.rule("2 · A ResNet-50 on CIFAR-10, from a bundled record", align="left")
+    tell(
+        "The paper's methods with 17 passes per image, and ours with few: 1000 images to fit on, "
+        "9000 to test on. The network itself is not needed."
     )
-    say(
-        f"Test accuracy {trained.accuracy:.1%}. Looking at {len(test_set)} test images through {POLICY} ..."
-    )
-    record = collect(
-        trained.model, test_set, policy=POLICY, progress=False, origin={"dataset": "digits"}
-    )
-    calibrator = VATTA().fit(record[:300].predictions, record[:300].require_labels())
-    assert trained.path is not None
-    paths = {
-        "network": trained.path,
-        "record": record.save(folder / "digits.safetensors"),
-        "calibrator": calibrator.save(folder / "v-atta.safetensors"),
-    }
-    return record, paths, test_set
+    type_commands(CIFAR, output)
+    tell("Bold: the best method that keeps every predicted class. class_changes counts changes.")
 
 
-def thumbnails(
-    results: Results, dataset: str, images: ImageSet, validation: int
-) -> dict[tuple[str, int], dict[str, str]]:
-    """The images that changed the most, and the first of each of their views, for the report on the first split."""
-    _, tested = Rows(len(images), validation).drawn()
-    wanted = {
-        one["row"]
-        for detail in results.details
-        if (detail["dataset"], detail["validation"], detail["split"]) == (dataset, validation, 0)
-        for one in detail["changed"]
-    }
-    found = {}
-    for row in sorted(wanted):
-        one = images.subset(tested[row : row + 1])
-        pixels = one.tensors().float() / 255
-        shown = {
-            name: view[0]
-            for name, repeat, view in Policy.parse(POLICY).render(pixels, one.indices)
-            if repeat == 0
-        }
-        found[dataset, row] = {
-            what: data_uri(image) for what, image in {"image": pixels[0], **shown}.items()
-        }
-    return found
+def type_commands(lines: tuple[str, ...], output: Path) -> None:
+    """Run commands one after the other; one whose libraries are not installed ends the list."""
+    from atta.cli.app import commands
+    from atta.lab.paper.reproduce import experiments_folder
+
+    experiment = experiments_folder() / f"{EXPERIMENT}.toml"
+    places = [shlex.quote(str(place)) for place in (output, experiment)]
+    try:
+        for line in lines:
+            typed = line.format(*places)
+            tell(f"\n$ atta {typed}")
+            commands(shlex.split(typed), standalone_mode=False)
+    except MissingExtra as error:
+        say(f"left out: {error}")

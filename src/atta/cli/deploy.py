@@ -1,78 +1,72 @@
-"""Commands about a calibrated classifier: make one, export it, let it predict files, try it on a page."""
+"""Commands for a calibrated classifier: calibrate, export, predict, serve, drift and adapt."""
 
 from __future__ import annotations
 
+import json
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from atta._base.errors import InputError
-from atta.cli.arguments import read_device, read_engine, read_model, read_output, read_settings
 from atta.cli.options import (
-    ANY,
-    AS_THEY_ARE,
     Actors,
     BatchSize,
-    Device,
+    ClassifierArgument,
     Engine,
+    Json,
+    MethodName,
     ModelArgument,
+    Network,
+    Output,
     OwnModel,
     Photographs,
-    Rows,
+    Running,
     Set,
     Source,
+    check_output,
     grouped,
+    read_model,
+    read_settings,
 )
-from atta.cli.terminal import err, resumable, say, say_written, tell, waiting
+from atta.cli.terminal import err, resumable, say, say_written, tell, waiting, write_numbers
+
+Files = Annotated[
+    list[Path], Argument(metavar="IMAGES...", help="Files, and folders at any depth.")
+]
 
 
 @grouped
 def calibrate(
     model: ModelArgument,
-    dataset: Annotated[
-        str,
-        typer.Argument(help="A dataset by name, or a folder of images with one for each class."),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="Where to write it: a folder, or FILE.safetensors.",
-        ),
-    ],
-    policy: Annotated[
-        str, typer.Option(help='auto, the name of a policy, or one as text: "flip + 2 shift".')
-    ] = "auto",
-    budget: Annotated[int, typer.Option(help="The most passes an image that `auto` may take.")] = 4,
-    method: Annotated[str, typer.Option(help="One of `atta methods`.")] = "c-atta",
+    dataset: Annotated[str, Argument(help="A dataset by name, or a folder of class folders.")],
+    output: Output,
+    *,
+    policy: Annotated[str, Option(help='auto, a name, or text: "flip + 2 shift".')] = "auto",
+    budget: Annotated[int, Option(help="Most passes per image that `auto` may choose.")] = 4,
+    method: MethodName = "c-atta",
     settings: Set = None,
-    source: Source = ANY,
-    photographs: Photographs = AS_THEY_ARE,
-    rows: Rows = None,
-    device: Device = None,
-    batch_size: BatchSize = None,
-    autocast: Annotated[bool, typer.Option(help="Record the views in bfloat16.")] = False,
+    source: Source,
+    photographs: Photographs,
+    running: Running,
 ) -> None:
-    """Make a calibrated classifier of a network and labelled images that it was not trained on, and write it.
+    """Turn a network into a calibrated classifier with labelled images it was not trained on.
 
-    What is printed is cross-validated: each image is judged by a fit that did not see it.
+    It is written as a folder or FILE.safetensors. The printed numbers are cross-validated.
     """
     from atta.calibrators import find_method
     from atta.classifier.calibrate import calibrate as run
     from atta.data.views import Policy
     from atta.networks.description import builds_itself, describe
 
-    read_output(output)
-    where, preprocess = read_device(device), photographs.read()
+    check_output(output)
+    how, preprocess = running.read(), photographs.read()
     chosen = find_method(method, **read_settings(settings))
     views = policy if policy == "auto" else Policy.parse(policy)
     with waiting(f"reading {dataset}"):
-        images, _ = source.read(dataset, rows)
+        images, _ = source.read(dataset)
         network, _ = read_model(model)
     classifier = run(
         network,
@@ -84,10 +78,7 @@ def calibrate(
         skip_bad=source.skip_bad,
         method=chosen,
         preprocess=preprocess,
-        device=where,
-        batch_size=batch_size,
-        autocast=autocast,
-        progress=True,
+        **how,
     )
     try:
         path = classifier.save(output)
@@ -95,72 +86,45 @@ def calibrate(
         tell(str(classifier.summary), folded=True)
     say_written(classifier=path)
     if not builds_itself(describe(classifier.model)):
-        say(
-            f"its network's code is not in it: predict, evaluate, drift, adapt and export take --model {model} as well"
-        )
+        say(f"the network's code is not saved: other commands take --model {model} as well")
 
 
 def export(
-    classifier: Annotated[
-        Path, typer.Argument(metavar="CLASSIFIER", help="What `atta calibrate` wrote.")
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where to: .onnx or .pt2.")
-    ],
-    pixels: Annotated[
-        str, typer.Option(help="What the graph takes: float32 in [0, 1], or uint8.")
-    ] = "float32",
+    classifier: ClassifierArgument,
+    output: Output,
+    pixels: Annotated[str, Option(help="Input: float32 in [0, 1], or uint8.")] = "float32",
     opset: Annotated[
-        int | None, typer.Option(help="The version of ONNX's operators; torch's by default.")
+        int | None, Option(help="The version of ONNX's operators; by default torch's.")
     ] = None,
     model: OwnModel = None,
 ) -> None:
-    """Write a classifier as one graph, views and calibration included, and hold it against the classifier."""
-    from atta.classifier.classifier import CalibratedClassifier
-
-    loaded = CalibratedClassifier.load(classifier, None if model is None else read_model(model)[0])
+    """Export a classifier with its views as one .onnx or .pt2 graph, and compare the answers."""
+    loaded = Network(model, "cpu").load(classifier)
     with waiting("exporting"):
         written = loaded.export(output, pixels=pixels, opset=opset)
     tell(str(written))
 
 
+@grouped
 def predict(
-    classifier: Annotated[
-        Path, typer.Argument(metavar="MODEL", help="What `atta calibrate` or `atta export` wrote.")
-    ],
-    images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGES...", help="Files, and folders to walk through.")
-    ],
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to: .csv, .jsonl or .parquet."),
-    ],
-    probs: Annotated[
-        bool, typer.Option("--probs", help="Also the probability of each class.")
-    ] = False,
-    coverage: Annotated[
-        float | None,
-        typer.Option(
-            help="Also a set of classes that holds the true one so often, such as 0.95, on images like those fitted on."
-        ),
-    ] = None,
-    adapt: Annotated[
-        bool, typer.Option("--adapt", help="Adapt to these images first, as `atta adapt` does.")
-    ] = False,
-    model: OwnModel = None,
-    device: Device = None,
+    classifier: ClassifierArgument,
+    images: Files,
+    output: Output,
+    *,
+    probs: Annotated[bool, Option("--probs", help="Add the probability of each class.")] = False,
+    coverage: Annotated[float | None, Option(help="Add class sets of this coverage: 0.95.")] = None,
+    adapt: Annotated[bool, Option("--adapt", help="First adapt to these images.")] = False,
+    network: Network,
     batch_size: BatchSize = None,
     engine: Engine = None,
     actors: Actors = None,
 ) -> None:
-    """Predict files of images: class, calibrated confidence, entropy in nats, and the network's own confidence.
+    """Write a table of predictions as .csv, .jsonl or .parquet. The same command resumes.
 
-    The column ood is the part of the validation images that the network was surer of: near 1, the image is a stranger.
-
-    Photographs are resized and cropped as those that it was calibrated on, and made grey or RGB.
-
-    Files that cannot be read have no row and are named at
-    the end, with exit code 1. Stopped, the same command goes on.
+    Columns: class, calibrated confidence, entropy in nats, the network's own confidence, and ood,
+    the share of validation images that are less unusual: near 1, the image is unlike them.
+    Photographs are preprocessed as for calibration. Unreadable files have no row; they are named,
+    with exit code 1.
     """
     from atta.classifier import predict as predicting
     from atta.classifier.export import SUFFIXES
@@ -168,18 +132,10 @@ def predict(
     from atta.data.layouts import find_images
 
     check_format(output)
-    read_engine(engine, actors)
     if engine is not None and classifier.suffix in SUFFIXES:
-        raise InputError(
-            f"--engine ray takes what `atta calibrate` wrote, got {classifier.name}, a graph"
-        )
-    where = device if classifier.suffix in SUFFIXES else read_device(device)
+        raise InputError(f"--engine: expected what `atta calibrate` wrote, got {classifier.name}")
     files = find_images(images)
-    with waiting(f"reading {classifier}"):
-        network = None if model is None else read_model(model)[0]
-        predictor = predicting.open_predictor(
-            classifier, network, device=where, adapt_to=files if adapt else ()
-        )
+    predictor = network.open(classifier, adapt_to=files if adapt else [])
     with resumable(predicting.beside(output)):
         done = predicting.predict(
             predictor,
@@ -199,52 +155,36 @@ def predict(
     for reason in done.unreadable.values():
         say(f"left out: {reason}")
     if done.unreadable:
-        raise typer.Exit(1)
+        raise Exit(1)
 
 
-COVERAGE = 0.95  # of the sets of the page, if nobody says otherwise
+COVERAGE = 0.95  # of the sets on the page, by default
 
 
+@grouped
 def serve(
-    classifier: Annotated[
-        Path,
-        typer.Argument(metavar="CLASSIFIER", help="What `atta calibrate` or `atta export` wrote."),
-    ],
+    classifier: ClassifierArgument,
+    *,
     coverage: Annotated[
         float | None,
-        typer.Option(
-            help=f"How often the sets of classes hold the true one; {COVERAGE} where it can be promised."
-        ),
+        Option(help=f"How often the sets contain the true class; {COVERAGE} if possible."),
     ] = None,
-    port: Annotated[
-        int, typer.Option(help="Where the page is; 0 takes a free port.", min=0, max=65535)
-    ] = 8000,
+    port: Annotated[int, Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8000,
     host: Annotated[
-        str,
-        typer.Option(
-            help="An address other than this machine's own lets others in, without a password."
-        ),
-    ] = ("127.0.0.1"),
+        str, Option(help="Address; any but this machine's lets others in, without a password.")
+    ] = "127.0.0.1",
     browser: Annotated[
-        bool | None, typer.Option(help="Open the page in a browser; by default in a terminal.")
+        bool | None, Option(help="Open a browser; by default if this is a terminal.")
     ] = None,
-    model: OwnModel = None,
-    device: Device = None,
+    network: Network,
 ) -> None:
-    """Open a page on this machine on which images are dropped and answered: views, confidence before and after, set, passes.
+    """Serve a page that answers images dropped on it: views, confidence, set and passes.
 
-    Nothing is written, and nobody but this machine can ask, unless `--host` says otherwise. Ctrl-C ends it.
+    Nothing is written. Only this machine has access, unless `--host` is given. Ctrl-C ends it.
     """
-    from atta.classifier.export import SUFFIXES
-    from atta.classifier.predict import open_predictor
     from atta.classifier.serve import Explainer, TryIt, is_here
 
-    where = device if classifier.suffix in SUFFIXES else read_device(device)
-    with waiting(f"reading {classifier}"):
-        predictor = open_predictor(
-            classifier, None if model is None else read_model(model)[0], device=where
-        )
-    note = ""
+    predictor, note = network.open(classifier, adapt_to=[]), ""
     try:
         explainer = Explainer(
             predictor, coverage=COVERAGE if coverage is None else coverage, views=True
@@ -256,10 +196,63 @@ def serve(
     page = TryIt(explainer, host=host, port=port, title=classifier.resolve().name, note=note)
     if not is_here(host):
         say(
-            f"warning: whoever reaches this machine at {host} can use the page: it has no password and no encryption"
+            f"warning: everyone who reaches this machine at {host} can use the page: it has no "
+            "password and no encryption"
         )
     tell(page.url)
     if err.is_terminal if browser is None else browser:
         webbrowser.open(page.url)
     with suppress(KeyboardInterrupt):
         page.run()
+
+
+@grouped
+def drift(
+    classifier: ClassifierArgument,
+    images: Files,
+    *,
+    json_file: Json = None,
+    picture: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="Also draw a .svg, .png, .pdf, .json or .html file."),
+    ] = None,
+    network: Network,
+) -> None:
+    """Compare unlabelled images with the validation images: estimated accuracy, and drift.
+
+    It needs 32 images or more. The false-alarm rate of the test is 1 %.
+    """
+    from atta.data.layouts import find_images
+
+    files = find_images(images)
+    loaded = network.load(classifier)
+    with waiting(f"looking at {len(files)} images"):
+        found = loaded.drift(files)
+    numbers = write_numbers(json_file, json.dumps(found.json(), indent=2) + "\n")
+    if picture is not None:
+        from atta.report.figures.drift import drift as chart
+        from atta.report.figures.write import picture as draw
+
+        draw(chart(found.json()), picture)
+    say_written(numbers=numbers, picture=picture)
+    tell(found.sentence)
+
+
+@grouped
+def adapt(
+    classifier: ClassifierArgument,
+    images: Files,
+    output: Output,
+    *,
+    network: Network,
+) -> None:
+    """Recalibrate a classifier for 32 or more unlabelled images; it predicts the same classes."""
+    from atta.data.layouts import find_images
+
+    check_output(output)
+    files = find_images(images)
+    loaded = network.load(classifier)
+    with waiting(f"adapting to {len(files)} images"):
+        adapted = loaded.adapt(files)
+    say_written(classifier=adapted.save(output))
+    tell(str(adapted.adapted))

@@ -1,28 +1,29 @@
-"""Commands that run a network: train one, and collect what it says of images and their views."""
+"""Commands that run a network: train, and collect, which records its answers."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from atta._base.errors import InputError
-from atta.cli.arguments import read_device, read_model, read_settings
 from atta.cli.options import (
-    ANY,
-    AS_THEY_ARE,
-    HERE,
+    Compile,
     Data,
     Device,
     ImageSize,
     ModelArgument,
     Photographs,
-    Rows,
     Running,
     Seed,
+    Set,
     Source,
     grouped,
+    read_device,
+    read_model,
+    read_settings,
 )
 from atta.cli.terminal import out, resumable, tell, waiting
 
@@ -32,36 +33,21 @@ if TYPE_CHECKING:
 
 
 def train(
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            help="cifar10, cifar100, aid, digits, ... or the name of a folder under --data."
-        ),
-    ],
+    dataset: Annotated[str, Argument(help="cifar10, digits, ..., or a folder under --data.")],
     output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", metavar="FOLDER", help="Where the model and checkpoints go."
-        ),
+        Path, Option("--output", "-o", metavar="FOLDER", help="For the model and checkpoints.")
     ],
     data: Data = None,
-    model: Annotated[str, typer.Option(help="resnet50, resnet18 or small_cnn.")] = "resnet50",
+    model: Annotated[str, Option(help="resnet50, resnet18 or small_cnn.")] = "resnet50",
     image_size: ImageSize = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Updates in all, instead of the recipe's.")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of the recipe; may be repeated."
-        ),
-    ] = None,
+    steps: Annotated[int | None, Option(help="Updates in all, instead of the recipe's.")] = None,
+    settings: Set = None,
     seed: Seed = 0,
     device: Device = None,
-    compile: Annotated[bool, typer.Option(help="Compile the network first.")] = False,
-    resume: Annotated[bool, typer.Option(help="Go on from a checkpoint in the folder.")] = True,
+    compile: Compile = False,
+    resume: Annotated[bool, Option(help="Resume from a checkpoint in the folder.")] = True,
 ) -> None:
-    """Train a network by the one recipe of all experiments; stopped, it goes on from its checkpoint."""
+    """Train a network by the recipe of all experiments. The same command resumes."""
     from atta.lab.datasets import load
     from atta.lab.recipe import Recipe
     from atta.lab.training import train as run
@@ -69,8 +55,10 @@ def train(
     read_device(device)
     recipe = Recipe.of(**read_settings(settings) | ({} if steps is None else {"steps": steps}))
     with waiting(f"reading {dataset}"):
-        train_set = load(dataset, "train", data=data, image_size=image_size).decoded()
-        test_set = load(dataset, "test", data=data, image_size=image_size).decoded()
+        train_set, test_set = (
+            load(dataset, split, data=data, image_size=image_size).decoded()
+            for split in ("train", "test")
+        )
     with resumable(output):
         result = run(
             model,
@@ -92,69 +80,63 @@ def _print_epoch(epoch: Epoch) -> None:
     print(f"epoch {epoch.epoch}/{epoch.of} loss {epoch.loss:.4f}", flush=True)
 
 
+@dataclass(frozen=True)
+class Views:
+    """Which views of which images are recorded."""
+
+    policy: Annotated[str, Option(help='A policy by name or as text: "flip + 5 crop".')] = "aug8"
+    shift: Annotated[
+        int | None, Option(metavar="SEED", help="First add the noise and blur of CIFAR-10*.")
+    ] = None
+    seed: Seed = 0
+    draws: Annotated[str, Option(help="random, as in the paper, or stratified.")] = "random"
+    rehearse: Annotated[
+        bool,
+        Option(
+            "--rehearse", help="Also record degraded images, for hedged methods: up to 3 passes."
+        ),
+    ] = False
+
+
 @grouped
 def collect(
     model: ModelArgument,
-    dataset: Annotated[str, typer.Argument(help="A dataset by name, or a folder of images.")],
+    dataset: Annotated[str, Argument(help="A dataset by name, or a folder of images.")],
     output: Annotated[
-        str,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE|FOLDER",
-            help="NAME.safetensors: one file. NAME: a folder, of any size.",
-        ),
+        str, Option("--output", "-o", metavar="FILE|FOLDER", help="NAME.safetensors, or a folder.")
     ],
-    policy: Annotated[
-        str, typer.Option(help='A policy by name, or as text: "flip + 5 crop".')
-    ] = "aug8",
-    source: Source = ANY,
-    photographs: Photographs = AS_THEY_ARE,
-    shift: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Add the noise and blur of CIFAR-10* first.")
-    ] = None,
-    rows: Rows = None,
-    seed: Seed = 0,
-    draws: Annotated[str, typer.Option(help="random, as in the paper, or stratified.")] = "random",
-    rehearse: Annotated[
-        bool,
-        typer.Option(
-            "--rehearse",
-            help="Also images made worse on purpose, for hedged methods: up to 3 passes more.",
-        ),
-    ] = False,
-    running: Running = HERE,
-    half: Annotated[bool, typer.Option(help="Store the logits in float16.")] = False,
+    *,
+    views: Views,
+    source: Source,
+    photographs: Photographs,
+    running: Running,
+    half: Annotated[bool, Option(help="Store the logits in float16.")] = False,
 ) -> None:
-    """Run a network over images and their views, and write the record. Stopped, it goes on where it was.
+    """Run a network on images and their views, and write the record. The same command resumes.
 
-    A folder is for records that do not fit into memory: run again, it is also mended where shards are missing or damaged.
+    A folder is for records that do not fit into memory. Damaged or missing shards are made again.
     """
     from atta.data.views import Policy
     from atta.run.collect import as_folder
     from atta.run.collect import collect as run
 
-    folder = as_folder(output)
-    if folder and half:
-        raise InputError(
-            f"--half: expected NAME.safetensors to write, got the folder {output}, which takes "
-            "logits as they are"
-        )
-    how, views, preprocess = running.read(), Policy.parse(policy), photographs.read()
+    if half and as_folder(output):
+        raise InputError(f"--half: expected -o NAME.safetensors, got the folder {output}")
+    how, policy, preprocess = running.read(), Policy.parse(views.policy), photographs.read()
     with waiting(f"reading {dataset}"):
-        images, arranged = _arranged(dataset, source, rows, shift)
+        images, arranged = _arranged(dataset, source, views.shift)
         network, about = read_model(model)
-    with resumable(Path(output) if folder else Path(f"{output}.shards")):
+    with resumable(Path(output)):
         record = run(
             network,
             images,
             source.labels,
             class_names=source.class_names(),
             skip_bad=source.skip_bad,
-            policy=views,
-            seed=seed,
-            draws=draws,
-            rehearse=rehearse,
+            policy=policy,
+            seed=views.seed,
+            draws=views.draws,
+            rehearse=views.rehearse,
             preprocess=preprocess,
             output=output,
             origin={**about, **arranged},
@@ -162,27 +144,22 @@ def collect(
         )
     if half:
         record.save(output, half=True)
-    path = Path(output)
-    tell(f"{record.predictions}: {path}")
+    tell(f"{record.predictions}: {output}")
 
 
-def _arranged(
-    dataset: str, source: Source, rows: str | None, shift: int | None
-) -> tuple[ImageSet, dict[str, str]]:
-    """The images, in their order and with their shift, and what the record says of both."""
-    images, seed = source.read(dataset, rows)
+def _arranged(dataset: str, source: Source, shift: int | None) -> tuple[ImageSet, dict[str, str]]:
+    """Read the images, shift them, and describe both for the record's origin."""
+    images, seed = source.read(dataset)
     if shift is not None:
         from atta.lab.paper.records import shifted
 
         images = shifted(images, shift)
-    known = (
-        str(Path(dataset).absolute()) if source.data is None and Path(dataset).is_dir() else None
-    )
+    in_folder = source.data is None and Path(dataset).is_dir()
     arranged = {
         "split": source.split,
         "shuffle": seed,
-        "rows": rows,
+        "rows": source.rows,
         "shift": shift,
-        "folder": known,
+        "folder": Path(dataset).absolute() if in_folder else None,
     }
     return images, {name: str(value) for name, value in arranged.items() if value is not None}

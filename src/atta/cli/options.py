@@ -1,271 +1,225 @@
-"""The options that several commands share, with their help, and groups of them.
+"""Options that several commands share, and functions that read what was typed.
 
-typer reads one option from each parameter of a command. A `group` is a dataclass whose fields are such parameters: `grouped`
-shows typer the fields in the place of the group, and gives the command the group.
+typer makes an option of each parameter of a command. A group is a dataclass whose fields are such
+parameters: `grouped` shows typer the fields, and gives the group to the command.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-import typer
+from typer import Argument, BadParameter, Option
 
-from atta._base.errors import InputError
-from atta.cli.arguments import read_device, read_engine, read_numbers, read_rows, read_size
+from atta._base.errors import InputError, first_line
+from atta.cli.terminal import waiting
 
 if TYPE_CHECKING:
+    from atta.classifier.classifier import CalibratedClassifier
+    from atta.classifier.predict import Predictor
     from atta.data.image_set import ImageSet
     from atta.data.preprocess import Preprocess
     from atta.run.execution import ExecutionOptions
 
 
-def _seed(value: int | None) -> int | None:
+def _seed(value: int) -> int:
     """Generators take 64 bits."""
-    if value is not None and not -(2**63) <= value < 2**63:
-        raise typer.BadParameter(f"expected a whole number of at most 64 bits, got {value}")
+    if not -(2**63) <= value < 2**63:
+        raise BadParameter(f"expected a whole number of at most 64 bits, got {value}")
     return value
 
 
-RecordArgument = Annotated[
-    str, typer.Argument(metavar="RECORD", help="A record file, or the name of a bundled record.")
-]
+# ---- options of one value ------------------------------------------------------------------------
+
 ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        help="What `atta train` wrote, an .onnx file, or package.module:name in Python."
+    str, Argument(help="What `atta train` wrote, an .onnx file, or package.module:name in Python.")
+]
+ClassifierArgument = Annotated[
+    Path,
+    Argument(
+        metavar="CLASSIFIER",
+        help="What `atta calibrate` wrote; predict and serve also take exported graphs.",
     ),
 ]
+Output = Annotated[Path, Option("--output", "-o", metavar="PATH", help="Where to write it.")]
+MethodName = Annotated[str, Option(help="One of `atta methods`.")]
 Rows = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FROM:TO", help="Use only these rows of the record, such as 0:1000 or 1000:"
-    ),
+    str | None, Option(metavar="FROM:TO", help="Use only these rows, such as 0:1000 or 1000:")
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting of the method; may be repeated."),
+    Option(
+        "--set", metavar="NAME=VALUE", help="A setting of the method or recipe; may be repeated."
+    ),
 ]
 Report = Annotated[
-    Path | None,
-    typer.Option("--report", metavar="FILE", help="Also write an HTML page that opens anywhere."),
+    Path | None, Option("--report", metavar="FILE", help="Also write an HTML page to this file.")
 ]
-Pictured = Annotated[
+PageImages = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--images",
         metavar="[NAME=]FOLDER|no",
-        help="Where the images of the most changed lie, for the page's thumbnails; found again where the record remembers.",
+        help="Images for the thumbnails of the page; by default the folder named in the record.",
     ),
 ]
 Intervals = Annotated[
     bool,
-    typer.Option(
-        "--intervals",
-        help="Also print how sure each number is, and each difference to vanilla on the same images.",
-    ),
+    Option("--intervals", help="Also print 95 % intervals of all numbers and differences."),
 ]
 Json = Annotated[
-    Path | None,
-    typer.Option("--json", metavar="FILE", help="Also write the numbers here; - prints them."),
+    Path | None, Option("--json", metavar="FILE", help="Also write the numbers; - prints them.")
 ]
 RecordsFolder = Annotated[
     Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Where records lie: cifar10.safetensors, cifar10_shift.safetensors, ...",
-    ),
+    Option(metavar="FOLDER", help="A folder of records: cifar10.safetensors, ..."),
 ]
 Validation = Annotated[
     int | None,
-    typer.Option(
-        help="Images to fit on, instead of what the experiment says; several sizes are scaled alike."
-    ),
+    Option(help="Images to fit on, instead of the experiment's; several sizes are scaled alike."),
 ]
 Splits = Annotated[
-    int | None,
-    typer.Option(help="How often to draw validation images, instead of what the experiment says."),
+    int | None, Option(help="Random splits into validation and test, instead of the experiment's.")
 ]
 Data = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", help="Where datasets lie; by default $ATTA_DATA, then the hub."),
+    Option(metavar="FOLDER", help="A folder of datasets; by default $ATTA_DATA, then the hub."),
 ]
-ImageSize = Annotated[
-    int | None, typer.Option(metavar="PIXELS", help="Resize the images to this side.")
-]
+ImageSize = Annotated[int | None, Option(metavar="PIXELS", help="Resize images to this side.")]
 OwnModel = Annotated[
     str | None,
-    typer.Option(
-        metavar="MODULE:NAME",
-        help="The network, where the file cannot build it: package.module:name.",
-    ),
+    Option(metavar="MODULE:NAME", help="The network, if the file cannot build it."),
 ]
 BatchSize = Annotated[
-    int | None, typer.Option(help="Images at a time; found by itself if not given.")
+    int | None, Option(help="Images per batch; by default chosen for the device.")
 ]
-Seed = Annotated[int, typer.Option(callback=_seed, help="The seed of everything random.")]
-Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda, ...; the fastest there is by default.")
-]
+Seed = Annotated[int, Option(callback=_seed, help="The random seed.")]
+Device = Annotated[str | None, Option(help="cpu, cuda, ...; by default the fastest.")]
+Compile = Annotated[bool, Option(help="Compile the network first.")]
 Engine = Annotated[
     str | None,
-    typer.Option(
-        metavar="ray",
-        help="Run on a Ray cluster: that of RAY_ADDRESS, or one started on this machine.",
-    ),
+    Option(metavar="ray", help="Run on the Ray cluster of RAY_ADDRESS, or on one started here."),
 ]
 Actors = Annotated[
     int | None,
-    typer.Option(
-        metavar="N",
-        help="Processes of the cluster that hold the network; as many as it has room for.",
-    ),
+    Option(metavar="N", help="Ray processes that hold the network; by default as many as fit."),
 ]
+
+
+# ---- groups --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where images come from, and in which order."""
+    """Which images to read, in which order, and their labels."""
 
-    split: Annotated[str, typer.Option(help="The split of the dataset.")] = "test"
+    split: Annotated[str, Option(help="The split of the dataset.")] = "test"
     data: Data = None
     image_size: ImageSize = None
     columns: Annotated[
-        str | None, typer.Option(metavar="IMAGE,LABEL", help="The columns of a table.")
+        str | None, Option(metavar="IMAGE,LABEL", help="The columns of a table.")
     ] = None
     shuffle: Annotated[
         str | None,
-        typer.Option(
-            metavar="SEED|no",
-            help="Put the images into a random order first; folders always, unless no.",
-        ),
+        Option(metavar="SEED|no", help="Shuffle first; labelled folders always are, unless no."),
     ] = None
     labels: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A .csv or .parquet with the columns file and label."),
+        Option(metavar="FILE", help="A .csv or .parquet with the columns file and label."),
     ] = None
     classes: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="FILE|A,B,...",
-            help="The network's classes in its order: a line each, or listed.",
+            help="The network's classes in its order: a file with one per line, or names.",
         ),
     ] = None
-
     skip_bad: Annotated[
-        bool,
-        typer.Option(
-            "--skip-bad", help="Leave out images that cannot be decoded, with a line each."
-        ),
+        bool, Option("--skip-bad", help="Leave out and name images that cannot be decoded.")
     ] = False
+    rows: Rows = None
 
     def class_names(self) -> tuple[str, ...]:
-        """The names that were typed, or stand in the file that was."""
+        """Return the names that were typed, or those in the file."""
         if self.classes is None:
             return ()
-        if Path(self.classes).is_file():
-            return tuple(
-                line.strip()
-                for line in Path(self.classes).read_text(encoding="utf-8").splitlines()
-                if line.strip()
-            )
-        if "," not in self.classes:
+        path, names = Path(self.classes), self.classes.split(",")
+        if path.is_file():
+            names = path.read_text(encoding="utf-8").splitlines()
+        elif len(names) < 2:
             raise InputError(
-                f"--classes takes a file with a name a line, or names between commas, got {self.classes!r}"
+                "--classes: expected a file with one name per line, or names between commas, "
+                f"got {self.classes!r}"
             )
-        return tuple(name.strip() for name in self.classes.split(","))
+        return tuple(name.strip() for name in names if name.strip())
 
     def seed(self, images: ImageSet) -> int | None:
-        """What to shuffle by: folders stand class by class, and are shuffled unless that is asked for."""
+        """Return the seed to shuffle by; labelled files, sorted by class, are always shuffled."""
         from torch import Tensor
 
         if self.shuffle == "no":
             return None
         if self.shuffle is not None:
             if not self.shuffle.removeprefix("-").isdecimal() or len(self.shuffle) > 20:
-                raise InputError(f"--shuffle takes a seed, or no, got {self.shuffle!r}")
+                raise InputError(f"--shuffle: expected a seed, or no, got {self.shuffle!r}")
             return _seed(int(self.shuffle))
-        files = (
-            not isinstance(images.images, Tensor)
-            and len(images)
-            and images.images.path(0) is not None
-        )
-        return 0 if files and (images.labels is not None or self.labels is not None) else None
+        encoded, labelled = images.images, images.labels is not None or self.labels is not None
+        files = not isinstance(encoded, Tensor) and len(images) and encoded.path(0) is not None
+        return 0 if files and labelled else None
 
-    def read(self, dataset: str, rows: str | None) -> tuple[ImageSet, int | None]:
-        """Load a dataset by name, or a folder of images by its path; shuffled and cut; with the seed."""
+    def read(self, dataset: str) -> tuple[ImageSet, int | None]:
+        """Load a dataset by name or a folder by path; return the images in order, and the seed."""
         from atta.data.image_set import arrange
         from atta.data.layouts import by_file_name, files_of_images, folder_of_images
         from atta.lab.datasets import load
 
-        part = None if rows is None else read_rows(rows)
-        if Path(dataset).is_symlink() and not Path(dataset).exists():
-            return files_of_images([Path(dataset)]), None
-        if self.data is None and Path(dataset).is_dir():
-            images = folder_of_images(Path(dataset))
-            seed = self.seed(images)
-            images = (
-                images if seed is None else by_file_name(images)
-            )  # however the folders of its classes are called
-            return arrange(images, shuffle=seed, rows=part, image_size=self.image_size), seed
-        image, _, label = (self.columns or "").partition(",")
-        columns = (image, label or None) if self.columns else None
-        images = load(
-            dataset, self.split, data=self.data, image_size=self.image_size, columns=columns
-        )
+        path = Path(dataset)
+        if path.is_symlink() and not path.exists():
+            files_of_images([path]).tensors()  # raises what every entry point says of such a file
+        if in_folder := self.data is None and path.is_dir():
+            images = folder_of_images(path)
+        else:
+            image, _, label = (self.columns or "").partition(",")
+            columns = (image, label or None) if self.columns else None
+            images = load(dataset, self.split, data=self.data, columns=columns)
         seed = self.seed(images)
-        return arrange(images, shuffle=seed, rows=part), seed
+        if in_folder and seed is not None:
+            images = by_file_name(images)  # independent of the names of the class folders
+        rows = None if self.rows is None else read_rows(self.rows, len(images))
+        return arrange(images, shuffle=seed, rows=rows, image_size=self.image_size), seed
 
 
 @dataclass(frozen=True)
 class Photographs:
-    """What the network wants done to a photograph before it looks at it."""
+    """How photographs become the images that the network expects."""
 
     resize: Annotated[
         str | None,
-        typer.Option(
-            metavar="PIXELS|HxW", help="Resize photographs: the shortest edge, or height x width."
-        ),
+        Option(metavar="PIXELS|HxW", help="Resize: the shortest edge, or height x width."),
     ] = None
-    crop: Annotated[
-        str | None, typer.Option(metavar="PIXELS|HxW", help="Then cut this out of the centre.")
-    ] = None
+    crop: Annotated[str | None, Option(metavar="PIXELS|HxW", help="Then crop the centre.")] = None
     mean: Annotated[
         str | None,
-        typer.Option(
-            metavar="R,G,B",
-            help="The mean of pixels in [0, 1] that the network takes off, after the views.",
-        ),
+        Option(metavar="R,G,B", help="Mean that the network subtracts from pixels in [0, 1]."),
     ] = None
-    std: Annotated[str | None, typer.Option(metavar="R,G,B", help="What it then divides by.")] = (
-        None
-    )
-    interpolation: Annotated[
-        str, typer.Option(help="How to resize: bilinear, bicubic, lanczos, ...")
-    ] = "bilinear"
+    std: Annotated[str | None, Option(metavar="R,G,B", help="What it then divides by.")] = None
+    interpolation: Annotated[str, Option(help="bilinear, bicubic, lanczos, ...")] = "bilinear"
 
     def read(self) -> Preprocess | None:
-        """What was typed, if anything was."""
+        """Return the preprocessing, if any was typed."""
         from atta.data.preprocess import Preprocess
 
         if not (self.resize or self.crop or self.mean or self.std):
             return None
-        numbers: Any = {
-            name: read_numbers(getattr(self, name), f"--{name}") for name in ("mean", "std")
-        }
-        sizes: Any = {
-            name: read_size(getattr(self, name), f"--{name}") for name in ("resize", "crop")
-        }
-        if (numbers["mean"] is None) != (numbers["std"] is None):
-            given, other = ("--mean", "--std") if self.std is None else ("--std", "--mean")
-            raise InputError(
-                f"--mean and --std go together, got {given} alone: give {other} as well"
-            )
-        return Preprocess(**sizes, **numbers, interpolation=self.interpolation)
+        names = ("resize", "crop", "mean", "std")
+        typed = {name: _numbers(getattr(self, name), f"--{name}") for name in names}
+        return Preprocess.of({**typed, "interpolation": self.interpolation})
 
 
 @dataclass(frozen=True)
@@ -274,16 +228,18 @@ class Running:
 
     device: Device = None
     batch_size: BatchSize = None
-    autocast: Annotated[bool, typer.Option(help="Run the network in bfloat16.")] = False
-    channels_last: Annotated[bool, typer.Option(help="Lay the images out channels last.")] = False
-    compile: Annotated[bool, typer.Option(help="Compile the network first.")] = False
+    autocast: Annotated[bool, Option(help="Run the network in bfloat16.")] = False
+    channels_last: Annotated[bool, Option(help="Use the channels-last memory layout.")] = False
+    compile: Compile = False
     engine: Engine = None
     actors: Actors = None
 
     def read(self) -> ExecutionOptions:
-        """What `collect` takes of it, if it can be had."""
+        """Return the keyword arguments of `collect` and `calibrate`."""
+        from atta.run.cluster import check_engine
+
         return {
-            "engine": read_engine(self.engine, self.actors),
+            "engine": check_engine(self.engine, self.actors, called="--{}".format),
             "actors": self.actors,
             "device": read_device(self.device, self.engine),
             "batch_size": self.batch_size,
@@ -293,15 +249,35 @@ class Running:
         }
 
 
-AS_THEY_ARE = Photographs()
-HERE = Running()
-ANY = (
-    Source()
-)  # what a signature has as the default of the group; typer goes by those of its fields
+@dataclass(frozen=True)
+class Network:
+    """The network of a saved classifier, if its file cannot build it, and where it runs."""
+
+    model: OwnModel = None
+    device: Device = None
+
+    def load(self, path: Path) -> CalibratedClassifier:
+        """Load a classifier."""
+        from atta.classifier.classifier import CalibratedClassifier
+
+        with waiting(f"reading {path}"):
+            return CalibratedClassifier.load(path, self._own(), device=read_device(self.device))
+
+    def open(self, path: Path, adapt_to: list[Path]) -> Predictor:
+        """Open a classifier or an exported graph, which runs on the CPU."""
+        from atta.classifier.export import SUFFIXES
+        from atta.classifier.predict import open_predictor
+
+        device = self.device if path.suffix in SUFFIXES else read_device(self.device)
+        with waiting(f"reading {path}"):
+            return open_predictor(path, self._own(), device=device, adapt_to=adapt_to)
+
+    def _own(self) -> object:
+        return None if self.model is None else read_model(self.model)[0]
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take dataclasses of options: typer is shown their fields, each in the place of its group."""
+    """Let a command take groups: typer sees their fields, each in the place of its group."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     shown: list[inspect.Parameter] = []
@@ -324,3 +300,120 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     called.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return called
+
+
+# ---- what was typed, read ------------------------------------------------------------------------
+
+
+def read_model(text: str) -> tuple[Any, dict[str, str]]:
+    """Load a network, and say what it is: a trained one, an ONNX file, or package.module:name."""
+    path = Path(text)
+    if path.suffix == ".onnx":
+        return text, {"model": text}
+    if path.suffix == ".py":
+        file = path.with_suffix("")
+        module = file.name if file.is_absolute() else ".".join(file.parts)
+        raise InputError(
+            f"expected package.module:name, got the file {text}: write {module}:NAME, with the "
+            "name of the network in it"
+        )
+    if path.exists():
+        from atta.lab.trained import about, load_trained
+
+        model, metadata = load_trained(path / "model.safetensors" if path.is_dir() else path)
+        return model, about(metadata)
+    return _imported(text), {"model": text}
+
+
+def _imported(text: str) -> object:
+    """Import package.module:name, a network or a function that makes one."""
+    import importlib
+
+    from torch import nn
+
+    module, _, name = text.partition(":")
+    if not module or not name or module.startswith("."):
+        raise InputError(
+            "expected an existing model file, or package.module:name with a module and a name, "
+            f"got {text!r}"
+        )
+    sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), name)
+        made = found if isinstance(found, nn.Module) or not callable(found) else found()
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
+        raise InputError(
+            f"{text} cannot be loaded: {type(error).__name__}: {first_line(error)}"
+        ) from error
+    if not isinstance(made, nn.Module):
+        raise InputError(
+            f"expected {text} to be a torch module or a function that makes one, "
+            f"got {type(made).__name__}"
+        )
+    return made
+
+
+def check_output(path: Path) -> None:
+    """Check that a classifier can be written there, before the network runs."""
+    if path.suffix in (".onnx", ".pt2"):
+        raise InputError(
+            f"expected a folder or FILE.safetensors, got {path}; `atta export` writes graphs"
+        )
+    if path.is_file() and path.suffix != ".safetensors":
+        raise InputError(f"expected a folder or FILE.safetensors, got the file {path}")
+
+
+def read_device(name: str | None, engine: str | None = None) -> str | None:
+    """Return the device that was named, if it exists, or the GPU; a cluster's are not checked."""
+    import torch
+
+    from atta.networks.borrowing import find_device
+
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else None
+    return name if engine else str(find_device(name, "--device"))
+
+
+def read_rows(text: str | None, images: int, option: str = "--rows") -> slice:
+    """Read FROM:TO, which must leave some of the images."""
+    try:
+        first, last = (int(part) if part.strip() else None for part in (text or ":").split(":"))
+    except ValueError:
+        raise InputError(
+            f"{option}: expected FROM:TO, such as 0:1000 or 1000:, got {text!r}"
+        ) from None
+    start, stop, _ = slice(first, last).indices(images)
+    if start >= stop:
+        raise InputError(f"{option} {text} leaves none of the {images} images")
+    return slice(start, stop)
+
+
+def _numbers(text: str | None, option: str) -> int | tuple[int | float, ...] | None:
+    """Read PIXELS or HEIGHTxWIDTH for a size, and numbers between commas for the channels."""
+    if text is None:
+        return None
+    channels = option in ("--mean", "--std")
+    try:
+        if channels:
+            return tuple(map(float, text.split(",")))
+        sides = tuple(map(int, text.split("x")))
+        return sides if len(sides) > 1 else sides[0]
+    except ValueError:
+        such = "numbers, such as 0.485,0.456,0.406" if channels else "224 or 224x320 pixels"
+        raise InputError(f"{option}: expected {such}, got {text!r}") from None
+
+
+def read_settings(texts: list[str] | None) -> dict[str, Any]:
+    """Read NAME=VALUE pairs: a value is JSON, a list between commas, or text."""
+    settings: dict[str, Any] = {}
+    for text in texts or []:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise InputError(f"--set: expected NAME=VALUE, got {text!r}")
+        try:
+            settings[name] = json.loads(value)
+        except ValueError:
+            settings[name] = value.split(",") if "," in value or name == "views" else value
+    return settings
