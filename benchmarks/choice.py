@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from atta.classifier.door import NO_VIEWS
 from torch import Tensor
 
 from atta import Predictions, Record

@@ -295,7 +295,9 @@ def test_a_graph_in_onnx_says_what_it_takes_and_answers_by_name(
 def test_another_graph_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="returns logits, probs and not probs and base"):
         open_graph(write_graph(tmp_path / "graph.onnx", base="logits"))
-    with pytest.raises(InputError, match=r"torch\.export\.load reads .* to \.onnx for `atta predict`"):
+    with pytest.raises(
+        InputError, match=r"torch\.export\.load reads .* to \.onnx for `atta predict`"
+    ):
         open_graph(tmp_path / "graph.pt2")
     (tmp_path / "noise.onnx").write_bytes(b"noise")
     with pytest.raises(InputError, match="to be an ONNX model"):

@@ -96,9 +96,7 @@ def test_predicting_files_crops_and_does_not_squash(classifier, folder, tmp_path
     assert not done.unreadable
 
 
-def test_a_graph_says_how_photographs_come_to_it_and_predicts_them(
-    classifier, folder, tmp_path
-):
+def test_a_graph_says_how_photographs_come_to_it_and_predicts_them(classifier, folder, tmp_path):
     pytest.importorskip("onnxscript")
     path = classifier.export(tmp_path / "graph.onnx").path
     predictor = open_predictor(path)

@@ -258,9 +258,7 @@ def boxes(visit: Visit) -> tuple[dict[str, float], dict[str, float]]:
     return verdict, diagram
 
 
-def test_the_first_screen_has_the_verdict_and_its_diagram(
-    browser: Any, file: Path
-) -> None:
+def test_the_first_screen_has_the_verdict_and_its_diagram(browser: Any, file: Path) -> None:
     visit = Visit(browser, file, viewport={"width": 1200, "height": 900})
     verdict, diagram = boxes(visit)
     assert diagram["x"] >= verdict["x"] + verdict["width"]

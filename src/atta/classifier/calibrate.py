@@ -81,7 +81,7 @@ def calibrate(
     """Turn a trained model into a calibrated classifier.
 
     It needs a few hundred labelled images that the model was not trained on. The predicted class
-    stays the model's own. Everything is checked before the network runs for long.
+    stays the model's own.
 
     Args:
         model: An `nn.Module` that returns logits, an ONNX file, or a function (`atta.NumpyModel`).
@@ -94,17 +94,15 @@ def calibrate(
         keep_class: False lets methods that guard the class change it, if that is more often right.
         class_names: Names of the network's classes, in its order.
         preprocess: How photographs are resized, cropped and normalised (`Preprocess.of`).
-        rehearse: Also show degraded images, at most three passes per image: hedged methods,
-            `adapt` and `drift` learn from them.
-        **options: `CalibrateOptions`: `device`, `batch_size`, `workers`, `channels`, `cache`, ...
+        rehearse: Also show degraded images, for hedged methods, `adapt` and `drift`.
+        **options: `CalibrateOptions`: `device`, `batch_size`, `channels`, `cache`, ...
 
     Returns:
         The classifier; `print(classifier.summary)` compares it with the model.
 
     Example:
         >>> import torch
-        >>> from torch import nn
-        >>> network = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
         >>> images, labels = torch.rand(60, 3, 4, 4), torch.arange(60) % 3
         >>> calibrate(network, images, labels, policy="flip", progress=False)(images[:2]).shape
         torch.Size([2, 3])

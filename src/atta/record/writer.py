@@ -28,7 +28,7 @@ from atta._base.files import whole_file
 from atta._base.tensors import read_tensors, tensor_bytes, write_tensors
 from atta.data.source import Source
 from atta.record.predictions import FLOAT16_MAX, Predictions, Record, as_labels
-from atta.record.store import LOGITS, ROWS, RUN, Columns, write_index
+from atta.record.store import LOGITS, ROWS, RUN, write_index
 
 SHARDS = "[0-9]*-[0-9]*.safetensors"
 SECONDS = 10.0
@@ -328,8 +328,7 @@ class RecordWriter:
             raise InputError(f"dtype: expected 'float16' or 'float32', got {dtype!r}")
         self.folder, self.dtype, self.origin = Path(folder), dtype, dict(origin or {})
         self._writer: ShardWriter | None = None
-        self._columns: Columns = {}
-        self._classes = 0
+        self._columns: dict[str, tuple[int, int]] = {}
         self._labels: list[Tensor] = []
         self.images = 0
         """Images that are written or waiting to be written."""
@@ -355,48 +354,38 @@ class RecordWriter:
         """
         predictions = Predictions(logits, views or {})
         answers = torch.cat([predictions.logits[:, None], *predictions.views.values()], dim=1)
-        if self.dtype == "float16":
-            if float(answers.abs().max()) > FLOAT16_MAX:
-                raise InputError(
-                    f"float16 holds logits up to {FLOAT16_MAX:.0f}, got larger ones: use float32"
-                )
-            answers = answers.half()
-        else:
-            answers = answers.float()
-        columns, at = {LOGITS: (0, 1)}, 1
-        for kind, repeats in predictions.counts.items():
-            columns[kind], at = (at, repeats), at + repeats
-        if self._writer is None:
-            run = {
-                "views": json.dumps(columns),
-                "classes": predictions.classes,
-                "dtype": self.dtype,
-            }
-            if any(self.folder.glob(SHARDS)):
-                raise InputError(f"expected an empty folder, found shards in {self.folder}")
-            writer = ShardWriter(self.folder, run, at)
-            writer.begin(1)
-            self._writer, self._columns = writer, columns
-            self._classes = predictions.classes
-        elif predictions.classes != self._classes:
+        if self.dtype == "float16" and float(answers.abs().max()) > FLOAT16_MAX:
             raise InputError(
-                f"expected logits of {self._classes} classes as before, got {predictions.classes}"
+                f"float16 holds logits up to {FLOAT16_MAX:.0f}, got larger ones: use float32"
             )
-        elif columns != self._columns:
-            raise InputError(
-                f"expected the views {', '.join(self._columns)} as before, got {', '.join(columns)}"
-            )
-        n = len(predictions)
+        answers, writer = answers.to(getattr(torch, self.dtype)), self._opened(predictions)
         if (labels is None) != (not self._labels) and self.images:
             raise InputError("expected labels with every append or with none")
+        stop = self.images + len(predictions)
         if labels is not None:
-            self._labels.append(as_labels(labels, images=n, classes=predictions.classes))
-        full, stop = self._writer.full, self.images + n
+            known = as_labels(labels, images=len(predictions), classes=predictions.classes)
+            self._labels.append(known)
         while self.images < stop:  # a piece ends where a shard is full
-            size = min(full - self.images % full, stop - self.images)
+            size = min(writer.full - self.images % writer.full, stop - self.images)
             part, answers = answers[:size], answers[size:]
-            self._writer.append(self.images, part, None, part[:1], part[-1:])
+            writer.append(self.images, part, None, part[:1], part[-1:])
             self.images += size
+
+    def _opened(self, predictions: Predictions) -> ShardWriter:
+        """Return the writer, which is made for the first logits; later ones must be alike."""
+        run = {**predictions.counts, "classes": predictions.classes, "dtype": self.dtype}
+        if self._writer is None:
+            if any(self.folder.glob(SHARDS)):
+                raise InputError(f"expected an empty folder, found shards in {self.folder}")
+            self._columns, at = {LOGITS: (0, 1)}, 1
+            for kind, repeats in predictions.counts.items():
+                self._columns[kind], at = (at, repeats), at + repeats
+            writer = ShardWriter(self.folder, run, at)
+            writer.begin(1)
+            self._writer = writer
+        elif list(run.items()) != list(self._writer.run.items()):  # also the order of the views
+            raise InputError(f"expected logits as before, {self._writer.run}, got {run}")
+        return self._writer
 
     def close(self) -> Record:
         """Write what is left and the index, and return the record."""
