@@ -76,7 +76,7 @@ def _unbroken(app: Any, name: str, source: list[str]) -> None:
 
 
 def _laid_out(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """Show indented text as code, keep lines that begin with a name, add a private parent's settings."""
+    """Show indented text as code, keep lines that begin with a name, add settings of a parent."""
     parent = obj.__mro__[1] if what == "class" else object
     if parent.__name__.startswith("_") and parent.__module__.startswith("atta."):
         lines += (inspect.getdoc(parent) or "").splitlines()[1:]
