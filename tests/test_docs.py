@@ -56,7 +56,7 @@ def test_the_readme_runs_on_a_model_and_on_logits(
         "new_images": torch.rand(10, 3, 16, 16),
     }
     monkeypatch.setattr(
-        "atta.classifier.door.POLICIES", {"few": atta.Policy.parse("flip + vflip")}
+        "atta.classifier.choice.POLICIES", {"few": atta.Policy.parse("flip + vflip")}
     )  # a search takes longer
     exec(from_model.replace(".onnx", ".pt2"), names)  # the example exports ONNX
     own = names["model"](names["new_images"]).softmax(dim=1).argmax(dim=1)  # type: ignore[operator]
@@ -78,7 +78,7 @@ def test_the_commands_of_the_readme_run(
     monkeypatch.setattr(
         "atta.report.page._vega", str
     )  # the charts' JavaScript takes seconds to be had
-    monkeypatch.setattr("atta.classifier.door.POLICIES", {"few": atta.Policy.parse("flip")})
+    monkeypatch.setattr("atta.classifier.choice.POLICIES", {"few": atta.Policy.parse("flip")})
     made_up(1100).save(tmp_path / "record.safetensors")
     torch.manual_seed(0)
     for i, photo in enumerate((torch.rand(60, 16, 16, 3) * 255).byte().numpy()):
@@ -181,7 +181,7 @@ def test_the_service_of_the_examples_answers_a_real_client(tmp_path: Path) -> No
             expected.amax(dim=1).tolist(), abs=1e-5
         )
         assert [one["class"] for one in found] == ["abc"[k] for k in expected.argmax(dim=1)]
-        assert all(one["class"] == one["set"][0] and 0 <= one["stranger"] <= 1 for one in found)
+        assert all(one["class"] == one["set"][0] and 0 <= one["ood"] <= 1 for one in found)
         assert [one["drifted"] for one in found] == [None] * 31 + [False] * 9
         assert ask("drift")["sentence"] == classifier.drift(images).sentence
         with pytest.raises(urllib.error.HTTPError, match="422") as refused:
