@@ -1,4 +1,4 @@
-"""The documentation is run, line by line, and every example; links are followed, generated pages held against their source."""
+"""Run the documentation and every example; check links and generated pages."""
 
 import importlib.util
 import json
