@@ -1,4 +1,4 @@
-"""Follow every link of a built site, anchors too, and find what it would fetch from elsewhere: `make site` ends with it."""
+"""Check every link and anchor of a built site, and that it fetches nothing (`make site`)."""
 
 import sys
 from html.parser import HTMLParser

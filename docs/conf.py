@@ -1,7 +1,7 @@
-"""The site: `make site` builds it from the Markdown of docs/ and of the root, and from the docstrings.
+"""The site: `make site` builds it from the Markdown of docs/ and of the root, and the docstrings.
 
-The root of the repository is the source, so that one relative link leads to the same place here, on GitHub and in an editor.
-Nothing is fetched, neither by the build nor by the pages: search and fonts work from a disk.
+The root of the repository is the source, so that a relative link means the same here, on GitHub and
+in an editor. Neither the build nor the pages fetch anything: search and fonts work from a disk.
 """
 
 import inspect
@@ -76,7 +76,7 @@ def _unbroken(app: Any, name: str, source: list[str]) -> None:
 
 
 def _laid_out(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
-    """What is indented is code; lines that begin with a name stay lines; settings of a private parent are told as well."""
+    """Show indented text as code, keep lines that begin with a name, add settings of a parent."""
     parent = obj.__mro__[1] if what == "class" else object
     if parent.__name__.startswith("_") and parent.__module__.startswith("atta."):
         lines += (inspect.getdoc(parent) or "").splitlines()[1:]
@@ -98,7 +98,7 @@ def _own_signature(
     arguments: str | None,
     returns: str | None,
 ) -> Any:
-    """Say what a class itself takes, where a mixin of the hub takes whatever comes, and types without their bounds."""
+    """Show the arguments of the class itself, not those of the hub's mixin; shorten types."""
     if what == "class" and arguments == "(*args, **kwargs)":
         signature = inspect.signature(obj)
         arguments = stringify_signature(

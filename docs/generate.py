@@ -1,4 +1,4 @@
-"""Write what can be generated: cli.md from the commands' own help, tables of other pages from pages and measurements."""
+"""Write the generated pages: cli.md from `--help`, tables of other pages from measurements."""
 
 import json
 import re
@@ -56,12 +56,12 @@ def readme() -> str:
 
 
 def scale_page() -> str:
-    """Return the page with what large sets cost, worked out from the rates that benchmarks.scale measured."""
+    """Return the page with the cost of large sets, computed from what benchmarks.scale measured."""
     return _filled("scale.md", {"speed/scale-cuda.json": _costs("scale-cuda")})
 
 
 def _costs(name: str) -> str:
-    """What sets of photographs take: passes, disk, and time at the rates measured, beside what the network alone would take."""
+    """Passes, disk space and time for sets of photographs, and the time of the network alone."""
     rows = {
         row["who"]: row["numbers"]
         for row in json.loads((DOCS / "speed" / f"{name}.json").read_text())["rows"]
@@ -88,8 +88,9 @@ def _costs(name: str) -> str:
         )
     header = ["record, 1000 classes", "passes", "on disk", "time, from files", "the network alone"]
     said = (
-        f"Measured: {passes / ours['seconds']:,.0f} passes a second from files to shards, {passes / bare:,.0f} by the bare "
-        f"network, {ours['images'] / decoding:,.0f} files decoded a second; the whole took {over:.2f} times the longer."
+        f"Measured: {passes / ours['seconds']:,.0f} passes per second from files to shards, "
+        f"{passes / bare:,.0f} by the network alone, {ours['images'] / decoding:,.0f} files "
+        f"decoded per second. The whole run took {over:.2f} times the longer of the two."
     )
     return f"\n{said}\n{_table(header, cells)}"
 

@@ -1,4 +1,7 @@
-"""Write examples/notebooks from the examples: run each, and put what it prints under the cell that printed it."""
+"""Write examples/notebooks from the examples: run each, and put its output under its cells.
+
+`python docs/notebooks.py` writes all of them, `python docs/notebooks.py from_model` only one.
+"""
 
 import contextlib
 import io
@@ -13,7 +16,7 @@ from typing import Any
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NOTEBOOKS = EXAMPLES / "notebooks"
 WAITING = {"serve"}
-"""Examples that wait for callers, and never end."""
+"""Examples that wait for requests and never end."""
 
 
 def scripts() -> list[Path]:
@@ -24,7 +27,8 @@ def scripts() -> list[Path]:
 def cells(script: Path) -> list[tuple[str, str]]:
     """The cells of a script, as (kind, text): its docstring as text, then its code.
 
-    A cell ends at an empty line before a line that is not indented. Imports, functions and classes stay with what follows.
+    A cell ends at an empty line before a line that is not indented. Imports, functions and classes
+    stay with what follows.
     """
     text = script.read_text(encoding="utf-8")
     _, docstring, code = text.split('"""', 2)
@@ -39,7 +43,7 @@ def cells(script: Path) -> list[tuple[str, str]]:
 
 
 def notebook(script: Path, outputs: list[str] | None = None) -> dict[str, Any]:
-    """The notebook of a script (nbformat 4), with what each cell of code has printed."""
+    """The notebook of a script (nbformat 4), with the output of each cell."""
     made, printed = [], iter(outputs or [])
     for number, (kind, text) in enumerate(cells(script)):
         cell: dict[str, Any] = {
@@ -75,11 +79,13 @@ def run(script: Path) -> list[str]:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(EXAMPLES.parent / "tests" / "beside"))
-    import torchvision_operators  # noqa: F401  # lets torchvision import beside a torch of another build
+    import torchvision_operators  # noqa: F401  # for a torch of another build than torchvision
 
-    warnings.simplefilter("ignore")  # toy data are few, and atta says so
+    warnings.simplefilter("ignore")  # atta warns of the few images
     NOTEBOOKS.mkdir(exist_ok=True)
     for example in scripts():
+        if sys.argv[1:] and example.stem not in sys.argv[1:]:
+            continue
         made = notebook(example, run(example))
         path = NOTEBOOKS / f"{example.stem}.ipynb"
         path.write_text(json.dumps(made, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

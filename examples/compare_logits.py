@@ -1,6 +1,7 @@
-"""Which method is best on your own logits? Every one that interests you, over several splits, with how sure the answer is.
+"""Compare methods on your own logits, over several splits, with intervals.
 
-The logits come with the package. Yours: `atta.Record(atta.Predictions(logits, views={...}), labels)`.
+The logits here come with the package. For your own logits:
+`atta.Record(atta.Predictions(logits, views={...}), labels)`.
 """
 
 import atta
@@ -14,7 +15,7 @@ methods = [
     atta.CATTA(views=["nudge"]),
 ]
 
-# Fitted on 1000 images, tested on the other 2000, three times.
+# Fit on 1000 images, test on the other 2000, three times.
 results = compare({"mine": record}, methods, validation=1000, splits=3)
 table = results.pivot(
     rows=["method"],
@@ -23,9 +24,9 @@ table = results.pivot(
     better={"brier": "lower", "ece": "lower", "nll": "lower"},
     baseline="vanilla",
 )
-print(
-    table.text()
-)  # mean ± half its 95 % interval over the splits; ✓ surely better than vanilla on the same test images
+# Mean ± half of its 95 % interval over the splits. ✓: significantly better than vanilla (95 %),
+# on the same test images.
+print(table.text())
 
 # Is one method better than another? Look at the interval of the difference, not at the digits.
 fitted, tested = record[:1000], record[1000:]
@@ -34,4 +35,4 @@ one, other = (
     for method in (methods[3], methods[1])
 )
 low, high = atta.paired(one, other, tested.labels, metrics=["nll"])["nll"]
-print(f"NLL of C-ATTA less that of temperature scaling: {low:+.4f} to {high:+.4f}")
+print(f"NLL of C-ATTA minus NLL of temperature scaling: {low:+.4f} to {high:+.4f}")

@@ -1,4 +1,4 @@
-"""A view of your own: any function of a batch of pixels, and of uniform numbers if it is random."""
+"""A view of your own: any function of a batch of pixels, plus uniform numbers if it is random."""
 
 from pathlib import Path
 from tempfile import mkdtemp
@@ -10,7 +10,7 @@ import atta
 
 
 def solarize(images: Tensor) -> Tensor:
-    """Turn the brighter half of the range upside down."""
+    """Invert the brighter half of the range."""
     return torch.where(images < 0.5, images, 1 - images)
 
 
@@ -32,9 +32,8 @@ calibrator = atta.VATTA().fit(record.predictions, record.labels)
 print(record.predictions)
 classifier = atta.CalibratedClassifier(model, calibrator, policy, image_shape=(3, 16, 16))
 path = classifier.save(Path(mkdtemp()) / "classifier")
-loaded = atta.CalibratedClassifier.load(
-    path, model=model, views=views
-)  # code is not in the file: name the views again
+# The file contains no code, so pass the network and the views again.
+loaded = atta.CalibratedClassifier.load(path, model=model, views=views)
 assert torch.equal(loaded(images), classifier(images))
 
 for kind, weight in zip(calibrator.kinds, calibrator.weights[:, 0].tolist(), strict=True):

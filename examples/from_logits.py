@@ -1,6 +1,7 @@
-"""From logits that you already have: calibrate, evaluate, save.
+"""Calibrate logits that you already have, evaluate, and save.
 
-Any source of logits will do: NumPy or torch, of the images and of any views of them. Here they come with the package.
+Logits of the images and of any views of them, as NumPy arrays or tensors. The logits here come
+with the package.
 """
 
 from pathlib import Path
@@ -8,14 +9,12 @@ from tempfile import mkdtemp
 
 import atta
 
-record = atta.find_record(
-    "cifar10-resnet50"
-)  # a ResNet-50 on 10,000 CIFAR-10 test images and 16 views of each
+# A ResNet-50 on the 10,000 test images of CIFAR-10, with 16 views of each.
+record = atta.find_record("cifar10-resnet50")
 predictions = atta.Predictions(
     record.predictions.logits.numpy(),  # (images, classes)
-    views={
-        name: view.numpy() for name, view in record.predictions.views.items()
-    },  # (images, repeats, classes) each
+    # Each view: (images, repeats, classes).
+    views={name: view.numpy() for name, view in record.predictions.views.items()},
 )
 validation, test = predictions[:1000], predictions[1000:]
 labels = record.labels.numpy()

@@ -1,7 +1,8 @@
-"""A classifier of Hugging Face: calibrate it, save it with its configuration, load it without anything else.
+"""Calibrate a Hugging Face classifier, save it with its configuration, load it without a model.
 
-The model here is tiny and the images are noise in three tints; put `ViTForImageClassification.from_pretrained(...)` in its
-place, with the mean and standard deviation of its image processor.
+The model here is tiny and the images are noise in three tints. Replace it with
+`ViTForImageClassification.from_pretrained(...)`, and with the mean and standard deviation of its
+image processor.
 """
 
 from pathlib import Path
@@ -38,13 +39,10 @@ held_out = {"images": images[60:], "labels": labels[60:], "class_names": ["red",
 classifier = atta.calibrate(model, **held_out, policy="flip", progress=False)
 print(classifier.summary)
 
-path = classifier.save(
-    Path(mkdtemp()) / "classifier"
-)  # a folder of safetensors and JSON; nothing is pickled
-loaded = atta.CalibratedClassifier.load(
-    path
-)  # the configuration is in the file: no model is needed
+path = classifier.save(Path(mkdtemp()) / "classifier")  # a folder of safetensors and JSON
+loaded = atta.CalibratedClassifier.load(path)  # it contains the configuration: no model needed
 probs = loaded(images[:5])
 assert torch.equal(probs, classifier(images[:5]))
 print([loaded.class_names[i] for i in loaded.predict(images[:5])], probs.max(dim=1).values)
-# classifier.push_to_hub("user/name") shares it with a model card; CalibratedClassifier.from_pretrained("user/name") loads it
+# classifier.push_to_hub("user/name") shares it, with a model card;
+# atta.CalibratedClassifier.from_pretrained("user/name") loads it.

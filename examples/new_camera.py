@@ -1,6 +1,6 @@
-"""The camera has changed: notice it without labels, and make the confidence fit again.
+"""A new camera: detect the shift without labels, and adapt the confidence to it.
 
-Digits stand for your photographs, and noise for the new camera.
+Digits stand for your photographs, noise for the new camera.
 """
 
 import torch
@@ -33,14 +33,12 @@ new = (old + 0.35 * torch.randn(old.shape)).clamp(0, 1)  # what the new camera s
 for name, seen in (("old camera", old), ("new camera", new)):
     drift = classifier.drift(seen)  # no labels
     right = (classifier(seen).argmax(dim=1) == truth).float().mean()
-    print(
-        f"{name}: drifted {drift.drifted}; {drift.low:.0%} to {drift.high:.0%} estimated to be right; {right:.0%} are"
-    )
+    estimate = f"{drift.low:.0%} to {drift.high:.0%}"
+    print(f"{name}: drifted {drift.drifted}; estimated accuracy {estimate}, true {right:.0%}")
 
-adapted = classifier.adapt(new)  # no labels here, either
+adapted = classifier.adapt(new)  # no labels here either
 before, after = (atta.evaluate(one(new), truth) for one in (classifier, adapted))
 for metric in ("accuracy", "brier", "ece", "nll"):
     print(f"{metric:10} {before[metric]:.4f} → {after[metric]:.4f}")
-assert torch.equal(
-    adapted(new).argmax(dim=1), classifier(new).argmax(dim=1)
-)  # less sure, of the same classes
+# Lower confidence, the same classes.
+assert torch.equal(adapted(new).argmax(dim=1), classifier(new).argmax(dim=1))

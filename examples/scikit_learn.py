@@ -1,4 +1,4 @@
-"""A calibrated classifier among scikit-learn's: `predict`, `predict_proba` and `classes_` are there, so its tools work."""
+"""Use a calibrated classifier with scikit-learn: its scorers, metrics and curves take it."""
 
 import torch
 from sklearn.calibration import calibration_curve
@@ -34,8 +34,8 @@ print("log loss", log_loss(y, before), "→", log_loss(y, probs, labels=classifi
 print("accuracy by a scorer:", get_scorer("accuracy")(classifier, x, y))
 print("negative log loss by a scorer:", get_scorer("neg_log_loss")(classifier, x, y))
 print("Brier score of 'it is an eight':", brier_score_loss(y == 8, probs[:, 8]))
-right, sure = calibration_curve(
-    classifier.predict(x) == y, probs.max(axis=1), n_bins=5
-)  # what CalibrationDisplay draws
-for one, other in zip(sure, right, strict=True):
-    print(f"{one:.2f} sure: {other:.2f} right")
+# What CalibrationDisplay draws.
+hits = classifier.predict(x) == y
+accuracy, confidence = calibration_curve(hits, probs.max(axis=1), n_bins=5)
+for one, other in zip(confidence, accuracy, strict=True):
+    print(f"confidence {one:.2f}: accuracy {other:.2f}")

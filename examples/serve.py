@@ -1,13 +1,13 @@
-"""A small HTTP service around one exported graph: an image in; class, calibrated probability, conformal set and drift out.
+"""An HTTP service around one exported graph: image in; class, probability, set and drift out.
 
     atta export classifier -o classifier.onnx --pixels uint8
     python examples/serve.py classifier.onnx
     curl --data-binary @photo.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:8000/predict
     curl http://127.0.0.1:8000/drift
 
-ONNX Runtime does the work. The file itself says how photographs are resized and cropped, what the classes are called, and how
-sure the network was of the validation images, which sets and drift are made of. It needs atta[serve,onnx]. It listens to this
-machine alone: for others, put a proxy in front of it that knows who may ask.
+ONNX Runtime runs the graph. The file also contains the preprocessing, the class names and what
+conformal sets and drift need. It needs atta[serve,onnx]. Only this machine can connect; for
+others, put a proxy with authentication in front of it.
 """
 
 import sys
@@ -24,7 +24,7 @@ from atta.classifier.serve import SENTENCES, Explainer, sent
 
 
 def service(path: str, coverage: float = 0.95) -> Starlette:
-    """The service as an ASGI application; FastAPI mounts it as it is: app.mount("/classifier", service(path))."""
+    """Return an ASGI application; in FastAPI: app.mount("/classifier", service(path))."""
     explain = Explainer(open_predictor(path), coverage=coverage)
     at_once = CapacityLimiter(2)  # images in memory: a graph uses all cores by itself
 
@@ -33,26 +33,18 @@ def service(path: str, coverage: float = 0.95) -> Starlette:
         return {
             "class": said["class"],
             "probability": said["confidence"],
-            "set": said[
-                "set"
-            ],  # holds the true class as often as `coverage` says, the likeliest first
-            "stranger": said[
-                "ood"
-            ],  # near 1, the network was surer of nearly all validation images
-            "drifted": None
-            if drift is None
-            else drift.drifted,  # of the last 500 images, known from 32 on
+            "set": said["set"],  # contains the true class this often; the likeliest first
+            "ood": said["ood"],  # 0.99: more unusual than 99 % of the validation images
+            "drifted": drift.drifted if drift else None,  # the last 500 images, from 32 on
         }
 
     async def predict(request: Request) -> JSONResponse:
-        data = await sent(
-            request, largest=10_000_000
-        )  # what is no image, or too large, is answered in a sentence
+        data = await sent(request, largest=10_000_000)  # larger requests are refused
         return JSONResponse(await to_thread.run_sync(answer, data, limiter=at_once))
 
     async def drift(request: Request) -> JSONResponse:
         found = explain.drift()
-        return JSONResponse(None if found is None else found.json())
+        return JSONResponse(found.json() if found else None)
 
     routes = [Route("/predict", predict, methods=["POST"]), Route("/drift", drift)]
     return Starlette(routes=routes, exception_handlers=SENTENCES)

@@ -1,7 +1,7 @@
-"""A timm network on a folder of photographs, one folder for each class: calibrate, predict files, save.
+"""Calibrate a timm network with a folder of photographs, one subfolder per class; predict files.
 
-The network is a tiny one and the photographs are noise in three tints; put
-`timm.create_model("convnext_tiny", pretrained=True)` and your own folder in their place.
+The network here is tiny and the photographs are noise in three tints. Replace them with
+`timm.create_model("convnext_tiny", pretrained=True)` and your own folder.
 """
 
 from pathlib import Path
@@ -33,8 +33,8 @@ for number in range(60, 100):  # the others are held out, in files
     picture = Image.fromarray(photos[number].permute(1, 2, 0).numpy())
     picture.save(folder / CLASSES[labels[number]] / f"{number}.png")
 
-# preprocess=model reads timm's own configuration: how a photograph is resized, cropped and normalised.
-# Without `policy`, the views are chosen by cross-validation.
+# preprocess=model reads timm's configuration: how photographs are resized, cropped, normalised.
+# Without `policy`, cross-validation chooses the views.
 classifier = atta.calibrate(
     model, folder, preprocess=model, class_names=CLASSES, policy="flip", progress=False
 )
@@ -44,7 +44,7 @@ print(classifier.summary)
 files = sorted(folder.glob("*/*.png"))[:4]
 probs = classifier.predict_proba(files)  # resized, cropped, shown in its views, calibrated
 for file, row in zip(files, probs, strict=True):
-    print(f"{file.parent.name}/{file.name}: {CLASSES[row.argmax()]}, {row.max():.0%} sure")
+    print(f"{file.parent.name}/{file.name}: {CLASSES[row.argmax()]}, confidence {row.max():.0%}")
 
 path = classifier.save(Path(mkdtemp()) / "classifier")
 loaded = atta.CalibratedClassifier.load(path, model=timm.create_model("test_resnet", num_classes=3))

@@ -1,4 +1,4 @@
-"""The documentation is run, line by line, and every example; links are followed, generated pages held against their source."""
+"""Run the documentation and every example; check links and generated pages."""
 
 import importlib.util
 import json
@@ -181,7 +181,7 @@ def test_the_service_of_the_examples_answers_a_real_client(tmp_path: Path) -> No
             expected.amax(dim=1).tolist(), abs=1e-5
         )
         assert [one["class"] for one in found] == ["abc"[k] for k in expected.argmax(dim=1)]
-        assert all(one["class"] == one["set"][0] and 0 <= one["stranger"] <= 1 for one in found)
+        assert all(one["class"] == one["set"][0] and 0 <= one["ood"] <= 1 for one in found)
         assert [one["drifted"] for one in found] == [None] * 31 + [False] * 9
         assert ask("drift")["sentence"] == classifier.drift(images).sentence
         with pytest.raises(urllib.error.HTTPError, match="422") as refused:
