@@ -160,7 +160,7 @@ def test_sets_hold_the_true_class_as_often_as_promised_and_always_the_predicted_
     assert again.conformity_scores == classifier.conformity_scores
     bare = copy.copy(again)
     bare.conformity_scores = None
-    with pytest.raises(InputError, match="knows how strange true classes are"):
+    with pytest.raises(InputError, match="conformity scores"):
         bare.predict_set(images[:3])
 
 

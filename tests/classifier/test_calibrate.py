@@ -199,7 +199,7 @@ def test_views_that_the_method_leaves_out_are_not_run(network, labels):
             "budget: expected enough passes for mean-tta, 2 or more .*, got 1",
         ),
         ({"classes": "abc"}, "calibrate takes no 'classes'. Did you mean 'class_names'"),
-        ({"policy": "spin"}, "expected a name that is known, got 'spin'"),
+        ({"policy": "spin"}, "expected a known name, got 'spin'"),
         ({"policy": Policy(())}, "c-atta needs the logits of views, got predictions without any"),
         ({"method": "v-ata"}, "unknown method 'v-ata'. Did you mean"),
         (

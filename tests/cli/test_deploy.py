@@ -22,9 +22,9 @@ from torch import nn
 torch.manual_seed(0)
 network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 2))
 with torch.no_grad():
-    network[1].weight[0] = 0.3
+    network[1].weight[0] = 0.1
     network[1].weight[1] = 0
-    network[1].bias[:] = torch.tensor([0.0, 28.8])
+    network[1].bias[:] = torch.tensor([0.0, 9.6])
 """
 
 
@@ -60,14 +60,14 @@ def test_a_network_is_calibrated_exported_and_predicts_files(photos: Path, tmp_p
     assert classifier.calibrator.method == atta.MeanTTATemperature(views=["vflip", "flip"])
     assert str(classifier.summary) in done.stdout
 
-    written = run("export", "classifier", "-o", "graph.pt2", "--model", *own).stdout
-    size = (tmp_path / "graph.pt2").stat().st_size
+    written = run("export", "classifier", "-o", "graph.onnx", "--model", *own).stdout
+    size = (tmp_path / "graph.onnx").stat().st_size
     assert f"{size / 1e6:.1f} MB" in written
     assert "of eager" in written
 
     (photos / "broken.png").write_bytes(b"x")
     tables = {}
-    for name, model in (("classifier", ["--model", *own]), ("graph.pt2", [])):
+    for name, model in (("classifier", ["--model", *own]), ("graph.onnx", [])):
         result = run("predict", name, "photos", "-o", f"{name}.jsonl", "--probs", *model, ok=False)
         assert result.exit_code == 1
         assert "broken.png, but it cannot be decoded" in result.stderr.replace("\n", "")
@@ -75,7 +75,7 @@ def test_a_network_is_calibrated_exported_and_predicts_files(photos: Path, tmp_p
         tables[name] = [
             json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()
         ]
-    for one, other in zip(tables["classifier"], tables["graph.pt2"], strict=True):
+    for one, other in zip(tables["classifier"], tables["graph.onnx"], strict=True):
         assert one["class"] == other["class"]  # a graph knows the names, too
         assert one["confidence"] == pytest.approx(other["confidence"], abs=1e-5)
         assert one["p_dark"] == pytest.approx(other["p_dark"], abs=1e-5)
@@ -137,7 +137,7 @@ def test_a_page_to_try_a_classifier_on_is_served_until_it_is_stopped(
     assert done.stdout.startswith("http://127.0.0.1:")
     assert "warning" not in done.stderr
     assert "<h1>small.safetensors</h1>" in seen[0]
-    assert "No sets: coverage: expected a classifier that knows how strange" in seen[0]
+    assert "No sets: coverage: expected a classifier with conformity scores" in seen[0]
     assert not opened, "there is no terminal"
     asked = run(
         "serve", str(tmp_path / "small.safetensors"), "--coverage", "0.9", ok=False
@@ -273,7 +273,7 @@ def test_images_without_labels_are_not_evaluated_and_a_graph_is_no_classifier(ph
         ),
         (
             ["calibrate", "own_network:network", "photos", "--mean", "0.5,0.5,0.5"],
-            "expected mean and std together, got mean (0.5, 0.5, 0.5) and std None",
+            "expected mean and std together, one number per channel, got mean (0.5, 0.5, 0.5) and std None",
         ),
         (["calibrate", "own_network:network", "photos/dark", "--policy", "flip"], "--labels FILE"),
     ],

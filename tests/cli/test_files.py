@@ -96,7 +96,7 @@ def test_what_is_none_of_them_and_what_cannot_be_told_is_said(tmp_path):
         "notes.txt": "nothing that atta writes, it begins with b'[notes]'",
         "empty": "nothing that atta writes, without classifier.json",
         "nowhere": "nothing that atta writes, there is no file or folder",
-        "x" * 300: "nothing that atta writes, expected names of at most 255 bytes",
+        "x" * 300: "nothing that atta writes, expected the name of a file, got",
     }.items():
         result = command("check", str(tmp_path / name), ok=False)
         assert result.exit_code == 1

@@ -35,14 +35,14 @@ def test_a_file_is_named_after_itself(tmp_path: Path) -> None:
         ),
         (
             {"methods": {"v-atta": {"policy": "flip + zoom"}}},
-            "v-atta: A view or a policy: expected a name that is known, got 'zoom'",
+            "v-atta: A view or a policy: expected a known name, got 'zoom'",
         ),
         ({"methods": {}}, "methods: expected at least one, got none"),
         (
             {"methods": ["v-atta"]},
             r"methods: expected a table for each, such as \[methods.v-atta\], got",
         ),
-        ({"policies": ["aug9"]}, "A view or a policy: expected a name that is known, got 'aug9'"),
+        ({"policies": ["aug9"]}, "A view or a policy: expected a known name, got 'aug9'"),
         ({"choose": ["best"]}, "choose: unknown name 'best'. Known: paper, cross-validated"),
         ({"metrics": ["briar"]}, "metrics: unknown name 'briar'. Did you mean 'brier'"),
         ({"splits": 0}, "splits: expected at least 1, got 0"),

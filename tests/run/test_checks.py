@@ -29,7 +29,7 @@ def looks(images):
         ({"labels": torch.arange(60) % 3 - 1}, "labels must lie in 0 … 1, got -1 in row 0"),
         ({"labels": torch.zeros(60, 3).long()}, "labels must have shape"),
         ({"labels": torch.zeros(59).long()}, "expected 60 labels, one an image, got"),
-        ({"policy": "flip + spin"}, "expected a name that is known, got 'spin'"),
+        ({"policy": "flip + spin"}, "expected a known name, got 'spin'"),
         ({"policy": 3.5}, "expected a name of atta.VIEWS, an atta.View, or a transform of kornia"),
         ({"device": "gpu"}, "device: expected cpu.*, got 'gpu'"),
         ({"device": "cuda:99"}, "device: expected cpu.*, got 'cuda:99'"),

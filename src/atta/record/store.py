@@ -159,7 +159,7 @@ class Store:
             ]
             return found[0] if len(found) == 1 else torch.cat(found)
         starts = torch.tensor([part.start for part in group.parts])
-        places = torch.bucketize(rows, starts, right=True) - 1
+        places = torch.bucketize(rows.contiguous(), starts, right=True) - 1
         picked = torch.empty(len(rows), group.passes, self.index.classes, dtype=self.dtype)
         for place in sorted(set(places.tolist())):
             here, part = (places == place).nonzero()[:, 0], group.parts[place]
