@@ -11,8 +11,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from atta._base.errors import InputError
+from atta.data.folder import folder_of_images
 from atta.data.image_set import BadImage, ImageSet, resize
-from atta.data.layouts import folder_of_images
 from atta.data.preprocess import Preprocess
 from atta.data.source import as_source
 from atta.lab.datasets import load
@@ -85,7 +85,8 @@ def test_a_file_that_pillow_refuses_in_its_own_way_is_named_and_can_be_left_out(
         BadImage, match=r"expected an image in .*b\.png, but it cannot be decoded: .*too large"
     ):
         folder_of_images(tmp_path).images[1]
-    assert readable(as_source(tmp_path))[0].tolist() == [0, 2]
+    (batch,) = as_source(tmp_path).read([range(3)], 0, BadImage)
+    assert list(batch.faults) == [1]
 
 
 def test_a_photograph_is_turned_upright(tmp_path):

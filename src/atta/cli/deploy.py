@@ -165,7 +165,7 @@ def predict(
     from atta.classifier import predict as predicting
     from atta.classifier.export import SUFFIXES
     from atta.classifier.tables import check_format
-    from atta.data.layouts import find_images
+    from atta.data.folder import find_images
 
     check_format(output)
     read_engine(engine, actors)

@@ -198,8 +198,8 @@ class Source:
 
     def read(self, dataset: str, rows: str | None) -> tuple[ImageSet, int | None]:
         """Load a dataset by name, or a folder of images by its path; shuffled and cut; with the seed."""
+        from atta.data.folder import by_file_name, files_of_images, folder_of_images
         from atta.data.image_set import arrange
-        from atta.data.layouts import by_file_name, files_of_images, folder_of_images
         from atta.lab.datasets import load
 
         part = None if rows is None else read_rows(rows)

@@ -87,7 +87,7 @@ def _read(
     path: Path, images: list[Path], model: str | None, device: str | None
 ) -> tuple[CalibratedClassifier, list[Path]]:
     from atta.classifier.classifier import CalibratedClassifier
-    from atta.data.layouts import find_images
+    from atta.data.folder import find_images
 
     found = find_images(images)
     with waiting(f"reading {path}"):
