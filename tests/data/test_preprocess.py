@@ -181,5 +181,5 @@ def test_files_folders_lists_and_pillow_images_give_the_same_pixels(tmp_path):
 
 
 def test_tensors_have_to_be_cropped_already():
-    with pytest.raises(InputError, match=r"cropped to 32 x 32, as preprocess says, got 8 x 8"):
+    with pytest.raises(InputError, match=r"of 32 x 32 pixels, the size that preprocess states, got 8 x 8"):
         list(as_source(torch.zeros(2, 3, 8, 8), None, atta.Preprocess(crop=32)).read([range(2)]))
