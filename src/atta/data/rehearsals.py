@@ -35,7 +35,8 @@ def _rehearse(images: Images, u: Numbers, *, severity: int) -> Images:
     for number in set(picked.tolist()):
         rows = picked == number
         view = CORRUPTIONS[f"{FAMILIES[number]}-{severity}"]
-        shown[rows] = view(images[rows], u[rows, 1 : 1 + view.count(images)])
+        own = [u[rows, 1 : 1 + view.count(images)]] if view.random else []
+        shown[rows] = view.transform(images[rows], *own)
     return shown
 
 
