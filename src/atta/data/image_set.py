@@ -225,7 +225,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         """Return the set with every image resized and cropped when it is decoded."""
         encoded = self.images
         if isinstance(encoded, Tensor):
-            if not preprocess.moves_pixels:
+            if preprocess.resize is None and preprocess.crop is None:
                 return self
             pixels, name = encoded, self.name
             # A set in memory may be larger after resizing: its images are made one by one, too.
