@@ -35,7 +35,6 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -200,7 +199,7 @@ def zoom_blur(images: Images, stop: float, step: float) -> Images:
     return total / (len(factors) + 1)
 
 
-def _gaussian(deviation: float, reach: int) -> Float[Tensor, "taps"]:
+def _gaussian(deviation: float, reach: int) -> Tensor:
     """The weights of a Gaussian from -reach to reach."""
     place = torch.arange(-reach, reach + 1, dtype=torch.float64)
     weights = (-(place**2) / (2 * deviation**2)).exp()
@@ -259,8 +258,8 @@ def pixelate(images: Images, share: float) -> Images:
     return _boxes(low, h).to(images) @ small @ _boxes(narrow, w).to(images).T
 
 
-def _boxes(side: int, other: int) -> Float[Tensor, "other side"]:
-    """The matrix that resizes a side by the mean over boxes, or by the nearest pixel if larger."""
+def _boxes(side: int, other: int) -> Tensor:
+    """The matrix (other, side) that resizes by the mean over boxes, or the nearest pixel."""
     scale = side / other
     place = torch.arange(side, dtype=torch.float64)
     centre = (torch.arange(other, dtype=torch.float64)[:, None] + 0.5) * scale

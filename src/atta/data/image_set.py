@@ -289,7 +289,7 @@ def arrange(
     return images if image_size is None else images.resized(image_size)
 
 
-def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Int[Tensor, "_"], ...]:
+def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Tensor, ...]:
     """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000).
 
     >>> [len(part) for part in split_indices(10, (7, 1, 2))]

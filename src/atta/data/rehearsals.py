@@ -12,11 +12,9 @@ from collections.abc import Iterable
 from functools import partial
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from atta._base.errors import InputError
-from atta._base.types import Images
+from atta._base.types import Images, Labels
 from atta.data.corruptions import CONSTANTS, CORRUPTIONS, SEVERITIES
 from atta.data.transforms import Numbers, pick
 from atta.data.views import REHEARSAL, Policy, View
@@ -24,7 +22,7 @@ from atta.data.views import REHEARSAL, Policy, View
 FAMILIES = tuple(CONSTANTS)
 
 
-def family_of(u: Numbers) -> Int[Tensor, " n"]:
+def family_of(u: Numbers) -> Labels:
     """Return the position of each image's family in FAMILIES, by the first of its numbers."""
     return pick(u[:, 0], len(FAMILIES))
 

@@ -51,12 +51,12 @@ from typing import TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
 from atta._base.errors import InputError
-from atta._base.types import Images
+from atta._base.types import Images, Labels
 
 Numbers: TypeAlias = Float[Tensor, "n d"]
 """Uniform numbers in [0, 1), one row per image."""
@@ -111,13 +111,7 @@ def crop_places(u: Numbers, h: int, w: int) -> list[Tensor]:
     return found
 
 
-def resample(
-    images: Float[Tensor, "*n c h w"],
-    rows: Tensor,
-    down: Tensor,
-    columns: Tensor,
-    across: Tensor,
-) -> Float[Tensor, "*n c h w"]:
+def resample(images: Tensor, rows: Tensor, down: Tensor, columns: Tensor, across: Tensor) -> Tensor:
     """Interpolate between two rows (n, 2, h) with the weights `down` (n, h), then two columns.
 
     Gathering and mixing gives the same bits at any batch size, and on a GPU takes a tenth of the
@@ -305,7 +299,7 @@ def zoom_out(images: Images, u: Numbers) -> Images:
     return zoom(images, _between(u, 1.05, 1.15))
 
 
-def zoom(images: Images, step: Float[Tensor, "n 1"]) -> Images:
+def zoom(images: Images, step: Numbers) -> Images:
     """Show every `step`-th pixel, counted from the centre. Bilinear."""
     rows, columns = (place * step for place in from_centre(images))
     return sample(images, rows[:, :, None], columns[:, None])
@@ -441,7 +435,7 @@ def jpeg(images: Images, u: Numbers) -> Images:
     return jpeg_at(images, 30 + pick(u[:, 0], 61))
 
 
-def jpeg_at(images: Images, quality: Int[Tensor, "n"]) -> Images:
+def jpeg_at(images: Images, quality: Labels) -> Images:
     """Compress and decompress as JPEG at a quality from 1 to 100.
 
     The 8 x 8 cosine coefficients of luma and chroma are rounded with libjpeg's tables and scaling.
