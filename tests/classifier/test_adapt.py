@@ -13,7 +13,7 @@ from atta.calibrators.shift import Reference
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.export import open_graph
 from atta.classifier.predict import of_classifier, open_predictor, predict
-from atta.data.layouts import find_images
+from atta.data.folder import find_images
 from scenarios import linear, pixels
 
 

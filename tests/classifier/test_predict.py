@@ -25,7 +25,7 @@ from atta.classifier.predict import (
     open_predictor,
     predict,
 )
-from atta.data.layouts import find_images
+from atta.data.folder import find_images
 from scenarios import made_classifier
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -246,7 +246,7 @@ import sys
 
 import atta
 from atta.classifier.predict import Predictor, predict
-from atta.data.layouts import find_images
+from atta.data.folder import find_images
 
 try:
     predict(Predictor(None, (3, 8, 8), 2, rows=2), find_images([sys.argv[1]]), sys.argv[2])

@@ -11,8 +11,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from atta._base.errors import InputError
+from atta.data.folder import folder_of_images
 from atta.data.image_set import BadImage, ImageSet, resize
-from atta.data.layouts import folder_of_images
 from atta.data.preprocess import Preprocess
 from atta.data.source import as_source
 from atta.lab.datasets import load

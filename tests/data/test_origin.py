@@ -10,8 +10,8 @@ import torch
 
 from atta import Record, collect
 from atta._base.errors import InputError
+from atta.data.folder import folder_of_images
 from atta.data.image_set import ImageSet
-from atta.data.layouts import folder_of_images
 from atta.data.origin import Origin
 from atta.data.preprocess import Preprocess
 from scenarios import small_network

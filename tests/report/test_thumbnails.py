@@ -14,8 +14,8 @@ from atta.data.again import digest_of
 
 from atta import Results, find_method
 from atta._base.errors import InputError
+from atta.data.folder import by_file_name, folder_of_images
 from atta.data.image_set import ImageSet, arrange
-from atta.data.layouts import by_file_name, folder_of_images
 from atta.data.origin import digest_of
 from atta.lab.compare import compare
 from atta.report.page import report

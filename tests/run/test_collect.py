@@ -519,7 +519,7 @@ def test_a_stream_cannot_be_looked_at_before_and_nothing_can_be_left_to_read(fol
 def test_images_of_different_sizes_are_named_and_can_be_resized(folder):
     from PIL import Image
 
-    from atta.data.layouts import folder_of_images
+    from atta.data.folder import folder_of_images
 
     Image.new("RGB", (9, 8)).save(folder / "b" / "08.png")
     with pytest.raises(

@@ -42,8 +42,8 @@ from atta.classifier.archive import ABOUT
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.export import SUFFIXES, open_graph
 from atta.classifier.tables import check_format, write_table
+from atta.data.folder import files_of_images
 from atta.data.image_set import decode, mode_of
-from atta.data.layouts import files_of_images
 from atta.data.preprocess import Preprocess
 from atta.data.source import Batch, Positions, Source, as_source, batches_of, check_pixels
 from atta.networks.borrowing import device_of

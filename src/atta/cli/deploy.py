@@ -129,7 +129,7 @@ def predict(
     from atta.classifier import predict as predicting
     from atta.classifier.export import SUFFIXES
     from atta.classifier.tables import check_format
-    from atta.data.layouts import find_images
+    from atta.data.folder import find_images
 
     check_format(output)
     if engine is not None and classifier.suffix in SUFFIXES:
@@ -222,7 +222,7 @@ def drift(
 
     It needs 32 images or more. The false-alarm rate of the test is 1 %.
     """
-    from atta.data.layouts import find_images
+    from atta.data.folder import find_images
 
     files = find_images(images)
     loaded = network.load(classifier)
@@ -247,7 +247,7 @@ def adapt(
     network: Network,
 ) -> None:
     """Recalibrate a classifier for 32 or more unlabelled images; it predicts the same classes."""
-    from atta.data.layouts import find_images
+    from atta.data.folder import find_images
 
     check_output(output)
     files = find_images(images)

@@ -175,8 +175,8 @@ class Source:
 
     def read(self, dataset: str) -> tuple[ImageSet, int | None]:
         """Load a dataset by name or a folder by path; return the images in order, and the seed."""
+        from atta.data.folder import by_file_name, files_of_images, folder_of_images
         from atta.data.image_set import arrange
-        from atta.data.layouts import by_file_name, files_of_images, folder_of_images
         from atta.lab.datasets import load
 
         path = Path(dataset)

@@ -4,7 +4,8 @@ source         `Source`: arrays, sets, datasets, loaders, tables and folders, al
 labels         labels of a source, by the network's class names; `labelled_source`
 origin         where the images of a record come from, and how to find them again
 image_set      `ImageSet`: labelled images that are decoded when they are used; `decode`
-layouts        folders of images, lists of files, Hugging Face tables
+folder         folders of images and lists of files
+tables         Hugging Face tables and streams
 class_names    class names to class numbers
 preprocess     `Preprocess`: from a photograph to the pixels of a network
 views          `View` and `Policy`; `VIEWS` and `POLICIES` by name

@@ -28,7 +28,6 @@ from itertools import accumulate, groupby
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from atta._base.types import Images
@@ -132,19 +131,19 @@ def _prepare(view: View, repeats: int, shape: Sequence[int]) -> tuple[_Render, S
     return partial(_repeated, view), u
 
 
-def _moved(images: Images, places: Int[Tensor, "r h2 w2"]) -> Float[Tensor, "r n c h2 w2"]:
-    """Show, at each pixel, the pixel of the input at its place."""
+def _moved(images: Images, places: Tensor) -> Tensor:
+    """Show, at each pixel, the pixel of the input at its place (r, h, w)."""
     return transforms.look_up(images.expand(places.shape[0], *images.shape), places[:, None])
 
 
-def _cropped(images: Images, *places: Tensor) -> Float[Tensor, "r n c h w"]:
+def _cropped(images: Images, *places: Tensor) -> Tensor:
     """Show what `transforms.crop` shows."""
     repeated = images.expand(places[0].shape[0], *images.shape)
     return transforms.resample(repeated, *(one[:, None] for one in places))
 
 
-def _repeated(view: View, images: Images, *u: Float[Tensor, "r d"]) -> Iterable[Tensor]:
-    """Show the images by the function of the view, once per row of numbers."""
+def _repeated(view: View, images: Images, *u: Tensor) -> Iterable[Tensor]:
+    """Show the images by the function of the view, once per row of numbers (r, d)."""
     if not u:
         return [view(images)]
     (rows,), n = u, images.shape[0]

@@ -31,12 +31,10 @@ distribution is the same and the pixels are not.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -50,49 +48,30 @@ SMALL = 64
 """Up to this shorter side in pixels, an image takes the constants of CIFAR-10-C."""
 LARGE = 224
 """Side in pixels that the lengths of ImageNet-C refer to."""
-Constants: TypeAlias = Sequence[float | tuple[float, ...]]
-"""The arguments of a corruption after the numbers, one entry per severity."""
-CONSTANTS: dict[str, tuple[Constants, Constants]] = {  # CIFAR-10-C's, ImageNet-C's
-    "gaussian-noise": ((0.04, 0.06, 0.08, 0.09, 0.10), (0.08, 0.12, 0.18, 0.26, 0.38)),
-    "shot-noise": ((500, 250, 100, 75, 50), (60, 25, 12, 5, 3)),
-    "impulse-noise": ((0.01, 0.02, 0.03, 0.05, 0.07), (0.03, 0.06, 0.09, 0.17, 0.27)),
-    "speckle-noise": ((0.06, 0.1, 0.12, 0.16, 0.2), (0.15, 0.2, 0.35, 0.45, 0.6)),
-    "gaussian-blur": ((0.4, 0.6, 0.7, 0.8, 1.0), (1.0, 2.0, 3.0, 4.0, 6.0)),
-    "defocus-blur": (
-        ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1)),
-        ((3.0, 0.1), (4.0, 0.5), (6.0, 0.5), (8.0, 0.5), (10.0, 0.5)),
-    ),
-    "glass-blur": (
-        ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
-        ((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
-    ),
-    "motion-blur": (
-        ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5)),
-        ((10, 3.0), (15, 5.0), (15, 8.0), (15, 12.0), (20, 15.0)),
-    ),
-    "zoom-blur": (
-        ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
-        ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
-    ),
-    "fog": (
-        ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75)),
-        ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4)),
-    ),
-    "brightness": ((0.05, 0.1, 0.15, 0.2, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5)),
-    "contrast": ((0.75, 0.5, 0.4, 0.3, 0.15), (0.4, 0.3, 0.2, 0.1, 0.05)),
-    "saturate": (
-        ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)),
-        ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2)),
-    ),
-    "pixelate": ((0.95, 0.9, 0.85, 0.75, 0.65), (0.6, 0.5, 0.4, 0.3, 0.25)),
-    "jpeg": ((80, 65, 58, 50, 40), (25, 18, 15, 10, 7)),
+_TABLE = """
+gaussian-noise |  .04  .06  .08  .09  .10 | .08  .12  .18  .26  .38
+shot-noise     |  500  250  100   75   50 |  60   25   12    5    3
+impulse-noise  |  .01  .02  .03  .05  .07 | .03  .06  .09  .17  .27
+speckle-noise  |  .06  .1   .12  .16  .2  | .15  .2   .35  .45  .6
+gaussian-blur  |  .4   .6   .7   .8   1   |  1    2    3    4    6
+defocus-blur   | .3,.4 .4,.5 .5,.6 1,.2 1.5,.1 | 3,.1 4,.5 6,.5 8,.5 10,.5
+glass-blur     | .05,1,1 .25,1,1 .4,1,1 .25,1,2 .4,1,2 | .7,1,2 .9,2,1 1,2,3 1.1,3,2 1.5,4,2
+motion-blur    | 6,1 6,1.5 6,2 8,2 9,2.5 | 10,3 15,5 15,8 15,12 20,15
+zoom-blur|1.06,.01 1.11,.01 1.16,.01 1.21,.01 1.26,.01|1.11,.01 1.16,.01 1.21,.02 1.26,.02 1.31,.03
+fog            | .2,3 .5,3 .75,2.5 1,2 1.5,1.75 | 1.5,2 2,2 2.5,1.7 2.5,1.5 3,1.4
+brightness     |  .05  .1   .15  .2   .3  | .1   .2   .3   .4   .5
+contrast       |  .75  .5   .4   .3   .15 | .4   .3   .2   .1   .05
+saturate       | .3,0 .1,0 1.5,0 2,.1 2.5,.2 | .3,0 .1,0 2,0 5,.1 20,.2
+pixelate       |  .95  .9   .85  .75  .65 | .6   .5   .4   .3   .25
+jpeg           |   80   65   58   50   40 | 25   18   15   10    7
+"""
+CONSTANTS = {
+    family.strip(): [
+        [tuple(map(float, one.split(","))) for one in severities.split()] for severities in sets
+    ]
+    for family, *sets in (line.split("|") for line in _TABLE.strip().splitlines())
 }
-
-
-def _constants(family: str, severity: int, side: int) -> tuple[float, ...]:
-    """The constants of a severity, for images of this shorter side in pixels."""
-    found = CONSTANTS[family][side > SMALL][severity - 1]
-    return tuple(map(float, found if isinstance(found, tuple) else (found,)))
+"""Of each family: the constants of CIFAR-10-C and of ImageNet-C, one tuple per severity."""
 
 
 def _pixels(length: float, images: Images) -> float:
@@ -215,14 +194,12 @@ def zoom_blur(images: Images, stop: float, step: float) -> Images:
     factors = torch.arange(1, stop, step, dtype=torch.float64).tolist()
     total = images.clone()
     for factor in factors:
-        total += transforms.zoom(
-            images,
-            torch.full((images.shape[0], 1), 1 / factor, dtype=torch.float64, device=images.device),
-        )
+        steps = images.new_full((images.shape[0], 1), 1 / factor, dtype=torch.float64)
+        total += transforms.zoom(images, steps)
     return total / (len(factors) + 1)
 
 
-def _gaussian(deviation: float, reach: int) -> Float[Tensor, "taps"]:
+def _gaussian(deviation: float, reach: int) -> Tensor:
     """The weights of a Gaussian from -reach to reach."""
     place = torch.arange(-reach, reach + 1, dtype=torch.float64)
     weights = (-(place**2) / (2 * deviation**2)).exp()
@@ -281,8 +258,8 @@ def pixelate(images: Images, share: float) -> Images:
     return _boxes(low, h).to(images) @ small @ _boxes(narrow, w).to(images).T
 
 
-def _boxes(side: int, other: int) -> Float[Tensor, "other side"]:
-    """The matrix that resizes a side by the mean over boxes, or by the nearest pixel if larger."""
+def _boxes(side: int, other: int) -> Tensor:
+    """The matrix (other, side) that resizes by the mean over boxes, or the nearest pixel."""
     scale = side / other
     place = torch.arange(side, dtype=torch.float64)
     centre = (torch.arange(other, dtype=torch.float64)[:, None] + 0.5) * scale
@@ -306,7 +283,7 @@ def _per_value(c: int, h: int, w: int, severity: int) -> int:
 
 
 def _glass_numbers(c: int, h: int, w: int, severity: int) -> int:
-    *_, rounds = _constants("glass-blur", severity, min(h, w))
+    *_, rounds = CONSTANTS["glass-blur"][min(h, w) > SMALL][severity - 1]
     return int(rounds) * 2 * h * w
 
 
@@ -334,22 +311,17 @@ def _corrupt(
     images: Images, *u: Tensor, function: Callable[..., Tensor], family: str, severity: int
 ) -> Images:
     """Apply a corruption with the constants for the size of these images, and clip."""
-    constants = _constants(family, severity, min(images.shape[2:]))
+    constants = CONSTANTS[family][min(images.shape[2:]) > SMALL][severity - 1]
     return function(images, *u, *constants).clamp(0, 1)
 
 
-def _view(function: Callable[..., Tensor], severity: int) -> View:
-    """The view of a family at a severity."""
-    family, numbers = function.__name__.replace("_", "-"), _NUMBERS[function]
-    return View(
+CORRUPTIONS = {
+    f"{family}-{severity}": View(
         f"{family}-{severity}",
         partial(_corrupt, function=function, family=family, severity=severity),
         numbers if isinstance(numbers, int) else partial(numbers, severity=severity),
     )
-
-
-CORRUPTIONS: dict[str, View] = {
-    view.name: view
-    for view in (_view(function, severity) for function in _NUMBERS for severity in SEVERITIES)
+    for (function, numbers), family in zip(_NUMBERS.items(), CONSTANTS, strict=True)
+    for severity in SEVERITIES
 }
 """Every family at every severity, as views: `gaussian-noise-1` … `jpeg-5`."""

@@ -10,16 +10,16 @@ import hashlib
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from atta._base.errors import InputError
+from atta.data.transforms import Numbers
 
 
 def random_numbers(
-    name: str, count: int, indices: Int[Tensor, "n"], *, repeat: int = 0, seed: int = 0
-) -> Float[Tensor, "n d"]:
+    name: str, count: int, indices: Tensor, *, repeat: int = 0, seed: int = 0
+) -> Numbers:
     """Return `count` uniform numbers in [0, 1) per image, from seed, view, repeat and image index.
 
     The text `seed/name/repeat` is hashed to a key; key and index give the state of a SplitMix64
@@ -30,7 +30,7 @@ def random_numbers(
     return torch.from_numpy(_uniform_numbers(label, count, indices.cpu().numpy()))
 
 
-def stratified_numbers(name: str, count: int, repeats: int) -> Float[Tensor, "r d"]:
+def stratified_numbers(name: str, count: int, repeats: int) -> Numbers:
     """Return numbers that spread the repeats of a view evenly over [0, 1), without a seed.
 
     Number j of repeat i is (rank_ij + offset_ij) / repeats, where the ranks of each j are a
@@ -59,13 +59,13 @@ def stratified_numbers(name: str, count: int, repeats: int) -> Float[Tensor, "r 
 def draw_numbers(
     name: str,
     count: int,
-    indices: Int[Tensor, "n"],
+    indices: Tensor,
     *,
     repeat: int,
     repeats: int,
     seed: int = 0,
     draws: str = "random",
-) -> Float[Tensor, "n d"]:
+) -> Numbers:
     """Return the numbers of one repeat, out of `repeats`, of a view: one row per image.
 
     "random" draws are independent, as in the paper, and depend on the seed. "stratified" draws are

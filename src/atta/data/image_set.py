@@ -5,6 +5,7 @@ Every dataset becomes an `ImageSet`. It works as a torch dataset; `tensors()` de
 
 import io
 import json
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -67,15 +68,10 @@ class EncodedImages:
         return self.rows.shape[0]
 
     def __getitem__(self, index: int) -> Pixels:
-        own = self.mode or (self.preprocess.mode if self.preprocess else None)
-        mode, row = own or ("L" if self.grey else "RGB"), int(self.rows[index])
-        strict = own is None
+        own, row = self.mode or (self.preprocess or AS_IT_IS).mode, int(self.rows[index])
+        mode, strict = own or ("L" if self.grey else "RGB"), own is None
         image = decode(self.read(row), mode, self.preprocess, self.where(row), strict=strict)
         return image if self.size is None else resize(image[None], self.size)[0]
-
-    def take(self, indices: Int[Tensor, "n"]) -> "EncodedImages":
-        """Return the images at these positions, still encoded."""
-        return replace(self, rows=self.rows[indices])
 
     def path(self, index: int) -> Path | None:
         """Return the file of an image, if it has one of its own."""
@@ -119,9 +115,8 @@ def decode(
     Raises:
         BadImage: If this is not an image, or a damaged one.
     """
-    _require_pillow()
-    from PIL import Image
-
+    with require("data", "decoding images"):
+        from PIL import Image
     try:
         data = source if isinstance(source, bytes) else source.read_bytes()
         with Image.open(io.BytesIO(data), formats=SENT if sent else None) as image:
@@ -179,8 +174,6 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"image {index} of {len(self)}")
         return self.images[index], -1 if self.labels is None else int(self.labels[index])
 
     @property
@@ -193,45 +186,44 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
 
     def tensors(self) -> Bytes:
         """Decode every image."""
-        if not len(self):
-            raise InputError(f"expected at least one image in {self.name}, found none")
+        shape = self.shape
         if isinstance(self.images, Tensor):
             return self.images
-        first = self.images[0]
-        everything = torch.empty(len(self), *first.shape, dtype=torch.uint8)
+        everything = torch.empty(len(self), *shape, dtype=torch.uint8)
         for i in range(len(self)):
             image = self.images[i]
-            if image.shape != first.shape:
+            if image.shape != shape:
                 raise InputError(
-                    f"expected all images of {self.name} to be {tuple(first.shape)} as the first "
-                    f"is, image {i} is {tuple(image.shape)}; give an image size to resize them to"
+                    f"expected all images of {self.name} to be {shape} as the first is, image {i} "
+                    f"is {tuple(image.shape)}; give an image size to resize them to"
                 )
             everything[i] = image
         return everything
 
     def decoded(self) -> "ImageSet":
-        """The same set held in memory."""
-        return ImageSet(self.name, self.tensors(), self.labels, self.classes, self.indices)
+        """Return the same set held in memory."""
+        return self._with(self.tensors())
 
     def resized(self, size: int) -> "ImageSet":
-        """The same set with every image `size` x `size`; what is decoded later is resized later."""
+        """Return the set with every image `size` x `size`; encoded images are resized later."""
         if isinstance(self.images, Tensor):
-            images: Tensor | EncodedImages = resize(self.images, size)
-        else:
-            images = replace(self.images, size=size)
+            return self._with(resize(self.images, size))
+        return self._with(replace(self.images, size=size))
+
+    def _with(self, images: Tensor | EncodedImages) -> "ImageSet":
         return ImageSet(self.name, images, self.labels, self.classes, self.indices)
 
     def preprocessed(self, preprocess: Preprocess) -> "ImageSet":
         """Return the set with every image resized and cropped when it is decoded."""
         encoded = self.images
         if isinstance(encoded, Tensor):
-            if not preprocess.moves_pixels:
+            if preprocess.resize is None and preprocess.crop is None:
                 return self
             pixels, name = encoded, self.name
             # A set in memory may be larger after resizing: its images are made one by one, too.
             encoded = EncodedImages(
                 torch.arange(len(pixels)),
-                lambda row: _png(pixels[row]),
+                lambda row: _file(pixels[row]),
                 lambda row: f"image {row} of {name}",
             )
         if encoded.size is not None:
@@ -239,8 +231,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
                 "expected images that are not resized before they are preprocessed, got a size of "
                 f"{encoded.size}"
             )
-        images = replace(encoded, preprocess=preprocess)
-        return ImageSet(self.name, images, self.labels, self.classes, self.indices)
+        return self._with(replace(encoded, preprocess=preprocess))
 
     def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
         """The images at these positions, in this order."""
@@ -250,9 +241,11 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
                 f"expected positions from 0 to {len(self) - 1} in {self.name}, got {chosen.min()} "
                 f"to {chosen.max()}"
             )
-        images = (
-            self.images[chosen] if isinstance(self.images, Tensor) else self.images.take(chosen)
-        )
+        images = self.images
+        if isinstance(images, Tensor):
+            images = images[chosen]
+        else:
+            images = replace(images, rows=images.rows[chosen])
         labels = None if self.labels is None else self.labels[chosen]
         return ImageSet(self.name, images, labels, self.classes, self.indices[chosen])
 
@@ -296,7 +289,7 @@ def arrange(
     return images if image_size is None else images.resized(image_size)
 
 
-def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Int[Tensor, "_"], ...]:
+def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Tensor, ...]:
     """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000).
 
     >>> [len(part) for part in split_indices(10, (7, 1, 2))]
@@ -308,11 +301,6 @@ def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Int[Tens
     return tuple(torch.split(order[: sum(sizes)], list(sizes)))
 
 
-def _require_pillow() -> None:
-    with require("data", "decoding images"):
-        import PIL  # noqa: F401
-
-
 def mode_of(channels: int) -> str:
     """Return the mode of Pillow for this number of channels."""
     modes = {1: "L", 3: "RGB"}
@@ -320,7 +308,8 @@ def mode_of(channels: int) -> str:
         raise InputError(
             f"expected 1 channel (grey) or 3 (RGB) to decode images into, got {channels}"
         )
-    _require_pillow()
+    with require("data", "decoding images"):
+        import PIL  # noqa: F401
     return modes[channels]
 
 
@@ -344,53 +333,43 @@ def _check_size(width: int, height: int) -> None:
         )
 
 
-def resize(images: Bytes, size: int | tuple[int, int]) -> UInt8[Tensor, "n c h2 w2"]:
-    """Resize to a side, or to height and width, bilinear and antialiased."""
-    side = (size, size) if isinstance(size, int) else size
-    if min(side) < 1:
+def resize(images: Bytes, size: int) -> UInt8[Tensor, "n c h2 w2"]:
+    """Resize to `size` x `size`, bilinear and antialiased."""
+    side = (size, size)
+    if size < 1:
         raise InputError(f"expected a size of at least 1 pixel, got {size}")
     if images.shape[-2:] == side:
         return images
     # In pieces: float32 takes four times the bytes, and a whole dataset of them may not fit.
     resized = images.new_empty(*images.shape[:2], *side)
-    for start, piece in zip(range(0, images.shape[0], 512), torch.split(images, 512), strict=True):
+    for piece, into in zip(torch.split(images, 512), torch.split(resized, 512), strict=True):
         pixels = F.interpolate(piece.float(), side, mode="bilinear", antialias=True)
-        resized[start : start + 512] = pixels.round().clamp(0, 255).byte()
+        into.copy_(pixels.round().clamp(0, 255))
     return resized
 
 
 def data_uri(image: Tensor) -> str:
     """Return an image as the data URI of a PNG."""
-    from base64 import b64encode
-
-    return "data:image/png;base64," + b64encode(_png(_bytes(image))).decode()
+    return "data:image/png;base64," + b64encode(_file(image)).decode()
 
 
 def thumbnail(image: Tensor, side: int = 96) -> str:
     """Return an image as the data URI of a small JPEG, with no edge longer than `side`."""
-    from base64 import b64encode
+    return "data:image/jpeg;base64," + b64encode(_file(image, "JPEG", side)).decode()
 
+
+def _file(image: Tensor, kind: str = "PNG", side: int | None = None) -> bytes:
+    """Encode an image of bytes, or of floats in [0, 1]; no edge is longer than `side`."""
     from PIL import Image
 
-    with Image.open(io.BytesIO(_png(_bytes(image)))) as small:
-        small.thumbnail((side, side))
-        buffer = io.BytesIO()
-        small.save(buffer, "JPEG", quality=80)
-    return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
-
-
-def _bytes(image: Tensor) -> Pixels:
     if image.ndim != 3 or image.shape[0] not in (1, 3):
         raise InputError(
-            f"expected an image of 1 or 3 channels to show, got the shape {tuple(image.shape)}"
+            f"expected an image of 1 or 3 channels to encode, got the shape {tuple(image.shape)}"
         )
-    return image if image.dtype == torch.uint8 else (image.clamp(0, 1) * 255).round().byte()
-
-
-def _png(pixels: Pixels) -> bytes:
-    from PIL import Image
-
-    array = pixels.cpu().permute(1, 2, 0).numpy()
-    buffer = io.BytesIO()
-    Image.fromarray(array[..., 0] if array.shape[2] == 1 else array).save(buffer, "PNG")
+    pixels = image if image.dtype == torch.uint8 else (image.clamp(0, 1) * 255).round().byte()
+    array, buffer = pixels.cpu().permute(1, 2, 0).numpy(), io.BytesIO()
+    picture = Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
+    if side is not None:
+        picture.thumbnail((side, side))
+    picture.save(buffer, kind, quality=80)
     return buffer.getvalue()

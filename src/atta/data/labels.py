@@ -19,8 +19,8 @@ from torch import Tensor
 from atta._base.errors import InputError, advise, require
 from atta._base.tensors import as_tensor
 from atta.data.class_names import IMAGENET, imagenet, is_number, numbers_of
+from atta.data.folder import by_file_name, folder_of_images
 from atta.data.image_set import BadImage, ImageSet, arrange
-from atta.data.layouts import by_file_name, folder_of_images
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels, Shape, Source, as_source, batches_of, cached
 

@@ -18,8 +18,8 @@ from typing import Any
 from torch import Tensor
 
 from atta._base.errors import InputError
+from atta.data.folder import by_file_name, folder_of_images
 from atta.data.image_set import ImageSet, arrange
-from atta.data.layouts import by_file_name, folder_of_images
 from atta.data.preprocess import Preprocess
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -48,6 +48,12 @@ FITS = {
 """Ways to resize, and their words in `str(preprocess)`."""
 MODES = {"RGB": "RGB", "BGR": "RGB", "L": "L", None: None}
 """Channel orders of the network, and Pillow's mode of the pixels before the views."""
+_CHOICES: dict[str, Collection[str | None]] = {
+    "interpolation": FILTERS,
+    "fit": FITS,
+    "rounding": ("half", "down"),
+    "channels": MODES,
+}
 STATE_IT = "state what it does as atta.Preprocess(resize=..., crop=..., mean=..., std=...)"
 
 
@@ -92,24 +98,31 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         resize, crop = _size("resize", self.resize), _size("crop", self.crop)
-        mean = _numbers("mean", self.mean)
+        mean, std = _numbers("mean", self.mean), _numbers("std", self.std)
+        one_channel = mean is not None and len(mean) == 1
         plain = {
             "resize": resize,
             "crop": None if crop is None else _pair(crop),
             "mean": mean,
-            "std": _numbers("std", self.std),
+            "std": std,
             "fill": tuple(int(value) for value in self.fill),
             "fit": self.fit or ("squash" if isinstance(resize, tuple) else "shortest"),
+            "channels": self.channels or (mean and ("L" if one_channel else "RGB")) or None,
         }
-        if self.channels is None and mean:
-            plain["channels"] = "L" if len(mean) == 1 else "RGB"
         for name, value in plain.items():
             object.__setattr__(self, name, value)
-        self._check()
+        for name, known in _CHOICES.items():
+            if (value := getattr(self, name)) not in known:
+                raise InputError(
+                    f"{name}: expected {', '.join(map(str, known))}, got {value!r}."
+                    f"{suggest(value, filter(None, known))}"
+                )
+        if self.fit == "shortest" and isinstance(resize, tuple):
+            raise InputError(f"resize: expected one number for the shortest edge, got {resize}")
+        self._check_normalisation(mean or (), std or ())
 
-    def _check(self) -> None:
-        """Raise an InputError if settings are impossible or contradict each other."""
-        mean, std = self.mean or (), self.std or ()
+    def _check_normalisation(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        """Raise an InputError if mean, std and channels are impossible or contradict each other."""
         if len(mean) != len(std):
             raise InputError(
                 f"expected mean and std together, one number per channel, got mean {self.mean} and "
@@ -121,22 +134,6 @@ class Preprocess:
             raise InputError(
                 f"mean: expected that of pixels in [0, 1], got {mean}: divide mean and std by 255"
             )
-        if self.fit == "shortest" and isinstance(self.resize, tuple):
-            raise InputError(
-                f"resize: expected one number for the shortest edge, got {self.resize}"
-            )
-        known: dict[str, Iterable[str | None]] = {
-            "interpolation": FILTERS,
-            "fit": FITS,
-            "rounding": ("half", "down"),
-            "channels": MODES,
-        }
-        for name, values in known.items():
-            if (value := getattr(self, name)) not in values:
-                raise InputError(
-                    f"{name}: expected {', '.join(map(str, values))}, got {value!r}."
-                    f"{suggest(value, filter(None, values))}"
-                )
         if mean and self.channels and len(mean) != len(self.channels):
             raise InputError(
                 f"mean: expected {len(self.channels)} numbers for {self.channels}, got {len(mean)}"
@@ -169,11 +166,9 @@ class Preprocess:
         Returns:
             The input of the network.
         """
-        if self.mean is not None and self.std is not None:
-            mean, std = (
-                torch.tensor(values, dtype=pixels.dtype, device=pixels.device)[:, None, None]
-                for values in (self.mean, self.std)
-            )
+        if self.mean is not None:
+            both = torch.tensor([self.mean, self.std], dtype=pixels.dtype, device=pixels.device)
+            mean, std = both[:, :, None, None].unbind()
             pixels = (pixels - mean) / std
         return pixels.flip(1) if self.channels == "BGR" else pixels
 
@@ -187,11 +182,6 @@ class Preprocess:
         """Height and width of the network's input, where they are the same for every image."""
         size = self.crop or (self.resize if self.fit == "squash" else None)
         return None if size is None else _pair(size)
-
-    @property
-    def moves_pixels(self) -> bool:
-        """Whether the image is resized or cropped."""
-        return self.resize is not None or self.crop is not None
 
     def _resized(self, image: Image.Image, size: Size) -> Tensor:
         """Resize a Pillow image by `fit`, to bytes (c, h, w)."""
@@ -236,8 +226,7 @@ class Preprocess:
 
     def about(self) -> dict[str, Any]:
         """Return the settings as plain values for JSON; `Preprocess.of` reads them again."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return plain
+        return dict(json.loads(json.dumps(asdict(self))))
 
     def __str__(self) -> str:
         parts = []
@@ -280,11 +269,14 @@ class Preprocess:
         if config is not None:
             return _of_timm(config if isinstance(config, Mapping) else config.to_dict())
         inner = getattr(given, "transforms", None)
+        if isinstance(inner, Sequence):
+            return _of_steps(inner)
         if inner is not None:
-            steps = isinstance(inner, Sequence)
-            return _of_steps(inner) if steps else cls.of(inner() if callable(inner) else inner)
-        if hasattr(given, "resize_size") and hasattr(given, "crop_size"):
-            return _of_torchvision(given)
+            return cls.of(inner() if callable(inner) else inner)
+        if hasattr(given, "resize_size") and hasattr(given, "crop_size"):  # torchvision's preset
+            preset: Any = given
+            size, way = (preset.resize_size, preset.crop_size), _filter(preset.interpolation)
+            return cls(*size, preset.mean, preset.std, way)
         if isinstance(given, Mapping):
             return _of_dict(given)
         raise InputError(
@@ -352,12 +344,6 @@ def _of_timm(config: Mapping[str, Any]) -> Preprocess:
             raise InputError(f"crop_mode: expected center, squash or border, got {mode!r}")
 
 
-def _of_torchvision(preset: Any) -> Preprocess:
-    """Read the attributes of a preset of torchvision, such as `ImageClassification`."""
-    size = preset.resize_size, preset.crop_size
-    return Preprocess(*size, preset.mean, preset.std, _filter(preset.interpolation))
-
-
 def _of_steps(steps: Sequence[Any]) -> Preprocess:
     """Read a `Compose` of torchvision or timm: Resize, CenterCrop, ToTensor and Normalize."""
     conversions = (
@@ -411,12 +397,22 @@ def _processor(settings: Mapping[str, Any]) -> Any:
 def _of_processor(processor: Any) -> Preprocess:
     """Read a Hugging Face image processor, and compare the pixels of both on a test image."""
     found, kind = _settings(processor), type(processor).__name__
+    with require("data", "a Hugging Face image processor"):
+        from PIL import Image
+    y, x = np.mgrid[0:173, 0:237]
+    waves = [127.5 + 127.5 * np.sin(x / (3 + i) + y / (11 - i) + i) for i in range(3)]
+    image = Image.fromarray(np.stack(waves, axis=-1).round().astype(np.uint8))
+    ours = found.normalise(found(image)[None].float() / 255)[0]
     try:
-        difference = _difference(found, processor)
+        theirs = torch.from_numpy(np.array(processor(image)["pixel_values"][0], dtype=np.float32))
     except Exception as error:  # a processor may raise anything
         raise InputError(
             f"the image processor {kind} fails on an image: {first_line(error)}"
         ) from error
+    difference = math.inf
+    if theirs.shape == ours.shape:
+        spread = (theirs.max() - theirs.min()).clamp(min=1e-6)
+        difference = float((theirs - ours).abs().mean() / spread)
     # The torchvision backend rounds differently from Pillow; any other difference is much larger.
     if not difference < 0.02:
         raise InputError(
@@ -429,9 +425,10 @@ def _of_processor(processor: Any) -> Preprocess:
 def _settings(processor: Any) -> Preprocess:
     """Translate the settings of a Hugging Face image processor."""
     given = {key: value for key, value in processor.to_dict().items() if value is not None}
-    channels = "BGR" if given.get("do_flip_channel_order") else "RGB"
     found = Preprocess(
-        interpolation=_filter(given.get("resample", 2)), rounding="down", channels=channels
+        interpolation=_filter(given.get("resample", 2)),
+        rounding="down",
+        channels="BGR" if given.get("do_flip_channel_order") else "RGB",
     )
     if given.get("do_resize"):
         found = _hugging_size(found, type(processor).__name__, given)
@@ -476,20 +473,6 @@ def _hugging_size(found: Preprocess, kind: str, given: Mapping[str, Any]) -> Pre
         f"size: expected shortest_edge, or height and width, in the image processor {kind}, got "
         f"{size}: images would have several sizes; {STATE_IT}"
     )
-
-
-def _difference(ours: Preprocess, processor: Any) -> float:
-    """Mean difference between the processor's pixels and ours on a test image, as a share."""
-    with require("data", "a Hugging Face image processor"):
-        from PIL import Image
-    y, x = np.mgrid[0:173, 0:237]
-    waves = [127.5 + 127.5 * np.sin(x / (3 + i) + y / (11 - i) + i) for i in range(3)]
-    image = Image.fromarray(np.stack(waves, axis=-1).round().astype(np.uint8))
-    theirs = torch.from_numpy(np.array(processor(image)["pixel_values"][0], dtype=np.float32))
-    found = ours.normalise(ours(image)[None].float() / 255)[0]
-    if theirs.shape != found.shape:
-        return math.inf
-    return float((theirs - found).abs().mean() / (theirs.max() - theirs.min()).clamp(min=1e-6))
 
 
 # ---- checks of single settings -------------------------------------------------------------------

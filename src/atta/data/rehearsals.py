@@ -12,11 +12,9 @@ from collections.abc import Iterable
 from functools import partial
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from atta._base.errors import InputError
-from atta._base.types import Images
+from atta._base.types import Images, Labels
 from atta.data.corruptions import CONSTANTS, CORRUPTIONS, SEVERITIES
 from atta.data.transforms import Numbers, pick
 from atta.data.views import REHEARSAL, Policy, View
@@ -24,7 +22,7 @@ from atta.data.views import REHEARSAL, Policy, View
 FAMILIES = tuple(CONSTANTS)
 
 
-def family_of(u: Numbers) -> Int[Tensor, " n"]:
+def family_of(u: Numbers) -> Labels:
     """Return the position of each image's family in FAMILIES, by the first of its numbers."""
     return pick(u[:, 0], len(FAMILIES))
 
@@ -35,7 +33,8 @@ def _rehearse(images: Images, u: Numbers, *, severity: int) -> Images:
     for number in set(picked.tolist()):
         rows = picked == number
         view = CORRUPTIONS[f"{FAMILIES[number]}-{severity}"]
-        shown[rows] = view(images[rows], u[rows, 1 : 1 + view.count(images)])
+        own = [u[rows, 1 : 1 + view.count(images)]] if view.random else []
+        shown[rows] = view.transform(images[rows], *own)
     return shown
 
 

@@ -37,17 +37,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 from atta._base.errors import InputError
 from atta._base.types import dense
+from atta.data.folder import IMAGES, files_of_images, folder_of_images
 from atta.data.image_set import BadImage, EncodedImages, ImageSet, check_depth, mode_of
-from atta.data.layouts import (
-    IMAGES,
-    files_of_images,
-    folder_of_images,
-    from_stream,
-    from_table,
-    is_stream,
-    is_table,
-)
 from atta.data.preprocess import Preprocess, upright
+from atta.data.tables import from_stream, from_table, is_stream, is_table
 
 Channels: TypeAlias = Literal["first", "last"] | None
 Shape: TypeAlias = tuple[int, ...]

@@ -49,13 +49,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
 from atta._base.errors import InputError
-from atta._base.types import Images
+from atta._base.types import Images, Labels
 
 Numbers: TypeAlias = Float[Tensor, "n d"]
 """Uniform numbers in [0, 1), one row per image."""
@@ -110,13 +111,7 @@ def crop_places(u: Numbers, h: int, w: int) -> list[Tensor]:
     return found
 
 
-def resample(
-    images: Float[Tensor, "*n c h w"],
-    rows: Tensor,
-    down: Tensor,
-    columns: Tensor,
-    across: Tensor,
-) -> Float[Tensor, "*n c h w"]:
+def resample(images: Tensor, rows: Tensor, down: Tensor, columns: Tensor, across: Tensor) -> Tensor:
     """Interpolate between two rows (n, 2, h) with the weights `down` (n, h), then two columns.
 
     Gathering and mixing gives the same bits at any batch size, and on a GPU takes a tenth of the
@@ -304,7 +299,7 @@ def zoom_out(images: Images, u: Numbers) -> Images:
     return zoom(images, _between(u, 1.05, 1.15))
 
 
-def zoom(images: Images, step: Float[Tensor, "n 1"]) -> Images:
+def zoom(images: Images, step: Numbers) -> Images:
     """Show every `step`-th pixel, counted from the centre. Bilinear."""
     rows, columns = (place * step for place in from_centre(images))
     return sample(images, rows[:, :, None], columns[:, None])
@@ -410,7 +405,7 @@ def saturation(images: Images, u: Numbers) -> Images:
     """
     if _is_grey(images):
         return images
-    luma = _luma(images)
+    luma, *_ = _to_ycbcr(images)
     factor = (1 + _either_sign(u, 0.25, 0.75)).to(images)[:, None, None, None]
     return luma + factor * (images - luma)
 
@@ -424,15 +419,15 @@ def hue(images: Images, u: Numbers) -> Images:
     """
     if _is_grey(images):
         return images
-    luma, blue, red = torch.split(_to_ycbcr(images), 1, 1)
+    luma, blue, red = _to_ycbcr(images)
     cosine, sine = (part.to(images)[:, None, None, None] for part in _angle(u, 18.0, 54.0))
-    return _to_rgb(torch.cat([luma, cosine * blue - sine * red, sine * blue + cosine * red], 1))
+    return _to_rgb(luma, cosine * blue - sine * red, sine * blue + cosine * red)
 
 
 @_in_float32
 def grey(images: Images) -> Images:
     """Set every channel to the luma, 0.299 red + 0.587 green + 0.114 blue."""
-    return images if _is_grey(images) else _luma(images).expand(images.shape)
+    return images if _is_grey(images) else _to_ycbcr(images)[0].expand(images.shape)
 
 
 def jpeg(images: Images, u: Numbers) -> Images:
@@ -440,8 +435,7 @@ def jpeg(images: Images, u: Numbers) -> Images:
     return jpeg_at(images, 30 + pick(u[:, 0], 61))
 
 
-@_in_float32
-def jpeg_at(images: Images, quality: Int[Tensor, "n"]) -> Images:
+def jpeg_at(images: Images, quality: Labels) -> Images:
     """Compress and decompress as JPEG at a quality from 1 to 100.
 
     The 8 x 8 cosine coefficients of luma and chroma are rounded with libjpeg's tables and scaling.
@@ -450,7 +444,8 @@ def jpeg_at(images: Images, quality: Int[Tensor, "n"]) -> Images:
     """
     n, c, h, w = images.shape
     middle = torch.tensor([128.0, 0.0, 0.0][:c], device=images.device)[:, None, None]
-    planes = 255 * (images if _is_grey(images) else _to_ycbcr(images)) - middle
+    wide = images.to(torch.promote_types(images.dtype, torch.float32))
+    planes = 255 * (wide if _is_grey(wide) else torch.cat(_to_ycbcr(wide), 1)) - middle
     padded = F.pad(planes, (0, -w % 8, 0, -h % 8), mode="replicate")
     blocks = padded.reshape(n, c, -(-h // 8), 8, -(-w // 8), 8)
 
@@ -465,7 +460,8 @@ def jpeg_at(images: Images, quality: Int[Tensor, "n"]) -> Images:
     waves = (waves / steps).round() * steps
     planes = _mix(_mix(waves, 3, cosines.T), 5, cosines.T).reshape(padded.shape)[..., :h, :w]
     planes = (planes + middle) / 255
-    return planes if _is_grey(images) else _to_rgb(planes)
+    shown = planes if c == 1 else _to_rgb(*torch.split(planes, 1, 1))
+    return shown.clamp(0, 1).to(images.dtype)
 
 
 def _mix(blocks: Tensor, axis: int, matrix: Tensor) -> Tensor:
@@ -483,23 +479,20 @@ _COSINES = [
     ]
     for wave in range(8)
 ]
-_LUMA_TABLE = [  # JPEG's standard (ITU T.81), annex K.1
-    [16, 11, 10, 16, 24, 40, 51, 61],
-    [12, 12, 14, 19, 26, 58, 60, 55],
-    [14, 13, 16, 24, 40, 57, 69, 56],
-    [14, 17, 22, 29, 51, 87, 80, 62],
-    [18, 22, 37, 56, 68, 109, 103, 77],
-    [24, 35, 55, 64, 81, 104, 113, 92],
-    [49, 64, 78, 87, 103, 121, 120, 101],
-    [72, 92, 95, 98, 112, 100, 103, 99],
-]
-_CHROMA_TABLE = [
-    [17, 18, 24, 47, 99, 99, 99, 99],
-    [18, 21, 26, 66, 99, 99, 99, 99],
-    [24, 26, 56, 99, 99, 99, 99, 99],
-    [47, 66, 99, 99, 99, 99, 99, 99],
-    *([[99] * 8] * 4),
-]
+_STEPS = """
+16  11  10  16  24  40  51  61   17  18  24  47  99  99  99  99
+12  12  14  19  26  58  60  55   18  21  26  66  99  99  99  99
+14  13  16  24  40  57  69  56   24  26  56  99  99  99  99  99
+14  17  22  29  51  87  80  62   47  66  99  99  99  99  99  99
+18  22  37  56  68 109 103  77   99  99  99  99  99  99  99  99
+24  35  55  64  81 104 113  92   99  99  99  99  99  99  99  99
+49  64  78  87 103 121 120 101   99  99  99  99  99  99  99  99
+72  92  95  98 112 100 103  99   99  99  99  99  99  99  99  99
+"""
+"""The steps of JPEG's standard (ITU T.81), annexes K.1 and K.2: luma left, chroma right."""
+_LUMA_TABLE, _CHROMA_TABLE = (
+    np.array(_STEPS.split(), dtype=int).reshape(8, 2, 8).swapaxes(0, 1).tolist()
+)
 
 
 def _is_grey(images: Images) -> bool:
@@ -512,19 +505,14 @@ def _is_grey(images: Images) -> bool:
     return images.shape[1] == 1
 
 
-def _luma(images: Images) -> Tensor:
-    red, green, blue = torch.split(images, 1, 1)
-    return 0.299 * red + 0.587 * green + 0.114 * blue
-
-
-def _to_ycbcr(images: Images) -> Images:
+def _to_ycbcr(images: Images) -> list[Tensor]:
     """Convert RGB to luma, blueness and redness (ITU-R BT.601, full range)."""
-    luma, (red, _, blue) = _luma(images), torch.split(images, 1, 1)
-    return torch.cat([luma, (blue - luma) / 1.772, (red - luma) / 1.402], 1)
+    red, green, blue = torch.split(images, 1, 1)
+    luma = 0.299 * red + 0.587 * green + 0.114 * blue
+    return [luma, (blue - luma) / 1.772, (red - luma) / 1.402]
 
 
-def _to_rgb(planes: Images) -> Images:
-    luma, blueness, redness = torch.split(planes, 1, 1)
+def _to_rgb(luma: Tensor, blueness: Tensor, redness: Tensor) -> Images:
     red, blue = luma + 1.402 * redness, luma + 1.772 * blueness
     return torch.cat([red, (luma - 0.299 * red - 0.114 * blue) / 0.587, blue], 1)
 

@@ -344,7 +344,14 @@ class Policy:
             return cls(tuple(term for one in text for term in _terms(one, views)))
         if not isinstance(text, str):
             return cls(((_as_view(text), 1),))
-        known = _known(views or {})
+        for name, view in (views or {}).items():
+            if view.name != name:
+                raise InputError(
+                    f"views: expected each view under its own name, got {view.name!r} under "
+                    f"{name!r}."
+                )
+            if name in POLICIES or view != VIEWS.get(name, view):
+                raise InputError(f"views: expected a new name, but atta has another {name!r}.")
         text = text.strip()
         if text in POLICIES:
             return POLICIES[text]
@@ -352,6 +359,7 @@ class Policy:
             raise InputError(
                 "A policy: expected at least one view, such as 'flip + 5 crop', got none."
             )
+        known = {**VIEWS, **(views or {})}
         return cls(tuple(_read_term(term, known) for term in text.split("+")))
 
     @classmethod
@@ -481,18 +489,6 @@ def _terms(one: object, views: Mapping[str, View] | None) -> tuple[tuple[View, i
     if isinstance(one, str | Policy):
         return Policy.parse(one, views=views).terms
     return ((_as_view(one), 1),)
-
-
-def _known(views: Mapping[str, View]) -> dict[str, View]:
-    """Add the user's views to those of the package, each under a name of its own."""
-    for name, view in views.items():
-        if view.name != name:
-            raise InputError(
-                f"views: expected each view under its own name, got {view.name!r} under {name!r}."
-            )
-        if name in POLICIES or view != VIEWS.get(name, view):
-            raise InputError(f"views: expected a new name, but atta has another {name!r}.")
-    return VIEWS | dict(views)
 
 
 def _read_term(term: str, known: Mapping[str, View]) -> tuple[View, int]:

@@ -24,8 +24,9 @@ from pathlib import Path
 import torch
 
 from atta._base.errors import InputError, require, suggest
+from atta.data.folder import Reader, listed, subfolders
 from atta.data.image_set import ImageSet, split_indices
-from atta.data.layouts import Columns, Reader, listed, subfolders
+from atta.data.tables import Columns
 from atta.lab.layouts import LAYOUTS, hub
 
 

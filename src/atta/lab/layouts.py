@@ -13,8 +13,9 @@ import numpy as np
 import torch
 
 from atta._base.errors import InputError
+from atta.data.folder import Reader, image_folder
 from atta.data.image_set import ImageSet
-from atta.data.layouts import Columns, Reader, from_table, image_folder, library, quiet
+from atta.data.tables import Columns, from_table, library, quiet
 
 
 def saved(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:

@@ -34,8 +34,8 @@ from torch import nn
 
 from atta._base.errors import InputError, suggest
 from atta.data.draws import draw_numbers
+from atta.data.folder import listed
 from atta.data.image_set import ImageSet, arrange
-from atta.data.layouts import listed
 from atta.data.transforms import gaussian_blur, gaussian_noise
 from atta.data.views import POLICIES, Policy
 from atta.lab.datasets import load, present

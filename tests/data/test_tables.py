@@ -1,11 +1,11 @@
-"""Folders and tables of images are read, and an error names the file, row or column at fault."""
+"""Tables of images are read, and an error names the row or column at fault."""
 
 import datasets as hf
 import pytest
 
 from atta._base.errors import InputError
-from atta.data.layouts import folder_of_images, from_table
-from layouts_made import PIXELS, encoded, write_images, write_parquet
+from atta.data.tables import from_table
+from layouts_made import PIXELS, encoded, write_parquet
 
 pytestmark = pytest.mark.usefixtures("apart")
 
@@ -68,21 +68,3 @@ def test_a_corrupt_image_is_named_by_its_row(tmp_path):
             InputError, match=f"expected an image in row {row} of insects/test, but it cannot"
         ):
             found[row]
-
-
-def test_an_empty_class_folder_is_named(tmp_path):
-    write_images(tmp_path)
-    (tmp_path / "dog").mkdir()
-    with pytest.raises(
-        InputError, match=r"expected images in every class folder of .* found none in dog"
-    ):
-        folder_of_images(tmp_path)
-
-
-def test_a_corrupt_file_is_named(tmp_path):
-    write_images(tmp_path)
-    (tmp_path / "bee" / "1.png").write_bytes(b"no image")
-    with pytest.raises(
-        InputError, match=r"expected an image in .*bee/1.png, but it cannot be decoded"
-    ):
-        folder_of_images(tmp_path).tensors()
