@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from atta.record.shards import Shard, Shards
 
 from atta import VATTA, Record
 from atta._base.errors import InputError
@@ -21,6 +20,7 @@ from atta.classifier.tables import write_table
 from atta.lab.fits import Fit, Fits, Rows
 from atta.lab.trained import RunFolder
 from atta.networks.weights import save_weights
+from atta.record.writer import ShardWriter
 from atta.report.figures.reliability import reliability
 from atta.report.figures.write import picture
 from atta.report.page import write_report
@@ -140,14 +140,14 @@ with whole_folder({str(tmp_path / "folder")!r}) as folder, whole_file({str(path)
     dead = subprocess.Popen([sys.executable, "-c", script])
     dead.wait()
     assert len(list(tmp_path.iterdir())) == 2
-    (tmp_path / f".file.{dead.pid}.part").write_text("of an earlier version")
+    left = next(tmp_path.glob(".file.*.part"))
     kept = [
         tmp_path / f".other.{dead.pid}.part",
-        tmp_path / f".file.{os.getppid()}.part",
+        tmp_path / left.name.replace(f"-{dead.pid}-", f"-{os.getppid()}-"),
         tmp_path / ".file.00000000-1-0.part",
     ]
-    for one in kept:  # another's, of a process that lives, and of another machine
-        one.write_text("not yours")
+    for one in kept:  # another program's, of a process that lives, and of another machine
+        one.mkdir()
     with whole_file(path) as part, whole_file(path) as second:  # two at once, too
         part.write_text("one")
         second.write_text("two")
@@ -221,6 +221,12 @@ def graph(path: Path) -> None:
     blend(small_network(), "flip").export(path)
 
 
+def shard(path: Path) -> None:
+    writer, image = ShardWriter(path.parent, {}, 1), torch.zeros(1, 3, 8, 8)
+    writer.append(0, torch.ones(4, 1, 9), None, image, image)
+    writer.flush()
+
+
 WRITERS = {
     "record.safetensors": lambda path: record().save(path),
     "calibrator.safetensors": lambda path: fitted().save(path),
@@ -236,10 +242,8 @@ WRITERS = {
         f"picture.{ending}": lambda path: picture(chart(), path)
         for ending in ("svg", "png", "pdf", "html", "json")
     },
-    "run.json": lambda path: Shards(path.parent, {"policy": "x" * 99}).begin(4),
-    "0000000000-0000000004.safetensors": lambda path: Shards(path.parent, {}).write(
-        Shard(0, 4, torch.ones(4, 9), None, "mark")
-    ),
+    "run.json": lambda path: ShardWriter(path.parent, {"policy": "x" * 99}, 1).begin(4),
+    "0000000000-0000000004.safetensors": shard,
 }
 
 

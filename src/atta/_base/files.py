@@ -37,7 +37,7 @@ _UMASK = os.umask(0o022)
 os.umask(_UMASK)  # the mask can only be read by setting it
 
 LONG_NAME = 200  # bytes: file systems accept 255, and temporary files have longer names
-DAY = 86400.0  # after this time, unfinished files of another machine are removed
+DAY = 86400.0  # after this time, unfinished files of any machine are removed
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Errors of the disk, as opposed to errors of what is written."""
 
@@ -87,9 +87,7 @@ def check_digest(path: str | os.PathLike[str], expected: object, found: str) -> 
 
 
 _HOST = content_hash([platform.node()])[:8]
-_PART = re.compile(
-    r"\.(?P<name>.+?)\.(?:(?P<host>[0-9a-f]{8})-)?(?P<process>\d+)(?:-\d+)?\.part", re.DOTALL
-)
+_PART = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-\d+\.part", re.DOTALL)
 _numbers = count()
 _writing: set[Path] = set()  # by this process
 
@@ -155,7 +153,7 @@ def _temporary_folder(place: Path, path: Path) -> Iterator[Path]:
         place.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(place.parent, os.W_OK):
         raise InputError(f"{path} cannot be written: no permission to write into {place.parent}")
-    _remove_leftovers(place)
+    _remove_leftovers(place.parent)
     # Machine, process and number keep all writers of the same file apart.
     part = _hidden(place, f"{_HOST}-{os.getpid()}-{next(_numbers)}.part")
     _writing.add(part)
@@ -164,7 +162,7 @@ def _temporary_folder(place: Path, path: Path) -> Iterator[Path]:
             part.mkdir()
             yield part
     finally:
-        _remove(part)
+        shutil.rmtree(part, ignore_errors=True)
         _writing.discard(part)
 
 
@@ -230,40 +228,25 @@ def _disk_error(error: BaseException, part: Path) -> int | None:
 # ---- remove what killed writers left
 
 
-def _remove_leftovers(place: Path) -> None:
-    """Remove temporary files of dead writers: of this file, and of any that this package wrote."""
-    try:
-        parts = list(place.parent.iterdir())
-    except OSError:  # a folder that can be written and not listed
-        return
-    for part in parts:
+def _remove_leftovers(folder: Path) -> None:
+    """Remove temporary folders of dead writers of this machine, and those that are a day old."""
+    for part in folder.glob(".*.part"):
         found = _PART.fullmatch(part.name)
-        if found is None or not (found["name"] == place.name or found["host"]):
+        if found is None or part in _writing:
             continue
-        with suppress(OSError):  # another process may have removed it first
-            if part not in _writing and _abandoned(found["host"], int(found["process"]), part):
-                _remove(part)
+        with suppress(OSError, OverflowError):  # of another user, or another process removed it
+            old = time.time() - part.stat().st_mtime > DAY
+            if old or (found[1] == _HOST and _is_dead(int(found[2]))):
+                shutil.rmtree(part)
 
 
-def _abandoned(host: str | None, process: int, part: Path) -> bool:
-    """Return whether the writer of a temporary file is dead."""
-    if host not in (None, _HOST):
-        return time.time() - part.lstat().st_mtime > DAY
+def _is_dead(process: int) -> bool:
     if os.name != "nt":  # where os.kill would end the process
         try:
             os.kill(process, 0)
         except ProcessLookupError:
             return True
-        except (OSError, OverflowError):
-            return False
     return process == os.getpid()  # an earlier process of that number: ours are in `_writing`
-
-
-def _remove(part: Path) -> None:
-    if part.is_dir() and not part.is_symlink():
-        shutil.rmtree(part, ignore_errors=True)
-    else:
-        part.unlink(missing_ok=True)
 
 
 # ---- one writer at a time
