@@ -82,12 +82,12 @@ def test_what_an_annotation_cannot_say_is_left_to_others():
 
 VIEW = (
     "A view: expected a name of atta.VIEWS, an atta.View, or a transform of kornia, torchvision, "
-    "albumentations, got {}; a function of a batch of images becomes one by "
+    "albumentations, got {}. Turn a function of a batch of images into a view with "
     "atta.View.of('name', function)."
 )
 SPARSE = "expected numbers in memory, got a tensor of layout torch.sparse_coo; see Tensor.to_dense"
 BAD = {
-    "atta.collect(net, images, shards=5)": "shards must be text or a path or None, got 5",
+    "atta.collect(net, images, output=5)": "output must be text or a path or None, got 5",
     "atta.collect(net, images, origin='x')": "origin must be a mapping or None, got 'x'",
     "atta.collect(net, images, autocast='half')": (
         "autocast must be True or False or a dtype, got 'half'"

@@ -1,11 +1,10 @@
 """Write files completely or not at all, lock them, and hash their content.
 
-    whole_file(path)     write a file: into a temporary one that is renamed at the end
-    whole_folder(path)   make a new folder with all its files likewise
-    alone(folder)        one writer at a time in a folder of several files: the next one waits
-    locked(path)         one run at a time: a second one is refused
-    content_hash(parts)  hash text and bytes; file_hash(path) hashes a file
-    digest(words, ...)   hash JSON and named buffers, to notice changed files
+    whole_file(path)    write a file: into a temporary one that is renamed at the end
+    whole_folder(path)  make a new folder with all its files likewise
+    alone(folder)       one writer at a time in a folder of several files: the next one waits
+    locked(path)        one run at a time: a second one is refused
+    digest(words, ...)  hash JSON and named buffers, to notice changed files
 
 Every failure to write becomes one `InputError`, and the old file stays. A writer that was killed
 leaves a folder `.name.host-process-number.part`; the next writer into that folder removes it.
@@ -22,9 +21,9 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from atta._base.errors import InputError
 
@@ -45,33 +44,14 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 # ---- hash content
 
 
-def content_hash(parts: Iterable[str | Any], kind: Literal["sha256", "blake2b"] = "sha256") -> str:
-    """Return the hash of text and buffers, one after the other, as hexadecimal digits.
-
-    Args:
-        parts: Text (encoded as UTF-8) and anything with bytes, which is not copied.
-        kind: "sha256", or "blake2b" of 16 bytes, which older files and shards hold.
-
-    >>> content_hash(["a", b"b"])[:8], content_hash(["ab"], "blake2b")[:8]
-    ('fb8e20fc', '3dc9ae22')
-    """
-    found = hashlib.sha256() if kind == "sha256" else hashlib.blake2b(digest_size=16)
-    for part in parts:
-        found.update(part.encode(errors="surrogateescape") if isinstance(part, str) else part)
-    return found.hexdigest()
-
-
-def file_hash(path: str | os.PathLike[str], kind: Literal["sha256", "blake2b"] = "sha256") -> str:
-    """Return the `content_hash` of a file, read in pieces of 1 MB."""
-    with Path(path).open("rb") as file:
-        return content_hash(iter(lambda: file.read(2**20), b""), kind)
-
-
 def digest(words: Any, numbers: Iterable[tuple[str, Any]] = ()) -> str:
     """Hash JSON values, whatever the order of their keys, and named buffers of numbers."""
-    text = json.dumps(words, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    buffers = (part for name, buffer in numbers for part in (f"\n{name}\n", buffer))
-    return content_hash(chain([text], buffers))
+    text = json.dumps(words, sort_keys=True, ensure_ascii=False)
+    found = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
+    for name, buffer in numbers:
+        found.update(f"\n{name}\n".encode(errors="surrogateescape"))
+        found.update(buffer)
+    return found.hexdigest()
 
 
 def check_digest(path: str | os.PathLike[str], expected: object, found: str) -> None:
@@ -86,7 +66,7 @@ def check_digest(path: str | os.PathLike[str], expected: object, found: str) -> 
 # ---- write
 
 
-_HOST = content_hash([platform.node()])[:8]
+_HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 _PART = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-\d+\.part", re.DOTALL)
 _numbers = count()
 _writing: set[Path] = set()  # by this process
@@ -169,7 +149,7 @@ def _temporary_folder(place: Path, path: Path) -> Iterator[Path]:
 def _hidden(path: Path, ending: str) -> Path:
     """Return a hidden path next to this one; a long name is replaced by its hash."""
     name = os.fsencode(path.name)
-    short = path.name if len(name) < LONG_NAME else content_hash([name])
+    short = path.name if len(name) < LONG_NAME else hashlib.sha256(name).hexdigest()
     return path.with_name(f".{short}.{ending}")
 
 
