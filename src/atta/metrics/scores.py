@@ -139,5 +139,7 @@ def class_changes(probs: Array, base: Array) -> int:
     a, b = (validate(p, None)[0] for p in (probs, base))
     if a.shape != b.shape:
         raise InputError(f"base: expected shape {tuple(a.shape)} as probs, got {tuple(b.shape)}")
-    pairs = zip(*(per_image(p, None, simplex=False) for p in (a, b)), strict=True)
-    return sum(int((x.winner != z.winner.to(x.winner.device)).sum()) for x, z in pairs)
+    one, other = (
+        torch.cat([part.winner for part in per_image(p, None, simplex=False)]) for p in (a, b)
+    )
+    return int((one != other.to(one.device)).sum())
