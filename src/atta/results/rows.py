@@ -253,9 +253,7 @@ class Results:
             )
         about, rows = content.get("about", {}), content.get("rows", {})
         details, intervals = (content.get(name, []) for name in ("details", "intervals"))
-        if not isinstance(about, dict) or not all(
-            isinstance(value, list) for value in (rows, details, intervals)
-        ):
+        if not isinstance(about, dict) or {type(rows), type(details), type(intervals)} != {list}:
             raise InputError(f"{path} is damaged: expected lists of rows, details and intervals")
         results = cls(
             tuple(_read(Row, row, f"{path}, row {i}") for i, row in enumerate(rows, 1)),
@@ -311,11 +309,10 @@ def _read(form: type[_Form], content: Any, place: str) -> _Form:
     values = {}
     for name, value in content.items():
         kind = str(columns[name].type)
-        if kind == "float":
-            if type(value) is str:
-                value = _NOT_IN_JSON.get(value, value)
-            elif type(value) is int and abs(value) < 2**1023:
-                value = float(value)
+        if kind == "float" and type(value) is str:
+            value = _NOT_IN_JSON.get(value, value)
+        elif kind == "float" and type(value) is int and abs(value) < 2**1023:
+            value = float(value)
         if type(value).__name__ != kind:  # exactly: True is not a number of images
             raise InputError(f"{place}: expected {name} to be {_WORDS[kind]}, got {value!r}")
         values[name] = value

@@ -124,10 +124,7 @@ class Table:
     def _rows(self, write: Callable[[int, int], str], best: str) -> list[list[str]]:
         """Return the cells as `write` writes them, the best ones in the format `best`."""
         return [
-            [
-                best.format(write(i, j)) if (i, j) in self.best else write(i, j)
-                for j in range(len(row))
-            ]
+            [(best if (i, j) in self.best else "{}").format(write(i, j)) for j in range(len(row))]
             for i, row in enumerate(self.cells)
         ]
 
@@ -139,16 +136,14 @@ class Table:
     def text(self) -> str:
         """Return plain aligned columns, the best marked by a star."""
         starred = {j for _, j in self.best}
-
-        def padded(i: int, j: int) -> str:
-            return _line(self.shown(i, j)) + " " * (j in starred and (i, j) not in self.best)
-
-        head = [_line(name) + " " * (j in starred) for j, name in enumerate(self.header)]
         columns = []
-        for j, column in enumerate(zip(head, *self._rows(padded, "{}*"), strict=True)):
+        rows = self._rows(self.shown, "{}*")
+        for j, column in enumerate(zip(self.header, *rows, strict=True)):
+            cells = list(map(_line, column))
+            if j in starred:  # the numbers stay below each other
+                cells = [c if (i, j) in self.best else f"{c} " for i, c in enumerate(cells, -1)]
             align = str.rjust if self.is_numeric(j) else str.ljust
-            width = max(map(len, column))
-            columns.append([align(cell, width) for cell in column])
+            columns.append([align(cell, max(map(len, cells))) for cell in cells])
         lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
         return "\n".join([_line(self.title).rstrip(), *lines] if self.title else lines)
 
@@ -164,10 +159,10 @@ class Table:
         Missing numbers are empty. Columns without numbers are written as they are.
         """
         columns: list[list[Any]] = []
-        for j, name in enumerate(self.header):
-            numbers = [self.numbers.get((i, j)) for i in range(len(self.cells))]
+        for j, (name, *texts) in enumerate(zip(self.header, *self.cells, strict=True)):
+            numbers = [self.numbers.get((i, j)) for i in range(len(texts))]
             if not any(numbers):
-                columns.append([name, *(row[j] for row in self.cells)])
+                columns.append([name, *texts])
                 continue
             columns.append([name, *(number and number.mean for number in numbers)])
             spread = [number and number.interval for number in numbers]
