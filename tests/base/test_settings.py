@@ -82,7 +82,7 @@ def test_what_an_annotation_cannot_say_is_left_to_others():
 
 VIEW = (
     "A view: expected a name of atta.VIEWS, an atta.View, or a transform of kornia, torchvision, "
-    "albumentations, got {}; a function of a batch of images becomes one by "
+    "albumentations, got {}. Turn a function of a batch of images into a view with "
     "atta.View.of('name', function)."
 )
 SPARSE = "expected numbers in memory, got a tensor of layout torch.sparse_coo; see Tensor.to_dense"

@@ -220,7 +220,11 @@ def test_no_number_counts_twice() -> None:
             "there is no column 'colour'.*expected some of experiment, ",
         ),
         (grid(), {"columns": ["value"]}, "there is no column 'value'"),
-        (grid(), {"where": {"metric": "bier"}}, "no row has metric 'bier'; there are 'brier'"),
+        (
+            grid(),
+            {"where": {"metric": "bier"}},
+            "no row has metric 'bier'; there are metric 'brier'",
+        ),
         (grid(), {"better": {"brier": "smaller"}}, '"lower", "higher" or None, got \'smaller\''),
         (Results(()), {}, "no rows"),
     ],

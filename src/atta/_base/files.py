@@ -1,11 +1,10 @@
 """Write files completely or not at all, lock them, and hash their content.
 
-    whole_file(path)     write a file: into a temporary one that is renamed at the end
-    whole_folder(path)   make a new folder with all its files likewise
-    alone(folder)        one writer at a time in a folder of several files: the next one waits
-    locked(path)         one run at a time: a second one is refused
-    content_hash(parts)  hash text and bytes; file_hash(path) hashes a file
-    digest(words, ...)   hash JSON and named buffers, to notice changed files
+    whole_file(path)    write a file: into a temporary one that is renamed at the end
+    whole_folder(path)  make a new folder with all its files likewise
+    alone(folder)       one writer at a time in a folder of several files: the next one waits
+    locked(path)        one run at a time: a second one is refused
+    digest(words, ...)  hash JSON and named buffers, to notice changed files
 
 Every failure to write becomes one `InputError`, and the old file stays. A writer that was killed
 leaves a folder `.name.host-process-number.part`; the next writer into that folder removes it.
@@ -22,9 +21,9 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from atta._base.errors import InputError
 
@@ -37,7 +36,7 @@ _UMASK = os.umask(0o022)
 os.umask(_UMASK)  # the mask can only be read by setting it
 
 LONG_NAME = 200  # bytes: file systems accept 255, and temporary files have longer names
-DAY = 86400.0  # after this time, unfinished files of another machine are removed
+DAY = 86400.0  # after this time, unfinished files of any machine are removed
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Errors of the disk, as opposed to errors of what is written."""
 
@@ -45,33 +44,14 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 # ---- hash content
 
 
-def content_hash(parts: Iterable[str | Any], kind: Literal["sha256", "blake2b"] = "sha256") -> str:
-    """Return the hash of text and buffers, one after the other, as hexadecimal digits.
-
-    Args:
-        parts: Text (encoded as UTF-8) and anything with bytes, which is not copied.
-        kind: "sha256", or "blake2b" of 16 bytes, which older files and shards hold.
-
-    >>> content_hash(["a", b"b"])[:8], content_hash(["ab"], "blake2b")[:8]
-    ('fb8e20fc', '3dc9ae22')
-    """
-    found = hashlib.sha256() if kind == "sha256" else hashlib.blake2b(digest_size=16)
-    for part in parts:
-        found.update(part.encode(errors="surrogateescape") if isinstance(part, str) else part)
-    return found.hexdigest()
-
-
-def file_hash(path: str | os.PathLike[str], kind: Literal["sha256", "blake2b"] = "sha256") -> str:
-    """Return the `content_hash` of a file, read in pieces of 1 MB."""
-    with Path(path).open("rb") as file:
-        return content_hash(iter(lambda: file.read(2**20), b""), kind)
-
-
 def digest(words: Any, numbers: Iterable[tuple[str, Any]] = ()) -> str:
     """Hash JSON values, whatever the order of their keys, and named buffers of numbers."""
-    text = json.dumps(words, sort_keys=True, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    buffers = (part for name, buffer in numbers for part in (f"\n{name}\n", buffer))
-    return content_hash(chain([text], buffers))
+    text = json.dumps(words, sort_keys=True, ensure_ascii=False)
+    found = hashlib.sha256(text.encode("utf-8", "surrogatepass"))
+    for name, buffer in numbers:
+        found.update(f"\n{name}\n".encode(errors="surrogateescape"))
+        found.update(buffer)
+    return found.hexdigest()
 
 
 def check_digest(path: str | os.PathLike[str], expected: object, found: str) -> None:
@@ -86,10 +66,8 @@ def check_digest(path: str | os.PathLike[str], expected: object, found: str) -> 
 # ---- write
 
 
-_HOST = content_hash([platform.node()])[:8]
-_PART = re.compile(
-    r"\.(?P<name>.+?)\.(?:(?P<host>[0-9a-f]{8})-)?(?P<process>\d+)(?:-\d+)?\.part", re.DOTALL
-)
+_HOST = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+_PART = re.compile(r"\..+\.([0-9a-f]{8})-(\d+)-\d+\.part", re.DOTALL)
 _numbers = count()
 _writing: set[Path] = set()  # by this process
 
@@ -155,7 +133,7 @@ def _temporary_folder(place: Path, path: Path) -> Iterator[Path]:
         place.parent.mkdir(parents=True, exist_ok=True)
     if not os.access(place.parent, os.W_OK):
         raise InputError(f"{path} cannot be written: no permission to write into {place.parent}")
-    _remove_leftovers(place)
+    _remove_leftovers(place.parent)
     # Machine, process and number keep all writers of the same file apart.
     part = _hidden(place, f"{_HOST}-{os.getpid()}-{next(_numbers)}.part")
     _writing.add(part)
@@ -164,14 +142,14 @@ def _temporary_folder(place: Path, path: Path) -> Iterator[Path]:
             part.mkdir()
             yield part
     finally:
-        _remove(part)
+        shutil.rmtree(part, ignore_errors=True)
         _writing.discard(part)
 
 
 def _hidden(path: Path, ending: str) -> Path:
     """Return a hidden path next to this one; a long name is replaced by its hash."""
     name = os.fsencode(path.name)
-    short = path.name if len(name) < LONG_NAME else content_hash([name])
+    short = path.name if len(name) < LONG_NAME else hashlib.sha256(name).hexdigest()
     return path.with_name(f".{short}.{ending}")
 
 
@@ -230,40 +208,25 @@ def _disk_error(error: BaseException, part: Path) -> int | None:
 # ---- remove what killed writers left
 
 
-def _remove_leftovers(place: Path) -> None:
-    """Remove temporary files of dead writers: of this file, and of any that this package wrote."""
-    try:
-        parts = list(place.parent.iterdir())
-    except OSError:  # a folder that can be written and not listed
-        return
-    for part in parts:
+def _remove_leftovers(folder: Path) -> None:
+    """Remove temporary folders of dead writers of this machine, and those that are a day old."""
+    for part in folder.glob(".*.part"):
         found = _PART.fullmatch(part.name)
-        if found is None or not (found["name"] == place.name or found["host"]):
+        if found is None or part in _writing:
             continue
-        with suppress(OSError):  # another process may have removed it first
-            if part not in _writing and _abandoned(found["host"], int(found["process"]), part):
-                _remove(part)
+        with suppress(OSError, OverflowError):  # of another user, or another process removed it
+            old = time.time() - part.stat().st_mtime > DAY
+            if old or (found[1] == _HOST and _is_dead(int(found[2]))):
+                shutil.rmtree(part)
 
 
-def _abandoned(host: str | None, process: int, part: Path) -> bool:
-    """Return whether the writer of a temporary file is dead."""
-    if host not in (None, _HOST):
-        return time.time() - part.lstat().st_mtime > DAY
+def _is_dead(process: int) -> bool:
     if os.name != "nt":  # where os.kill would end the process
         try:
             os.kill(process, 0)
         except ProcessLookupError:
             return True
-        except (OSError, OverflowError):
-            return False
     return process == os.getpid()  # an earlier process of that number: ours are in `_writing`
-
-
-def _remove(part: Path) -> None:
-    if part.is_dir() and not part.is_symlink():
-        shutil.rmtree(part, ignore_errors=True)
-    else:
-        part.unlink(missing_ok=True)
 
 
 # ---- one writer at a time

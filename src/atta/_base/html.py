@@ -6,7 +6,7 @@ from contextlib import suppress
 from html import escape
 
 LONG = 160  # characters that are shown completely
-FEW = 5
+FEW = 3
 
 
 def listed(value: object) -> list[str]:
@@ -31,11 +31,9 @@ def shortened(value: object) -> str:
     whole = str(value) if len(every) == 1 else ", ".join(every)
     if len(whole) <= LONG:
         return whole
-    first = every[:FEW]
-    while len(first) > 1 and sum(map(len, first)) > LONG // 2:
-        first.pop()
-    shown = " · ".join(one if len(one) <= LONG // 2 else one[: LONG // 2] + "…" for one in first)
-    return f"{shown} · … ({len(every)} in all)" if len(every) > len(first) else shown
+    half = LONG // 2
+    shown = " · ".join(one if len(one) <= half else one[:half] + "…" for one in every[:FEW])
+    return f"{shown} · … ({len(every)} in all)" if len(every) > FEW else shown
 
 
 def html_table(

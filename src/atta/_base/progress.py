@@ -32,8 +32,20 @@ def bar(
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        with _lines(title, total, every, transient) as tell:
-            yield tell
+        said, last = time.monotonic() - max(0.0, every - SOON), ""
+
+        def line(completed: int, state: str) -> None:
+            nonlocal said, last
+            last = f"{title} {completed}/{'?' if total is None else total} {state}".rstrip()
+            if time.monotonic() - said >= every:
+                print(last, file=sys.stderr, flush=True)
+                said, last = time.monotonic(), ""
+
+        try:
+            yield line
+        finally:
+            if last and not transient:
+                print(last, file=sys.stderr, flush=True)
         return
     columns = (
         progress.TextColumn("{task.description}", markup=False),
@@ -42,30 +54,9 @@ def bar(
         progress.TextColumn("{task.fields[state]}", markup=False),
         progress.TimeRemainingColumn(),
     )
-    with progress.Progress(*columns, console=console, transient=transient) as line:
-        task = line.add_task(title, total=total, completed=done, state="")
-        yield lambda completed, state: line.update(task, completed=completed, state=state)
-
-
-@contextmanager
-def _lines(
-    title: str, total: int | None, every: float, transient: bool
-) -> Iterator[Callable[[int, str], None]]:
-    """Print a line every so many seconds, and the last one unless `transient`."""
-    said, last = time.monotonic() - max(0.0, every - SOON), ""
-
-    def line(completed: int, state: str) -> None:
-        nonlocal said, last
-        last = f"{title} {completed}/{'?' if total is None else total} {state}".rstrip()
-        if time.monotonic() - said >= every:
-            print(last, file=sys.stderr, flush=True)
-            said, last = time.monotonic(), ""
-
-    try:
-        yield line
-    finally:
-        if last and not transient:
-            print(last, file=sys.stderr, flush=True)
+    with progress.Progress(*columns, console=console, transient=transient) as shown_bar:
+        task = shown_bar.add_task(title, total=total, completed=done, state="")
+        yield lambda completed, state: shown_bar.update(task, completed=completed, state=state)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import operator
 import os
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, wraps
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -87,9 +88,7 @@ def _named(function: Callable[..., Any]) -> dict[str, Any]:
     for name, argument in inspect.signature(function).parameters.items():
         if argument.kind is inspect.Parameter.KEYWORD_ONLY:
             found[name] = every.get(name, Any)
-        elif (
-            argument.kind is inspect.Parameter.VAR_KEYWORD and get_origin(every.get(name)) is Unpack
-        ):
+        elif get_origin(every.get(name)) is Unpack:
             found |= hints(get_args(every[name])[0])
     return found
 
@@ -105,17 +104,32 @@ def check(given: Mapping[str, Any], annotations: Mapping[str, Any]) -> dict[str,
 
 def check_one(name: str, value: Any, annotation: Any) -> Any:
     """Return a setting if it fits its annotation, or raise `InputError`."""
-    kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    if Any in kinds or not all(
-        isinstance(_base(kind), type) or get_origin(kind) is Literal for kind in kinds
-    ):
+    union = get_origin(annotation) in (Union, UnionType)
+    kinds = [_parts(kind) for kind in (get_args(annotation) if union else (annotation,))]
+    if any(base is Any or not (base is Literal or isinstance(base, type)) for base, _ in kinds):
         return value
-    for kind in kinds:
-        try:
-            return _plain(value, kind)
-        except (ValueError, OverflowError):
+    flag = isinstance(value, bool | np.bool_)
+    for base, bounds in kinds:
+        if base is Literal:
+            right = isinstance(value, str) and value in bounds
+        elif base is bool:
+            right = flag or (isinstance(value, Integral) and value in (0, 1))
+        elif base in (int, float):
+            right = isinstance(value, Integral if base is int else Real) and not flag
+        else:  # text is rarely meant as a list of letters
+            letters = base is Sequence and isinstance(value, str | bytes)
+            right = isinstance(value, base) and not letters
+        if not right:
             continue
-    raise InputError(f"{name} must be {' or '.join(map(_words, kinds))}, got {shown(value)}")
+        if base not in (bool, int, float):
+            return value
+        with suppress(OverflowError):  # a whole number too large for a float
+            plain, limits = base(value), map(str.split, bounds)
+            within = (_SIGNS[sign](plain, base(number)) for sign, number in limits)
+            if (base is int or math.isfinite(plain)) and all(within):
+                return plain
+    words = " or ".join(_words(base, bounds) for base, bounds in kinds)
+    raise InputError(f"{name} must be {words}, got {shown(value)}")
 
 
 def shown(value: Any) -> str:
@@ -123,42 +137,17 @@ def shown(value: Any) -> str:
     return " ".join(_SHORT.repr(value).split())
 
 
-def _base(kind: Any) -> Any:
-    """Return the class of an annotation: without bounds and type arguments."""
-    base = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+def _parts(kind: Any) -> tuple[Any, tuple[str, ...]]:
+    """Return the class of an annotation and its bounds, or Literal and its choices."""
+    base, *bounds = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    if get_origin(base) is Literal:
+        return Literal, get_args(base)
     if base == float | int:
-        return float  # strict type checkers do not accept an int for a float
-    return get_origin(base) if isinstance(get_origin(base), type) else base
+        base = float  # strict type checkers do not accept an int for a float
+    return get_origin(base) or base, tuple(bounds)
 
 
-def _plain(value: Any, kind: Any) -> Any:
-    """Return the value as a plain one of this kind, or raise ValueError or OverflowError."""
-    base, flag = _base(kind), isinstance(value, bool | np.bool_)
-    if get_origin(kind) is Literal:
-        right = isinstance(value, str) and value in get_args(kind)
-    elif base is bool:
-        right = flag or (isinstance(value, Integral) and value in (0, 1))
-    elif base is int:
-        right = isinstance(value, Integral) and not flag
-    elif base is float:
-        right = isinstance(value, Real) and not flag and math.isfinite(value)
-    else:  # text is rarely meant as a list of letters
-        right = isinstance(value, base) and not (
-            base is Sequence and isinstance(value, str | bytes)
-        )
-    if not right:
-        raise ValueError
-    found = base(value) if base in (bool, int, float) else value
-    for bound in kind.__metadata__ if get_origin(kind) is Annotated else ():
-        sign, number = bound.split()
-        if not _SIGNS[sign](found, base(number)):
-            raise ValueError
-    return found
-
-
-def _words(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, get_args(kind)))}"
-    bounds = kind.__metadata__ if get_origin(kind) is Annotated else ()
-    base = _base(kind)
+def _words(base: Any, bounds: Sequence[str]) -> str:
+    if base is Literal:
+        return f"one of {', '.join(bounds)}"
     return " ".join([_WORDS.get(base, f"a {base.__name__}"), " and ".join(bounds)]).strip()

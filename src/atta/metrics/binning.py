@@ -6,15 +6,16 @@ from functools import cache
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from atta._base.errors import InputError
-from atta._base.settings import Cells, check_one, checked
+from atta._base.settings import Cells, checked
 from atta._base.types import Labels, Probs
 from atta.metrics.per_image import Array, PerImage, as_tensor, check_unit
 
 Edges: TypeAlias = Float[Tensor, "edges"]
+PerBin: TypeAlias = Float[Tensor, "b"]
 Table: TypeAlias = Float[Tensor, "3 *b"]
 """Of each bin: the number of images, the sum of their confidence, the number of correct ones."""
 
@@ -35,9 +36,9 @@ class Bins:
     """
 
     edges: Edges
-    counts: Float[Tensor, "b"]
-    confidence: Float[Tensor, "b"]
-    accuracy: Float[Tensor, "b"]
+    counts: PerBin
+    confidence: PerBin
+    accuracy: PerBin
 
 
 @checked
@@ -82,14 +83,13 @@ def bins(
     return Bins(edges, total, confident / total, right / total)  # 0/0 is the NaN of an empty bin
 
 
-def bin_index(values: Float[Tensor, "*s"], edges: Edges) -> Int[Tensor, "*s"]:
+def bin_index(values: Tensor, edges: Edges) -> Tensor:
     """Return the bin (a, b] of each value, in float64; the first bin includes its lower edge."""
     return torch.bucketize(values.double().contiguous(), edges.double()[1:-1])
 
 
 def even_edges(count: int) -> Edges:
     """Return the edges of `count` bins of equal width."""
-    count = check_one("count", count, Cells)
     # A division rounds once, so 3/15 is the 0.2 a user writes; linspace misses 11/15.
     return torch.arange(count + 1, dtype=torch.float64) / count
 
@@ -119,13 +119,13 @@ def mass_index(levels: PerImage, total: PerImage, count: int) -> Labels:
     return bin_index(levels, equal_mass_edges(levels, total, count))
 
 
-def class_index(probs: Probs, count: int) -> Int[Tensor, "n k"]:
+def class_index(probs: Probs, count: int) -> Tensor:
     """Return the bin of each probability; class j has the bins from j · count on."""
     first = count * torch.arange(probs.shape[1], device=probs.device)
     return bin_index(probs, even_edges(count).to(probs.device)) + first
 
 
-def on_grid(confidence: PerImage) -> tuple[Int[Tensor, "2 n"], Float[Tensor, "2 n"]]:
+def on_grid(confidence: PerImage) -> tuple[Tensor, Tensor]:
     """Return the two grid cells around each confidence and its share in each; the ends reflect."""
     place = confidence * GRID - 0.5
     left = place.floor()
@@ -133,16 +133,14 @@ def on_grid(confidence: PerImage) -> tuple[Int[Tensor, "2 n"], Float[Tensor, "2 
     return torch.stack([left, left + 1]).clamp(0, GRID - 1).long(), torch.stack([1 - part, part])
 
 
-def tally(
-    index: Int[Tensor, "*s"], size: int, confidence: Tensor, correct: Tensor
-) -> Float[Tensor, "3 size"]:
+def tally(index: Tensor, size: int, confidence: Tensor, correct: Tensor) -> Table:
     """Return the table of `size` bins, given the bin of each image."""
     # Row by row: on a CPU index_add is a plain loop in one dimension, a call per column in two.
     rows = (torch.ones_like(confidence), confidence, correct)
     return torch.stack([sum_by(index, size, row) for row in rows])
 
 
-def sum_by(index: Tensor, size: int, values: Tensor) -> Float[Tensor, "size"]:
+def sum_by(index: Tensor, size: int, values: Tensor) -> PerBin:
     """Return the sums of the values that share an index."""
     return values.new_zeros(size).index_add_(0, index.flatten(), values.flatten())
 

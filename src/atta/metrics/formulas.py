@@ -36,7 +36,6 @@ from operator import itemgetter
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from atta._base.errors import InputError, suggest
@@ -87,7 +86,7 @@ def _murphy(table: Table) -> tuple[Tensor, Tensor, Tensor]:
     return (share * gap**2).sum(-1), (share * (accuracy - overall) ** 2).sum(-1), uncertainty
 
 
-def _aurc(tied: Float[Tensor, "2 *g"]) -> Tensor:
+def _aurc(tied: Tensor) -> Tensor:
     """Return Σ_g (mean error of g) · (A(last rank of g) - A(last rank before g)).
 
     The most confident group comes first. An error at rank j counts 1/(n i) at each i ≥ j; over
@@ -100,7 +99,7 @@ def _aurc(tied: Float[Tensor, "2 *g"]) -> Tensor:
     return ((1 - correct / total.clamp_min(1)) * area.diff(prepend=torch.zeros_like(n))).sum(-1)
 
 
-def _smooth_ece(residual: Float[Tensor, "*r grid"]) -> Tensor:
+def _smooth_ece(residual: Tensor) -> Tensor:
     """Smooth the gaps by the width that equals the result (Błasiok & Nakkiran 2023).
 
     A Gaussian reflected at 0 and 1 damps cos(π m t) by exp(-(π m s)²/2), so smoothing is a product
@@ -152,22 +151,16 @@ BINNED = FORMULAS.keys() - TERMS.keys() - RANKED - {"classwise_ece"}
 """The metrics that read the bins."""
 
 
-def measurable(names: Iterable[str] | None, labelled: bool) -> list[str]:
+def measurable(names: Iterable[str] | None, labelled: bool = True) -> list[str]:
     """Return the names of metrics, checked; by default all that can be computed."""
-    wanted = list(DIRECTION) if names is None else known(names)
-    lost = [] if labelled else [name for name in wanted if name not in UNLABELLED]
-    if names is not None and lost:
-        raise InputError(f"labels: expected for {', '.join(lost)}, got None")
-    return [name for name in wanted if name not in lost]
-
-
-def known(names: Iterable[str]) -> list[str]:
-    """Return the names of metrics, checked."""
-    names = [names] if isinstance(names, str) else list(names)
-    for name in names:
+    wanted = list(DIRECTION if names is None else [names] if isinstance(names, str) else names)
+    for name in wanted:
         if not isinstance(name, str) or name not in DIRECTION:
             raise InputError(
                 f"metrics: expected some of {', '.join(DIRECTION)}, got {shown(name)}."
                 f"{suggest(name, DIRECTION)}"
             )
-    return names
+    lost = [] if labelled else [name for name in wanted if name not in UNLABELLED]
+    if names is not None and lost:
+        raise InputError(f"labels: expected for {', '.join(lost)}, got None")
+    return [name for name in wanted if name not in lost]

@@ -25,7 +25,7 @@ where all images put them. For aurc, confidences without an error between them s
 keeps it exact.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -33,12 +33,12 @@ from typing import Annotated, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
 from scipy.sparse import csr_array
 from torch import Tensor
 
 from atta._base.errors import InputError
 from atta._base.settings import checked
+from atta._base.types import Labels
 from atta.metrics.binning import (
     COUNT,
     GRID,
@@ -48,13 +48,15 @@ from atta.metrics.binning import (
     mass_index,
     on_grid,
 )
-from atta.metrics.formulas import BINNED, FORMULAS, measurable
-from atta.metrics.per_image import TERMS, Array, Images, LabelArray, per_image, validate
+from atta.metrics.formulas import BINNED, FORMULAS, Summary, measurable
+from atta.metrics.per_image import TERMS, Array, Images, LabelArray, PerImage, per_image, validate
 from atta.metrics.scores import evaluate
 
 CELLS = 2**21  # counts per product: 2 MB as bytes, 8 MB as float32
 RESAMPLES, CONFIDENCE = 1000, 0.95
 Interval: TypeAlias = tuple[float, float]
+SparseTable: TypeAlias = tuple[tuple[int, ...], csr_array]
+"""The shape of a table, and the float32 matrix, cells × images, that makes it from counts."""
 
 
 @checked
@@ -183,7 +185,7 @@ class Resamples:
     count: int = RESAMPLES
     seed: int = 0
 
-    def __iter__(self) -> Iterator[UInt8[np.ndarray, "n r"]]:
+    def __iter__(self) -> Iterator[np.ndarray]:
         """Yield the counts of some resamples at a time, so that memory stays bounded."""
         step = max(1, CELLS // self.images)
         for first in range(0, self.count, step):
@@ -191,7 +193,7 @@ class Resamples:
 
 
 @lru_cache(maxsize=16)  # 32 MB: the counts of 10,000 images stay, of a million are drawn again
-def _counts(images: int, first: int, last: int, seed: int) -> UInt8[np.ndarray, "n r"]:
+def _counts(images: int, first: int, last: int, seed: int) -> np.ndarray:
     found = np.empty((last - first, images), dtype=np.uint8)  # no image is drawn 256 times
     for i, resample in enumerate(range(first, last)):
         drawn = np.random.default_rng([seed, resample]).integers(images, size=images)
@@ -206,66 +208,59 @@ def replicates(
     probs: Array,
     labels: LabelArray | None,
     resamples: Resamples,
-    rows: Int[Tensor, " n"] | None = None,
+    rows: Labels | None = None,
     *,
     metrics: Iterable[str] | None = None,
     simplex: bool = True,
-) -> dict[str, Float[Tensor, " r"]]:
+) -> dict[str, Tensor]:
     """Return each metric of each resample; `rows` are the resampled images given, all if None."""
     p, y = validate(probs, labels)
     names = measurable(metrics, y is not None)
-    added = _Added.of(per_image(p, y, simplex=simplex), names)
+    summarise = _summariser(_columns(per_image(p, y, simplex=simplex), names), names)
     found: list[list[Tensor]] = []
     for every in resamples:
         counts = torch.from_numpy(every if rows is None else every[rows.numpy()]).float()
         counts[:, counts.sum(0) == 0] = 1  # a resample without any of few images takes them all
-        summary = added.summary(counts)
+        summary = summarise(counts)
         found.append([FORMULAS[name](summary).double() for name in names])
     return {name: torch.cat(parts) for name, *parts in zip(names, *found, strict=True)}
 
 
-@dataclass(frozen=True)
-class _Added:
-    """What each image adds to every sum: dense for means and bins, sparse for larger tables."""
+def _columns(parts: Iterable[Images], names: list[str]) -> dict[str, Tensor]:
+    """Return what is kept of each image; the float64 copies are as large as all else."""
+    found: list[dict[str, Tensor]] = []
+    for part in parts:
+        some = {"confidence": part.confidence, "correct": part.correct, **part.terms(names)}
+        if "classwise_ece" in names:
+            some["class index"] = class_index(part.probs, COUNT)
+            some["class gap"] = part.hits - part.probs
+        found.append({name: column.cpu() for name, column in some.items()})
+    column = {name: torch.cat([some[name] for some in found]) for name in found[0]}
+    return column | {"gap": column["correct"] - column["confidence"]}
 
-    means: Mapping[str, Tensor]
-    dense: Float[Tensor, "s n"]
-    """A row of ones, the terms minus their means (for float32), and the table of the bins."""
-    tables: Mapping[str, tuple[tuple[int, ...], csr_array]]
-    """The shape of each large table, and the matrix that makes it from counts."""
 
-    @classmethod
-    def of(cls, parts: Iterable[Images], names: list[str]) -> "_Added":
-        found = [_columns(part, names) for part in parts]
-        column = {name: torch.cat([part[name] for part in found]) for name in found[0]}
-        confidence, correct = column["confidence"], column["correct"]
-        gaps = correct - confidence
-        means = {name: column[name].mean() for name in names if name in TERMS}
-        dense = [torch.ones_like(gaps)[None]]
-        dense += [column[name][None] - mean for name, mean in means.items()]
-        if BINNED & set(names):
-            index = bin_index(confidence, even_edges(COUNT))
-            hot = torch.nn.functional.one_hot(index, COUNT).T.double()
-            dense += [hot, hot * gaps, hot * correct]
-        return cls(
-            means,
-            torch.cat(dense).float(),
-            {
-                name: (shape, _matrix(shape, index, value))
-                for name, shape, index, value in _tables(column, names)
-            },
-        )
+def _summariser(column: Mapping[str, Tensor], names: list[str]) -> Callable[[Tensor], Summary]:
+    """Return the function that makes the summary of resamples from their counts [n, resamples].
 
-    def summary(self, counts: Float[Tensor, "n r"]) -> dict[str, Tensor]:
-        """Return the summary that formulas read, with an axis of resamples before the bins."""
-        images, *rest = self.dense @ counts
-        few = len(self.means)
-        means = zip(self.means.items(), rest[:few], strict=True)
-        summary = {name: mean + row / images for (name, mean), row in means}
-        if bins := rest[few:]:
+    Its tensors have an axis of resamples before the bins.
+    """
+    means = {name: column[name].mean() for name in names if name in TERMS}
+    # A row of ones, the terms minus their means, as float32 is coarse, and the table of the bins.
+    rows = [torch.ones_like(column["gap"])[None]]
+    rows += [column[name][None] - mean for name, mean in means.items()]
+    if BINNED & set(names):
+        index = bin_index(column["confidence"], even_edges(COUNT))
+        hot = torch.nn.functional.one_hot(index, COUNT).T.double()
+        rows += [hot, hot * column["gap"], hot * column["correct"]]
+    dense, tables = torch.cat(rows).float(), _tables(column, names)
+
+    def summarise(counts: Tensor) -> Summary:
+        images, *rest = dense @ counts
+        summary = {name: means[name] + row / images for name, row in zip(means, rest, strict=False)}
+        if bins := rest[len(means) :]:
             total, gaps, correct = torch.stack(bins).view(3, COUNT, -1).double().transpose(1, 2)
             summary["bins"] = torch.stack([total, correct - gaps, correct])
-        for name, (shape, matrix) in self.tables.items():
+        for name, (shape, matrix) in tables.items():
             table = torch.from_numpy(matrix @ counts.numpy()).T.reshape(-1, *shape)
             if name == "tied":
                 summary[name] = torch.stack(table.double().unbind(1))
@@ -273,40 +268,32 @@ class _Added:
                 summary[name] = table / images.view(-1, *[1] * len(shape))
         return summary
 
-
-def _columns(part: Images, names: list[str]) -> dict[str, Tensor]:
-    """Return what `_Added` keeps of some images; their float64 copies are as large as all else."""
-    found = {"confidence": part.confidence, "correct": part.correct, **part.terms(names)}
-    if "classwise_ece" in names:
-        found["class index"] = class_index(part.probs, COUNT)
-        found["class gap"] = part.hits - part.probs
-    return {name: column.cpu() for name, column in found.items()}
+    return summarise
 
 
-def _tables(
-    column: Mapping[str, Tensor], names: list[str]
-) -> Iterator[tuple[str, tuple[int, ...], Tensor, Tensor]]:
-    """Yield the name, the shape, and each image's places and values of every large table."""
-    confidence, correct = column["confidence"], column["correct"]
-    gaps = correct - confidence
+def _tables(column: Mapping[str, Tensor], names: list[str]) -> dict[str, SparseTable]:
+    """Return every large table that the metrics need."""
+    confidence, correct, gaps = (column[name] for name in ("confidence", "correct", "gap"))
     levels, level = confidence.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    tables: dict[str, SparseTable] = {}
     if "adaptive_ece" in names:
         index = mass_index(levels, torch.bincount(level).double(), COUNT)[level]
-        yield "mass_gaps", (COUNT,), index[None], gaps[None]
+        tables["mass_gaps"] = _sparse((COUNT,), index[None], gaps[None])
     if "classwise_ece" in names:
-        index = column["class index"]
-        yield "class_gaps", (index.shape[1], COUNT), index.T, column["class gap"].T
+        index = column["class index"].T
+        tables["class_gaps"] = _sparse((len(index), COUNT), index, column["class gap"].T)
     if "smooth_ece" in names:
         cells, weights = on_grid(confidence)
-        yield "residual", (GRID,), cells, weights * gaps
+        tables["residual"] = _sparse((GRID,), cells, weights * gaps)
     if "aurc" in names:
         group = _groups(level, correct)
         size = int(group.max()) + 1
         values = torch.stack([torch.ones_like(gaps), correct])
-        yield "tied", (2, size), torch.stack([group, group + size]), values
+        tables["tied"] = _sparse((2, size), torch.stack([group, group + size]), values)
+    return tables
 
 
-def _groups(level: Int[Tensor, " n"], correct: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
+def _groups(level: Labels, correct: PerImage) -> Labels:
     """Merge runs of levels without an error: they add nothing to aurc but their number."""
     wrong = torch.bincount(level, 1 - correct) > 0
     starts = wrong | wrong.roll(1)
@@ -314,9 +301,9 @@ def _groups(level: Int[Tensor, " n"], correct: Float[Tensor, " n"]) -> Int[Tenso
     return starts.cumsum(0)[level]
 
 
-def _matrix(shape: tuple[int, ...], index: Tensor, value: Tensor) -> csr_array:
-    """Return the sparse float32 matrix, table cells × images, that sums values by index."""
+def _sparse(shape: tuple[int, ...], index: Tensor, value: Tensor) -> SparseTable:
+    """Return the table of this shape, given each image's places in it and the values there."""
     images = torch.arange(index.shape[1]).expand_as(index)
     places = (index.flatten().numpy(), images.flatten().numpy())
     size = (prod(shape), index.shape[1])
-    return csr_array((value.flatten().float().numpy(), places), shape=size)
+    return shape, csr_array((value.flatten().float().numpy(), places), shape=size)

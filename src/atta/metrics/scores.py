@@ -25,19 +25,13 @@ class Metric:
 
     Attributes:
         name: The name in `atta.METRICS`.
+        better: Whether "lower" or "higher" values are better; None if neither.
+        needs_labels: Whether the metric needs labels; the entropies need none.
     """
 
     name: str
-
-    @property
-    def better(self) -> Better:
-        """Whether "lower" or "higher" values are better; None if neither."""
-        return DIRECTION[self.name]
-
-    @property
-    def needs_labels(self) -> bool:
-        """Whether the metric needs labels; the entropies need none."""
-        return self.name not in UNLABELLED
+    better: Better
+    needs_labels: bool
 
     def __call__(
         self, probs: Array, labels: LabelArray | None = None, *, simplex: bool = True
@@ -46,7 +40,7 @@ class Metric:
         return evaluate(probs, labels, simplex=simplex, metrics=[self.name])[self.name]
 
 
-METRICS: dict[str, Metric] = {name: Metric(name) for name in DIRECTION}
+METRICS = {name: Metric(name, better, name not in UNLABELLED) for name, better in DIRECTION.items()}
 """All metrics by name: the paper's six come first, in its order.
 
 >>> METRICS["brier"](torch.tensor([[0.75, 0.25], [0.25, 0.75]]), [0, 0])
@@ -139,5 +133,7 @@ def class_changes(probs: Array, base: Array) -> int:
     a, b = (validate(p, None)[0] for p in (probs, base))
     if a.shape != b.shape:
         raise InputError(f"base: expected shape {tuple(a.shape)} as probs, got {tuple(b.shape)}")
-    pairs = zip(*(per_image(p, None, simplex=False) for p in (a, b)), strict=True)
-    return sum(int((x.winner != z.winner.to(x.winner.device)).sum()) for x, z in pairs)
+    one, other = (
+        torch.cat([part.winner for part in per_image(p, None, simplex=False)]) for p in (a, b)
+    )
+    return int((one != other.to(one.device)).sum())

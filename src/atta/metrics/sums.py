@@ -20,7 +20,7 @@ from atta.metrics.binning import (
     sum_by,
     tally,
 )
-from atta.metrics.formulas import FORMULAS, RANKED, known, measurable
+from atta.metrics.formulas import FORMULAS, RANKED, measurable
 from atta.metrics.per_image import TERMS, Array, Images, LabelArray, per_image, validate
 
 TOTALS = ("images", "labelled", *TERMS)
@@ -63,7 +63,7 @@ class Sums:
         device: torch.device | str = "cpu",
     ) -> None:
         self.classes, self.count = classes, check_one("count", count, Cells)
-        self.metrics = None if metrics is None else known(metrics)
+        self.metrics = None if metrics is None else measurable(metrics)
         shapes = {"totals": (len(TOTALS),), "bins": (3, count), "cells": (3, len(cell_edges()) - 1)}
         if self.metrics is None or "classwise_ece" in self.metrics:
             shapes["class_bins"] = (3, classes, count)

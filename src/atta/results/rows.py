@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -200,9 +201,10 @@ class Results:
         found: dict[str, Mapping[str, Any]] = {}
         for run in _runs(self.about):
             inside = run.get(what) if isinstance(run, Mapping) else None
-            for key, value in inside.items() if isinstance(inside, Mapping) else ():
-                if isinstance(value, Mapping):
-                    found[str(key)] = value
+            if isinstance(inside, Mapping):
+                found |= {
+                    str(k): known for k, known in inside.items() if isinstance(known, Mapping)
+                }
         return found
 
     def csv(self) -> str:
@@ -215,13 +217,12 @@ class Results:
         Floats keep their last bit; nan and ±inf are written as the strings "nan", "inf" and "-inf".
         The last entry is a digest of the rest, whatever its order and layout.
         """
+        dump = partial(json.dumps, ensure_ascii=False)
         rows, intervals, details = (
-            ",\n".join(map(_json, those))
+            ",\n".join(dump(finite(one)) for one in those)
             for those in (map(vars, self.rows), map(vars, self.intervals), self.details)
         )
-        about = json.dumps(
-            finite(self.about), indent=1, ensure_ascii=False, sort_keys=True, allow_nan=False
-        )
+        about = dump(finite(self.about), indent=1, sort_keys=True)
         body = (
             f'{{\n"format": "{FORMAT}",\n"version": {FORMAT_VERSION},\n"hash": "sha256",\n'
             f'"about": {about},\n"details": [\n{details}\n],\n"rows": [\n{rows}\n],\n'
@@ -252,9 +253,7 @@ class Results:
             )
         about, rows = content.get("about", {}), content.get("rows", {})
         details, intervals = (content.get(name, []) for name in ("details", "intervals"))
-        if not isinstance(about, dict) or not all(
-            isinstance(value, list) for value in (rows, details, intervals)
-        ):
+        if not isinstance(about, dict) or {type(rows), type(details), type(intervals)} != {list}:
             raise InputError(f"{path} is damaged: expected lists of rows, details and intervals")
         results = cls(
             tuple(_read(Row, row, f"{path}, row {i}") for i, row in enumerate(rows, 1)),
@@ -285,10 +284,6 @@ def _read_json(path: str | os.PathLike[str]) -> Any:
         raise InputError(f"{path} does not hold results: it is nested too deeply") from None
 
 
-def _json(value: Any) -> str:
-    return json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
-
-
 def finite(value: Any, instead: Callable[[float], Any] = str) -> Any:
     """Return the value with `instead` applied to nan and ±inf, however deeply nested."""
     if isinstance(value, Mapping):
@@ -304,23 +299,20 @@ _WORDS = {"str": "text", "int": "a whole number", "float": 'a number, "nan", "in
 def _read(form: type[_Form], content: Any, place: str) -> _Form:
     """Return a checked row or interval; error messages begin with `place`."""
     columns = _FIELDS[form]
-    if not isinstance(content, dict):
-        raise InputError(f"{place}: expected columns and their values, got {content!r}")
-    if unknown := content.keys() - columns:
+    needed = {name: 0 for name, column in columns.items() if column.default is MISSING}
+    if not isinstance(content, dict) or not needed.keys() <= content.keys() <= columns.keys():
+        got = ", ".join(content) if isinstance(content, dict) else repr(content)
         raise InputError(
-            f"{place}: unknown column {', '.join(sorted(unknown))}; expected {', '.join(columns)}"
+            f"{place}: expected the columns {', '.join(columns)} and of these at least "
+            f"{', '.join(needed)}, got {got}"
         )
-    needed = (name for name, column in columns.items() if column.default is MISSING)
-    if missing := [name for name in needed if name not in content]:
-        raise InputError(f"{place}: expected all columns, got none of {', '.join(missing)}")
     values = {}
     for name, value in content.items():
         kind = str(columns[name].type)
-        if kind == "float":
-            if type(value) is str:
-                value = _NOT_IN_JSON.get(value, value)
-            elif type(value) is int and abs(value) < 2**1023:
-                value = float(value)
+        if kind == "float" and type(value) is str:
+            value = _NOT_IN_JSON.get(value, value)
+        elif kind == "float" and type(value) is int and abs(value) < 2**1023:
+            value = float(value)
         if type(value).__name__ != kind:  # exactly: True is not a number of images
             raise InputError(f"{place}: expected {name} to be {_WORDS[kind]}, got {value!r}")
         values[name] = value

@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from statistics import fmean, stdev
 from typing import Any, TypeAlias
 
@@ -24,7 +23,6 @@ from atta.results.rows import (
     Row,
     check_columns,
     csv_text,
-    one_of,
     values_of,
 )
 
@@ -63,19 +61,15 @@ class Summary:
             mean, deviation = sum(values) / count, math.nan
         if count == 1:
             return cls(mean, None, None, count)
-        return cls(mean, deviation, _t_quantile(count - 1) * deviation / math.sqrt(count), count)
+        from scipy.special import stdtrit  # here, as `atta --help` must not wait for it
+
+        quantile = float(stdtrit(count - 1, 0.975))
+        return cls(mean, deviation, quantile * deviation / math.sqrt(count), count)
 
     def text(self, digits: int = 4) -> str:
         """Return mean ± interval with so many digits after the point."""
         spread = "" if self.interval is None else f" ± {self.interval:.{digits}f}"
         return f"{self.mean:.{digits}f}{spread}"
-
-
-@cache
-def _t_quantile(freedom: int) -> float:
-    from scipy.special import stdtrit  # here, as `atta --help` must not wait for it
-
-    return float(stdtrit(freedom, 0.975))
 
 
 @dataclass(frozen=True)
@@ -121,15 +115,16 @@ class Table:
 
     def is_numeric(self, column: int) -> bool:
         """Return whether a column holds only numbers and dashes, and is aligned to the right."""
-        return column > 0 and all(_is_number(row[column]) for row in self.cells)
+        cells = {row[column].split(" ± ")[0] for row in self.cells} - {NOTHING}
+        try:
+            return column > 0 and all(float(cell) is not None for cell in cells)
+        except ValueError:
+            return False
 
     def _rows(self, write: Callable[[int, int], str], best: str) -> list[list[str]]:
         """Return the cells as `write` writes them, the best ones in the format `best`."""
         return [
-            [
-                best.format(write(i, j)) if (i, j) in self.best else write(i, j)
-                for j in range(len(row))
-            ]
+            [(best if (i, j) in self.best else "{}").format(write(i, j)) for j in range(len(row))]
             for i, row in enumerate(self.cells)
         ]
 
@@ -141,16 +136,14 @@ class Table:
     def text(self) -> str:
         """Return plain aligned columns, the best marked by a star."""
         starred = {j for _, j in self.best}
-
-        def padded(i: int, j: int) -> str:
-            return _line(self.shown(i, j)) + " " * (j in starred and (i, j) not in self.best)
-
-        head = [_line(name) + " " * (j in starred) for j, name in enumerate(self.header)]
         columns = []
-        for j, column in enumerate(zip(head, *self._rows(padded, "{}*"), strict=True)):
+        rows = self._rows(self.shown, "{}*")
+        for j, column in enumerate(zip(self.header, *rows, strict=True)):
+            cells = list(map(_line, column))
+            if j in starred:  # the numbers stay below each other
+                cells = [c if (i, j) in self.best else f"{c} " for i, c in enumerate(cells, -1)]
             align = str.rjust if self.is_numeric(j) else str.ljust
-            width = max(map(len, column))
-            columns.append([align(cell, width) for cell in column])
+            columns.append([align(cell, max(map(len, cells))) for cell in cells])
         lines = ["  ".join(line).rstrip() for line in zip(*columns, strict=True)]
         return "\n".join([_line(self.title).rstrip(), *lines] if self.title else lines)
 
@@ -166,10 +159,10 @@ class Table:
         Missing numbers are empty. Columns without numbers are written as they are.
         """
         columns: list[list[Any]] = []
-        for j, name in enumerate(self.header):
-            numbers = [self.numbers.get((i, j)) for i in range(len(self.cells))]
+        for j, (name, *texts) in enumerate(zip(self.header, *self.cells, strict=True)):
+            numbers = [self.numbers.get((i, j)) for i in range(len(texts))]
             if not any(numbers):
-                columns.append([name, *(row[j] for row in self.cells)])
+                columns.append([name, *texts])
                 continue
             columns.append([name, *(number and number.mean for number in numbers)])
             spread = [number and number.interval for number in numbers]
@@ -198,14 +191,6 @@ class Table:
 
 def _line(text: str) -> str:
     return " ".join(text.splitlines())
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell.split(" ± ")[0])
-    except ValueError:
-        return cell == NOTHING
-    return True
 
 
 MARKDOWN = str.maketrans({character: f"\\{character}" for character in r"\|*`<"})
@@ -317,14 +302,14 @@ def _lay_out(
 
 def _axis(columns: Sequence[str], found: Iterable[Key], where: Mapping[str, Any]) -> list[Key]:
     """Order the keys of an axis level by level: as `where` lists them, or as they first appear."""
-    keys = dict.fromkeys(found)
-    listed = [
-        where[name] if isinstance(where.get(name), (list, tuple)) else None for name in columns
-    ]
-    if len(listed) == 1 and listed[0] is not None:
-        return [(value,) for value in dict.fromkeys(listed[0])]
-    levels = [list(listed[n] or dict.fromkeys(key[n] for key in keys)) for n in range(len(columns))]
-    return sorted(keys, key=lambda key: [levels[n].index(part) for n, part in enumerate(key)])
+    keys = list(dict.fromkeys(found))
+    levels = []
+    for name, there in zip(columns, zip(*keys, strict=True), strict=True):
+        listed = where.get(name)
+        levels.append(list(dict.fromkeys(listed if isinstance(listed, list | tuple) else there)))
+    if len(levels) == 1:  # also what was not found
+        return [(value,) for value in levels[0]]
+    return sorted(keys, key=lambda key: list(map(list.index, levels, key)))
 
 
 def _best(
@@ -392,8 +377,6 @@ def _why_empty(results: Results, where: Mapping[str, Any]) -> str:
     """Say why no row is left."""
     if not results.rows:
         return "there are no rows to lay out"
-    for name, value in where.items():
-        if not results.where(**{name: value}).rows:
-            wanted = " or ".join(map(repr, one_of(value)))
-            return f"no row has {name} {wanted}; there are {_some(results.names(name))}"
-    return f"no row has all of {', '.join(f'{name} {value!r}' for name, value in where.items())}"
+    asked = " and ".join(f"{name} {value!r}" for name, value in where.items())
+    there = "; ".join(f"{name} {_some(results.names(name))}" for name in where)
+    return f"no row has {asked}; there are {there}"
