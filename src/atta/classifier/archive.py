@@ -17,6 +17,7 @@ rewrite a file can rewrite its digest. Nothing is pickled, so that reading runs 
 import json
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from math import prod
@@ -59,7 +60,7 @@ def optional(value: Any, convert: Callable[[Any], T]) -> T | None:
     return None if value is None else convert(value)
 
 
-class Archived(nn.Module):
+class Archived(nn.Module, ABC):
     """The parts of a classifier, and how they are saved and loaded."""
 
     model: nn.Module
@@ -69,11 +70,15 @@ class Archived(nn.Module):
     class_names: tuple[str, ...]
     summary: Summary | None
     preprocess: Preprocess | None
-    reference: Reference | None = None
-    strangeness: Strangeness | None = None
-    adapted: Adaptation | None = None
-    before: tuple[Calibrator, ...] = ()
+    reference: Reference | None
+    conformity: Strangeness | None
+    adapted: Adaptation | None
+    before: tuple[Calibrator, ...]
     """The calibrator before adaptation, if any; a tuple keeps it out of the module's parameters."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Find out if the parts fit together."""
 
     @property
     def answers_otherwise(self) -> bool:
@@ -103,7 +108,7 @@ class Archived(nn.Module):
             "model": description.describe(self.model),
             "summary": optional(self.summary, asdict),
             "reference": optional(self.reference, Reference.json),
-            "strangeness": optional(self.strangeness, asdict),
+            "strangeness": optional(self.conformity, asdict),
             "adapted": optional(self.adapted, asdict),
         }
         plain: dict[str, Any] = json.loads(json.dumps(about))
@@ -189,6 +194,8 @@ class Archived(nn.Module):
         network = _network(about["model"], model, weights, path, shape, calibrator.classes)
         if weights is not None:
             _fill(network.to(getattr(torch, about["dtype"])), weights)
+        # Older files lack some of these; `adapt`, `drift` and `predict_set` say what is missing.
+        adapted = optional(about.get("adapted"), lambda given: Adaptation(**given))
         loaded = cls(
             network.to(device),
             calibrator,
@@ -197,13 +204,12 @@ class Archived(nn.Module):
             class_names=tuple(about["class_names"]),
             summary=summary,
             preprocess=optional(about.get("preprocess"), Preprocess.of),
+            reference=optional(about.get("reference"), Reference.read),
+            conformity=optional(about.get("strangeness"), Strangeness.read),
+            adapted=adapted,
+            before=() if adapted is None else (restore(*parts["before"], path=path),),
         )
-        # Older files lack these; `adapt` and `drift` then say what is missing.
-        loaded.reference = optional(about.get("reference"), Reference.read)
-        loaded.strangeness = optional(about.get("strangeness"), Strangeness.read)
-        loaded.adapted = optional(about.get("adapted"), lambda given: Adaptation(**given))
-        if loaded.adapted is not None:
-            loaded.before = (restore(*parts["before"], path=path),)
+        loaded.check()
         return loaded
 
 

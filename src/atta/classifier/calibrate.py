@@ -29,7 +29,7 @@ from atta.classifier.choice import (
     choose,
     most_passes,
 )
-from atta.classifier.classifier import CalibratedClassifier
+from atta.classifier.classifier import CalibratedClassifier, used_views
 from atta.classifier.summary import summarise
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels
@@ -150,40 +150,40 @@ def _calibrated(
     trial = _check(run, policies)
     most = most_passes(run.source.count or 0, policies, rehearse)
     title = f"recording views, at most {most:,} passes, {spoken(most * trial.seconds)}"
-    methods = {name: _for_policy(method, name) for name in policies}
+    methods = dict.fromkeys(policies, method)
+    if method.needs_views and NO_VIEWS in methods:
+        methods[NO_VIEWS] = TemperatureScaling()
     folder, passes = None if cache is None else Path(cache), 0
-    with bar(title, most, shown=bool(run.execution.progress)) as tell:
+    progress = run.execution.progress
+    with bar(title, most, shown=progress is True) as tell:
 
         def count(more: int) -> None:
             nonlocal passes
             passes += more
             tell(passes, "")
+            if callable(progress):
+                progress(more)
 
         counted = replace(run, execution=replace(run.execution, progress=count))
         first = None if folder is None else folder / "0"
         base = counted.record(Policy(()), rehearse, about, first, checks=False)
         look_over(base)
         choice = choose(Recorder(counted, base, folder), policies, methods)
-    chosen, labels = choice.record, choice.record.require_labels()
-    answers = choice.answers[choice.policy]
-    classifier = CalibratedClassifier(
+    record, labels = choice.record, choice.record.require_labels()
+    answers, method = choice.answers[choice.policy], methods[choice.policy]
+    calibrator = method.fit(record.predictions, labels)
+    policy = used_views(policies[choice.policy], calibrator)
+    return CalibratedClassifier(
         run.network,
-        methods[choice.policy].fit(chosen.predictions, labels),
-        policies[choice.policy],
+        calibrator,
+        policy,
         image_shape=run.source.shape,
         class_names=trial.labelling.classes,
+        summary=summarise(calibrator, policy, record, answers, choice.judged),
         preprocess=run.source.preprocess,
+        reference=Reference.of(calibrator, record.predictions, labels),
+        conformity=Strangeness.of(answers, labels, simplex=method.on_simplex),
     )
-    calibrator = classifier.calibrator
-    classifier.reference = Reference.of(calibrator, chosen.predictions, labels)
-    classifier.strangeness = Strangeness.of(answers, labels, simplex=classifier.on_simplex)
-    classifier.summary = summarise(calibrator, classifier.policy, chosen, answers, choice.judged)
-    return classifier
-
-
-def _for_policy(method: Method, policy: str) -> Method:
-    """Return the method; without views, one that needs them is temperature scaling."""
-    return TemperatureScaling() if policy == NO_VIEWS and method.needs_views else method
 
 
 def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:

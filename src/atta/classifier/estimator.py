@@ -113,13 +113,13 @@ class Estimator(Archived):
                 "other images, for which sets have no guarantee: use its unadapted() (on the "
                 "command line, the classifier that it was made from)"
             )
-        if self.strangeness is None:
+        if self.conformity is None:
             raise InputError(
-                "expected a classifier that knows how strange true classes are (`strangeness`), "
+                "expected a classifier with the scores of its validation images (`conformity`), "
                 "got one without, as older versions saved them and as `fit` leaves it: "
                 "calibrate it again"
             )
-        return self.strangeness.sets(coverage)
+        return self.conformity.sets(coverage)
 
     @property
     def on_simplex(self) -> bool:
@@ -228,7 +228,7 @@ class Estimator(Archived):
         rehearse = self.reference is not None and self.reference.slope is not None
         record = self.record(images, labels, rehearse=rehearse, **options)
         fitted = self.calibrator.method.fit(record.predictions, record.require_labels())
-        self.calibrator, self.summary, self.strangeness = fitted.to(device_of(self)), None, None
+        self.calibrator, self.summary, self.conformity = fitted.to(device_of(self)), None, None
         self.adapted, self.before = None, ()
         self.reference = Reference.of(self.calibrator, record.predictions, record.require_labels())
         return self

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line, require
 from atta._base.files import whole_file
-from atta.networks.adapters import STAND_IN, OnnxModel, check_external_data
+from atta.networks.adapters import STAND_IN, NumpyModel, OnnxModel, check_external_data
 
 SUFFIXES = (".pt2", ".onnx")
 OUTPUTS = ("probs", "base")
@@ -124,15 +124,15 @@ def export(
     opset: int | None = None,
     tolerance: float = TOLERANCE,
     about: Mapping[str, str] | None = None,
-    network: OnnxModel | None = None,
 ) -> Exported:
     """Write `module`, from images (n, *shape) of `dtype` to `probs` and `base`, as a graph.
 
-    `network` is the ONNX network inside it, which is inlined. `about` becomes `metadata_props` of
-    an ONNX file, or the extra file atta.json of a .pt2 file.
+    An ONNX network inside it is inlined. `about` becomes `metadata_props` of an ONNX file, or the
+    extra file atta.json of a .pt2 file.
     """
     path = Path(path)
-    _check(module, path, opset)
+    network = next((part for part in module.modules() if isinstance(part, OnnxModel)), None)
+    _check(module, path, opset, network)
     program = _traced(module, sample(TRACED, shape, dtype))
     with whole_file(path) as part:
         if path.suffix == ".pt2":
@@ -149,11 +149,17 @@ def export(
     return Exported(path, version, size, difference)
 
 
-def _check(module: nn.Module, path: Path, opset: int | None) -> None:
+def _check(module: nn.Module, path: Path, opset: int | None, network: OnnxModel | None) -> None:
     """Refuse what cannot be written, before any work."""
     if path.suffix not in SUFFIXES:
         raise InputError(
             f"expected a file that ends in .pt2 (torch.export) or .onnx, got {path.name!r}"
+        )
+    if network is not None:
+        _check_inlines(network, path.suffix)
+    elif any(isinstance(part, NumpyModel) for part in module.modules()):
+        raise InputError(
+            "expected a network of torch or ONNX: a function cannot become part of a graph"
         )
     size = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
     if path.suffix == ".onnx" and size > ONE_FILE:
@@ -272,12 +278,7 @@ def _difference(
 # ---- an ONNX network inside the graph
 
 
-def network_of(module: nn.Module) -> OnnxModel | None:
-    """The ONNX network inside a module, if there is one."""
-    return next((part for part in module.modules() if isinstance(part, OnnxModel)), None)
-
-
-def check_inlines(network: OnnxModel, ending: str) -> None:
+def _check_inlines(network: OnnxModel, ending: str) -> None:
     """Refuse an ONNX network that cannot become part of a graph with this ending."""
     if ending != ".onnx":
         raise InputError(
