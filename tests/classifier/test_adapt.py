@@ -152,7 +152,7 @@ def test_sets_hold_the_true_class_as_often_as_promised_and_always_the_predicted_
     assert again.conformity == classifier.conformity
     bare = copy.copy(again)
     bare.conformity = None
-    with pytest.raises(InputError, match="with the scores of its validation images"):
+    with pytest.raises(InputError, match="expected a classifier with conformity scores"):
         bare.predict_set(images[:3])
 
 

@@ -55,14 +55,10 @@ class Drift:
     ) -> "Drift":
         """Compare an estimate and the confidence of images with the validation images."""
         return cls(
-            images=found.images,
-            accuracy=found.accuracy,
-            low=found.low,
-            high=found.high,
+            **asdict(found),
             expected_accuracy=reference.accuracy,
             expected_confidence=reference.confidence,
             seen_confidence=confidence,
-            p_value=found.p_value,
             level=LEVEL,
             drifted=found.drifted,
             slope=reference.slope,

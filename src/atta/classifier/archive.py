@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line
-from atta._base.files import alone, digest, named, whole_file, whole_folder
+from atta._base.files import alone, check_digest, digest, named, whole_file, whole_folder
 from atta._base.tensors import buffers, read_header, read_tensors, write_tensors
 from atta.calibrators import Calibrator, restore
 from atta.calibrators.conformal import Strangeness
@@ -343,12 +343,7 @@ def read(path: AnyPath) -> tuple[dict[str, Any], dict[str, Part]]:
     else:
         text, tensors = _read_file(path)
         about = _parsed(path, text)
-    said = about.pop("digest", None)
-    if said != digest(about, buffers(tensors)):
-        raise InputError(
-            f"{path} was changed after it was saved, or is not complete: expected the digest "
-            f"{str(said)[:12]}…, got another; save it again from the model"
-        )
+    check_digest(path, about.pop("digest", None), digest(about, buffers(tensors)))
     return about, {n: Part(_part(tensors, n), header) for n, header in about["parts"].items()}
 
 

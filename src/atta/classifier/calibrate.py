@@ -93,8 +93,7 @@ def calibrate(
         keep_class: False lets methods that guard the class change it, if that is more often right.
         class_names: Names of the network's classes, in its order.
         preprocess: How photographs are resized, cropped and normalised (`Preprocess.of`).
-        rehearse: Also show degraded images, at most three passes per image: hedged methods,
-            `adapt` and `drift` learn from them.
+        rehearse: Also run up to three degraded copies of each image, for `adapt` and `drift`.
         **options: `CalibrateOptions`: `device`, `batch_size`, `workers`, `channels`, `cache`, ...
 
     Returns:
@@ -102,8 +101,7 @@ def calibrate(
 
     Example:
         >>> import torch
-        >>> from torch import nn
-        >>> network = nn.Sequential(nn.Flatten(), nn.Linear(48, 3))
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
         >>> images, labels = torch.rand(60, 3, 4, 4), torch.arange(60) % 3
         >>> calibrate(network, images, labels, policy="flip", progress=False)(images[:2]).shape
         torch.Size([2, 3])
@@ -111,10 +109,9 @@ def calibrate(
     chosen = _as_method(method, keep_class)
     as_budget(policy, budget)  # a mistake in it need not wait for the images
     execution, read, rest = _read_options(options, class_names, preprocess)
-    seed = as_seed(rest.get("seed", 0))
-    run, about = prepared(model, images, labels, read, execution, seed, "stratified")
-    about |= dict(rest.get("origin") or {})
+    run, about = prepared(model, images, labels, read, execution, rest["seed"], "stratified")
     policies = candidates(policy, budget, next(run.source.read([[0]])).pixels, chosen)
+    about |= rest.get("origin") or {}
     return _calibrated(run, chosen, policies, rehearse, about, rest.get("cache"))
 
 
@@ -127,6 +124,7 @@ def _read_options(
             "draws: a classifier shows every image in the same, stratified views; expected none"
         )
     execution, rest = split_options("calibrate", options, calibrate, CalibrateOptions)
+    rest["seed"] = as_seed(rest.get("seed", 0))
     read = Reading(
         class_names,
         rest.get("channels"),

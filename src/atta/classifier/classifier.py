@@ -14,9 +14,6 @@ graph (`torch.export`, ONNX, `torch.compile`) cannot decide: it shows every imag
 gives the same answers.
 """
 
-import copy
-import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -31,8 +28,8 @@ from atta._base.settings import check_one, checked
 from atta.calibrators import AverageBlend, Calibrator, ViewBlend
 from atta.calibrators.conformal import Strangeness
 from atta.calibrators.shift import Adaptation, Reference
-from atta.classifier import export as graphs
 from atta.classifier.adapt import Adaptable
+from atta.classifier.export import Exportable
 from atta.classifier.hub import OnHub
 from atta.classifier.summary import Summary
 from atta.data.batched import BatchedViews
@@ -81,7 +78,7 @@ class _Answer(NamedTuple):
     passes: Tensor | None = None
 
 
-class CalibratedClassifier(Adaptable, OnHub):
+class CalibratedClassifier(Adaptable, Exportable, OnHub):
     """A network with its calibrator: `classifier(images)` returns calibrated probabilities.
 
     `atta.calibrate` makes one; `CalibratedClassifier.load` reads a saved one.
@@ -204,58 +201,6 @@ class CalibratedClassifier(Adaptable, OnHub):
         if self.images_seen:
             return self.passes_run / self.images_seen
         return self.summary.passes if self.summary else float(self.policy.passes)
-
-    def export(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        pixels: str = "float32",
-        opset: int | None = None,
-        tolerance: float = graphs.TOLERANCE,
-    ) -> graphs.Exported:
-        """Write normalisation, views, network and calibrator as one graph.
-
-        The graph takes `images` (n, c, h, w) and returns `probs` and `base`. Resizing and cropping
-        stay outside: the metadata says how. The graph is compared with this classifier first.
-
-        Args:
-            path: A file that ends in .onnx, or in .pt2 (`torch.export`).
-            pixels: "float32" for pixels in [0, 1], or "uint8".
-            opset: ONNX opset; by default the exporter's.
-            tolerance: Largest difference to this classifier.
-        """
-        if pixels not in ("float32", "uint8"):
-            raise InputError(f"pixels: expected 'float32' or 'uint8', got {pixels!r}")
-        if (dtype := dtype_of(self.model)) != torch.float32:
-            raise InputError(
-                f"expected a classifier in float32, got {dtype}: export classifier.float()"
-            )
-        here = self if device_of(self).type == "cpu" else copy.deepcopy(self).cpu()
-        here.check()
-        with torch.autocast("cpu", enabled=False):
-            return graphs.export(
-                _Graph(here),
-                self.image_shape,
-                path,
-                dtype=getattr(torch, pixels),
-                opset=opset,
-                tolerance=tolerance,
-                about=self._metadata(pixels),
-            )
-
-    def _metadata(self, pixels: str) -> dict[str, str]:
-        """Return metadata for the graph: what a program that runs it has to know."""
-        values = "bytes" if pixels == "uint8" else "floats in [0, 1]"
-        known = ["preprocess", "reference"] + ["strangeness"] * (not self.answers_otherwise)
-        about = self.about()
-        return {
-            "input": f"{values}, channels first, cropped, not normalised: the graph normalises",
-            "class_names": json.dumps(self.class_names),
-            "policy": str(self.policy),
-            "mean_passes": str(self.policy.passes),  # a graph shows every view
-            "method": self.calibrator.method.name,
-            **{name: json.dumps(about[name]) for name in known if about[name] is not None},
-        }
 
     def train(self, mode: bool = True) -> "CalibratedClassifier":
         """Stay in evaluation mode, in which the calibrator was fitted."""
@@ -386,18 +331,6 @@ class CalibratedClassifier(Adaptable, OnHub):
             with without_autocast(pixels.device):
                 shown = self.views.show(pixels, part)
             yield from shown
-
-
-class _Graph(nn.Module):
-    """`CalibratedClassifier.graph` as a module, for export."""
-
-    def __init__(self, classifier: CalibratedClassifier) -> None:
-        super().__init__()
-        self.classifier = classifier
-        self.training = False
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        return self.classifier.graph(images)
 
 
 def used_views(policy: str | Policy | None, calibrator: Calibrator) -> Policy:

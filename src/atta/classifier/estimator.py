@@ -4,6 +4,7 @@
 """
 
 import copy
+from collections.abc import Iterable
 from typing import Any, TypeVar, Unpack
 
 import numpy as np
@@ -46,7 +47,7 @@ class Estimator(Archived):
         Returns:
             Class numbers, shaped (n,).
         """
-        return np.asarray(self.classes_[self.predict_proba(images, **how).argmax(axis=1)])
+        return np.asarray(self.predict_proba(images, **how).argmax(axis=1))
 
     def predict_proba(
         self,
@@ -115,9 +116,8 @@ class Estimator(Archived):
             )
         if self.conformity is None:
             raise InputError(
-                "expected a classifier with the scores of its validation images (`conformity`), "
-                "got one without, as older versions saved them and as `fit` leaves it: "
-                "calibrate it again"
+                "coverage: expected a classifier with conformity scores, got one without, as older "
+                "versions saved them and as `fit` leaves it: calibrate it again"
             )
         return self.conformity.sets(coverage)
 
@@ -164,7 +164,7 @@ class Estimator(Archived):
         labels: Any = None,
         *,
         channels: Channels = None,
-        rehearse: bool = False,
+        rehearse: bool | Iterable[int] = False,
         **options: Unpack[CollectOptions],
     ) -> Record:
         """Run the network on images and on the views of this classifier, and return the logits.
@@ -203,6 +203,7 @@ class Estimator(Archived):
         Returns:
             The metrics of `atta.evaluate`, under "vanilla" and under the name of the method.
         """
+        split_options("evaluate", options, Estimator.record, CollectOptions)
         record = self.record(images, labels, **options)
         known = record.require_labels()
         vanilla = Vanilla().fit(record.predictions, known)
@@ -224,13 +225,16 @@ class Estimator(Archived):
         Returns:
             The classifier itself.
         """
+        names = {name: value for name, value in options.items() if name != "channels"}
+        split_options("fit", names, Estimator.fit, CollectOptions)
         options.setdefault("checks", True)
         rehearse = self.reference is not None and self.reference.slope is not None
         record = self.record(images, labels, rehearse=rehearse, **options)
-        fitted = self.calibrator.method.fit(record.predictions, record.require_labels())
-        self.calibrator, self.summary, self.conformity = fitted.to(device_of(self)), None, None
-        self.adapted, self.before = None, ()
-        self.reference = Reference.of(self.calibrator, record.predictions, record.require_labels())
+        predictions, known = record.predictions, record.require_labels()
+        self.calibrator = self.calibrator.method.fit(predictions, known).to(device_of(self))
+        self.reference = Reference.of(self.calibrator, predictions, known)
+        self.summary = self.conformity = self.adapted = None
+        self.before = ()
         return self
 
     def score(self, images: Any, labels: Any) -> float:

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor
 
 from atta._base.errors import InputError
-from atta._base.files import locked, whole_file
+from atta._base.files import file_hash, locked, whole_file
 from atta._base.progress import counted
 from atta.calibrators import shift
 from atta.calibrators.conformal import ConformalSets, Strangeness
@@ -303,7 +303,7 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
         rows=usual_size(None, device),
         preprocess=classifier.preprocess,
         reference=classifier.reference,
-        sets=None if classifier.conformity is None else classifier.conformal,
+        sets=classifier.conformal,
         gpu=device.type == "cuda",
         show=answer.shown,
     )
@@ -326,9 +326,7 @@ class _ByClassifier:
 
 def identity(path: str | os.PathLike[str]) -> str:
     """Hash the file of a classifier or graph; of a folder, its description, which has a hash."""
-    path = Path(path) / ABOUT if Path(path).is_dir() else Path(path)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    return file_hash(Path(path) / ABOUT if Path(path).is_dir() else path, "blake2b")
 
 
 # ---- one batch -----------------------------------------------------------------------------------
