@@ -17,7 +17,6 @@ rewrite a file can rewrite its digest. Nothing is pickled, so that reading runs 
 import json
 import os
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from math import prod
@@ -60,7 +59,7 @@ def optional(value: Any, convert: Callable[[Any], T]) -> T | None:
     return None if value is None else convert(value)
 
 
-class Archived(nn.Module, ABC):
+class Archived(nn.Module):
     """The parts of a classifier, and how they are saved and loaded."""
 
     model: nn.Module
@@ -76,9 +75,9 @@ class Archived(nn.Module, ABC):
     before: tuple[Calibrator, ...]
     """The calibrator before adaptation, if any; a tuple keeps it out of the module's parameters."""
 
-    @abstractmethod
     def check(self) -> None:
         """Find out if the parts fit together."""
+        raise NotImplementedError
 
     @property
     def answers_otherwise(self) -> bool:
