@@ -349,7 +349,9 @@ def test_an_empty_batch_gets_an_empty_answer(dtype):
 def test_what_does_not_fit_together_is_refused(fitted, change, message):
     given = {"model": fitted.model, "policy": POLICY, "image_shape": SHAPE} | change
     with pytest.raises(InputError, match=message):
-        CalibratedClassifier(given.pop("model"), fitted.calibrator, given.pop("policy"), **given).check()
+        CalibratedClassifier(
+            given.pop("model"), fitted.calibrator, given.pop("policy"), **given
+        ).check()
 
 
 def test_logits_that_are_not_finite_are_refused():
