@@ -157,10 +157,10 @@ def test_sets_hold_the_true_class_as_often_as_promised_and_always_the_predicted_
         assert sets.gather(1, torch.from_numpy(classifier.predict(images))[:, None]).all()
     classifier.save(tmp_path / "classifier")
     again = CalibratedClassifier.load(tmp_path / "classifier", model=linear())
-    assert again.conformity_scores == classifier.conformity_scores
+    assert again.conformity == classifier.conformity
     bare = copy.copy(again)
-    bare.conformity_scores = None
-    with pytest.raises(InputError, match="conformity scores"):
+    bare.conformity = None
+    with pytest.raises(InputError, match="expected a classifier with conformity scores"):
         bare.predict_set(images[:3])
 
 
@@ -180,7 +180,7 @@ def test_an_adapted_classifier_promises_no_sets_by_answers_that_are_no_longer_it
             tmp_path / "out.csv",
             coverage=0.9,
         )
-    assert "strangeness" not in adapted._written_beside("uint8")
+    assert "strangeness" not in adapted._metadata("uint8")
     assert classifier.adapt(pixels(200, seed=7)).predict_set(pixels(3)).any(), (
         "where nothing has drifted, nothing has changed"
     )

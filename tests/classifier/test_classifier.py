@@ -236,7 +236,7 @@ def test_views_made_together_give_the_answer_of_views_made_one_by_one():
 
 def test_casts_reach_the_network_and_leave_what_was_learned():
     classifier = blend(linear(), "2 crop")
-    learned = (classifier.calibrator, classifier.together)
+    learned = (classifier.calibrator, classifier.views)
     before = [tensor.dtype for part in learned for tensor in part.buffers()]
     classifier.half()
     assert {tensor.dtype for tensor in classifier.model.parameters()} == {torch.float16}
@@ -349,7 +349,9 @@ def test_an_empty_batch_gets_an_empty_answer(dtype):
 def test_what_does_not_fit_together_is_refused(fitted, change, message):
     given = {"model": fitted.model, "policy": POLICY, "image_shape": SHAPE} | change
     with pytest.raises(InputError, match=message):
-        CalibratedClassifier(given.pop("model"), fitted.calibrator, given.pop("policy"), **given)
+        CalibratedClassifier(
+            given.pop("model"), fitted.calibrator, given.pop("policy"), **given
+        ).check()
 
 
 def test_logits_that_are_not_finite_are_refused():

@@ -3,10 +3,9 @@
 This package imports no experiments, no training and no datasets.
 
 calibrate   a model and labelled images → a `CalibratedClassifier`: `calibrate`
-door        checks of the arguments before the network runs
 choice      the policy with the fewest passes that is as good as the best
 classifier  images in, calibrated probabilities out: `CalibratedClassifier`
-adapt       unlabelled images: drift, and adaptation to their domain: `drift`, `adapt`
+adapt       unlabelled images: `drift`, and `adapt` to their domain
 estimator   many images, and the interface of scikit-learn: `predict_proba`, `fit`, `score`
 summary     what calibration changed, by cross-validation: `Summary`
 archive     classifiers on disk: `save`, `load`

@@ -9,19 +9,16 @@
 (`calibrators.shift`).
 """
 
-import copy
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from atta._base.errors import InputError
-from atta.calibrators import shift
+from atta.calibrators import Calibrator, shift
 from atta.calibrators.shift import LEVEL, Reference
+from atta.classifier.estimator import Estimator
 from atta.data.source import Channels
-from atta.networks.borrowing import device_of
-from atta.record.predictions import Predictions
 
-if TYPE_CHECKING:
-    from atta.classifier.classifier import CalibratedClassifier
+Classifier = TypeVar("Classifier", bound="Adaptable")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +55,10 @@ class Drift:
     ) -> "Drift":
         """Compare an estimate and the confidence of images with the validation images."""
         return cls(
-            images=found.images,
-            accuracy=found.accuracy,
-            low=found.low,
-            high=found.high,
+            **asdict(found),
             expected_accuracy=reference.accuracy,
             expected_confidence=reference.confidence,
             seen_confidence=confidence,
-            p_value=found.p_value,
             level=LEVEL,
             drifted=found.drifted,
             slope=reference.slope,
@@ -98,72 +91,79 @@ class Drift:
         return {**asdict(self), "sentence": self.sentence}
 
 
-def drift(classifier: "CalibratedClassifier", images: Any, *, channels: Channels = None) -> Drift:
-    """Compare unlabelled images with the validation images; fewer than 32 are refused."""
-    reference, predictions = _reference(classifier), _answers(classifier, images, channels)
-    if len(predictions) < shift.LEAST:
-        raise InputError(
-            f"expected at least {shift.LEAST} images, got {len(predictions)}, which say too little"
+class Adaptable(Estimator):
+    """A classifier that compares unlabelled images with its validation images, and adapts."""
+
+    def drift(self, images: Any, *, channels: Channels = None) -> Drift:
+        """Compare unlabelled images with the validation images, and estimate the accuracy on them.
+
+        Args:
+            images: What `predict_proba` takes, 32 images or more.
+            channels: Where arrays have their channels.
+        """
+        reference = self._known_reference()
+        predictions = self.record(images, channels=channels).predictions
+        if len(predictions) < shift.LEAST:
+            raise InputError(
+                f"expected at least {shift.LEAST} images, got {len(predictions)}, "
+                "which say too little"
+            )
+        seen = self.calibrator(predictions).double().amax(dim=1)
+        found = shift.estimate(reference, predictions.logits)
+        return Drift.of(reference, found, float(seen.mean()), shift.histogram(seen))
+
+    def adapt(self: Classifier, images: Any, *, channels: Channels = None) -> Classifier:
+        """Return a classifier adapted to unlabelled images: the same classes, lower confidence.
+
+        Nothing changes if the images have not significantly drifted. `adapted` says what was done,
+        `unadapted()` undoes it. An earlier adaptation is undone first.
+
+        Args:
+            images: What `predict_proba` takes, 32 images or more.
+            channels: Where arrays have their channels.
+        """
+        plain = self.unadapted()
+        reference = plain._known_reference()
+        if reference.slope is None:
+            raise InputError(
+                "expected a classifier that knows how its accuracy falls, but nothing that was "
+                "recorded when it was calibrated lowered its accuracy: calibrate it again with "
+                "rehearse=True, on a few hundred images or more"
+            )
+        plain.calibrator.softened(1.0)  # one that cannot be raises before the network runs
+        predictions = plain.record(images, channels=channels).predictions
+        calibrator, adapted = shift.adapt(plain.calibrator, reference, predictions)
+        return plain._with(calibrator, adapted, (plain.calibrator,))
+
+    def unadapted(self: Classifier) -> Classifier:
+        """Return the classifier as it was before it was adapted, to the last bit."""
+        return self if self.adapted is None else self._with(self.before[0], None, ())
+
+    def _with(
+        self: Classifier,
+        calibrator: Calibrator,
+        adapted: shift.Adaptation | None,
+        before: tuple[Calibrator, ...],
+    ) -> Classifier:
+        """Return this classifier with another calibrator; both share the network."""
+        return type(self)(
+            self.model,
+            calibrator,
+            self.policy,
+            image_shape=self.image_shape,
+            class_names=self.class_names,
+            summary=self.summary,
+            preprocess=self.preprocess,
+            reference=self.reference,
+            conformity=self.conformity,
+            adapted=adapted,
+            before=before,
         )
-    seen = classifier.calibrator(predictions).double().amax(dim=1)
-    found = shift.estimate(reference, predictions.logits)
-    return Drift.of(reference, found, float(seen.mean()), shift.histogram(seen))
 
-
-def adapt(
-    classifier: "CalibratedClassifier", images: Any, *, channels: Channels = None
-) -> "CalibratedClassifier":
-    """Return a classifier adapted to these images; an earlier adaptation is undone first."""
-    classifier = unadapted(classifier)
-    reference = _reference(classifier)
-    if reference.slope is None:
-        raise InputError(
-            "expected a classifier that knows how its accuracy falls, but nothing that was "
-            "recorded when it was calibrated lowered its accuracy: calibrate it again with "
-            "rehearse=True, "
-            "on a few hundred images or more"
-        )
-    classifier.calibrator.softened(1.0)  # one that cannot be raises before the network runs
-    calibrator, adapted = shift.adapt(
-        classifier.calibrator, reference, _answers(classifier, images, channels)
-    )
-    there = copy.copy(classifier)
-    there._modules = dict(classifier._modules)  # shares the network, not the calibrator
-    there.calibrator, there.adapted, there.before = (
-        calibrator.to(device_of(classifier)),
-        adapted,
-        (classifier.calibrator,),
-    )
-    there.images_seen = there.passes_run = 0
-    return there
-
-
-def unadapted(classifier: "CalibratedClassifier") -> "CalibratedClassifier":
-    """Return the classifier as it was before it was adapted, to the last bit."""
-    if classifier.adapted is None:
-        return classifier
-    back = copy.copy(classifier)
-    back._modules = dict(classifier._modules)
-    back.calibrator, back.adapted, back.before = (
-        classifier.before[0].to(device_of(classifier)),
-        None,
-        (),
-    )
-    back.images_seen = back.passes_run = 0
-    return back
-
-
-def _reference(classifier: "CalibratedClassifier") -> Reference:
-    if classifier.reference is None:
-        raise InputError(
-            "expected a classifier that knows its validation images (`reference`), got one "
-            "without, saved by an older version or built by hand: calibrate it again"
-        )
-    return classifier.reference
-
-
-def _answers(
-    classifier: "CalibratedClassifier", images: Any, channels: Channels = None
-) -> Predictions:
-    """Return what the network says of all images and of the views of the classifier."""
-    return classifier.record(images, channels=channels).predictions
+    def _known_reference(self) -> Reference:
+        if self.reference is None:
+            raise InputError(
+                "expected a classifier that knows its validation images (`reference`), got one "
+                "without, saved by an older version or built by hand: calibrate it again"
+            )
+        return self.reference

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line
-from atta._base.files import alone, digest, named, whole_file, whole_folder
+from atta._base.files import alone, check_digest, digest, named, whole_file, whole_folder
 from atta._base.tensors import buffers, read_header, read_tensors, write_tensors
 from atta.calibrators import Calibrator, restore
 from atta.calibrators.conformal import ConformityScores
@@ -69,11 +69,15 @@ class Archived(nn.Module):
     class_names: tuple[str, ...]
     summary: Summary | None
     preprocess: Preprocess | None
-    reference: Reference | None = None
-    conformity_scores: ConformityScores | None = None
-    adapted: Adaptation | None = None
-    before: tuple[Calibrator, ...] = ()
+    reference: Reference | None
+    conformity: ConformityScores | None
+    adapted: Adaptation | None
+    before: tuple[Calibrator, ...]
     """The calibrator before adaptation, if any; a tuple keeps it out of the module's parameters."""
+
+    def check(self) -> None:
+        """Find out if the parts fit together."""
+        raise NotImplementedError
 
     @property
     def answers_otherwise(self) -> bool:
@@ -103,7 +107,7 @@ class Archived(nn.Module):
             "model": description.describe(self.model),
             "summary": optional(self.summary, asdict),
             "reference": optional(self.reference, Reference.json),
-            "strangeness": optional(self.conformity_scores, asdict),
+            "strangeness": optional(self.conformity, asdict),
             "adapted": optional(self.adapted, asdict),
         }
         plain: dict[str, Any] = json.loads(json.dumps(about))
@@ -189,6 +193,8 @@ class Archived(nn.Module):
         network = _network(about["model"], model, weights, path, shape, calibrator.classes)
         if weights is not None:
             _fill(network.to(getattr(torch, about["dtype"])), weights)
+        # Older files lack some of these; `adapt`, `drift` and `predict_set` say what is missing.
+        adapted = optional(about.get("adapted"), lambda given: Adaptation(**given))
         loaded = cls(
             network.to(device),
             calibrator,
@@ -197,13 +203,12 @@ class Archived(nn.Module):
             class_names=tuple(about["class_names"]),
             summary=summary,
             preprocess=optional(about.get("preprocess"), Preprocess.of),
+            reference=optional(about.get("reference"), Reference.read),
+            conformity=optional(about.get("strangeness"), ConformityScores.read),
+            adapted=adapted,
+            before=() if adapted is None else (restore(*parts["before"], path=path),),
         )
-        # Older files lack these; `adapt` and `drift` then say what is missing.
-        loaded.reference = optional(about.get("reference"), Reference.read)
-        loaded.conformity_scores = optional(about.get("strangeness"), ConformityScores.read)
-        loaded.adapted = optional(about.get("adapted"), lambda given: Adaptation(**given))
-        if loaded.adapted is not None:
-            loaded.before = (restore(*parts["before"], path=path),)
+        loaded.check()
         return loaded
 
 
@@ -337,12 +342,7 @@ def read(path: AnyPath) -> tuple[dict[str, Any], dict[str, Part]]:
     else:
         text, tensors = _read_file(path)
         about = _parsed(path, text)
-    said = about.pop("digest", None)
-    if said != digest(about, buffers(tensors)):
-        raise InputError(
-            f"{path} was changed after it was saved, or is not complete: expected the digest "
-            f"{str(said)[:12]}…, got another; save it again from the model"
-        )
+    check_digest(path, about.pop("digest", None), digest(about, buffers(tensors)))
     return about, {n: Part(_part(tensors, n), header) for n, header in about["parts"].items()}
 
 

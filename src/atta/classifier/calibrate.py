@@ -29,7 +29,7 @@ from atta.classifier.choice import (
     choose,
     most_passes,
 )
-from atta.classifier.classifier import CalibratedClassifier
+from atta.classifier.classifier import CalibratedClassifier, used_views
 from atta.classifier.summary import summarise
 from atta.data.labels import Reading
 from atta.data.preprocess import Preprocess
@@ -94,8 +94,8 @@ def calibrate(
         keep_class: False lets methods that guard the class change it, if that is more often right.
         class_names: Names of the network's classes, in its order.
         preprocess: How photographs are resized, cropped and normalised (`Preprocess.of`).
-        rehearse: Also show degraded images, for hedged methods, `adapt` and `drift`.
-        **options: `CalibrateOptions`: `device`, `batch_size`, `channels`, `cache`, ...
+        rehearse: Also run up to three degraded copies of each image, for `adapt` and `drift`.
+        **options: `CalibrateOptions`: `device`, `batch_size`, `workers`, `channels`, `cache`, ...
 
     Returns:
         The classifier; `print(classifier.summary)` compares it with the model.
@@ -110,10 +110,9 @@ def calibrate(
     chosen = _as_method(method, keep_class)
     as_budget(policy, budget)  # a mistake in it need not wait for the images
     execution, read, rest = _read_options(options, class_names, preprocess)
-    seed = as_seed(rest.get("seed", 0))
-    run, about = prepared(model, images, labels, read, execution, seed, "stratified")
-    about |= dict(rest.get("origin") or {})
+    run, about = prepared(model, images, labels, read, execution, rest["seed"], "stratified")
     policies = candidates(policy, budget, next(run.source.read([[0]])).pixels, chosen)
+    about |= rest.get("origin") or {}
     return _calibrated(run, chosen, policies, rehearse, about, rest.get("cache"))
 
 
@@ -126,6 +125,7 @@ def _read_options(
             "draws: a classifier shows every image in the same, stratified views; expected none"
         )
     execution, rest = split_options("calibrate", options, calibrate, CalibrateOptions)
+    rest["seed"] = as_seed(rest.get("seed", 0))
     read = Reading(
         class_names,
         rest.get("channels"),
@@ -149,7 +149,9 @@ def _calibrated(
     trial = _check(run, policies)
     most = most_passes(run.source.count or 0, policies, rehearse)
     title = f"recording views, at most {most:,} passes, {spoken(most * trial.seconds)}"
-    methods = {name: _for_policy(method, name) for name in policies}
+    methods = dict.fromkeys(policies, method)
+    if method.needs_views and NO_VIEWS in methods:
+        methods[NO_VIEWS] = TemperatureScaling()
     folder, passes = None if cache is None else Path(cache), 0
     progress = run.execution.progress
     with bar(title, most, shown=progress is True) as tell:
@@ -166,28 +168,21 @@ def _calibrated(
         base = counted.record(Policy(()), rehearse, about, first, checks=False)
         look_over(base)
         choice = choose(Recorder(counted, base, folder), policies, methods)
-    chosen, labels = choice.record, choice.record.require_labels()
-    answers = choice.answers[choice.policy]
-    classifier = CalibratedClassifier(
+    record, labels = choice.record, choice.record.require_labels()
+    answers, method = choice.answers[choice.policy], methods[choice.policy]
+    calibrator = method.fit(record.predictions, labels)
+    policy = used_views(policies[choice.policy], calibrator)
+    return CalibratedClassifier(
         run.network,
-        methods[choice.policy].fit(chosen.predictions, labels),
-        policies[choice.policy],
+        calibrator,
+        policy,
         image_shape=run.source.shape,
         class_names=trial.labelling.classes,
+        summary=summarise(calibrator, policy, record, answers, choice.judged),
         preprocess=run.source.preprocess,
+        reference=Reference.of(calibrator, record.predictions, labels),
+        conformity=ConformityScores.of(answers, labels, simplex=method.on_simplex),
     )
-    calibrator = classifier.calibrator
-    classifier.reference = Reference.of(calibrator, chosen.predictions, labels)
-    classifier.conformity_scores = ConformityScores.of(
-        answers, labels, simplex=classifier.on_simplex
-    )
-    classifier.summary = summarise(calibrator, classifier.policy, chosen, answers, choice.judged)
-    return classifier
-
-
-def _for_policy(method: Method, policy: str) -> Method:
-    """Return the method; without views, one that needs them is temperature scaling."""
-    return TemperatureScaling() if policy == NO_VIEWS and method.needs_views else method
 
 
 def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:

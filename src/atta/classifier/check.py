@@ -117,8 +117,8 @@ def _classifier(path: Path) -> tuple[str, bool]:
 
 
 def _results(path: Path) -> tuple[str, bool]:
-    results = Results.load(path)
-    return f"{len(results)} rows", "digest" in json.loads(path.read_text(encoding="utf-8"))
+    rows = f"{len(Results.load(path))} rows"
+    return rows, "digest" in json.loads(path.read_text(encoding="utf-8"))
 
 
 def _trained(path: Path) -> tuple[str, bool]:

@@ -16,8 +16,9 @@ FOLDER`).
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import nan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -49,6 +50,8 @@ PARTS = (8, 4, 2)  # a round records an eighth of the images, then a quarter, th
 KEPT = (4, 2, 1)  # policies that go on from the first round, the second, the third
 FEWEST = 100  # images that a round needs
 ERRORS = 2  # standard errors above the best, from which on a policy is dropped
+Term: TypeAlias = tuple[View, int]
+"""A view and how often it is repeated."""
 
 
 class Choice(NamedTuple):
@@ -80,7 +83,9 @@ def candidates(policy: Any, budget: int, image: Tensor, method: Method) -> dict[
         return {NO_VIEWS: Policy(())}
     parsed, budget = as_budget(policy, budget)
     if isinstance(parsed, Policy):
-        _check_kinds(method, parsed)
+        if isinstance(method, ViewMethod):  # it says if the policy lacks one of its views
+            views = {kind: torch.zeros(1, repeats, 2) for kind, repeats in parsed.repeats.items()}
+            method.kinds_of(Predictions(torch.zeros(1, 2), views))
         return {policy if isinstance(policy, str) else str(parsed): parsed}
     wanted = set(method.views or ()) if isinstance(method, ViewMethod) else set()
     found = {
@@ -99,13 +104,6 @@ def candidates(policy: Any, budget: int, image: Tensor, method: Method) -> dict[
             f"scaling), got {budget}"
         )
     return found
-
-
-def _check_kinds(method: Method, policy: Policy) -> None:
-    """Check that the method finds its views in the policy."""
-    if isinstance(method, ViewMethod):
-        views = {kind: torch.zeros(1, repeats, 2) for kind, repeats in policy.repeats.items()}
-        method.kinds_of(Predictions(torch.zeros(1, 2), views))
 
 
 def _keeps_size(policy: Policy, image: Tensor) -> bool:
@@ -155,7 +153,7 @@ class Recorder:
     base: Record
     cache: Path | None = None
     _views: dict[tuple[str, int], Tensor] = field(default_factory=dict)
-    _known: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+    """Logits of views, by name and repeats: NaN where an image was not shown."""
     _runs: int = 0
 
     def extend(self, policies: Iterable[Policy], rows: Tensor) -> None:
@@ -164,37 +162,33 @@ class Recorder:
         Stratified numbers depend on the number of repeats, so that views that policies repeat
         differently are recorded separately.
         """
-        logits = self.base.predictions.logits
+        logits, source = self.base.predictions.logits, self.run.source
         for terms in _layers(_terms(policies)):
-            known = [
-                self._known.setdefault(_key(*term), torch.zeros(len(logits), dtype=torch.bool))
-                for term in terms
-            ]
-            new = rows[~torch.stack(known).all(dim=0)[rows]]
+            for view, repeats in terms:
+                nothing = logits.new_full((len(logits), repeats, logits.shape[1]), nan)
+                self._views.setdefault((view.name, repeats), nothing)
+            kept = {view.name: self._views[view.name, repeats] for view, repeats in terms}
+            missing = [view[rows, 0, 0].isnan() for view in kept.values()]
+            new = rows[torch.stack(missing).any(dim=0)]
             if not len(new):
                 continue
-            found = self._recorded(Policy(tuple(terms)), new)
-            for (view, repeats), seen in zip(terms, known, strict=True):
-                shape = (len(logits), repeats, logits.shape[1])
-                kept = self._views.setdefault(_key(view, repeats), logits.new_zeros(shape))
-                kept[new], seen[new] = found[view.name].to(kept), True
-
-    def _recorded(self, policy: Policy, rows: Tensor) -> dict[str, Tensor]:
-        self._runs += 1
-        source = self.run.source
-        if len(rows) != source.count:
-            source = source.subset(rows)
-        folder = None if self.cache is None else self.cache / str(self._runs)
-        return replace(self.run, source=source).answers(policy, itself=False, folder=folder).views()
+            self._runs += 1
+            run = replace(
+                self.run, source=source.subset(new) if len(new) != source.count else source
+            )
+            folder = None if self.cache is None else self.cache / str(self._runs)
+            found = run.answers(Policy(tuple(terms)), itself=False, folder=folder).views()
+            for name, answers in kept.items():
+                answers[new] = found[name].to(answers)
 
     def record(self, policy: Policy, rows: Tensor | None = None) -> Record:
         """Return the record of a policy on these rows, by default on all of them."""
-        views = dict(self.base.predictions.views)  # the rehearsals
-        views |= {view.name: self._views[_key(view, repeats)] for view, repeats in policy.terms}
-        origin = {**self.base.origin, "policy": str(policy), "passes": str(policy.passes)}
-        predictions = Predictions(self.base.predictions.logits, views)
-        whole = Record(predictions, self.base.labels, origin)
-        return whole if rows is None else whole[rows]
+        rows = torch.arange(len(self.base)) if rows is None else rows
+        base = self.base[rows]
+        views = dict(base.predictions.views)  # the rehearsals
+        views |= {view.name: self._views[view.name, count][rows] for view, count in policy.terms}
+        origin = {**base.origin, "policy": str(policy), "passes": str(policy.passes)}
+        return Record(Predictions(base.predictions.logits, views), base.labels, origin)
 
 
 def choose(
@@ -205,55 +199,46 @@ def choose(
     confidence = recorder.base.predictions.logits.softmax(dim=-1).amax(dim=-1)
     order, left, out = confidence.argsort(stable=True), list(policies), dict[str, Candidate]()
 
-    def judge(names: Iterable[str], rows: Tensor) -> tuple[list[Candidate], dict[str, Probs]]:
+    def judge(rows: Tensor) -> tuple[list[Candidate], dict[str, Probs]]:
+        """Record the policies that are left on these rows, and rank them."""
+        recorder.extend((policies[name] for name in left), rows)
         answers = {
             name: held_out(
                 methods[name], recorder.record(policies[name], rows).predictions, labels[rows]
             )
-            for name in names
+            for name in left
         }
         passes = {name: (policies[name].passes, probs) for name, probs in answers.items()}
         return rank(passes, labels[rows]), answers
 
     for size, keep in rounds(len(recorder.base), policies):
-        rows = order[:size].sort().values
-        recorder.extend((policies[name] for name in left), rows)
-        judged, _ = judge(left, rows)
+        judged, _ = judge(order[:size].sort().values)
         good = (one.policy for one in judged if one is judged[0] or one.above <= ERRORS * one.error)
         left = _free(list(good)[:keep], policies)
         out |= {one.policy: replace(one, images=size) for one in judged}
-    everything = torch.arange(len(recorder.base))
-    recorder.extend((policies[name] for name in left), everything)
-    judged, answers = judge(left, everything)
-    others = sorted(
-        (one for name, one in out.items() if name not in left),
-        key=lambda one: (-one.images, one.above),
-    )
+    judged, answers = judge(torch.arange(len(recorder.base)))
+    others = [one for name, one in out.items() if name not in left]
+    others.sort(key=lambda one: (-one.images, one.above))
     best = judged[0].policy
     return Choice(best, recorder.record(policies[best]), answers, [*judged, *others])
 
 
 def _free(names: Iterable[str], policies: Mapping[str, Policy]) -> list[str]:
     """Return these policies and all others that need only their views: those cost nothing."""
-    there = {_key(*term) for term in _terms(policies[name] for name in names)}
-    return [
-        name for name, policy in policies.items() if {_key(*term) for term in policy.terms} <= there
-    ]
+    there = _terms(policies[name] for name in names).keys()
+    return [name for name, policy in policies.items() if _terms([policy]).keys() <= there]
 
 
-def _terms(policies: Iterable[Policy]) -> list[tuple[View, int]]:
-    """Return the different terms of some policies, in their order."""
-    return list({_key(*term): term for policy in policies for term in policy.terms}.values())
+def _terms(policies: Iterable[Policy]) -> dict[tuple[str, int], Term]:
+    """Return the different terms of some policies by name and repeats, in their order."""
+    terms = (term for policy in policies for term in policy.terms)
+    return {(view.name, repeats): (view, repeats) for view, repeats in terms}
 
 
-def _key(view: View, repeats: int) -> tuple[str, int]:
-    return view.name, repeats
-
-
-def _layers(terms: Iterable[tuple[View, int]]) -> list[list[tuple[View, int]]]:
+def _layers(terms: Mapping[tuple[str, int], Term]) -> list[list[Term]]:
     """Distribute terms over as few policies as possible, each view at most once in each."""
-    layers: list[list[tuple[View, int]]] = []
-    for term in terms:
+    layers: list[list[Term]] = []
+    for term in terms.values():
         free = (layer for layer in layers if all(term[0].name != view.name for view, _ in layer))
         if (layer := next(free, None)) is None:
             layers.append(layer := [])

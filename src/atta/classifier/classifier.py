@@ -14,15 +14,10 @@ graph (`torch.export`, ONNX, `torch.compile`) cannot decide: it shows every imag
 gives the same answers.
 """
 
-import copy
-import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from math import inf, isfinite
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -31,20 +26,19 @@ from torch import Tensor, nn
 from atta._base.errors import InputError
 from atta._base.settings import check_one, checked
 from atta.calibrators import AverageBlend, Calibrator, ViewBlend
-from atta.classifier import adapt
-from atta.classifier import export as graphs
-from atta.classifier.estimator import Estimator
-from atta.classifier.export import check_inlines, network_of
+from atta.calibrators.conformal import ConformityScores
+from atta.calibrators.shift import Adaptation, Reference
+from atta.classifier.adapt import Adaptable
+from atta.classifier.export import Exportable
 from atta.classifier.hub import OnHub
 from atta.classifier.summary import Summary
 from atta.data.batched import BatchedViews
 from atta.data.preprocess import Preprocess
-from atta.data.source import Channels, check_range
+from atta.data.source import check_range
 from atta.data.views import Policy
 from atta.functional import largest_share
 from atta.networks.adapters import as_logits, normalised
 from atta.networks.borrowing import device_of, dtype_of
-from atta.networks.description import has_weights
 from atta.run.runner import (
     IMAGE,
     Shown,
@@ -84,7 +78,7 @@ class _Answer(NamedTuple):
     passes: Tensor | None = None
 
 
-class CalibratedClassifier(Estimator, OnHub):
+class CalibratedClassifier(Adaptable, Exportable, OnHub):
     """A network with its calibrator: `classifier(images)` returns calibrated probabilities.
 
     `atta.calibrate` makes one; `CalibratedClassifier.load` reads a saved one.
@@ -97,6 +91,12 @@ class CalibratedClassifier(Estimator, OnHub):
         class_names: Names of the classes, in the network's order.
         summary: Cross-validated numbers, as `calibrate` writes them.
         preprocess: How photographs are resized, cropped and normalised.
+        reference: The validation images, for `drift` and `adapt`.
+        conformity: Conformity scores of the validation images, for `predict_set`.
+        adapted: What an adaptation did.
+        before: The calibrator before the adaptation, as a tuple of one.
+
+    The constructor does not run the network: `check()` tells if the parts fit together.
     """
 
     @checked
@@ -110,6 +110,10 @@ class CalibratedClassifier(Estimator, OnHub):
         class_names: Sequence[str] = (),
         summary: Summary | None = None,
         preprocess: Any = None,
+        reference: Reference | None = None,
+        conformity: ConformityScores | None = None,
+        adapted: Adaptation | None = None,
+        before: tuple[Calibrator, ...] = (),
     ) -> None:
         super().__init__()
         check_one("calibrator", calibrator, Calibrator)
@@ -131,14 +135,25 @@ class CalibratedClassifier(Estimator, OnHub):
             )
         self.model = as_logits(normalised(_unwrapped(model), self.preprocess))
         self.calibrator = calibrator.to(device_of(self.model))
-        self.policy = _used(policy, calibrator)
+        self.policy = used_views(policy, calibrator)
         self.image_shape = tuple(int(side) for side in image_shape)
         self.class_names = tuple(map(str, class_names))
-        self.summary = summary
-        self.together = BatchedViews(self.policy, self.image_shape).to(device_of(self.model))
+        self.summary, self.reference, self.conformity = summary, reference, conformity
+        self.adapted, self.before = adapted, before
+        self.views = BatchedViews(self.policy, self.image_shape).to(device_of(self.model))
         self.images_seen = self.passes_run = 0
         self.eval()
-        self._try_out()
+
+    def check(self) -> None:
+        """Answer one blank image, to find out if the parts fit together.
+
+        Raises:
+            InputError: The model fails on such an image, or has other classes than the calibrator.
+        """
+        counts = self.images_seen, self.passes_run
+        check_takes(self.model, self.image_shape, self.calibrator.classes)
+        self.details(torch.zeros(1, *self.image_shape, device=device_of(self)))
+        self.images_seen, self.passes_run = counts
 
     # ---- answering -------------------------------------------------------------------------------
 
@@ -161,62 +176,24 @@ class CalibratedClassifier(Estimator, OnHub):
     def details(self, images: Any) -> Details:
         """Return what the answer to each image is made of."""
         answer = self._answer(self._validated(images))
-        probs, base = (
-            _checked(self._calibrated(answer), answer.logits),
-            answer.logits.softmax(dim=-1),
-        )
+        logits, calibrator, passes = answer.logits, self.calibrator, answer.passes
+        probs = _checked(self._calibrated(answer), logits)
         start = fused = share = None
-        if isinstance(self.calibrator, ViewBlend | AverageBlend):
-            start, fused = (
-                self.calibrator.base(answer.logits),
-                self.calibrator.fused(answer.logits, answer.views),
-            )
-            share = largest_share(
-                start, fused, self.calibrator.limit.to(start), step=self.calibrator.step
-            )
-            if not self.calibrator.keeps_class:
+        if isinstance(calibrator, ViewBlend | AverageBlend):
+            start, fused = calibrator.base(logits), calibrator.fused(logits, answer.views)
+            share = largest_share(start, fused, calibrator.limit.to(start), step=calibrator.step)
+            if not calibrator.keeps_class:
                 share = torch.ones_like(share)
-        views = {name: logits.softmax(dim=-1) for name, logits in answer.views.items()}
-        passes = (
-            torch.full(probs.shape[:1], self.policy.passes, device=probs.device)
-            if answer.passes is None
-            else answer.passes
-        )
-        return Details(probs, base, fused, share, views, passes, start)
+        views = {name: view.softmax(dim=-1) for name, view in answer.views.items()}
+        if passes is None:
+            passes = torch.full(probs.shape[:1], self.policy.passes, device=probs.device)
+        return Details(probs, logits.softmax(dim=-1), fused, share, views, passes, start)
 
     @torch.no_grad()
     def shown(self, images: Any) -> list[Shown]:
         """Return the name, the repeat and the pixels of each view of these images."""
-        return list(
-            self._shown(
-                self._validated(images), (IMAGE, *self.calibrator.kinds), most=self.policy.passes
-            )
-        )
-
-    def drift(self, images: Any, *, channels: Channels = None) -> adapt.Drift:
-        """Compare unlabelled images with the validation images, and estimate the accuracy on them.
-
-        Args:
-            images: What `predict_proba` takes, 32 images or more.
-            channels: Where arrays have their channels.
-        """
-        return adapt.drift(self, images, channels=channels)
-
-    def adapt(self, images: Any, *, channels: Channels = None) -> "CalibratedClassifier":
-        """Return a classifier adapted to unlabelled images: the same classes, lower confidence.
-
-        Nothing changes if the images have not significantly drifted. `adapted` says what was done,
-        `unadapted()` undoes it.
-
-        Args:
-            images: What `predict_proba` takes, 32 images or more.
-            channels: Where arrays have their channels.
-        """
-        return adapt.adapt(self, images, channels=channels)
-
-    def unadapted(self) -> "CalibratedClassifier":
-        """Return the classifier as it was before it was adapted."""
-        return adapt.unadapted(self)
+        kinds = (IMAGE, *self.calibrator.kinds)
+        return list(self._shown(self._validated(images), kinds, most=self.policy.passes))
 
     @property
     def mean_passes(self) -> float:
@@ -224,72 +201,6 @@ class CalibratedClassifier(Estimator, OnHub):
         if self.images_seen:
             return self.passes_run / self.images_seen
         return self.summary.passes if self.summary else float(self.policy.passes)
-
-    def export(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        pixels: str = "float32",
-        opset: int | None = None,
-        tolerance: float = graphs.TOLERANCE,
-    ) -> graphs.Exported:
-        """Write normalisation, views, network and calibrator as one graph.
-
-        The graph takes `images` (n, c, h, w) and returns `probs` and `base`. Resizing and cropping
-        stay outside: the metadata says how. The graph is compared with this classifier first.
-
-        Args:
-            path: A file that ends in .onnx, or in .pt2 (`torch.export`).
-            pixels: "float32" for pixels in [0, 1], or "uint8".
-            opset: ONNX opset; by default the exporter's.
-            tolerance: Largest difference to this classifier.
-        """
-        if pixels not in ("float32", "uint8"):
-            raise InputError(f"pixels: expected 'float32' or 'uint8', got {pixels!r}")
-        if (dtype := dtype_of(self.model)) != torch.float32:
-            raise InputError(
-                f"expected a classifier in float32, got {dtype}: export classifier.float()"
-            )
-        if (network := network_of(self.model)) is not None:
-            check_inlines(network, Path(path).suffix)
-        elif not has_weights(self.model):
-            raise InputError(
-                "expected a network of torch or ONNX: a function cannot become part of a graph"
-            )
-        self._check_mode()
-        here = self if device_of(self).type == "cpu" else copy.deepcopy(self).cpu()
-        with torch.autocast("cpu", enabled=False):
-            return graphs.export(
-                _Graph(here),
-                self.image_shape,
-                path,
-                dtype=getattr(torch, pixels),
-                opset=opset,
-                tolerance=tolerance,
-                about=self._written_beside(pixels),
-                network=network,
-            )
-
-    def _written_beside(self, pixels: str) -> dict[str, str]:
-        """Return metadata for the graph: what a program that runs it has to know."""
-        values = "bytes" if pixels == "uint8" else "floats in [0, 1]"
-        about = {
-            "input": f"{values}, channels first, cropped, not normalised: the graph normalises",
-            "class_names": json.dumps(self.class_names),
-            "policy": str(self.policy),
-            "mean_passes": str(self.policy.passes),  # a graph shows every view
-            "method": self.calibrator.method.name,
-        }
-        known = {
-            "preprocess": None if self.preprocess is None else self.preprocess.about(),
-            "reference": None if self.reference is None else self.reference.json(),
-            "strangeness": None
-            if self.conformity_scores is None or self.answers_otherwise
-            else asdict(self.conformity_scores),
-        }
-        return about | {
-            name: json.dumps(value) for name, value in known.items() if value is not None
-        }
 
     def train(self, mode: bool = True) -> "CalibratedClassifier":
         """Stay in evaluation mode, in which the calibrator was fitted."""
@@ -305,7 +216,7 @@ class CalibratedClassifier(Estimator, OnHub):
         def moved(tensor: Tensor) -> Tensor:
             return tensor.to(fn(tensor.new_empty(0)).device)
 
-        for part in (self.together, self.calibrator):
+        for part in (self.views, self.calibrator):
             part._apply(moved, recurse)  # type: ignore[no-untyped-call]
         return self
 
@@ -315,12 +226,6 @@ class CalibratedClassifier(Estimator, OnHub):
         shape = " × ".join(map(str, self.image_shape))
         learned = f"{self.calibrator.extra_repr()}{views}"
         return f"CalibratedClassifier({type(inner).__name__}, {learned}, images {shape})"
-
-    def _try_out(self) -> None:
-        """Answer one blank image, to find out now if something does not fit together."""
-        check_takes(self.model, self.image_shape, self.calibrator.classes)
-        self.details(torch.zeros(1, *self.image_shape, device=device_of(self)))
-        self.images_seen = self.passes_run = 0
 
     def _validated(self, images: Any) -> Tensor:
         """Check what comes in, once, and make pixels of it."""
@@ -364,13 +269,8 @@ class CalibratedClassifier(Estimator, OnHub):
         n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
         if n == 0:  # many networks fail on an empty batch
             logits = torch.zeros(0, self.calibrator.classes, dtype=pixels.dtype, device=device)
-            return _Answer(
-                logits,
-                {
-                    kind: logits.new_zeros(0, count, logits.shape[1])
-                    for kind, count in repeats.items()
-                },
-            )
+            shapes = {kind: (0, count, logits.shape[1]) for kind, count in repeats.items()}
+            return _Answer(logits, {kind: logits.new_zeros(s) for kind, s in shapes.items()})
         most = max(1, batch_size(None, device) // n)
         if self.calibrator.gated:
             answer, run = self._stage_by_stage(pixels, most)
@@ -386,11 +286,8 @@ class CalibratedClassifier(Estimator, OnHub):
         n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
         logits = self._logits(pixels, (IMAGE,), most)[IMAGE][:, 0]
         views: dict[str, Tensor] = {}
-        passes, left, run = (
-            torch.ones(n, dtype=torch.int64, device=device),
-            torch.arange(n, device=device),
-            n,
-        )
+        passes = torch.ones(n, dtype=torch.int64, device=device)
+        left, run = torch.arange(n, device=device), n
         for stage in self.calibrator.stages:
             if left.shape[0]:
                 seen = {kind: view[left] for kind, view in views.items()}
@@ -426,29 +323,17 @@ class CalibratedClassifier(Estimator, OnHub):
         if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
             most = min(most, max(1, CACHED // max(1, pixels.numel())))
         passes = [(IMAGE, 0)] if IMAGE in kinds else []
-        passes += self.together.passes(kind for kind in kinds if kind != IMAGE)
+        passes += self.views.passes(kind for kind in kinds if kind != IMAGE)
         for start in range(0, len(passes), most):
             part = passes[start : start + most]
             if part[0][0] == IMAGE:
                 yield *part.pop(0), pixels
             with without_autocast(pixels.device):
-                shown = self.together.show(pixels, part)
+                shown = self.views.show(pixels, part)
             yield from shown
 
 
-class _Graph(nn.Module):
-    """`CalibratedClassifier.graph` as a module, for export."""
-
-    def __init__(self, classifier: CalibratedClassifier) -> None:
-        super().__init__()
-        self.classifier = classifier
-        self.training = False
-
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        return self.classifier.graph(images)
-
-
-def _used(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
+def used_views(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
     """Return the policy with only the views that the calibrator uses."""
     if not calibrator.kinds:
         return Policy(())
@@ -466,11 +351,9 @@ def _used(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
 def _unwrapped(model: object) -> object:
     """Return the network inside of torch.compile or DataParallel, to save it by its own names."""
     model = getattr(model, "_orig_mod", model)
-    return (
-        model.module
-        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
-        else model
-    )
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return model.module
+    return model
 
 
 def _checked(probs: Tensor, logits: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class Estimator(Archived):
         Returns:
             Class numbers, shaped (n,).
         """
-        return np.asarray(self.classes_[self.predict_proba(images, **how).argmax(axis=1)])
+        return np.asarray(self.predict_proba(images, **how).argmax(axis=1))
 
     def predict_proba(
         self,
@@ -114,13 +114,12 @@ class Estimator(Archived):
                 "other images, for which sets have no guarantee: use its unadapted() (on the "
                 "command line, the classifier that it was made from)"
             )
-        if self.conformity_scores is None:
+        if self.conformity is None:
             raise InputError(
-                "expected a classifier that has conformity scores of its validation images, "
-                "got one without, as older versions saved them and as `fit` leaves it: "
-                "calibrate it again"
+                "coverage: expected a classifier with conformity scores, got one without, as older "
+                "versions saved them and as `fit` leaves it: calibrate it again"
             )
-        return self.conformity_scores.sets(coverage)
+        return self.conformity.sets(coverage)
 
     @property
     def on_simplex(self) -> bool:
@@ -231,14 +230,11 @@ class Estimator(Archived):
         options.setdefault("checks", True)
         rehearse = self.reference is not None and self.reference.slope is not None
         record = self.record(images, labels, rehearse=rehearse, **options)
-        fitted = self.calibrator.method.fit(record.predictions, record.require_labels())
-        self.calibrator, self.summary, self.conformity_scores = (
-            fitted.to(device_of(self)),
-            None,
-            None,
-        )
-        self.adapted, self.before = None, ()
-        self.reference = Reference.of(self.calibrator, record.predictions, record.require_labels())
+        predictions, known = record.predictions, record.require_labels()
+        self.calibrator = self.calibrator.method.fit(predictions, known).to(device_of(self))
+        self.reference = Reference.of(self.calibrator, predictions, known)
+        self.summary = self.conformity = self.adapted = None
+        self.before = ()
         return self
 
     def score(self, images: Any, labels: Any) -> float:

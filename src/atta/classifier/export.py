@@ -11,6 +11,7 @@ An ONNX network inside a classifier is not traced again, but inlined where torch
     file of the network ─► a function of that name ─ onnx's inliner ─► one graph
 """
 
+import copy
 import io
 import json
 import logging
@@ -27,7 +28,9 @@ from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line, require
 from atta._base.files import whole_file
-from atta.networks.adapters import STAND_IN, OnnxModel, check_external_data
+from atta.classifier.archive import Archived
+from atta.networks.adapters import STAND_IN, NumpyModel, OnnxModel, check_external_data
+from atta.networks.borrowing import device_of, dtype_of
 
 SUFFIXES = (".pt2", ".onnx")
 OUTPUTS = ("probs", "base")
@@ -115,45 +118,96 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
 # ---- writing
 
 
-def export(
-    module: nn.Module,
-    shape: Sequence[int],
-    path: str | os.PathLike[str],
-    *,
-    dtype: torch.dtype = torch.float32,
-    opset: int | None = None,
-    tolerance: float = TOLERANCE,
-    about: Mapping[str, str] | None = None,
-    network: OnnxModel | None = None,
-) -> Exported:
-    """Write `module`, from images (n, *shape) of `dtype` to `probs` and `base`, as a graph.
+class Exportable(Archived):
+    """A classifier that can be written as a graph."""
 
-    `network` is the ONNX network inside it, which is inlined. `about` becomes `metadata_props` of
-    an ONNX file, or the extra file atta.json of a .pt2 file.
-    """
-    path = Path(path)
-    _check(module, path, opset)
-    program = _traced(module, sample(TRACED, shape, dtype))
-    with whole_file(path) as part:
-        if path.suffix == ".pt2":
-            version, run = _write_torch(program, part, about or {})
-        else:
-            version, run = _write_onnx(program, part, opset, about or {}, network)
-        difference = _difference(module, run, shape, dtype)
-        if not difference <= tolerance:
-            raise InputError(
-                f"the exported graph differs from the model by {difference:.2g}, expected at most "
-                f"{tolerance:.0e}: nothing was written to {path}"
-            )
-        size = part.stat().st_size
-    return Exported(path, version, size, difference)
+    def graph(self, images: Tensor) -> Both:
+        """Return probabilities and base probabilities without looking at values."""
+        raise NotImplementedError
+
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        pixels: str = "float32",
+        opset: int | None = None,
+        tolerance: float = TOLERANCE,
+    ) -> Exported:
+        """Write normalisation, views, network and calibrator as one graph.
+
+        The graph takes `images` (n, c, h, w) and returns `probs` and `base`. Resizing and cropping
+        stay outside: the metadata says how. The graph is compared with this classifier first.
+
+        Args:
+            path: A file that ends in .onnx, or in .pt2 (`torch.export`).
+            pixels: "float32" for pixels in [0, 1], or "uint8".
+            opset: ONNX opset; by default the exporter's.
+            tolerance: Largest difference to this classifier.
+        """
+        path, shape = Path(path), self.image_shape
+        if pixels not in ("float32", "uint8"):
+            raise InputError(f"pixels: expected 'float32' or 'uint8', got {pixels!r}")
+        network = next((part for part in self.modules() if isinstance(part, OnnxModel)), None)
+        _check(self.model, path, opset, network)
+        here = self if device_of(self).type == "cpu" else copy.deepcopy(self).cpu()
+        here.check()
+        module, dtype = _Graph(here), getattr(torch, pixels)
+        with torch.autocast("cpu", enabled=False), whole_file(path) as part:
+            program = _traced(module, sample(TRACED, shape, dtype))
+            if path.suffix == ".pt2":
+                version, run = _write_torch(program, part, self._metadata(pixels))
+            else:
+                version, run = _write_onnx(program, part, opset, self._metadata(pixels), network)
+            difference = _difference(module, run, shape, dtype)
+            if not difference <= tolerance:
+                raise InputError(
+                    f"the exported graph differs from the model by {difference:.2g}, expected at "
+                    f"most {tolerance:.0e}: nothing was written to {path}"
+                )
+            return Exported(path, version, part.stat().st_size, difference)
+
+    def _metadata(self, pixels: str) -> dict[str, str]:
+        """Return metadata for the graph: what a program that runs it has to know."""
+        values = "bytes" if pixels == "uint8" else "floats in [0, 1]"
+        known = ["preprocess", "reference"] + ["strangeness"] * (not self.answers_otherwise)
+        about = self.about()
+        return {
+            "input": f"{values}, channels first, cropped, not normalised: the graph normalises",
+            "class_names": json.dumps(self.class_names),
+            "policy": str(self.policy),
+            "mean_passes": str(self.policy.passes),  # a graph shows every view
+            "method": self.calibrator.method.name,
+            **{name: json.dumps(about[name]) for name in known if about[name] is not None},
+        }
 
 
-def _check(module: nn.Module, path: Path, opset: int | None) -> None:
+class _Graph(nn.Module):
+    """`CalibratedClassifier.graph` as a module."""
+
+    def __init__(self, classifier: Exportable) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.training = False
+
+    def forward(self, images: Tensor) -> Both:
+        return self.classifier.graph(images)
+
+
+def _check(module: nn.Module, path: Path, opset: int | None, network: OnnxModel | None) -> None:
     """Refuse what cannot be written, before any work."""
     if path.suffix not in SUFFIXES:
         raise InputError(
             f"expected a file that ends in .pt2 (torch.export) or .onnx, got {path.name!r}"
+        )
+    if (dtype := dtype_of(module)) != torch.float32:
+        raise InputError(
+            f"expected a classifier in float32, got {dtype}: export classifier.float()"
+        )
+    if network is not None:
+        _check_inlines(network, path.suffix)
+    elif any(isinstance(part, NumpyModel) for part in module.modules()):
+        raise InputError(
+            "expected a network of torch or ONNX: a function cannot become part of a graph"
         )
     size = sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
     if path.suffix == ".onnx" and size > ONE_FILE:
@@ -272,12 +326,7 @@ def _difference(
 # ---- an ONNX network inside the graph
 
 
-def network_of(module: nn.Module) -> OnnxModel | None:
-    """The ONNX network inside a module, if there is one."""
-    return next((part for part in module.modules() if isinstance(part, OnnxModel)), None)
-
-
-def check_inlines(network: OnnxModel, ending: str) -> None:
+def _check_inlines(network: OnnxModel, ending: str) -> None:
     """Refuse an ONNX network that cannot become part of a graph with this ending."""
     if ending != ".onnx":
         raise InputError(

@@ -119,8 +119,27 @@ class OnHub(Archived, ModelHubMixin):
             A `huggingface_hub.ModelCard`.
         """
         about = self.about()
+        summary = about["summary"]
+        results = [
+            EvalResult(
+                task_type="image-classification",
+                task_name="Image classification",
+                dataset_type="validation",
+                dataset_name=f"{summary['images']} labelled images",
+                metric_type=name,
+                metric_name=f"{metric_name(name)}, cross-validated",
+                metric_value=float(f"{value:.6g}"),
+            )
+            for name, value in (summary["after"].items() if summary else ())
+        ]
+        front_matter = ModelCardData(
+            model_name=repo_id.rpartition("/")[2],
+            eval_results=results or None,
+            library_name="atta",
+            **{"pipeline_tag": "image-classification", "tags": TAGS, **metadata},
+        )
         text = card_text(about, picture=drawable(about), repo_id=repo_id)
-        return ModelCard(f"---\n{_front_matter(about, repo_id, metadata).to_yaml()}\n---\n\n{text}")
+        return ModelCard(f"---\n{front_matter.to_yaml()}\n---\n\n{text}")
 
     def _save_pretrained(self, save_directory: Path) -> None:
         about = self.about()
@@ -152,29 +171,6 @@ class OnHub(Archived, ModelHubMixin):
             rest |= {"force_download": force_download, "allow_patterns": [ABOUT, f"*{SUFFIX}"]}
             folder = Path(snapshot_download(model_id, **rest))
         return cls.load(folder, model, views=views, device=device)
-
-
-def _front_matter(about: About, repo_id: str, metadata: Mapping[str, Any]) -> Any:
-    """The part of a card that the hub reads: tags, and the metrics of the summary."""
-    summary = about["summary"]
-    results = [
-        EvalResult(
-            task_type="image-classification",
-            task_name="Image classification",
-            dataset_type="validation",
-            dataset_name=f"{summary['images']} labelled images",
-            metric_type=name,
-            metric_name=f"{metric_name(name)}, cross-validated",
-            metric_value=float(f"{value:.6g}"),
-        )
-        for name, value in (summary["after"].items() if summary else ())
-    ]
-    return ModelCardData(
-        model_name=repo_id.rpartition("/")[2],
-        eval_results=results or None,
-        library_name="atta",
-        **{"pipeline_tag": "image-classification", "tags": TAGS, **metadata},
-    )
 
 
 # ---- the card

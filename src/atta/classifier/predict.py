@@ -22,23 +22,24 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from math import isnan, nan
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from atta._base.errors import InputError
-from atta._base.files import locked, whole_file
+from atta._base.files import file_hash, locked, whole_file
 from atta._base.progress import counted
 from atta.calibrators import shift
 from atta.calibrators.conformal import ConformalSets, ConformityScores
 from atta.calibrators.shift import Reference
 from atta.classifier.adapt import Drift
-from atta.classifier.archive import ABOUT
+from atta.classifier.archive import ABOUT, optional
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.export import SUFFIXES, open_graph
 from atta.classifier.tables import check_format, write_table
@@ -55,6 +56,8 @@ COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
 READERS = 4  # threads that decode the next batch while the network runs
 CPU = torch.device("cpu")
 TINY = 1e-38  # stands for a probability that was rounded to zero
+Lines: TypeAlias = list[dict[str, Any]]
+"""What is kept of the images of a batch: a row of the table each, or an error."""
 
 
 class Answers(NamedTuple):
@@ -88,11 +91,6 @@ class Predictor:
         pixels = decode(data, mode_of(self.shape[0]), self.preprocess, "what was sent", sent=True)
         return check_pixels(pixels[None], self.shape, self.preprocess, "what was sent")[0]
 
-    def source(self, files: Sequence[Path], folder: Path | None = None) -> Source:
-        """Return a source of files; `folder` is where other processes find them."""
-        images = files_of_images(files, folder)
-        return as_source(images, preprocess=self.preprocess, shape=self.shape)
-
     def columns(self, probs: bool, coverage: float | None = None) -> list[str]:
         """Return the names of the columns."""
         each = self.names if len(set(self.names)) == self.classes else map(str, range(self.classes))
@@ -113,14 +111,6 @@ class Predictor:
     def named(self, number: int) -> str | int:
         """Return the name of a class, or its number if it has none."""
         return self.names[number] if self.names else number
-
-    def listed(self, sets: Tensor, probs: Tensor) -> list[list[str | int]]:
-        """Return the classes of each set, the likeliest first."""
-        order = probs.argsort(dim=1, descending=True, stable=True).tolist()
-        return [
-            [self.named(j) for j in ranked if inside[j]]
-            for ranked, inside in zip(order, sets, strict=True)
-        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,11 +162,10 @@ def predict(
         actors: Ray processes that hold the predictor.
     """
     output = Path(output)
-    size = predictor.rows if batch_size is None else usual_size(batch_size, CPU)
     check_format(output)
     check_engine(engine, actors)
     mode_of(predictor.shape[0])
-    sets = predictor.conformal(coverage)
+    size = predictor.rows if batch_size is None else usual_size(batch_size, CPU)
     names = "\n".join(map(str, files)).encode(errors="surrogateescape")
     run = {
         "model": made_by,
@@ -185,35 +174,53 @@ def predict(
         "coverage": coverage,
         "batch_size": size,
     }
+    answer = partial(_answer, predictor, files, probs, predictor.conformal(coverage))
     with locked(output):
         part = beside(output)
         done = _resumed(part, run, size)
-        try:
-            with (
-                part.open("a", encoding="utf-8") as log,
-                counted("predicting", len(files), shown=progress, done=done) as tell,
-            ):
-                answering = _Answering(predictor, list(map(str, files)), probs, sets)
-                source = predictor.source(files, None if engine is None else Path.cwd())
-                batches = batches_of(size, done, len(files))
-                answered: Iterable[list[dict[str, Any]]]
-                if engine is None:
-                    answered = map(answering, source.read(batches, READERS, InputError))
-                else:
-                    there = Engine(actors, predictor.gpu, torch.get_num_threads())
-                    answered = stream(batches, _Reading(source), answering.work, there)
-                for lines in answered:
-                    log.writelines(json.dumps(line) + "\n" for line in lines)
-                    log.flush()
-                    done += len(lines)
-                    tell(done)
-        except OSError as error:
-            raise InputError(
-                f"{part} could not be written ({error}); {done} images are kept, run again to go on"
-            ) from None
+        batches = batches_of(size, done, len(files))
+        with counted("predicting", len(files), shown=progress, done=done) as tell:
+            _keep(part, _answered(answer, predictor, files, batches, engine, actors), done, tell)
         predicted = _finish(part, output, predictor.columns(probs, coverage), predictor.reference)
         part.unlink()
     return predicted
+
+
+def _answered(
+    answer: Callable[[Batch], Lines],
+    predictor: Predictor,
+    files: Sequence[Path],
+    batches: Iterable[Positions],
+    engine: str | None,
+    actors: int | None,
+) -> Iterable[Lines]:
+    """Read and answer batches of files, here or on a cluster."""
+    images = files_of_images(files, None if engine is None else Path.cwd())
+    source = as_source(images, preprocess=predictor.preprocess, shape=predictor.shape)
+    if engine is None:
+        return map(answer, source.read(batches, READERS, InputError))
+    there = Engine(actors, predictor.gpu, torch.get_num_threads())
+    return stream(batches, partial(_read, source), lambda: answer, there)
+
+
+def _read(source: Source, positions: Positions) -> Batch:
+    """Read a batch of files, in any process."""
+    return next(source.read([positions], skip=InputError))
+
+
+def _keep(part: Path, answered: Iterable[Lines], done: int, tell: Callable[[int], None]) -> None:
+    """Append the lines of each batch to the file of finished batches."""
+    try:
+        with part.open("a", encoding="utf-8") as log:
+            for lines in answered:
+                log.writelines(json.dumps(line) + "\n" for line in lines)
+                log.flush()
+                done += len(lines)
+                tell(done)
+    except OSError as error:
+        raise InputError(
+            f"{part} could not be written ({error}); {done} images are kept, run again to go on"
+        ) from None
 
 
 def beside(output: Path) -> Path:
@@ -253,55 +260,53 @@ def open_predictor(
             f"{path.name} is a graph, which has its network inside and runs on the CPU: expected "
             "no other"
         )
+    return _of_graph(path)
+
+
+def _of_graph(path: Path) -> Predictor:
+    """Return a predictor that answers by a graph, as its metadata says."""
     graph = open_graph(path)
 
     def answer(images: Tensor) -> Answers:
-        return Answers(
-            *graph.run(images if graph.dtype == torch.uint8 else images.to(graph.dtype) / 255), None
-        )
+        pixels = images if graph.dtype == torch.uint8 else images.to(graph.dtype) / 255
+        return Answers(*graph.run(pixels), None)
+
+    def said(name: str) -> Any:
+        return json.loads(graph.about.get(name, "null"))
 
     try:
-        given, names = (
-            graph.about.get("preprocess"),
-            tuple(map(str, json.loads(graph.about.get("class_names", "[]")))),
+        scores = optional(said("strangeness"), ConformityScores.read)
+        return Predictor(
+            answer,
+            graph.shape,
+            graph.classes,
+            tuple(map(str, said("class_names") or ())),
+            preprocess=optional(said("preprocess"), Preprocess.of),
+            reference=optional(said("reference"), Reference.read),
+            sets=None if scores is None else scores.sets,
         )
-        preprocess = None if given is None else Preprocess.of(json.loads(given))
-        known = {
-            name: json.loads(graph.about[name])
-            for name in ("reference", "strangeness")
-            if name in graph.about
-        }
-        reference = Reference.read(known["reference"]) if "reference" in known else None
-        scores = ConformityScores.read(known["strangeness"]) if "strangeness" in known else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{path}: expected class_names, preprocess, ... as `export` writes them: {error}"
         ) from None
-    sets = None if scores is None else scores.sets
-    return Predictor(
-        answer,
-        graph.shape,
-        graph.classes,
-        names,
-        preprocess=preprocess,
-        reference=reference,
-        sets=sets,
-    )
 
 
 def of_classifier(classifier: CalibratedClassifier) -> Predictor:
     """Return a predictor that answers by a classifier."""
     channels, height, width = classifier.image_shape
-    rows = usual_size(None, device_of(classifier))
-    shape, k = (channels, height, width), len(classifier.classes_)
-    sets = None if classifier.conformity_scores is None else classifier.conformal
-    known: Any = {
-        "preprocess": classifier.preprocess,
-        "reference": classifier.reference,
-        "sets": sets,
-    }
-    gpu, by = device_of(classifier).type == "cuda", _ByClassifier(classifier)
-    return Predictor(by, shape, k, classifier.class_names, rows, gpu=gpu, show=by.shown, **known)
+    device, answer = device_of(classifier), _ByClassifier(classifier)
+    return Predictor(
+        answer,
+        (channels, height, width),
+        classifier.calibrator.classes,
+        classifier.class_names,
+        rows=usual_size(None, device),
+        preprocess=classifier.preprocess,
+        reference=classifier.reference,
+        sets=classifier.conformal,
+        gpu=device.type == "cuda",
+        show=answer.shown,
+    )
 
 
 @dataclass(frozen=True)
@@ -321,70 +326,37 @@ class _ByClassifier:
 
 def identity(path: str | os.PathLike[str]) -> str:
     """Hash the file of a classifier or graph; of a folder, its description, which has a hash."""
-    path = Path(path) / ABOUT if Path(path).is_dir() else Path(path)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    return file_hash(Path(path) / ABOUT if Path(path).is_dir() else path, "blake2b")
 
 
 # ---- one batch -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """Reads a batch of files, in any process."""
-
-    source: Source
-
-    def __call__(self, positions: Positions) -> Batch:
-        return next(self.source.read([positions], skip=InputError))
-
-
-@dataclass(frozen=True)
-class _Answering:
-    """Answers the images of a batch, here or on a cluster."""
-
-    predictor: Predictor
-    files: Sequence[str]
-    probs: bool
-    sets: ConformalSets | None
-
-    def work(self) -> Callable[[Batch], list[dict[str, Any]]]:
-        """Return what an actor answers by."""
-        return self
-
-    def __call__(self, batch: Batch) -> list[dict[str, Any]]:
-        """Return what is kept of each image: a row of the table, or why it could not be read."""
-        lines: dict[int, dict[str, Any]] = {
-            row: {"file": self.files[row], "error": why} for row, why in batch.faults.items()
-        }
-        if len(batch.positions):
-            answers = self.predictor.answer(batch.pixels)
-            each = answers.probs.double().tolist() if self.probs else [[]] * len(batch.positions)
-            said = described(self.predictor, answers, self.sets)
-            for row, found, p in zip(batch.positions, said, each, strict=True):
-                passes, score = found.pop("passes"), found.pop("score")
-                cells = [
-                    "|".join(map(str, value)) if isinstance(value, list) else value
-                    for value in found.values()
-                ]
-                lines[row] = {
-                    "file": self.files[row],
-                    "row": [*cells, *p],
-                    "passes": passes,
-                    "score": score,
-                }
-        return [lines[row] for row in sorted(lines)]
+def _answer(
+    predictor: Predictor,
+    files: Sequence[Path],
+    probs: bool,
+    sets: ConformalSets | None,
+    batch: Batch,
+) -> Lines:
+    """Return what is kept of each image: a row of the table, or why it could not be read."""
+    lines: dict[int, dict[str, Any]] = {row: {"error": why} for row, why in batch.faults.items()}
+    if len(batch.positions):
+        answers = predictor.answer(batch.pixels)
+        each = answers.probs.double().tolist() if probs else [[]] * len(batch.positions)
+        said = described(predictor, answers, sets)
+        for row, found, p in zip(batch.positions, said, each, strict=True):
+            kept = {"passes": found.pop("passes"), "score": found.pop("score")}
+            if sets:
+                found["set"] = "|".join(map(str, found["set"]))
+            lines[row] = {"row": [*found.values(), *p], **kept}
+    return [{"file": str(files[row]), **lines[row]} for row in sorted(lines)]
 
 
-def described(
-    predictor: Predictor, answers: Answers, sets: ConformalSets | None
-) -> list[dict[str, Any]]:
+def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None) -> Lines:
     """Return the columns of each image, `set` as a list, and its `passes` and drift `score`."""
-    p, base, reference = (
-        answers.probs.double().cpu(),
-        answers.base.double().cpu(),
-        predictor.reference,
-    )
+    p, base = answers.probs.double().cpu(), answers.base.double().cpu()
+    reference, nothing = predictor.reference, [None] * len(p)
     confidence, winner = p.max(dim=1)
     columns: dict[str, Sequence[Any]] = {
         "class": list(map(predictor.named, winner.tolist())),
@@ -392,15 +364,18 @@ def described(
         "entropy": torch.special.entr(p).sum(dim=1).tolist(),
         "confidence_before": base.amax(dim=1).tolist(),
     }
-    scores = None
+    score: Sequence[Any] = nothing
     if reference is not None:
         scores = shift.scores(base.clamp_min(TINY).log(), reference.temperature)
-        columns["ood"] = shift.unlike(reference, scores).tolist()
+        columns["ood"], score = shift.unlike(reference, scores).tolist(), scores.tolist()
     if sets:
-        columns["set"] = predictor.listed(sets(p), p)
-    nothing = [None] * p.shape[0]
+        ranked = p.argsort(dim=1, descending=True, stable=True).tolist()  # the likeliest first
+        columns["set"] = [
+            [predictor.named(j) for j in order if inside[j]]
+            for order, inside in zip(ranked, sets(p), strict=True)
+        ]
     columns["passes"] = nothing if answers.passes is None else answers.passes.tolist()
-    columns["score"] = nothing if scores is None else scores.tolist()
+    columns["score"] = score
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -418,8 +393,7 @@ def _resumed(part: Path, run: dict[str, Any], size: int) -> int:
             raise InputError(f"{part} cannot be written: {error}") from None
         return 0
     try:
-        found = json.loads(text[0])
-        begun = {key: found[key] for key in run}
+        begun = {key: json.loads(text[0])[key] for key in run}
     except (ValueError, KeyError, TypeError):
         raise InputError(
             f"expected {part} to hold finished predictions, got something else; delete it"
@@ -442,11 +416,8 @@ def _finish(
     part: Path, output: Path, columns: Sequence[str], reference: Reference | None
 ) -> Predicted:
     """Write the table from the finished lines, and summarise it."""
-    scores = list[float]()
-    unreadable, sums = (
-        dict[str, str](),
-        dict.fromkeys(("images", "confidence", "before", "passes"), 0.0),
-    )
+    unreadable, scores = dict[str, str](), list[float]()
+    sums = dict.fromkeys(("images", "confidence", "before", "passes"), 0.0)
 
     def rows() -> Iterator[list[Any]]:
         with part.open(encoding="utf-8") as log:
@@ -464,15 +435,12 @@ def _finish(
 
     with whole_file(output) as file:
         write_table(file, columns, rows(), ending=output.suffix)
-    images = int(sums["images"])
-    mean = {
-        name: sums[name] / images if images else nan for name in ("confidence", "before", "passes")
-    }
+    images = int(sums.pop("images"))
+    mean = {name: total / images if images else nan for name, total in sums.items()}
     drift = None
     if reference is not None and len(scores) >= shift.LEAST:
-        drift = Drift.of(
-            reference, shift.estimated(reference, torch.tensor(scores).double()), mean["confidence"]
-        )
+        found = shift.estimated(reference, torch.tensor(scores).double())
+        drift = Drift.of(reference, found, mean["confidence"])
     return Predicted(
         path=output,
         images=images,

@@ -109,9 +109,8 @@ class Explainer:
         if reference is None or len(seen) < shift.LEAST:
             return None
         scores, confidence = seen.unbind(dim=1)
-        estimated = shift.estimated(reference, scores)
-        mean = float(confidence.mean())
-        return Drift.of(reference, estimated, mean, shift.histogram(confidence))
+        found = shift.estimated(reference, scores)
+        return Drift.of(reference, found, float(confidence.mean()), shift.histogram(confidence))
 
     def _shown(self, images: Tensor, answers: Answers) -> Iterator[dict[str, Any]]:
         """The image and its views, each with the network's answer."""

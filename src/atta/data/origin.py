@@ -6,7 +6,6 @@ names. A folder that was moved is found again by that; one that was changed is r
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from atta._base.errors import InputError
+from atta._base.files import content_hash
 from atta.data.folder import by_file_name, folder_of_images
 from atta.data.image_set import ImageSet, arrange
 from atta.data.preprocess import Preprocess
@@ -133,7 +133,7 @@ class Origin:
 def digest_of(files: Sequence[Path], folder: str | Path) -> str:
     """Hash the names of files in a folder, in their order."""
     names = (Path(os.path.relpath(file, folder)).as_posix() for file in files)
-    return hashlib.sha256("\n".join(names).encode(errors="surrogateescape")).hexdigest()
+    return content_hash(["\n".join(names)])
 
 
 def _files(images: ImageSet) -> list[Path]:

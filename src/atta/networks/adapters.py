@@ -393,20 +393,16 @@ def watched_spread(network: nn.Module) -> Iterator[Callable[[], float | None]]:
     images like those of training; it is None for a network without such a layer.
     """
     norms = (m for m in network.modules() if isinstance(m, nn.BatchNorm2d))
-    norm = next((m for m in norms if m.track_running_stats), None)
-    variance = None if norm is None else norm.running_var
-    # All ones: the layer was never trained.
-    if norm is None or variance is None or (variance == 1).all():
-        yield lambda: None
-        return
-    trained, seen = variance.detach().double().cpu(), list[Tensor]()
+    norm, seen = next((m for m in norms if m.running_var is not None), None), list[Tensor]()
 
     def ratio() -> float | None:
-        if not seen:
+        variance = None if norm is None else norm.running_var
+        # All ones: the layer was never trained.
+        if not seen or variance is None or (variance == 1).all():
             return None
-        return float((torch.cat(seen).var(dim=(0, 2, 3)) / trained).nanmedian())
+        return float((torch.cat(seen).var(dim=(0, 2, 3)) / variance.double().cpu()).nanmedian())
 
-    hook = norm.register_forward_pre_hook(
+    hook = (norm or nn.Identity()).register_forward_pre_hook(
         lambda _, given: seen.append(given[0].detach().double().cpu())
     )
     try:
@@ -426,7 +422,7 @@ def class_names_of(model: object) -> tuple[str, ...]:
         return () if default else tuple(names)
     config = getattr(inner, "pretrained_cfg", None)
     own = config.get("label_names") if isinstance(config, Mapping) else None
-    return tuple(map(str, own)) if own else ()
+    return tuple(map(str, own or ()))
 
 
 def _as_tensor(output: Any) -> Any:

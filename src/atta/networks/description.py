@@ -104,18 +104,15 @@ def build(description: Mapping[str, Any], model: object = None) -> nn.Module:
 
 def _around(description: Mapping[str, Any], model: object) -> nn.Module:
     """Build the adapters around `model` or, without one, around the described network."""
-    match description["kind"]:
-        case "TorchModel":
-            return TorchModel(_around(description["model"], model))
-        case "FromProbabilities":
-            return FromProbabilities(_around(description["model"], model))
-        case "Normalized":
-            inner = _around(description["model"], model)
-            channels = description.get("channels", "RGB")
-            return Normalized(inner, description["mean"], description["std"], channels)
-    if model is not None:
-        return model if isinstance(model, nn.Module) else as_logits(model)
     match dict(description):
+        case {"kind": "TorchModel", "model": inner}:
+            return TorchModel(_around(inner, model))
+        case {"kind": "FromProbabilities", "model": inner}:
+            return FromProbabilities(_around(inner, model))
+        case {"kind": "Normalized", "model": inner, **settings}:
+            return Normalized(_around(inner, model), **settings)
+        case _ if model is not None:
+            return model if isinstance(model, nn.Module) else as_logits(model)
         case {"kind": "atta", "name": name, **settings}:
             return MODELS[name](**settings)
         case {"kind": "transformers", "class": name, "config": config}:

@@ -111,8 +111,12 @@ def _recorded(build: Callable[[int, int, bool], nn.Module]) -> Callable[..., nn.
     @wraps(build)
     def recorded(num_classes: int, *, in_channels: int = 3, small_images: bool = True) -> nn.Module:
         network = build(num_classes, in_channels, small_images)
-        settings = {"in_channels": in_channels, "small_images": small_images}
-        built = {"name": build.__name__, "num_classes": num_classes, **settings}
+        built = {
+            "name": build.__name__,
+            "num_classes": num_classes,
+            "in_channels": in_channels,
+            "small_images": small_images,
+        }
         object.__setattr__(network, "built", built)
         return network
 

@@ -1,13 +1,14 @@
 """Weights of a network in a safetensors file, and the hash of a model (`fingerprint`)."""
 
-import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor, nn
 
 from atta._base.errors import InputError
+from atta._base.files import content_hash
 from atta._base.tensors import read_tensors, tensor_bytes, write_tensors
 from atta.networks.adapters import NumpyModel, OnnxModel
 
@@ -59,14 +60,17 @@ def _some(keys: Iterable[object]) -> str:
 
 def fingerprint(model: nn.Module) -> str:
     """Hash the layers and every weight, the file of an ONNX model, the name of a bare function."""
-    digest = hashlib.blake2b(digest_size=16)
+    return content_hash(_content(model), "blake2b")
+
+
+def _content(model: nn.Module) -> Iterator[str | Any]:
+    """Yield what `fingerprint` hashes."""
     for name, module in model.named_modules():
-        digest.update(f"{name}:{type(module).__qualname__};".encode())
+        yield f"{name}:{type(module).__qualname__};"
         if isinstance(module, OnnxModel):
-            digest.update(module.path.read_bytes())
+            yield module.path.read_bytes()
         if isinstance(module, NumpyModel):
-            digest.update(getattr(module.fn, "__qualname__", type(module.fn).__qualname__).encode())
+            yield getattr(module.fn, "__qualname__", type(module.fn).__qualname__)
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        digest.update(f"{name}:{tensor.dtype}{tuple(tensor.shape)};".encode())
-        digest.update(tensor_bytes(tensor))
-    return digest.hexdigest()
+        yield f"{name}:{tensor.dtype}{tuple(tensor.shape)};"
+        yield tensor_bytes(tensor)

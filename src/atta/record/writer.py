@@ -11,11 +11,11 @@ A shard that is not full is written every ten seconds and grows later. A shard t
 damaged or belongs to another run is recorded again; the others are kept.
 """
 
-import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from atta._base.errors import InputError, advise
-from atta._base.files import whole_file
+from atta._base.files import content_hash, whole_file
 from atta._base.tensors import read_tensors, tensor_bytes, write_tensors
 from atta.data.source import Source
 from atta.record.predictions import FLOAT16_MAX, Predictions, Record, as_labels
@@ -81,8 +81,7 @@ class ShardWriter:
     @property
     def name(self) -> str:
         """A hash of the settings, which each shard repeats."""
-        text = json.dumps(self.run, sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        return content_hash([json.dumps(self.run, sort_keys=True)], "blake2b")
 
     @property
     def settings(self) -> Path:
@@ -287,11 +286,8 @@ class ShardWriter:
 
 def mark(first: Tensor, last: Tensor) -> str:
     """Hash two images, the first and the last of a shard: enough to notice other images."""
-    digest = hashlib.blake2b(digest_size=16)
-    for image in (first, last):
-        digest.update(f"{image.dtype}{tuple(image.shape)}".encode())
-        digest.update(tensor_bytes(image))
-    return digest.hexdigest()
+    images = ((f"{one.dtype}{tuple(one.shape)}", tensor_bytes(one)) for one in (first, last))
+    return content_hash(chain.from_iterable(images), "blake2b")
 
 
 # ---- records of one's own logits -----------------------------------------------------------------
