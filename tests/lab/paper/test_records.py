@@ -18,7 +18,7 @@ from atta.lab import trained as trained_module
 from atta.lab import training
 from atta.lab.datasets import load
 from atta.lab.paper.records import NETWORKS, RECORDINGS, UCMERCED_IN_AID, Making, make, obstacle
-from atta.record import shards
+from atta.record import writer
 from atta.record.predictions import Record
 from atta.run import runner
 from layouts_made import AID, CIFAR10, classic, flat, hub, labels, pickled, pixels, table
@@ -248,7 +248,7 @@ def test_a_training_and_a_recording_that_were_stopped_end_with_the_same_bits(
     root, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(runner.ROWS, "cpu", 4)
-    monkeypatch.setattr(shards, "SECONDS", 0.0)
+    monkeypatch.setattr(writer, "SECONDS", 0.0)
     whole, parts = settings(root, tmp_path / "whole"), settings(root, tmp_path / "parts")
     path = make("cifar10_shift", say=lambda line: None, **whole)
     said = list[str]()

@@ -14,7 +14,7 @@ from atta._base.errors import InputError
 from atta.cli.experiments import _write_results_page
 from atta.lab import fits
 from atta.lab.experiment import Experiment
-from atta.lab.paper.page import results_page, said
+from atta.lab.paper.page import results_page
 from atta.lab.paper.published import against, published
 from atta.lab.paper.records import RECORDINGS, Making
 from atta.lab.paper.reproduce import (
@@ -328,7 +328,8 @@ def test_the_words_follow_from_the_numbers(whole: tuple[Reproduction, Places, li
         for method, values in theirs.items()
         for policy, value in values.items()
     ]
-    told = said(Results(tuple(rows)), experiment)
+    results = Results(tuple(rows), {"records": {}})
+    told = results_page(Reproduction(results, [experiment]), {}, command="x")
     best = min(theirs["v-atta"], key=lambda policy: theirs["v-atta"][policy])
     assert f"v-atta: best with {best} (" in told
     assert (
