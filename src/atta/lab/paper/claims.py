@@ -7,73 +7,27 @@ and why. It is checked on the first split alone, as the paper measured, and on t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 from atta._base.errors import InputError
 from atta.lab.experiment import Experiment
-from atta.lab.paper.published import PublishedTable, against, paper
+from atta.lab.paper.published import Numbers, against, paper
 from atta.results.rows import Results, Row
 from atta.results.table import Table
-from atta.results.words import RULE, dataset_name
+from atta.results.words import dataset_name
 
 if TYPE_CHECKING:
     from atta.report.page import Tables
 
 OURS = ("m-atta", "v-atta")
-METHODS = (
-    *("vanilla", "temperature", "isotonic", "histogram", "dirichlet", "adaptive-tta"),
-    *OURS,
-)
 Found: TypeAlias = tuple[bool, str]
-Key = TypeVar("Key")
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """Means over the splits, by method and then by metric; Brier scores by policy and size."""
-
-    table: PublishedTable
-    by_policy: PublishedTable
-    by_size: Mapping[str, Mapping[int, float]]
-
-    @classmethod
-    def of(cls, rows: Iterable[Row]) -> Numbers:
-        """Average the rows of one experiment."""
-        rows = [row for row in rows if row.choice in ("", RULE)]
-        brier = [row for row in rows if row.metric == "brier"]
-        return cls(
-            _means((row.method, row.metric, row.value) for row in rows),
-            _means((row.method, row.policy, row.value) for row in brier),
-            _means((row.method, row.validation, row.value) for row in brier),
-        )
-
-    def column(self, metric: str) -> dict[str, float]:
-        """One metric of each of the paper's methods that is there."""
-        rows = {method: self.table.get(method, {}) for method in METHODS}
-        return {method: row[metric] for method, row in rows.items() if metric in row}
-
-
-def _means(values: Iterable[tuple[str, Key, float]]) -> dict[str, dict[Key, float]]:
-    groups: dict[str, dict[Key, list[float]]] = {}
-    for method, column, value in values:
-        groups.setdefault(method, {}).setdefault(column, []).append(value)
-    return {method: {c: fmean(v) for c, v in row.items()} for method, row in groups.items()}
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of the paper, the tables it is about, and its check."""
-
-    sentence: str
-    tables: tuple[tuple[str, ...], ...]
-    """Groups of tables; the claim is checked on every group that is there."""
-    check: Callable[..., Found]
-    """Of the numbers of a group, one argument per table."""
+Place: TypeAlias = tuple[str, str]
+"""A table or figure of the paper, and a dataset."""
 
 
 @dataclass(frozen=True)
@@ -135,49 +89,49 @@ def _highest_entropy(numbers: Numbers) -> Found:
     return ranked[0][0] == "isotonic", why
 
 
-EVERY_TABLE = (("Table 3",), ("Table 4",), ("Table 5",))
-CLAIMS = (
-    Claim(
-        "M-ATTA, V-ATTA and Adaptive-TTA are never worse than vanilla", EVERY_TABLE, _never_worse
-    ),
-    Claim(
-        "M-ATTA or V-ATTA is best in Brier, mc-Brier and NLL",
-        EVERY_TABLE,
-        partial(_best_is, ("brier", "mc_brier", "nll"), OURS),
-    ),
-    Claim(
-        "isotonic regression or histogram binning is best in ECE",
-        EVERY_TABLE,
-        partial(_best_is, ("ece",), ("isotonic", "histogram")),
-    ),
-    Claim(
-        "isotonic regression has the highest OOD entropy",
-        (("Figure 2",), ("Figure 3",)),
-        _highest_entropy,
-    ),
-    Claim(
-        "M-ATTA over-fits its validation images", (("Table 2", "Supplement, Table 1"),), _over_fits
-    ),
-    Claim("M-ATTA recovers with more validation images", (("Figure 4",),), _recovers),
-)
+CHECKS: dict[str, Callable[..., Found]] = {
+    "never_worse": _never_worse,
+    "best_proper": partial(_best_is, ("brier", "mc_brier", "nll"), OURS),
+    "best_ece": partial(_best_is, ("ece",), ("isotonic", "histogram")),
+    "highest_entropy": _highest_entropy,
+    "over_fits": _over_fits,
+    "recovers": _recovers,
+}
+"""By the name of a claim in published.json: its check, of the numbers of one group of tables."""
 
 
-def findings(results: Results) -> Iterator[Finding]:
-    """Check every claim on every dataset for which the results have its tables."""
-    rows = defaultdict[tuple[str, str], list[Row]](list)
-    where = {name: about["paper"] for name, about in results.about.get("experiments", {}).items()}
+def published_numbers() -> dict[Place, Numbers]:
+    """The published tables, so that the same code checks our results and the paper's.
+
+    A table is by metric or by policy; no claim looks for one in the other.
+    """
+    tables = paper()["tables"]
+    return {
+        (where["paper"], where["dataset"]): Numbers(tables[name], tables[name], {})
+        for name, where in paper()["places"].items()
+    }
+
+
+def measured_numbers(results: Results) -> dict[Place, Numbers]:
+    """The numbers of our experiments, by the table or figure and the dataset."""
+    rows = defaultdict[Place, list[Row]](list)
+    where = {name: of.get("paper", "") for name, of in results.known("experiments").items()}
     for row in results:
         if row.experiment in where:
             rows[where[row.experiment], row.dataset].append(row)
-    numbers = {key: Numbers.of(found) for key, found in rows.items()}
-    for claim in CLAIMS:
-        for tables in claim.tables:
+    return {key: Numbers.of(found) for key, found in rows.items()}
+
+
+def findings(numbers: Mapping[Place, Numbers]) -> Iterator[Finding]:
+    """Check every claim on every dataset for which there are its tables."""
+    for name, claim in paper()["claims"].items():
+        for tables in claim["tables"]:
             for dataset in (dataset for table, dataset in numbers if table == tables[0]):
                 try:
-                    holds, why = claim.check(*(numbers[table, dataset] for table in tables))
+                    holds, why = CHECKS[name](*(numbers[table, dataset] for table in tables))
                 except KeyError:  # a table, method or metric of the claim is not in the results
                     continue
-                yield Finding(claim.sentence, dataset, holds, why)
+                yield Finding(claim["sentence"], dataset, holds, why)
 
 
 HEADER = ("claim of the paper", "on", "its numbers", "our first split", "our mean", "why (mean)")
@@ -185,7 +139,8 @@ HEADER = ("claim of the paper", "on", "its numbers", "our first split", "our mea
 
 def _columns(results: Results) -> list[list[Finding]]:
     """The findings by the paper's own numbers, by our first split alone, and by our mean."""
-    return [list(findings(one)) for one in (as_results(), results.where(split=0), results)]
+    ours = (measured_numbers(one) for one in (results.where(split=0), results))
+    return [list(findings(numbers)) for numbers in (published_numbers(), *ours)]
 
 
 def claims_table(results: Results, *, names: Callable[[str], str] = str) -> Table:
@@ -202,7 +157,7 @@ def claims_table(results: Results, *, names: Callable[[str], str] = str) -> Tabl
 def claims_summary(results: Results) -> Table:
     """One line per claim: on how many datasets it holds, by the same three."""
     columns, cells = _columns(results), []
-    for sentence in (*(claim.sentence for claim in CLAIMS), "all of them"):
+    for sentence in (*(claim["sentence"] for claim in paper()["claims"].values()), "all of them"):
         line = [sentence]
         for column in columns:
             holds = [f.holds for f in column if sentence in (f.claim, "all of them")]
@@ -211,35 +166,13 @@ def claims_summary(results: Results) -> Table:
     return Table("How many hold", (HEADER[0], *HEADER[2:5]), tuple(cells))
 
 
-def as_results() -> Results:
-    """The published tables as rows, so that the same code checks our results and the paper's."""
-    rows, places = [], paper()["places"]
-    for place, table in paper()["tables"].items():
-        policies = place.startswith("policy")
-        rows += [
-            Row(
-                experiment=place,
-                dataset=places[place]["dataset"],
-                method=method,
-                policy=name if policies else "",
-                metric="brier" if policies else name,
-                value=value,
-            )
-            for method, numbers in table.items()
-            for name, value in numbers.items()
-        ]
-    return Results(tuple(rows), {"source": paper()["source"], "experiments": places})
-
-
 def paper_tables(results: Results) -> Tables:
     """The paper's tables in a report; none if the results are not of the paper's experiments."""
     from atta.report.page import Tables  # here: it needs the libraries of reports
 
-    known = results.known("experiments")
-    experiments = {name: {"paper": "", **content} for name, content in known.items()}
-    claims = claims_table(Results(results.rows, {"experiments": experiments}), names=dataset_name)
+    claims = claims_table(results, names=dataset_name)
     tables = []
-    for name, content in known.items():
+    for name, content in results.known("experiments").items():
         if content.get("published"):
             with suppress(InputError):  # an experiment, or a table, of another version
                 tables.append(against(results, Experiment.of(content, name)))

@@ -11,14 +11,13 @@ from statistics import fmean
 from typing import Any
 
 from atta._base.errors import require
+from atta.lab import tables
 from atta.lab.experiment import Experiment
-from atta.lab.paper.claims import Numbers, claims_summary, claims_table
-from atta.lab.paper.published import against, paper, published, with_published
+from atta.lab.paper import claims, published
 from atta.lab.paper.reproduce import Reproduction
-from atta.lab.tables import chosen, own_table
 from atta.report.figures.catalogue import figure
+from atta.results import words
 from atta.results.table import Table
-from atta.results.words import METRIC_NAMES, SENSE, dataset_name
 
 with require("report", "the page of a reproduction"):
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -45,7 +44,6 @@ def results_page(
 
     `pictures` are the files of `figures` by the name of the experiment, as the page links them.
     """
-    functions = (claims_summary, claims_table, against, published, with_published, chosen)
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -53,7 +51,6 @@ def results_page(
         lstrip_blocks=True,
     )
     environment.filters |= {"anchor": _anchor, "one_line": _one_line}
-    environment.globals |= {function.__name__: function for function in functions}
     text = environment.get_template("results.md.jinja").render(
         results=done.results,
         experiments=sorted(done.experiments, key=_by_number),
@@ -63,12 +60,10 @@ def results_page(
         records=_side_by_side(done.results.about["records"]),
         command=command,
         pictures=pictures or {},
-        paper=paper(),
-        dataset_name=dataset_name,
-        metric_names=METRIC_NAMES,
-        sense=SENSE,
-        numbers_of=Numbers.of,
-        own_table=own_table,
+        claims=claims,
+        published=published,
+        tables=tables,
+        words=words,
         mean_difference=_mean_difference,
         spearman=_spearman,
     )
