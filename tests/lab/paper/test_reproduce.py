@@ -433,10 +433,10 @@ def test_a_record_made_with_other_settings_is_refused(
     done, places, _ = whole
     with pytest.raises(
         InputError,
-        match=r"cifar10.safetensors was made with steps 2 and not 4; choose another folder",
+        match=r"cifar10.safetensors to .*, but its steps is 2 and not 4; choose another folder",
     ):
         reproduce(done.experiments[:1], places, replace(MAKING, steps=4))
-    with pytest.raises(InputError, match="was made with model small_cnn and not resnet50"):
+    with pytest.raises(InputError, match="its model is small_cnn and not resnet50"):
         reproduce(done.experiments[:1], places, replace(MAKING, model="resnet50"))
 
 
