@@ -142,7 +142,7 @@ class Fits:
         pieces: list[Piece] = []
         for method, fits in missing.items():
             # Similar fits are neighbours: only these share a batch.
-            keys = sorted(fits, key=lambda key: (self._work(fits[key]), fits[key].policy))
+            keys = sorted(fits, key=lambda key: (self._work(fits[key]), fits[key].policy))[::-1]
             count = TOGETHER if method.takes_many else 1
             for first in range(0, len(keys), count):
                 pieces.append((method, {key: fits[key] for key in keys[first : first + count]}))
