@@ -180,7 +180,7 @@ def test_a_split_that_divides_the_classes_is_said():
     assert (
         unfair(torch.arange(164), torch.arange(80)) is None
     )  # an image a class: no order would be fair
-    assert "stand class by class" in str(unfair(in_order, torch.arange(100)))
+    assert "sorted by class" in str(unfair(in_order, torch.arange(100)))
     record = Record(Predictions(torch.randn(300, 10)), in_order)
     with pytest.warns(UserWarning, match=r"mine: 100% of the other images .* --splits"):
         compare({"mine": record}, [Vanilla()], validation=30)

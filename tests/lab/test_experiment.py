@@ -46,11 +46,11 @@ def test_a_file_is_named_after_itself(tmp_path: Path) -> None:
         ({"choose": ["best"]}, "choose: unknown name 'best'. Known: paper, cross-validated"),
         ({"metrics": ["briar"]}, "metrics: unknown name 'briar'. Did you mean 'brier'"),
         ({"splits": 0}, "splits: expected at least 1, got 0"),
-        ({"splits": "ten"}, "splits: expected a whole number, got 'ten'"),
-        ({"validation": [100, 2.5]}, "validation: expected a whole number, got 2.5"),
+        ({"splits": "ten"}, "splits must be a whole number, got 'ten'"),
+        ({"validation": [100, 2.5]}, "validation must be a whole number, got 2.5"),
         ({"validation": -1}, "validation: expected numbers of images, got -1"),
-        ({"aligned": 1}, "aligned: expected true or false, got 1"),
-        ({"fit": 3}, "fit: expected a text, got 3"),
+        ({"aligned": "yes"}, "aligned must be True or False, got 'yes'"),
+        ({"fit": 3}, "fit must be text, got 3"),
     ],
 )
 def test_a_mistake_in_an_experiment_is_one_sentence(change: dict[str, Any], sentence: str) -> None:

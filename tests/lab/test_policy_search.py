@@ -114,11 +114,11 @@ FLIP = recorded({"flip": 1})
             "got different labels for the same logits",
         ),
         (Record(FLIP.predictions), {}, "expected a record with labels, got 1 without"),
-        (FLIP, {"folds": 0}, "folds: expected 2 or more, of which each is held out once, got 0"),
+        (FLIP, {"folds": 0}, "folds must be a whole number ≥ 2, got 0"),
         (
             FLIP,
             {"budget": 1},
-            "budget: expected 2 or more passes, the image itself and a view, got 1",
+            "budget must be a whole number ≥ 2, got 1",
         ),
         (
             FLIP,

@@ -40,7 +40,7 @@ def test_an_unknown_setting_of_the_recipe_is_named() -> None:
 
 
 def test_a_recipe_that_cannot_be_followed_is_refused() -> None:
-    with pytest.raises(InputError, match="at least 1 step"):
+    with pytest.raises(InputError, match="steps must be a whole number ≥ 1, got 0"):
         Recipe(steps=0)
     with pytest.raises(
         InputError, match="mirrors among left-right, up-down, diagonal, got upside-down"
@@ -51,7 +51,7 @@ def test_a_recipe_that_cannot_be_followed_is_refused() -> None:
         ({"shift": True}, "shift"),
         ({"mirrors": 5}, "mirrors"),
     ):
-        with pytest.raises(InputError, match=f"recipe: {name}: expected"):
+        with pytest.raises(InputError, match=f"{name} must be"):
             Recipe.of(**changed)
 
 

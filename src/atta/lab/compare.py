@@ -58,8 +58,6 @@ def compare(
     >>> compare({"a": record}, [Vanilla(), TemperatureScaling()], validation=200).names("method")
     ['vanilla', 'temperature']
     """
-    if splits < 1:
-        raise InputError(f"expected at least 1 split, got {splits}")
     known, fitted = dict(records), None
     if fit_on is None:
         for sentence in unfair_splits(records, validation):

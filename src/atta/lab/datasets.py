@@ -82,9 +82,8 @@ def load(
     """
     folders, known = _folders(name, data), _KNOWN.get(name, _Known())
     columns = columns or known.columns
-    read = _reader(name, split, partial(_find, folders, name, columns))
-    if read is None and (name == "digits" or (known.classes and not folders)):
-        read = _reader(name, split, partial(_elsewhere, name, columns))
+    outside = name == "digits" or bool(known.classes and not folders)
+    read = _reader(name, split, partial(_find, folders, name, columns, outside))
     if read is None and not known.classes and all(folder.name != name for folder in folders):
         raise InputError(
             f"there is no folder {name}: expected the path of one, one of {', '.join(NAMES)}, or "
@@ -106,7 +105,7 @@ def load(
 
 def present(name: str, split: str, data: str | Path | None = None) -> bool:
     """Whether the split is on this machine; this looks at file names only."""
-    find = partial(_find, _folders(name, data), name, None)
+    find = partial(_find, _folders(name, data), name, None, False)
     return name == "digits" or _reader(name, split, find) is not None
 
 
@@ -129,19 +128,18 @@ def _train_or_test(whole: ImageSet, train_part: float, split: str) -> ImageSet:
     return whole.subset(train if split == "train" else test)
 
 
-def _find(folders: list[Path], name: str, columns: Columns | None, split: str) -> Reader | None:
-    """The reader of a split that is in one of the folders."""
-    readers = (layout(folder, name, split, columns) for folder in folders for layout in LAYOUTS)
-    return next(filter(None, readers), None)
-
-
-def _elsewhere(name: str, columns: Columns | None, split: str) -> Reader | None:
-    """The reader of a split that is not in a folder: on the hub, or in scikit-learn."""
-    known = _KNOWN[name]
-    if known.train_part is not None and split == "test":
+def _find(
+    folders: list[Path], name: str, columns: Columns | None, outside: bool, split: str
+) -> Reader | None:
+    """The reader of a split in one of the folders or, `outside`, of the hub or scikit-learn."""
+    for folder in folders:
+        for layout in LAYOUTS:
+            if found := layout(folder, name, split, columns):
+                return found
+    if not outside or (_KNOWN[name].train_part is not None and split == "test"):
         return None
     if name != "digits":
-        return partial(hub, known.hub, name, split, columns)
+        return partial(hub, _KNOWN[name].hub, name, split, columns)
     if split != "train":
         raise InputError(f"expected the split train or test of digits, got {split!r}")
     return _digits

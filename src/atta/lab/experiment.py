@@ -14,14 +14,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, get_args, get_origin
 
 import torch
 
 from atta._base.errors import InputError, suggest
+from atta._base.settings import check_one, hints
 from atta.calibrators import Method, find_method
 from atta.data.views import Policy
-from atta.lab.fits import RECORDED, RULES, Fit, Rows
+from atta.lab.fits import RECORDED, RULES, Fit, Rows, parted
 from atta.lab.measure import MEASURES
 from atta.metrics.scores import METRICS
 from atta.record.predictions import Record
@@ -106,6 +107,11 @@ class Experiment:
         raise InputError(f"experiment {self.name!r}: {what}") from None
 
     @property
+    def records(self) -> list[str]:
+        """The names of the records that it needs: the fitted one first."""
+        return [name for name in (self.fit, self.test) if name not in (REST, FITTED)]
+
+    @property
     def heading(self) -> str:
         """The heading of its tables, with its place in the paper."""
         return (self.title or self.name) + (f" ({self.paper})" if self.paper else "")
@@ -122,20 +128,15 @@ class Experiment:
             return own
         settings = {name: value for name, value in own.items() if name not in _OUTSIDE}
         found = find_method(str(own.get("method", label)), **settings)
-        if self._draws(label, found):
-            return replace(found, seed=seed)  # type: ignore[call-arg]
-        return found
+        if "seed" in own or not hasattr(found, "seed"):
+            return found
+        return replace(found, seed=seed)  # type: ignore[call-arg]
 
     def seeded(self, label: str) -> tuple[int, ...]:
         """The seeds of a method; one without random draws or with its own seed is fitted once."""
         method = self.method(label)
-        return self.seeds if self._draws(label, method) else (getattr(method, "seed", 0),)
-
-    def _draws(self, label: str, method: Method) -> bool:
-        """Whether a method takes the seeds of the experiment."""
-        own = self.methods[label]
-        drawn = "seed" in {f.name for f in fields(method)}
-        return drawn and not isinstance(own, Method) and "seed" not in own
+        drawn = method != self.method(label, 1)
+        return self.seeds if drawn else (getattr(method, "seed", 0),)
 
     def tried(self, label: str) -> tuple[str, ...]:
         """The policies that a method is tried with; "" for one that needs no views."""
@@ -146,17 +147,13 @@ class Experiment:
         if not isinstance(own, Method):
             given = own.get("policies", own.get("policy", given))
         policies = (given,) if isinstance(given, str) else given
-        if (
-            not isinstance(policies, list | tuple)
-            or not policies
-            or not all(isinstance(policy, str) for policy in policies)
-        ):
+        if not isinstance(policies, list | tuple) or not policies:
             raise InputError(
                 f"expected a policy, such as 'flip + 5 crop', or a list of them, got {given!r}"
             )
         for policy in policies:
             if policy != RECORDED:
-                Policy.parse(policy)
+                Policy.parse(check_one("policy", policy, str))
         return tuple(policies)
 
     def changed(self, *, splits: int | None = None, validation: int | None = None) -> Experiment:
@@ -207,33 +204,21 @@ def described(method: Method) -> dict[str, Any]:
 
 
 _OUTSIDE = ("method", "policy", "policies")
-_LISTS: dict[str, type] = {
-    "policies": str,
-    "choose": str,
-    "metrics": str,
-    "validation": int,
-    "seeds": int,
-}
-_KINDS: dict[str, type] = {"aligned": bool, "splits": int}
-_CALLED: dict[type, str] = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
 def _typed(where: str, name: str, value: Any) -> Any:
     """Check the type of a value of a file; where a list is expected, one value is a list of one."""
-    if name == "methods":
-        if not isinstance(value, Mapping) or not all(
-            isinstance(own, Mapping) for own in value.values()
-        ):
-            raise InputError(
-                f"{where}: expected a table for each, such as [methods.v-atta], got {value!r}"
-            )
-        return value
-    kind = _LISTS.get(name) or _KINDS.get(name, str)
-    values = tuple(value) if name in _LISTS and isinstance(value, list | tuple) else (value,)
-    for one in values:
-        if type(one) is not kind:  # exactly: True is not a number of images
-            raise InputError(f"{where}: expected {_CALLED[kind]}, got {one!r}")
-    return values if name in _LISTS else value
+    if name == "methods" and not (
+        isinstance(value, Mapping) and all(isinstance(own, Mapping) for own in value.values())
+    ):
+        raise InputError(
+            f"{where}: expected a table for each, such as [methods.v-atta], got {value!r}"
+        )
+    kind = hints(Experiment)[name]
+    if get_origin(kind) is not tuple:
+        return check_one(where, value, kind)
+    values = value if isinstance(value, list | tuple) else (value,)
+    return tuple(check_one(where, one, get_args(kind)[0]) for one in values)
 
 
 def _check_names(
@@ -273,14 +258,11 @@ def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[Tr
     images = len(records[experiment.fit])
     for validation in experiment.validation:
         size = validation or images
-        if size > images or (size == images and experiment.test == REST):
+        tests_on_rest = experiment.test == REST or experiment.aligned
+        if size > images - tests_on_rest:
             raise InputError(
                 f"record {experiment.fit} has {images} images: "
                 f"expected fewer of them for validation, got {size}"
-            )
-        if size == images and experiment.aligned:
-            raise InputError(
-                f"record {experiment.fit}: all {images} images are fitted on, none is left to test"
             )
         # There is only one way to take all of them.
         for split in range(experiment.splits if size < images else 1):
@@ -300,17 +282,15 @@ def fits_of(experiment: Experiment, records: Mapping[str, Record]) -> list[Fit]:
     found: list[Fit] = []
     for trial in trials(experiment, records):
         found += trial.candidates
-        if len(trial.candidates) > 1:
-            for rule in experiment.choose:
-                for fit in trial.candidates:
-                    found += RULES[rule].needs(fit)
+        if len(trial.candidates) > 1 and "cross-validated" in experiment.choose:
+            for fit in trial.candidates:
+                found += parted(fit)
     return list(dict.fromkeys(found))
 
 
 def _check_records(experiment: Experiment, records: Mapping[str, Record]) -> None:
     """Check that the records fit the experiment and each other."""
-    outside = experiment.test not in (REST, FITTED)
-    used = [experiment.fit, *([experiment.test] if outside else [])]
+    used = experiment.records
     for name in used:
         if name not in records:
             raise InputError(
@@ -322,7 +302,7 @@ def _check_records(experiment: Experiment, records: Mapping[str, Record]) -> Non
         record.require_labels()
     except InputError as error:
         raise InputError(f"record {experiment.fit}: {error}") from None
-    if outside:
+    if len(used) > 1:
         _check_pair(experiment, record, test)
     for name in reversed(used):
         _check_views(experiment, records[name], name)
@@ -344,16 +324,13 @@ def _check_pair(experiment: Experiment, record: Record, test: Record) -> None:
             f"{ours}, which is fitted on, has {record.predictions.classes}"
         )
     if experiment.aligned:
-        first = len(record) - len(test)
-        if first < 0:
-            raise InputError(
-                f"record {theirs} has {len(test)} images, more than the {len(record)} of {ours}"
-            )
-        if test.labels is not None and not torch.equal(
-            record.require_labels()[first:], test.labels
+        last = record.require_labels()[-len(test) :]
+        if len(last) < len(test) or (
+            test.labels is not None and not torch.equal(last, test.labels)
         ):
             raise InputError(
-                f"record {theirs} is not the last {len(test)} images of {ours}: their labels differ"
+                f"record {theirs} is not the last {len(test)} images of {ours}, which has "
+                f"{len(record)}: their number or their labels differ"
             )
     # A fit to the answers of one network says nothing about another.
     for key in ("model", "trained_on", "training_seed", "recipe"):

@@ -16,12 +16,11 @@ and the views. Equal keys mean the same calibrator, in this run and, from the fo
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Int
@@ -29,27 +28,25 @@ from torch import Tensor
 
 from atta import __version__
 from atta._base.errors import InputError
-from atta._base.files import digest
+from atta._base.files import content_hash, digest
 from atta.calibrators import METHODS, Calibrator, Method, load
+from atta.calibrators.crossval import FOLDS
 from atta.calibrators.fitting import folds
 from atta.data.views import Policy
 from atta.lab import workers
 from atta.lab.workers import Tell, silent
 from atta.metrics.scores import METRICS
-from atta.record.predictions import Predictions, Record
+from atta.record.predictions import Record
 
 RECORDED = "recorded"
 """The policy that takes a record's views as they are."""
-PIECE = 16  # fits per call: enough for a batch, few enough for a moving bar and a cheap stop
-LEAST = 8  # fits of the largest size: eight steps of Adam in a batch take half the time of eight
-WORK = (
-    1 << 21
-)  # view logits per call: the largest batch; longer calls leave workers idle at the end
+TOGETHER = 8  # fits per call: eight steps of Adam in a batch take half the time of eight
+CHUNK = 1 << 21  # logits that are hashed at a time
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a record to fit on: `validation` of its `images`, less one of the `folds`.
+    """The rows of a record to fit on: `validation` of its `images`, less one of the `FOLDS`.
 
     Split 0 takes the first rows as they stand, as in the paper. Split s > 0 takes the first rows of
     a permutation seeded with s.
@@ -60,7 +57,6 @@ class Rows:
     split: int = 0
     fold: int | None = None
     """The fold that is held out, if any."""
-    folds: int = 5
 
     def __post_init__(self) -> None:
         if not 0 < self.validation <= self.images:
@@ -80,26 +76,23 @@ class Rows:
     def fitted(self) -> Int[Tensor, " f"]:
         """The rows to fit on."""
         kept = torch.ones(self.validation, dtype=torch.bool)
-        kept[self._held()] = False
+        if self.fold is not None:
+            kept[folds(self.validation, FOLDS)[self.fold]] = False
         return self.drawn()[0][kept]
 
     def held_out(self) -> Int[Tensor, " h"]:
         """The validation rows that this fold does not fit on."""
-        return self.drawn()[0][self._held()]
+        assert self.fold is not None
+        return self.drawn()[0][folds(self.validation, FOLDS)[self.fold]]
 
     def parted(self) -> list[Rows]:
         """These rows once for each fold, with that fold held out."""
-        if self.validation < self.folds:
+        if self.validation < FOLDS:
             raise InputError(
-                f"expected at least {self.folds} validation images for {self.folds} folds, "
+                f"expected at least {FOLDS} validation images for {FOLDS} folds, "
                 f"got {self.validation}"
             )
-        return [replace(self, fold=fold) for fold in range(self.folds)]
-
-    def _held(self) -> Int[Tensor, " h"]:
-        if self.fold is None:
-            return torch.empty(0, dtype=torch.int64)
-        return folds(self.validation, self.folds)[self.fold]
+        return [replace(self, fold=fold) for fold in range(FOLDS)]
 
 
 @dataclass(frozen=True)
@@ -146,49 +139,49 @@ class Fits:
                 done(fit.method.name)
             else:
                 missing.setdefault(fit.method, {})[key] = fit
-        pieces = [piece for method, fits in missing.items() for piece in self._pieces(method, fits)]
+        pieces: list[Piece] = []
+        for method, fits in missing.items():
+            # Similar fits are neighbours: only these share a batch.
+            keys = sorted(fits, key=lambda key: (self._work(fits[key]), fits[key].policy))[::-1]
+            count = TOGETHER if method.takes_many else 1
+            for first in range(0, len(keys), count):
+                pieces.append((method, {key: fits[key] for key in keys[first : first + count]}))
         # The longest first: a long one at the end keeps all other workers waiting.
         pieces.sort(key=lambda piece: sum(map(self._work, piece[1].values())), reverse=True)
-        for method, fits in self._fitted(pieces):
+        here = {place for place, (method, _) in enumerate(pieces) if method.foreign}
+        for place, _ in self.each(Fits._fit, pieces, here, what="fitted"):
+            method, fits = pieces[place]
             for _ in fits:
                 done(method.name)
-
-    def _pieces(self, method: Method, fits: Mapping[str, Fit]) -> Iterator[Piece]:
-        """Group the fits of a method; similar fits are neighbours, as only these share a batch."""
-
-        def size(key: str) -> tuple[int, int, str]:
-            fit = fits[key]
-            return fit.rows.validation, len(self.views(fit)), fit.policy
-
-        keys = sorted(fits, key=size)
-        while keys:
-            most = min(PIECE, max(LEAST, WORK // self._work(fits[keys[-1]])))
-            count = most if method.takes_many else 1
-            yield method, {key: fits[key] for key in keys[-count:]}
-            del keys[-count:]
 
     def _work(self, fit: Fit) -> int:
         """The number of logits that a fit reads, each kind of view once."""
         classes = self.records[fit.record].predictions.classes
         return fit.rows.validation * (1 + len(self.views(fit))) * classes
 
-    def _fitted(self, pieces: Sequence[Piece]) -> Iterator[Piece]:
-        """Fit the pieces here or in workers; yield each when it is done."""
-        spread = self.spread and len(pieces) > 1
-        there = [piece for piece in pieces if spread and not piece[0].foreign]
-        for piece in (piece for piece in pieces if not spread or piece[0].foreign):
-            self._fit(*piece)
-            yield piece
-        if there:
-            fit = self.for_workers()._fit
-            calls = ((fit, piece, piece) for piece in there)
-            for piece, _ in workers.spread(calls, self.workers, what="fitted", engine=self.engine):
-                yield piece
+    def each(
+        self,
+        function: Callable[..., Any],
+        work: Sequence[tuple[Any, ...]],
+        here: Collection[int],
+        what: str,
+    ) -> Iterator[tuple[int, Any]]:
+        """Call `function(fits, *item)` for each item of the work; yield its place and the answer.
 
-    @property
-    def spread(self) -> bool:
-        """Whether there are workers, and a folder to exchange fits."""
-        return self.folder is not None and (self.workers > 1 or self.engine is not None)
+        Workers do it, if there are any and a folder to exchange fits. The places `here`, with
+        methods of other libraries, stay in this process.
+        """
+        alone = self.folder is None or (self.workers < 2 and self.engine is None) or len(work) < 2
+        away = [place for place in range(len(work)) if not alone and place not in here]
+        for place, item in enumerate(work):
+            if place not in away:
+                with workers.one_thread():  # the last digit depends on the number of threads
+                    answer = function(self, *item)
+                yield place, answer
+        if away:
+            there = self.for_workers()
+            calls = ((function, (there, *work[place]), place) for place in away)
+            yield from workers.spread(calls, self.workers, what=what, engine=self.engine)
 
     def _fit(self, method: Method, piece: Mapping[str, Fit]) -> None:
         """Fit a piece in this process."""
@@ -295,37 +288,30 @@ def _own_class(method: Method) -> list[str]:
 
 def fingerprint(record: Record) -> str:
     """A hash of the logits, views and labels of a record, whichever file they came from."""
-    found = hashlib.sha256()
-    predictions: Predictions = record.predictions
-    n, k, rows = len(predictions), predictions.classes, max(1, WORK // predictions.classes)
-    counts = predictions.counts
-    for kind in (None, *sorted(counts)):
-        name, shape = ("logits", (n, k)) if kind is None else (f"view.{kind}", (n, counts[kind], k))
-        found.update(f"{name}{shape}{predictions.dtype}".encode())
-        for part in predictions.chunks(rows):
-            found.update(
-                (part.logits if kind is None else part.views[kind]).contiguous().cpu().numpy().data
-            )
+    return content_hash(_contents(record))
+
+
+def _contents(record: Record) -> Iterator[Any]:
+    """What is hashed: the name, shape and type of each tensor, then its numbers."""
+    predictions = record.predictions
+    n, k = len(predictions), predictions.classes
+    for kind in (None, *sorted(predictions.counts)):
+        shape = (n, k) if kind is None else (n, predictions.counts[kind], k)
+        yield f"{'logits' if kind is None else f'view.{kind}'}{shape}{predictions.dtype}"
+        for part in predictions.chunks(max(1, CHUNK // k)):
+            values = part.logits if kind is None else part.views[kind]
+            yield values.contiguous().cpu().numpy().data
     if record.labels is not None:
-        found.update(f"labels{tuple(record.labels.shape)}{record.labels.dtype}".encode())
-        found.update(record.labels.contiguous().cpu().numpy().data)
-    return found.hexdigest()
+        yield f"labels{tuple(record.labels.shape)}{record.labels.dtype}"
+        yield record.labels.contiguous().cpu().numpy().data
 
 
 # ---- rules that choose a policy
 
 
-@dataclass(frozen=True)
-class Rule:
-    """The fits that a rule needs besides the candidate, and its score of it: lower is better."""
-
-    needs: Callable[[Fit], list[Fit]]
-    score: Callable[[Fits, Fit], float]
-
-
 def choose(fits: Fits, candidates: Sequence[Fit], rule: str) -> Fit:
     """Return the candidate with the lowest score; of equal ones, the first."""
-    return min(candidates, key=lambda fit: RULES[rule].score(fits, fit))
+    return min(candidates, key=lambda fit: RULES[rule](fits, fit))
 
 
 def _on_fitted(fits: Fits, fit: Fit) -> float:
@@ -334,20 +320,21 @@ def _on_fitted(fits: Fits, fit: Fit) -> float:
     return METRICS["brier"](probs, part.require_labels(), simplex=fit.method.on_simplex)
 
 
-def _parted(fit: Fit) -> list[Fit]:
+def parted(fit: Fit) -> list[Fit]:
+    """The same fit once for each fold, without the images of that fold."""
     return [replace(fit, rows=rows) for rows in fit.rows.parted()]
 
 
 def _on_held_out(fits: Fits, fit: Fit) -> float:
     probs, labels = [], []
-    for part in _parted(fit):
+    for part in parted(fit):
         unseen = fits.seen(part, fits.records[part.record])[part.rows.held_out()]
         probs.append(fits[part](unseen.predictions))
         labels.append(unseen.require_labels())
     return METRICS["brier"](torch.cat(probs), torch.cat(labels), simplex=fit.method.on_simplex)
 
 
-RULES: dict[str, Rule] = {
-    "paper": Rule(lambda fit: [], _on_fitted),
-    "cross-validated": Rule(_parted, _on_held_out),
+RULES: dict[str, Callable[[Fits, Fit], float]] = {
+    "paper": _on_fitted,
+    "cross-validated": _on_held_out,
 }

@@ -173,13 +173,16 @@ def interval_rows(
             yield Interval(**key._asdict(), metric=metric, low=max(low, 0.0), high=high)
         for other, theirs, drawn in done:
             if other.validation == key.validation:
-                against: dict[str, Any] = {
-                    "against": other.method,
-                    "against_policy": other.policy,
-                    "against_choice": other.choice,
-                }
                 less = {name: points[name] - theirs[name] for name in names}
                 apart = {name: values[name] - drawn[name] for name in names}
                 for metric, (low, high) in intervals(less, apart):
-                    yield Interval(**key._asdict(), **against, metric=metric, low=low, high=high)
+                    yield Interval(
+                        **key._asdict(),
+                        against=other.method,
+                        against_policy=other.policy,
+                        against_choice=other.choice,
+                        metric=metric,
+                        low=low,
+                        high=high,
+                    )
         done.append((key, points, values))

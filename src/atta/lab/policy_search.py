@@ -13,12 +13,13 @@ Its loss is the least of many, and not an estimate for new images.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from atta._base.errors import InputError
+from atta._base.settings import Folds, check, hints
 from atta._base.types import Labels, Probs
 from atta.calibrators import CATTA, Method
 from atta.calibrators.crossval import FOLDS, GAIN, Candidate, held_out, judge, losses, rank
@@ -223,29 +224,22 @@ class Search:
     """How policies are judged.
 
     Args:
-        budget: The most passes per image.
+        budget: The most passes per image: the image itself and its views.
         method: The method that is fitted.
         folds: Parts of the images, of which each is held out once.
         seed: Seed of the folds.
     """
 
-    budget: int = BUDGET
+    budget: Annotated[int, "≥ 2"] = BUDGET
     method: Method = field(default_factory=CATTA)
-    folds: int = FOLDS
+    folds: Folds = FOLDS
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check(vars(self), hints(Search))
         if not self.method.needs_views:  # every policy would get the same answer
             raise InputError(
                 f"expected a method that uses views, such as c-atta, got {self.method.name}"
-            )
-        if self.budget < 2:
-            raise InputError(
-                f"budget: expected 2 or more passes, the image itself and a view, got {self.budget}"
-            )
-        if self.folds < 2:
-            raise InputError(
-                f"folds: expected 2 or more, of which each is held out once, got {self.folds}"
             )
 
     def explore(self, pool: Pool, *, free: bool = False, test: Pool | None = None) -> Findings:

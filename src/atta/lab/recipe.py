@@ -8,6 +8,7 @@ and zoomed crops. `augment` is a pure function of the images and of given number
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from atta._base.errors import InputError, suggest
+from atta._base.settings import Count, check, hints
 from atta._base.types import Images, Labels
 
 MIRRORS = ("left-right", "up-down", "diagonal")
@@ -29,9 +31,9 @@ NUMBERS = 4 + len(MIRRORS)
 class Recipe:
     """What decides the trained weights, besides the data, the network and the seed."""
 
-    steps: int = 8000
+    steps: Count = 8000
     """Updates; 8000 with 256 images each are 41 epochs of CIFAR and 296 of AID."""
-    batch_size: int = 256
+    batch_size: Count = 256
     peak_lr: float = 0.2
     rise: float = 0.25
     """The part of the run in which the learning rate rises."""
@@ -44,15 +46,11 @@ class Recipe:
     """The smallest window that a zoomed crop shows, as a part of the side."""
     zoomed: float = 0.5
     """The part of the images that is zoomed; the others stay as sharp as a test image."""
-    mirrors: tuple[str, ...] | None = None
+    mirrors: Sequence[str] | None = None
     """Some of MIRRORS; None takes those in which the training images are symmetric."""
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.batch_size) < 1:
-            raise InputError(
-                "expected at least 1 step and 1 image per batch, "
-                f"got {self.steps} and {self.batch_size}"
-            )
+        check(vars(self), hints(Recipe))
         if unknown := [one for one in self.mirrors or () if one not in MIRRORS]:
             raise InputError(
                 f"expected mirrors among {', '.join(MIRRORS)}, got {', '.join(map(str, unknown))}"
@@ -62,16 +60,13 @@ class Recipe:
     def of(cls, **settings: Any) -> "Recipe":
         """The recipe with some settings changed; an unknown setting is named."""
         known = [field.name for field in fields(cls)]
-        for name, value in settings.items():
+        for name in settings:
             if name not in known:
                 hint = suggest(name, known)
                 raise InputError(
                     f"the recipe has no setting {name!r}.{hint} It has: {', '.join(known)}"
                 )
-            _check_type(name, value)
-        if isinstance(mirrors := settings.get("mirrors"), list):
-            settings["mirrors"] = tuple(map(str, mirrors))
-        return cls(**settings)
+        return cls(**check(settings, hints(Recipe)))
 
     def epochs(self, images: int) -> int:
         """The number of passes over that many images that comes closest to `steps`."""
@@ -82,20 +77,6 @@ class Recipe:
         if done < self.rise:
             return self.peak_lr * done / self.rise
         return self.peak_lr * (1 + math.cos(math.pi * (done - self.rise) / (1 - self.rise))) / 2
-
-
-def _check_type(name: str, value: Any) -> None:
-    """Check the type of a setting that a user wrote."""
-    if name == "mirrors":
-        expected = f"a list of {', '.join(MIRRORS)}"
-        right = value is None or isinstance(value, tuple | list)
-    else:
-        whole = name in ("steps", "batch_size")
-        expected = "a whole number" if whole else "a number"
-        # Neither nan nor True.
-        right = type(value) in ((int,) if whole else (int, float)) and -1e15 < value < 1e15
-    if not right:
-        raise InputError(f"recipe: {name}: expected {expected}, got {value!r}")
 
 
 def symmetries(

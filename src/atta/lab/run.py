@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -20,7 +19,7 @@ from atta import __version__
 from atta.lab.experiment import Experiment, Trial, described, fits_of, trials
 from atta.lab.fits import RECORDED, Fit, Fits, choose, written
 from atta.lab.measure import JUDGED, details, interval_rows, measure
-from atta.lab.workers import Tell, one_thread, silent, spread
+from atta.lab.workers import Tell, one_thread, silent
 from atta.metrics.resampling import CONFIDENCE, RESAMPLES, Resamples, replicates
 from atta.record.predictions import Record
 from atta.results.contenders import contender
@@ -63,8 +62,13 @@ def examined(
     work = [
         (experiment, part) for experiment in experiments for part in parts(experiment, fits.records)
     ]
+    here = {
+        place
+        for place, (_, part) in enumerate(work)
+        if any(fit.method.foreign for trial in part for fit in trial.candidates)
+    }
     found: dict[int, list[Outcome]] = {}
-    for place, outcomes in _tested(work, fits):
+    for place, outcomes in fits.each(_outcomes, work, here, what="tested"):
         found[place] = outcomes
         done(work[place][0].name)
     for experiment in experiments:
@@ -76,26 +80,6 @@ def parts(experiment: Experiment, records: Mapping[str, Record]) -> list[list[Tr
     """The trials of an experiment by the rows they are fitted on: what is tested in one go."""
     by_rows = groupby(trials(experiment, records), key=lambda trial: trial.rows)
     return [list(found) for _, found in by_rows]
-
-
-def _tested(
-    work: Sequence[tuple[Experiment, list[Trial]]], fits: Fits
-) -> Iterator[tuple[int, list[Outcome]]]:
-    """Test each part, here or in workers; yield its place and its outcomes."""
-    foreign = any(
-        fit.method.foreign for _, part in work for trial in part for fit in trial.candidates
-    )
-    if not fits.spread or len(work) < 2 or foreign:
-        with one_thread():  # the last digit of a sum depends on the number of threads
-            for place, (experiment, part) in enumerate(work):
-                yield place, _outcomes(experiment, fits, part)
-        return
-    there = fits.for_workers()
-    calls = (
-        (_outcomes, (experiment, there, part), place)
-        for place, (experiment, part) in enumerate(work)
-    )
-    yield from spread(calls, fits.workers, what="tested", engine=fits.engine)
 
 
 def joined(parts: Sequence[Results]) -> Results:
@@ -111,20 +95,16 @@ def joined(parts: Sequence[Results]) -> Results:
     return Results(rows, about, looked, intervals)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The result of one fit: its columns, numbers, resampled numbers, and what a report shows."""
-
-    what: dict[str, Any]
-    numbers: dict[str, float]
-    resampled: dict[str, Tensor]
-    details: dict[str, Any] | None
+Measured: TypeAlias = tuple[dict[str, float], dict[str, Tensor], dict[str, Any] | None]
+"""The numbers of a fit, the resampled numbers, and what a report shows of it."""
+Outcome: TypeAlias = tuple[dict[str, Any], Measured]
+"""The columns of a result, and what was measured."""
 
 
-def _outcomes(experiment: Experiment, fits: Fits, part: Sequence[Trial]) -> list[Outcome]:
+def _outcomes(fits: Fits, experiment: Experiment, part: Sequence[Trial]) -> list[Outcome]:
     """Test a part of an experiment."""
     found = []
-    seen: dict[str, tuple[dict[str, float], dict[str, Tensor]]] = {}  # two rules may choose one fit
+    seen: dict[tuple[str, bool], Measured] = {}  # two rules may choose one fit
     for trial in part:
         every = trial.candidates
         rules = experiment.choose if len(every) > 1 else ()
@@ -140,33 +120,33 @@ def _outcomes(experiment: Experiment, fits: Fits, part: Sequence[Trial]) -> list
                 "choice": rule,
                 "seed": trial.seed,
             }
-            test, key = _test(experiment, fits, fit), fits.key(fit)
-            if key not in seen:
-                seen[key] = _measured(experiment, fits, fit, test)
             first = trial.rows.split == 0 and trial.seed == experiment.seeded(trial.label)[0]
-            shown = _details(experiment, fits, fit, test) if first else None
-            found.append(Outcome(what, *seen[key], shown))
+            key = fits.key(fit), first
+            if key not in seen:
+                seen[key] = _measured(experiment, fits, fit, detailed=first)
+            found.append((what, seen[key]))
     return found
 
 
 def _results(experiment: Experiment, fits: Fits, outcomes: Sequence[Outcome]) -> Results:
     rows = tuple(
-        Row(**outcome.what, metric=metric, value=value)
-        for outcome in outcomes
-        for metric, value in outcome.numbers.items()
+        Row(**what, metric=metric, value=value)
+        for what, (numbers, *_) in outcomes
+        for metric, value in numbers.items()
     )
-    looked = ({**one.what, **one.details} for one in outcomes if one.details is not None)
+    looked = tuple({**what, **shown} for what, (*_, shown) in outcomes if shown is not None)
     measured = (
-        (contender(one.what), one.numbers, one.resampled) for one in outcomes if one.numbers
+        (contender(what), numbers, resampled)
+        for what, (numbers, resampled, _) in outcomes
+        if numbers
     )
     with one_thread():
         intervals = tuple(interval_rows(measured))
-    return Results(rows, _about(experiment, fits), tuple(looked), intervals)
+    return Results(rows, _about(experiment, fits), looked, intervals)
 
 
 def _about(experiment: Experiment, fits: Fits) -> dict[str, Any]:
     """What is known about the run: versions, the experiment, its records and its methods."""
-    used = [name for name in (experiment.fit, experiment.test) if name not in (REST, FITTED)]
     return {
         "atta": __version__,
         "torch": torch.__version__,
@@ -177,7 +157,7 @@ def _about(experiment: Experiment, fits: Fits) -> dict[str, Any]:
                 **fits.records[name].origin,
                 "images": len(fits.records[name]),
             }
-            for name in used
+            for name in experiment.records
         },
         "methods": {
             experiment.name: {
@@ -191,64 +171,55 @@ def _about(experiment: Experiment, fits: Fits) -> dict[str, Any]:
 # ---- tests
 
 
-@dataclass(frozen=True)
-class _Test:
-    """The images to test on: `rows` of a record, or all of it; and its number of images."""
+def _images(
+    experiment: Experiment, fits: Fits, fit: Fit
+) -> tuple[Record, Tensor | None, int, Record | None]:
+    """The images to test a fit on, in its views; their rows in a record, and its length.
 
-    images: Record
-    rows: Tensor | None
-    total: int
-    reference: Record | None
-    """Images of known classes, where those to test on have no labels."""
-
-
-def _test(experiment: Experiment, fits: Fits, fit: Fit) -> _Test:
-    """The images to test a fit on, in its views."""
+    Rows are None for a whole record. Where the images have no labels, images of known classes
+    come as well.
+    """
     record = fits.seen(fit, fits.records[experiment.fit])
     fitted, rest = fit.rows.drawn()
     if experiment.test in (REST, FITTED):
         rows = rest if experiment.test == REST else fitted
-        return _Test(record[rows], rows, len(record), None)
+        return record[rows], rows, len(record), None
     other = fits.seen(fit, fits.records[experiment.test])
     reference = None
     if other.labels is None:
         reference = record[rest] if len(rest) else record
     if not experiment.aligned:
-        return _Test(other, None, len(other), reference)
+        return other, None, len(other), reference
     first = len(record) - len(other)
     rows = rest[rest >= first].sort().values - first
-    return _Test(other[rows], rows, len(other), reference)
+    return other[rows], rows, len(other), reference
 
 
-def _measured(
-    experiment: Experiment, fits: Fits, fit: Fit, test: _Test
-) -> tuple[dict[str, float], dict[str, Tensor]]:
+def _measured(experiment: Experiment, fits: Fits, fit: Fit, *, detailed: bool) -> Measured:
     """The metrics of the experiment; those that results judge by, on resamples of the images.
 
     The resamples of a record are the same for every fit and split.
     """
-    calibrator, images = fits[fit], test.images
-    everything = measure(calibrator, images, test.reference)
+    images, rows, total, reference = _images(experiment, fits, fit)
+    calibrator = fits[fit]
+    everything = measure(calibrator, images, reference)
     numbers = {name: everything[name] for name in experiment.metrics if name in everything}
-    if not numbers:
-        return {}, {}
-    resampled = replicates(
-        calibrator(images.predictions),
-        images.labels,
-        Resamples(test.total),
-        test.rows,
-        metrics=[name for name in JUDGED if name in numbers],
-        simplex=calibrator.method.on_simplex,
-    )
-    return numbers, resampled
-
-
-def _details(experiment: Experiment, fits: Fits, fit: Fit, test: _Test) -> dict[str, Any]:
-    """What a report shows of the calibrator."""
-    found = details(fits[fit], test.images, _class_names(fits.records[experiment.fit]))
-    for one in found["changed"]:  # its row in the record, for those who have the images
-        one["image"] = one["row"] if test.rows is None else int(test.rows[one["row"]])
-    return found
+    resampled = {}
+    if numbers:
+        resampled = replicates(
+            calibrator(images.predictions),
+            images.labels,
+            Resamples(total),
+            rows,
+            metrics=[name for name in JUDGED if name in numbers],
+            simplex=calibrator.method.on_simplex,
+        )
+    if not detailed:
+        return numbers, resampled, None
+    shown = details(calibrator, images, _class_names(fits.records[experiment.fit]))
+    for one in shown["changed"]:  # its row in the record, for those who have the images
+        one["image"] = one["row"] if rows is None else int(rows[one["row"]])
+    return numbers, resampled, shown
 
 
 def _class_names(record: Record) -> list[str]:

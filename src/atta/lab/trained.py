@@ -44,15 +44,6 @@ def load_trained(
     return Normalized(model, metadata["mean"], metadata["std"]).eval(), metadata
 
 
-def check_trained(metadata: Mapping[str, Any], path: Path, expected: Mapping[str, Any]) -> None:
-    """Refuse a finished network whose settings are not as expected, as far as these say."""
-    whole = {
-        key: {**metadata[key], **value} if isinstance(value, dict) else value
-        for key, value in expected.items()
-    }
-    _check_same_run(path, metadata, whole)
-
-
 def about(metadata: Mapping[str, Any]) -> dict[str, str]:
     """What the origin of a record says about a trained network."""
     return {
@@ -85,7 +76,7 @@ class RunFolder:
         if not self.model.is_file():
             return None
         found = _read_metadata(self.model)
-        _check_same_run(self.model, found, self.metadata)
+        check_same_run(self.model, found, self.metadata)
         load_weights(network, self.model)
         return found
 
@@ -101,7 +92,7 @@ class RunFolder:
                 f"expected a checkpoint of `train` at {self.checkpoint}, "
                 f"but it cannot be read: {error}"
             ) from error
-        _check_same_run(self.checkpoint, found, self.metadata)
+        check_same_run(self.checkpoint, found, self.metadata)
         network.load_state_dict(state["network"])
         optimizer.load_state_dict(state["optimizer"])
         return list(state["history"])
@@ -129,16 +120,13 @@ class RunFolder:
         self.checkpoint.unlink(missing_ok=True)
 
 
-def _check_same_run(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def check_same_run(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Refuse a file whose settings are not as expected, as far as these say."""
     for key, value in json.loads(json.dumps(expected)).items():
         there = found.get(key)
+        pairs = {key: (there, value)}
         if isinstance(there, dict) and isinstance(value, dict):  # name what differs in a recipe
-            pairs = {
-                f"{key}.{name}": (there.get(name, "absent"), value.get(name, "absent"))
-                for name in {**value, **there}
-            }
-        else:
-            pairs = {key: (there, value)}
+            pairs = {f"{key}.{name}": (there.get(name, "absent"), value[name]) for name in value}
         for name, (old, new) in pairs.items():
             if old != new:
                 raise InputError(

@@ -28,6 +28,8 @@ from atta.networks.borrowing import device_of, find_device
 from atta.networks.resnet import MODELS
 
 SEEDS = 9_000_000_000_000  # with a million epochs each, these fit into the 64 bits of a generator
+HALVED = ("cuda",)
+"""The devices on which networks compute in bfloat16."""
 CHECKPOINT_SECONDS = 30.0
 """The time between two checkpoints: the most work that a killed run has to repeat."""
 
@@ -68,7 +70,6 @@ def train(
     output: str | Path | None = None,
     resume: bool = True,
     device: str | torch.device | None = None,
-    amp: bool | None = None,
     compile: bool = False,
     progress: bool = True,
     on_epoch: Callable[[Epoch], None] | None = None,
@@ -76,17 +77,17 @@ def train(
     """Train a network, named as in MODELS or given, and test it once, at the end.
 
     `output` is the folder of `model.safetensors` and, on the way, of `checkpoint.pt`; `resume`
-    continues from these. One run at a time trains into a folder. `amp` computes in bfloat16, by
-    default on a GPU only. `on_epoch` is called after every epoch.
+    continues from these. One run at a time trains into a folder. `on_epoch` is called after
+    every epoch. On a GPU the network computes in bfloat16.
     """
     recipe = recipe or Recipe()
     if not abs(seed) < SEEDS:
         raise InputError(f"seed: expected a whole number below {SEEDS:.0e}, got {seed}")
     at = find_device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    images, labels = _on(at, train_set)
+    labels, images = labels_of(train_set).to(at), train_set.tensors().to(at)
     if recipe.mirrors is None:
         recipe = replace(recipe, mirrors=symmetries(images, labels))
-    run = _Run(images, labels, recipe, seed, at.type == "cuda" if amp is None else amp)
+    run = _Run(images, labels, recipe, seed)
     with torch.random.fork_rng(devices=[at] if at.type == "cuda" else []):
         torch.manual_seed(seed)
         network, architecture = _build(model, train_set)
@@ -100,7 +101,7 @@ def train(
                 normalized.train()
                 history = _all_epochs(run, normalized, folder, resume, compile, progress, on_epoch)
                 accuracy = None if test_set is None else accuracy_on(normalized.eval(), test_set)
-                found = {**metadata, "accuracy": accuracy, "history": list(map(asdict, history))}
+                found = {**metadata, "accuracy": accuracy, "history": history}
                 if folder is not None:
                     folder.finish(network, found)
     epochs = tuple(Epoch(**row) for row in found["history"])
@@ -116,14 +117,13 @@ def _all_epochs(
     compile: bool,
     progress: bool,
     on_epoch: Callable[[Epoch], None] | None,
-) -> list[Epoch]:
+) -> list[dict[str, Any]]:
     """Train the network, from its checkpoint if there is one, and return all epochs."""
     network, recipe = normalized.model, run.recipe
     optimizer = torch.optim.SGD(
         _groups(network, recipe), lr=0.0, momentum=recipe.momentum, nesterov=True
     )
-    done = folder.resume(network, optimizer) if folder is not None and resume else []
-    history = [Epoch(**row) for row in done]
+    history = folder.resume(network, optimizer) if folder is not None and resume else []
     forward = torch.compile(normalized) if compile else normalized
     saved = -math.inf
     with bar("training", run.epochs, shown=progress, done=len(history), every=0.0) as tell:
@@ -134,13 +134,13 @@ def _all_epochs(
                     f"expected a finite loss, got {epoch.loss} in epoch {epoch.epoch}; "
                     "a lower peak_lr may help"
                 )
-            history.append(epoch)
+            history.append(asdict(epoch))
             tell(epoch.epoch, str(epoch))
             if on_epoch is not None:
                 on_epoch(epoch)
             if folder is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
                 try:
-                    folder.write_checkpoint(network, optimizer, list(map(asdict, history)))
+                    folder.write_checkpoint(network, optimizer, history)
                 except InputError as error:  # a full disk must not end hours of training
                     advise(
                         f"{error}; training continues with the checkpoint before: "
@@ -150,13 +150,13 @@ def _all_epochs(
     return history
 
 
-def accuracy_on(model: nn.Module, images: ImageSet, batch_size: int = 500) -> float:
+def accuracy_on(model: nn.Module, images: ImageSet) -> float:
     """The part of the images whose most likely class is their label."""
     device = device_of(model)
-    pixels, labels = _on(device, images)
+    labels, pixels = labels_of(images).to(device), images.tensors().to(device)
     right = torch.zeros((), device=device)
     with torch.inference_mode():
-        for rows in torch.split(torch.arange(pixels.shape[0], device=device), batch_size):
+        for rows in torch.split(torch.arange(pixels.shape[0], device=device), 500):
             right += (model(pixels[rows].float() / 255).argmax(dim=1) == labels[rows]).sum()
     return right.item() / pixels.shape[0]
 
@@ -180,7 +180,6 @@ class _Run:
     labels: Labels
     recipe: Recipe
     seed: int
-    amp: bool
 
     @property
     def epochs(self) -> int:
@@ -220,7 +219,7 @@ class _Run:
             rows = order[step * size : (step + 1) * size]
             batch = augment(self.images[rows].float() / 255, numbers[rows], recipe)
             batch = batch.contiguous(memory_format=torch.channels_last)
-            with torch.autocast(device.type, torch.bfloat16) if self.amp else nullcontext():
+            with torch.autocast(device.type, torch.bfloat16, device.type in HALVED):
                 logits = model(batch)
             loss = F.cross_entropy(
                 logits.float(), self.labels[rows], label_smoothing=recipe.label_smoothing
@@ -255,10 +254,11 @@ def _build(model: str | nn.Module, images: ImageSet) -> tuple[nn.Module, dict[st
     return MODELS[model](**settings), {"name": model, **settings}
 
 
-def _on(device: torch.device, images: ImageSet) -> tuple[Bytes, Labels]:
+def labels_of(images: ImageSet) -> Labels:
+    """The labels, which have to be there."""
     if images.labels is None:
         raise InputError(f"expected labels with {images.name}, found none")
-    return images.tensors().to(device), images.labels.to(device)
+    return images.labels
 
 
 def _groups(network: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:

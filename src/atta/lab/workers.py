@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing import get_context
@@ -27,7 +27,7 @@ from torch import Tensor
 from atta import __version__
 from atta._base.errors import InputError
 from atta.calibrators import Calibrator, Method
-from atta.record.predictions import Predictions
+from atta.record.predictions import CLONE, Predictions
 from atta.run.cluster import spread as spread_on_ray
 
 Sets: TypeAlias = Sequence[tuple[Predictions, Tensor]]
@@ -70,12 +70,10 @@ def spread(
         doing: dict[Future[Any], Kept] = {}
         try:
             for function, arguments, kept in calls:
-                # One call more than there are workers waits, pickled: not all of them.
-                while len(doing) > workers:
-                    yield from _finished(doing)
                 doing[pool.submit(function, *arguments)] = kept
-            while doing:
-                yield from _finished(doing)
+            for future in as_completed(tuple(doing)):
+                answer = future.result()  # or what went wrong
+                yield doing.pop(future), answer
         except BrokenProcessPool:
             raise InputError(
                 f"a process that {what} was killed, perhaps because memory ran out; "
@@ -130,13 +128,6 @@ def fit(method: Method, sets: Sets) -> list[Calibrator]:
         return method.fit_many(sets)
 
 
-def _finished(doing: dict[Future[Any], Kept]) -> Iterator[tuple[Kept, Any]]:
-    done, _ = wait(doing, return_when=FIRST_COMPLETED)
-    for future in done:
-        answer = future.result()  # or what went wrong
-        yield doing.pop(future), answer
-
-
 def _begin(lifeline: Connection) -> None:
     # Ctrl-C reaches the process that started this one, which then ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -173,18 +164,16 @@ def machine() -> dict[str, str]:
 
 def _commit() -> str:
     """The commit of this source, and whether it was changed since; "unknown" outside a clone."""
-    here = Path(__file__).parents[1]
 
     def git(*arguments: str) -> str:
         return subprocess.run(
-            ["git", *arguments], cwd=here, capture_output=True, text=True, check=True
+            ["git", *arguments], cwd=CLONE, capture_output=True, text=True, check=True
         ).stdout.strip()
 
+    if not (CLONE / ".git").exists():
+        return "unknown"
     try:
-        if not Path(git("rev-parse", "--show-toplevel")).joinpath("src", "atta").samefile(here):
-            return "unknown"  # installed inside a repository of something else
-        paths = (str(here), str(here.parents[1] / "experiments"))
-        changed = git("status", "--porcelain", "--", *paths)
+        changed = git("status", "--porcelain", "--", "src/atta", "experiments")
         return git("rev-parse", "--short=12", "HEAD") + (", with changes" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

@@ -14,7 +14,7 @@ from atta._base.errors import InputError
 from atta.cli.experiments import _write_results_page
 from atta.lab import fits
 from atta.lab.experiment import Experiment
-from atta.lab.paper.page import results_page, said
+from atta.lab.paper.page import results_page
 from atta.lab.paper.published import against, published
 from atta.lab.paper.records import RECORDINGS, Making
 from atta.lab.paper.reproduce import (
@@ -328,7 +328,8 @@ def test_the_words_follow_from_the_numbers(whole: tuple[Reproduction, Places, li
         for method, values in theirs.items()
         for policy, value in values.items()
     ]
-    told = said(Results(tuple(rows)), experiment)
+    results = Results(tuple(rows), {"records": {}})
+    told = results_page(Reproduction(results, [experiment]), {}, command="x")
     best = min(theirs["v-atta"], key=lambda policy: theirs["v-atta"][policy])
     assert f"v-atta: best with {best} (" in told
     assert (
@@ -432,10 +433,10 @@ def test_a_record_made_with_other_settings_is_refused(
     done, places, _ = whole
     with pytest.raises(
         InputError,
-        match=r"cifar10.safetensors was made with steps 2 and not 4; choose another folder",
+        match=r"cifar10.safetensors to .*, but its steps is 2 and not 4; choose another folder",
     ):
         reproduce(done.experiments[:1], places, replace(MAKING, steps=4))
-    with pytest.raises(InputError, match="was made with model small_cnn and not resnet50"):
+    with pytest.raises(InputError, match="its model is small_cnn and not resnet50"):
         reproduce(done.experiments[:1], places, replace(MAKING, model="resnet50"))
 
 

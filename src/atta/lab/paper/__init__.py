@@ -3,9 +3,9 @@
 Its experiments are TOML files: in `experiments/` of the source, and next to this file in an
 installed package.
 
-published    the published numbers, and ours next to them
+published    the published numbers and claims (published.json), and our numbers next to them
 claims       the conclusions, checked on any results
 records      makes the records from data, and the shifted test sets
 reproduce    runs the evaluation from start to end
-page         writes everything as one page
+page         writes everything as one page, whose text is results.md.jinja
 """

@@ -6,25 +6,30 @@ A table is method → metric → number, or method → policy → Brier score wh
 For its figures (OOD entropy, the size of the validation set) the paper prints no numbers.
 """
 
+from __future__ import annotations
+
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from statistics import fmean
+from typing import Any, TypeAlias, TypeVar
 
 from atta._base.errors import InputError, suggest
 from atta.lab.experiment import Experiment
-from atta.results.rows import Results
+from atta.results.rows import Results, Row
 from atta.results.table import Table
 from atta.results.words import RULE
 
 PublishedTable: TypeAlias = Mapping[str, Mapping[str, float]]
+Key = TypeVar("Key")
 FILE = Path(__file__).parent / "published.json"
 
 
 @cache
 def paper() -> Mapping[str, Any]:
-    """All tables, and what the paper says about its networks, splits and policies."""
+    """All tables and claims, and what the paper says about its networks, splits and policies."""
     content: Mapping[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return content
 
@@ -39,6 +44,39 @@ def published(place: str) -> PublishedTable:
     return tables[place]
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """Means over the splits, by method and then by metric; Brier scores by policy and size."""
+
+    table: PublishedTable
+    by_policy: PublishedTable
+    by_size: Mapping[str, Mapping[int, float]]
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> Numbers:
+        """Average the rows of one experiment."""
+        rows = [row for row in rows if row.choice in ("", RULE)]
+        brier = [row for row in rows if row.metric == "brier"]
+        return cls(
+            _means((row.method, row.metric, row.value) for row in rows),
+            _means((row.method, row.policy, row.value) for row in brier),
+            _means((row.method, row.validation, row.value) for row in brier),
+        )
+
+    def column(self, metric: str) -> dict[str, float]:
+        """One metric of each of the paper's methods that is there."""
+        methods = published("in_distribution.cifar10")
+        rows = {method: self.table.get(method, {}) for method in methods}
+        return {method: row[metric] for method, row in rows.items() if metric in row}
+
+
+def _means(values: Iterable[tuple[str, Key, float]]) -> dict[str, dict[Key, float]]:
+    groups: dict[str, dict[Key, list[float]]] = {}
+    for method, column, value in values:
+        groups.setdefault(method, {}).setdefault(column, []).append(value)
+    return {method: {c: fmean(v) for c, v in row.items()} for method, row in groups.items()}
+
+
 def against(results: Results, experiment: Experiment, *, first: bool = False) -> Table | None:
     """Published, ours and the difference, by method and metric; None if nothing is published.
 
@@ -48,11 +86,9 @@ def against(results: Results, experiment: Experiment, *, first: bool = False) ->
     if not experiment.published:
         return None
     theirs, policies = published(experiment.published), experiment.compares_policies
-    ours: dict[tuple[str, str], list[float]] = {}
-    for row in results.where(experiment=experiment.name, choice=("", RULE)):
-        if row.split == 0 or not first:
-            column = row.policy if policies else row.metric
-            ours.setdefault((row.method, column), []).append(row.value)
+    rows = results.where(experiment=experiment.name)
+    numbers = Numbers.of(rows.where(split=0) if first else rows)
+    ours = numbers.by_policy if policies else numbers.table
     methods, columns = list(theirs), list(next(iter(theirs.values())))
     down, across = (columns, methods) if policies else (methods, columns)
     lines = []
@@ -60,7 +96,7 @@ def against(results: Results, experiment: Experiment, *, first: bool = False) ->
         line = [one]
         for other in across:
             method, column = (other, one) if policies else (one, other)
-            line += _three(theirs[method][column], ours.get((method, column)))
+            line += _three(theirs[method][column], ours.get(method, {}).get(column))
         lines.append(tuple(line))
     head = (f"{name} {what}" for name in across for what in ("published", "ours", "difference"))
     how = "first split alone" if first else "mean of all splits"
@@ -79,8 +115,7 @@ def with_published(results: Results, experiment: Experiment) -> Table | None:
     return Table(f"{experiment.title}: ours (published)", header, cells)
 
 
-def _three(theirs: float, ours: list[float] | None) -> tuple[str, str, str]:
-    if not ours:
+def _three(theirs: float, ours: float | None) -> tuple[str, str, str]:
+    if ours is None:
         return f"{theirs:.4f}", "–", "–"
-    mean = sum(ours) / len(ours)
-    return f"{theirs:.4f}", f"{mean:.4f}", f"{mean - theirs:+.4f}"
+    return f"{theirs:.4f}", f"{ours:.4f}", f"{ours - theirs:+.4f}"

@@ -40,8 +40,8 @@ from atta.data.transforms import gaussian_blur, gaussian_noise
 from atta.data.views import POLICIES, Policy
 from atta.lab.datasets import load, present
 from atta.lab.recipe import Recipe
-from atta.lab.trained import about, check_trained, load_trained
-from atta.lab.training import train
+from atta.lab.trained import about, check_same_run, load_trained
+from atta.lab.training import labels_of, train
 from atta.lab.workers import Tell
 from atta.record.predictions import Record
 from atta.run.collect import collect
@@ -101,16 +101,13 @@ UCMERCED_IN_AID = {
 
 def ucmerced_as_aid(ucmerced: ImageSet, aid_classes: Sequence[str]) -> ImageSet:
     """The images of the ten shared classes, with AID's labels; ignores case, spaces and dashes."""
-    if ucmerced.labels is None:
-        raise InputError(f"expected labels with {ucmerced.name}, found none")
+    labels = labels_of(ucmerced)
     target = torch.full((len(ucmerced.classes),), -1)
     for theirs, ours in UCMERCED_IN_AID.items():
         target[_class(theirs, ucmerced.classes)] = _class(ours, aid_classes)
-    shared = ucmerced.subset((target[ucmerced.labels] >= 0).nonzero()[:, 0])
-    assert shared.labels is not None
-    return ImageSet(
-        ucmerced.name, shared.images, target[shared.labels], aid_classes, shared.indices
-    )
+    rows = (target[labels] >= 0).nonzero()[:, 0]
+    shared = ucmerced.subset(rows)
+    return ImageSet(ucmerced.name, shared.images, target[labels[rows]], aid_classes, shared.indices)
 
 
 def _class(name: str, classes: Sequence[str]) -> int:
@@ -124,11 +121,6 @@ def _class(name: str, classes: Sequence[str]) -> int:
 
 
 # ---- records
-
-
-def no_labels(images: ImageSet, classes: Sequence[str]) -> ImageSet:
-    """The images without labels: their classes are unknown to the network."""
-    return ImageSet(images.name, images.images, indices=images.indices)
 
 
 @dataclass(frozen=True)
@@ -151,7 +143,11 @@ class Recording:
     draws: str = "random"
 
 
-_unknown = partial(Recording, labels=no_labels, after_validation=True)
+_unknown = partial(
+    Recording,
+    labels=lambda images, classes: ImageSet(images.name, images.images, indices=images.indices),
+    after_validation=True,
+)
 _stratified = partial(Recording, draws="stratified")
 RECORDINGS = {
     "cifar10": Recording("cifar10", "cifar10"),
@@ -288,7 +284,7 @@ def _network(
         "seed": making.seed,
         "shape": [*metadata["shape"][:1], side, side] if side else metadata["shape"],
     }
-    check_trained(metadata, file, expected)
+    check_same_run(file, metadata, expected)
     return network, metadata
 
 
@@ -311,20 +307,21 @@ def check_made(name: str, path: Path, making: Making) -> None:
     """Refuse a record that `make` made with other settings; unknown settings are not checked."""
     recipe, wanted_side = making.plan(_recording(name).network)
     origin = Record.load(path).origin
-    steps = json.loads(origin.get("recipe", "{}")).get("steps")
     side = origin.get("image_shape", "").rpartition(" ")[2]
-    told = {
-        "model": (origin.get("model"), making.model),
-        "steps": (steps, recipe.steps),
-        "image size": (side or None, str(wanted_side or side)),
-        "rows": (origin.get("rows"), f"{making.validation}:"),
+    found = {
+        "model": origin.get("model"),
+        "steps": json.loads(origin.get("recipe", "{}")).get("steps"),
+        "image size": side or None,
+        "rows": origin.get("rows"),
     }
-    for what, (found, wanted) in told.items():
-        if found is not None and found != wanted:
-            raise InputError(
-                f"{path} was made with {what} {found} and not {wanted}; "
-                "choose another folder, or delete it"
-            )
+    wanted = {
+        "model": making.model,
+        "steps": recipe.steps,
+        "image size": str(wanted_side or side),
+        "rows": f"{making.validation}:",
+    }
+    known = {name: value for name, value in wanted.items() if found[name] is not None}
+    check_same_run(path, found, known)
 
 
 def network_file(networks: Path, dataset: str) -> Path:

@@ -21,7 +21,6 @@ from atta.lab.run import examined, joined, parts
 from atta.lab.workers import Tell, silent
 from atta.record.predictions import CLONE, Record, own_records
 from atta.results.rows import Results
-from atta.results.words import FITTED, REST
 
 BUNDLED_AS = {
     "cifar10": "cifar10-resnet50",
@@ -127,8 +126,7 @@ def _in_the_papers_order(experiment: Experiment) -> tuple[int, int, str]:
 
 def needed(experiments: Iterable[Experiment]) -> list[str]:
     """The names of the records that experiments need."""
-    names = (name for e in experiments for name in (e.fit, e.test) if name not in (REST, FITTED))
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(name for experiment in experiments for name in experiment.records))
 
 
 def find_records(experiments: Iterable[Experiment], places: Places) -> dict[str, Path]:
