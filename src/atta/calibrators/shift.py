@@ -146,11 +146,9 @@ def _slope(falls: Sequence[Tensor], seen: Sequence[Tensor]) -> tuple[float | Non
         return None, 0.0
     x, y = torch.stack(list(seen)), torch.stack(list(falls))
     mean = x.mean(dim=1, keepdim=True)
-    squares = float(mean.square().sum())
-    if squares <= 0:
-        return None, 0.0
-    slope = float((mean * y.mean(dim=1, keepdim=True)).sum()) / squares
-    error = standard_error((mean * (y - slope * x)).sum(dim=0)) / squares
+    squares = mean.square().sum()  # a slope over falls of 0 is not a number
+    slope = float((mean * y.mean(dim=1, keepdim=True)).sum() / squares)
+    error = float(standard_error((mean * (y - slope * x)).sum(dim=0)) / squares)
     if not error < LARGEST_SLOPE_ERROR or slope <= 0:
         return None, 0.0
     return min(max(slope, 1.0), LARGEST_SLOPE), error
@@ -246,14 +244,10 @@ class Adaptation(Estimate):
             f"at a mean confidence of {self.confidence_before:.0%}"
         )
         if self.softness == 1:
-            why = (
-                "it is not over-confident"
-                if self.drifted
-                else "the drift is not statistically significant"
-            )
-            return f"Not adapted: {what}; {why}."
-        now = f"it is {self.confidence:.0%} now"
-        return f"Adapted by a softness of {self.softness:.3f}: {what}; {now}."
+            fine, small = "it is not over-confident", "the drift is not statistically significant"
+            return f"Not adapted: {what}; {fine if self.drifted else small}."
+        did = f"Adapted by a softness of {self.softness:.3f}"
+        return f"{did}: {what}; it is {self.confidence:.0%} now."
 
 
 def adapt(
@@ -275,11 +269,10 @@ def adapt(
     def confidence(softness: float) -> float:
         return float(calibrator.softened(softness)(predictions).double().amax(dim=1).mean())
 
-    before = confidence(1.0)
-    softness, after = 1.0, before
+    before, softness = confidence(1.0), 1.0
     if found.drifted and before > found.accuracy:
         softness = softness_at(confidence, found.accuracy)
-        after = confidence(softness)
+    after = confidence(softness)
     adaptation = Adaptation(
         **asdict(found), softness=softness, confidence_before=before, confidence=after
     )

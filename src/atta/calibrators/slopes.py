@@ -76,20 +76,20 @@ class Slopes:
         self.of_label = known[..., 1].contiguous()
         self.apart = _apart(base.scatter(2, self.marks[..., :1], 0.0).amax(dim=-1), known[..., 0])
         self.range = 2 * view_logits.abs().amax(dim=(1, 3))  # of each kind
-        self.buffers: dict[int, Buffers] = {}
 
     def __call__(self, parameters: Parameters, rows: Int[Tensor, " batch"]) -> dict[str, Tensor]:
         """Return the gradient of the mean loss over these rows by `weights` and `limit`."""
-        weights, limit = parameters["weights"].unsqueeze(-1), parameters["limit"][:, None, None]
+        weights, limit = parameters["weights"], parameters["limit"][:, None, None]
         images = self.images.index_select(2 if self.many_classes else 1, rows)
         seen = images.mT if self.many_classes else images.permute(0, 2, 3, 1).contiguous()
         views = seen if self.step is not None else seen[:, 1:]
         first, label = self.marks.index_select(1, rows).mT.chunk(2, dim=1)
-        if len(rows) not in self.buffers:
-            self.buffers[len(rows)] = Buffers(views, one=self.space == "logits")
-        buffers = self.buffers[len(rows)]
 
-        parts = self._probabilities(parameters["weights"], views, buffers)
+        logits = weights.unsqueeze(-1) * views
+        if self.space == "logits":
+            logits = total(logits, dim=1)
+        wide = bool((weights.abs().amax(dim=2) * self.range).sum(dim=1).amax() > SAFE_RANGE)
+        parts = softmax(logits, wide=wide)
         fused = parts[:, 0]
         if self.space == "probabilities":
             fused = total(parts.clone(), dim=1)[:, 0] / parts.shape[1]
@@ -114,24 +114,13 @@ class Slopes:
             by_fused.scatter_add_(1, rival, -by_gain).scatter_add_(1, first, by_gain)
         by_parts = by_fused.unsqueeze(1) / parts.shape[1]
         by_terms = (by_parts - total(by_parts * parts, dim=2)).mul_(parts)
-        torch.mul(by_terms, views, out=buffers.terms)
-        by_weights = buffers.sum_images()
+        by_weights = total(by_terms * views, dim=3)
         if weights.shape[2] == 1:
-            by_weights = buffers.sum_classes()
+            by_weights = total(by_weights, dim=2)
+        by_weights = by_weights.squeeze(3)
         if self.prior:
             by_weights = by_weights + weights * (2 * self.prior / weights.shape[2])
-        by_limit = total(by_share * limited, dim=2)[:, 0, 0]
-        return {"weights": by_weights.squeeze(3).clone(), "limit": by_limit.clone()}
-
-    def _probabilities(
-        self, weights: Tensor, views: Float[Tensor, "fits m k n"], buffers: "Buffers"
-    ) -> Float[Tensor, "fits _ k n"]:
-        """Return the softmax of the weighted sum of the views, or the softmax of each of them."""
-        logits = torch.mul(weights.unsqueeze(-1), views, out=buffers.terms)
-        if self.space == "logits":
-            logits = buffers.sum_kinds()
-        wide = bool((weights.abs().amax(dim=2) * self.range).sum(dim=1).amax() > SAFE_RANGE)
-        return softmax(logits, buffers, wide=wide)
+        return {"weights": by_weights, "limit": total(by_share * limited, dim=2)[:, 0, 0]}
 
 
 def _shares(
@@ -211,46 +200,13 @@ def mix(base: Tensor, fused: Tensor, share: Tensor) -> Tensor:
     return ((1 - share) * base).add_(share * fused)
 
 
-class Buffers:
-    """Memory that all batches of one length share, with the sums over it planned once.
-
-    Without it, a fit takes 15 to 20 % longer.
-    """
-
-    def __init__(self, views: Float[Tensor, "fits m k n"], *, one: bool) -> None:
-        self.terms = torch.empty_like(views)
-        self.sum_kinds, self.sum_images = _Sum(self.terms, 1), _Sum(self.terms, 3)
-        self.sum_classes = _Sum(self.sum_images.answer, 2)
-        self.powers = torch.empty_like(self.terms[:, :1] if one else self.terms)
-        self.copy = torch.empty_like(self.powers)
-        self.sum_powers = _Sum(self.copy, 2)
-
-
-class _Sum:
-    """`total` over an axis of one tensor, whose slices are made once for thousands of steps."""
-
-    def __init__(self, values: Tensor, dim: int) -> None:
-        self.steps: list[tuple[Tensor, Tensor]] = []
-        while values.shape[dim] > 1:
-            values, rest = values.chunk(2, dim)  # of odd lengths, the first is the longer
-            self.steps.append((values.narrow(dim, 0, rest.shape[dim]), rest))
-        self.answer = values
-
-    def __call__(self) -> Tensor:
-        for first, rest in self.steps:
-            first.add_(rest)
-        return self.answer
-
-
-def softmax(
-    logits: Float[Tensor, "fits m k n"], buffers: Buffers, *, wide: bool
-) -> Float[Tensor, "fits m k n"]:
+def softmax(logits: Float[Tensor, "fits m k n"], *, wide: bool) -> Float[Tensor, "fits m k n"]:
     """Return the softmax over the classes, without subnormal numbers, which are very slow."""
-    powers = torch.sub(logits, logits.amax(dim=-2, keepdim=True), out=buffers.powers)
+    powers = logits - logits.amax(dim=-2, keepdim=True)
     if wide:
         powers.clamp_(min=math.log(torch.finfo(logits.dtype).tiny))
-    buffers.copy.copy_(powers.exp_())
-    return powers.div_(buffers.sum_powers())
+    powers.exp_()
+    return powers / total(powers.clone(), dim=-2)
 
 
 def total(values: Tensor, *, dim: int) -> Tensor:
@@ -261,4 +217,7 @@ def total(values: Tensor, *, dim: int) -> Tensor:
     >>> total(torch.tensor([1.0, 2.0, 3.0]), dim=0)     # (1 + 3) + 2
     tensor([6.])
     """
-    return _Sum(values, dim)()
+    while values.shape[dim] > 1:
+        values, rest = values.chunk(2, dim)  # of odd lengths, the first is the longer
+        values.narrow(dim, 0, rest.shape[dim]).add_(rest)
+    return values
