@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from atta._base.errors import InputError, first_line
 from atta._base.settings import shown

@@ -38,7 +38,6 @@ from atta.functional import MARGIN, NEAR, TINY, Space, slack
 
 MANY_CLASSES = 64
 SAFE_RANGE = 80.0  # logits this close leave every probability a normal number
-CLOSE = 1e-5  # relative: about eighty roundings of float32
 
 FitProbs: TypeAlias = Float[Tensor, "fits k n"]
 FitShares: TypeAlias = Float[Tensor, "fits 1 n"]
@@ -64,17 +63,12 @@ class Slopes:
         space: Space = "logits",
         prior: float = 0.0,
     ) -> None:
-        self.base, self.step, self.space, self.prior = base, step, space, prior
+        self.step, self.space, self.prior = step, space, prior
         # Rows are picked while the numbers of an image are contiguous, and transposed afterwards.
         self.many_classes = base.shape[-1] >= MANY_CLASSES
-        images = view_logits
-        if step is None:
-            images = torch.cat([base.unsqueeze(2), view_logits], dim=2)
+        images = torch.cat([base.unsqueeze(2), view_logits], dim=2)
         self.images = images.transpose(1, 2).contiguous() if self.many_classes else images
         self.marks = torch.stack([base.max(dim=-1).indices, labels], dim=-1)
-        known = base.gather(2, self.marks)
-        self.of_label = known[..., 1].contiguous()
-        self.apart = _apart(base.scatter(2, self.marks[..., :1], 0.0).amax(dim=-1), known[..., 0])
         self.range = 2 * view_logits.abs().amax(dim=(1, 3))  # of each kind
 
     def __call__(self, parameters: Parameters, rows: Int[Tensor, " batch"]) -> dict[str, Tensor]:
@@ -82,7 +76,7 @@ class Slopes:
         weights, limit = parameters["weights"], parameters["limit"][:, None, None]
         images = self.images.index_select(2 if self.many_classes else 1, rows)
         seen = images.mT if self.many_classes else images.permute(0, 2, 3, 1).contiguous()
-        views = seen if self.step is not None else seen[:, 1:]
+        base, views = seen[:, 0], seen[:, 1:]
         first, label = self.marks.index_select(1, rows).mT.chunk(2, dim=1)
 
         logits = weights.unsqueeze(-1) * views
@@ -95,13 +89,11 @@ class Slopes:
             fused = total(parts.clone(), dim=1)[:, 0] / parts.shape[1]
         moving: Moving | None = None
         if self.step is None:
-            share, limited, moving = _shares(seen[:, 0], fused, limit, first)
+            share, limited, moving = _shares(base, fused, limit, first)
         else:
-            hard = _close(fused, first, self.apart.index_select(1, rows).unsqueeze(1))
-            share = _shares_on_grid(self.base, rows, fused, limit, first, hard, self.step)
+            share = _shares_on_grid(base, fused, limit, first, self.step)
             limited = share > 0
-        label_base = self.of_label.index_select(1, rows).unsqueeze(1)
-        label_fused = fused.gather(1, label)
+        label_base, label_fused = base.gather(1, label), fused.gather(1, label)
         p = mix(label_base, label_fused, share)
         tiny = torch.finfo(p.dtype).tiny
         # `fitting.nll` clamps a probability of 0, so its gradient is 0.
@@ -146,46 +138,19 @@ def _shares(
     return share * kept, limited & kept, (rival, fall * (~limited & kept))
 
 
-def _apart(second: Tensor, ahead: Tensor) -> Tensor:
-    """Return whether a probability is ahead of another by more than rounding errors."""
-    return ahead * (1 - CLOSE) > second
-
-
-def _close(fused: FitProbs, first: Tensor, apart: FitMask) -> FitMask:
-    """Return the images whose class does not lead clearly in both `base` and `fused`."""
-    level = fused.gather(1, first)
-    second = fused.scatter_(1, first, 0.0).amax(dim=1, keepdim=True)
-    fused.scatter_(1, first, level)
-    return ~(apart & _apart(second, level))
-
-
 def _shares_on_grid(
-    bases: Float[Tensor, "fits all k"],
-    rows: Tensor,
-    fused: FitProbs,
-    limit: Tensor,
-    first: Tensor,
-    hard: FitMask,
-    step: float,
+    base: FitProbs, fused: FitProbs, limit: Tensor, first: Tensor, step: float
 ) -> FitShares:
-    """Walk down from the limit, as `functional` does, to the first share that keeps the class.
-
-    Only the `hard` images need it, which are few: the others take the limit.
-    """
-    share = limit.expand(hard.shape).clone()
-    fits, _, images = torch.where(hard)
-    base, fused = bases[fits, rows[images]].unsqueeze(-1), fused.mT[fits, images].unsqueeze(-1)
-    first, limit = first[fits, :, images, None], limit[fits]
+    """Walk down from the limit, as `functional` does, to the first share that keeps the class."""
     ahead, level = base.gather(1, first), fused.gather(1, first)
     lead = (ahead - slack(base) * torch.maximum(ahead, level) - base).clamp_(min=TINY)
     catch_up = (lead / (fused - level).clamp_(min=0).add_(lead)).amin(dim=1, keepdim=True)
     steps = ((limit - catch_up) / step).ceil_().clamp_(min=0)
-    found = torch.zeros_like(catch_up)
-    for more in (-1, 0, 1):
+    share = torch.zeros_like(catch_up)
+    for more in (1, 0, -1):
         candidate = limit - (steps + more).clamp_(min=0) * step
-        kept = (found == 0) & (candidate > 0) & _keeps(base, fused, candidate, first)
-        found = torch.where(kept, candidate, found)
-    share[fits, :, images] = found.squeeze(-1)
+        kept = (candidate > 0) & _keeps(base, fused, candidate, first)
+        share = torch.where(kept, candidate, share)
     return share
 
 
