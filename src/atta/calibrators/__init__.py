@@ -52,7 +52,7 @@ from atta.calibrators.averages import (
     MeanTTATemperature,
     ViewMean,
 )
-from atta.calibrators.base import Calibrator, Method, check_format
+from atta.calibrators.base import FORMAT, FORMAT_VERSION, Calibrator, Method
 from atta.calibrators.convex import CATTA
 from atta.calibrators.hedged import HedgedCATTA, HedgedTemperature
 from atta.calibrators.maps import Histogram, Isotonic, Polyline, Steps
@@ -242,7 +242,16 @@ def restore(
     tensors: Mapping[str, Tensor], header: Mapping[str, str], *, path: str | os.PathLike[str]
 ) -> Calibrator:
     """Make a calibrator of the buffers and the header that were read from `path`."""
-    check_format(header, path)
+    if header.get("format") != FORMAT:
+        raise InputError(
+            f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}"
+        )
+    version = header.get("format_version", "")
+    if not version.isdecimal() or len(version) > 9 or int(version) > FORMAT_VERSION:
+        raise InputError(
+            f"{path} has format version {version[:9]}, this atta reads up to {FORMAT_VERSION}: "
+            "install a newer one"
+        )
     try:
         about = json.loads(header["about"])
         name = about["method"]

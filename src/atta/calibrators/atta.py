@@ -190,7 +190,10 @@ class _Atta(ViewMethod):
         if self.optimizer == "lbfgs":
             return [self._by_lbfgs(fit, prior) for fit in fits]
         learned: list[ViewBlend] = []
-        for (images, kinds, classes, *_), group in groupby(fits, _shape):
+        for (images, kinds, classes, *_), group in groupby(
+            fits,
+            lambda fit: (len(fit[0]), len(fit[2]), fit[0].classes, fit[0].dtype, fit[0].device),
+        ):
             alike = list(group)
             most = max(1, ADAM_LOGITS // (min(self.batch, images) * kinds * classes))
             for start in range(0, len(alike), most):
@@ -268,13 +271,6 @@ class _Atta(ViewMethod):
     def _blend(self, found: Parameters, kinds: tuple[str, ...]) -> ViewBlend:
         weights, limit = found["weights"], found["limit"]
         return ViewBlend(weights, limit, kinds=kinds, step=self.step, space=self.space)
-
-
-def _shape(fit: Fit) -> tuple[int, int, int, torch.dtype, torch.device]:
-    """Return what fits have to share to run at once: images, kinds, classes, dtype and device."""
-    predictions, _, kinds = fit
-    shape = len(predictions), len(kinds), predictions.classes
-    return *shape, predictions.dtype, predictions.device
 
 
 def _base_and_views(

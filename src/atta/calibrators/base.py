@@ -333,20 +333,6 @@ def _advise_on_probabilities(predictions: Predictions) -> None:
         )
 
 
-def check_format(header: Mapping[str, str], path: str | os.PathLike[str]) -> None:
-    """Refuse a file that is not a calibrator, or that a later version of atta wrote."""
-    if header.get("format") != FORMAT:
-        raise InputError(
-            f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}"
-        )
-    version = header.get("format_version", "")
-    if not version.isdecimal() or len(version) > 9 or int(version) > FORMAT_VERSION:
-        raise InputError(
-            f"{path} has format version {version[:9]}, this atta reads up to {FORMAT_VERSION}: "
-            "install a newer one"
-        )
-
-
 def _computing_dtype(predictions: Predictions) -> torch.dtype:
     """Return at least float32: half precision would round different classes to equal ones."""
     return torch.promote_types(predictions.dtype, torch.float32)

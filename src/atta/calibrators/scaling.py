@@ -139,7 +139,8 @@ def fit_temperature(given: Predictions | Logits, labels: Labels) -> Tensor:
 
     def every() -> Iterable[tuple[Tensor, Labels]]:
         for part, own in pieces(alone, labels, PIECE_LOGITS):
-            yield _behind(part.logits), own
+            # How far each class is behind the first.
+            yield part.logits.double() - part.logits.amax(dim=-1, keepdim=True), own
 
     kept = list(every()) if stride == 1 else None
     sums, right = torch.zeros(2, dtype=torch.float64), True
@@ -157,11 +158,6 @@ def fit_temperature(given: Predictions | Logits, labels: Labels) -> Tensor:
         start = 1 / float(fit_temperature(alone[torch.arange(0, images, stride)], labels[::stride]))
     target = (1 - smoothing) * of_labels / images - smoothing * size
     return sums.new_tensor(1 / _minimize_scale(lambda: kept or every(), target, start, size))
-
-
-def _behind(logits: Logits) -> Tensor:
-    """Return how far each class is behind the first, in float64."""
-    return logits.double() - logits.amax(dim=-1, keepdim=True)
 
 
 def _minimize_scale(

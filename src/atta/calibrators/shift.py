@@ -200,12 +200,17 @@ def estimated(reference: Reference, seen: PerImage) -> Estimate:
     # Errors of the sample, of the accuracy and threshold of the reference, and of the slope.
     noise = slope**2 * (_binomial(part, m) + _binomial(a0, n)) + (1 - slope) ** 2 * _binomial(a0, n)
     error = math.sqrt(noise + fallen**2 * (reference.slope_error**2 + SLOPE_DEVIATION**2))
+    # The one-sided p-value of the mean rank of the scores (Mann & Whitney, normal).
+    known, new = np.array(reference.quantiles), seen.cpu().numpy()
+    left, right = (np.searchsorted(known, new, side=side) for side in ("left", "right"))
+    rank = ((left + right) / (2 * len(known))).mean()
+    deviation = math.sqrt((1 / m + 1 / n) / 12)
     return Estimate(
         images=m,
         accuracy=accuracy,
         low=max(0.0, accuracy - NORMAL * error),
         high=min(1.0, accuracy + NORMAL * error),
-        p_value=_rank_test(np.array(reference.quantiles), seen.cpu().numpy(), n),
+        p_value=float(stats.norm.sf((0.5 - rank) / deviation)),
     )
 
 
@@ -213,14 +218,6 @@ def _binomial(part: float, images: int) -> float:
     """Return the variance of a fraction of images, by Laplace's rule, so that it is never 0."""
     part = (part * images + 1) / (images + 2)
     return part * (1 - part) / images
-
-
-def _rank_test(reference: np.ndarray, seen: np.ndarray, images: int) -> float:
-    """Return the one-sided p-value of the mean rank of the scores (Mann & Whitney, normal)."""
-    left, right = (np.searchsorted(reference, seen, side=side) for side in ("left", "right"))
-    ranks = (left + right) / (2 * len(reference))
-    deviation = math.sqrt((1 / len(seen) + 1 / images) / 12)
-    return float(stats.norm.sf((0.5 - ranks.mean()) / deviation))
 
 
 @dataclass(frozen=True, kw_only=True)
