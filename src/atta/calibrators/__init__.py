@@ -156,8 +156,6 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     )
 }
 """Calibrators by their names in files."""
-_EARLIER_SETTINGS: dict[str, dict[str, Any]] = {"dirichlet": {"diagonal": 0.0}}
-"""Settings for files of versions that did not have them."""
 
 
 def find_method(name: str, /, **settings: Any) -> Method:
@@ -254,9 +252,10 @@ def restore(
         )
     try:
         about = json.loads(header["about"])
-        name = about["method"]
+        # Early versions had no penalty on the diagonal.
+        earlier = {"diagonal": 0.0} if about["method"] == "dirichlet" else {}
         # First: the module of a method may add its calibrator to CALIBRATORS.
-        method = find_method(name, **{**_EARLIER_SETTINGS.get(name, {}), **about["settings"]})
+        method = find_method(about["method"], **{**earlier, **about["settings"]})
         calibrator = CALIBRATORS[about["calibrator"]](**tensors, **about["options"])
         calibrator.classes, calibrator.method = int(about["classes"]), method
         if not all(torch.isfinite(buffer).all() for buffer in calibrator.buffers()):

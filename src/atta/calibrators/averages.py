@@ -7,7 +7,7 @@ mean-tta-temperature    mean of their logits (or log of the mean softmax), divid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -106,7 +106,7 @@ class AdaptiveTTA(ViewMethod):
         kinds = self.kinds_of(predictions)
         base = base_probs(predictions.logits.double())
         view_probs = _mean_probs(predictions.views, kinds).double()
-        objective = _OBJECTIVES[self.objective]
+        objective = {"brier": _brier, "nll": nll, "ece": _ece}[self.objective]
 
         def loss(parameters: Mapping[str, Tensor]) -> Tensor:
             fused = _average(view_probs, parameters["weights"])
@@ -136,13 +136,6 @@ def _ece(probs: Probs, labels: Labels) -> Tensor:
     index = bin_index(confidence.detach(), even_edges(COUNT).to(probs.device))
     gaps = probs.new_zeros(COUNT).index_add(0, index, confidence - hits)
     return gaps.abs().sum() / probs.shape[0]
-
-
-_OBJECTIVES: dict[str, Callable[[Probs, Labels], Tensor]] = {
-    "brier": _brier,
-    "nll": nll,
-    "ece": _ece,
-}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from atta._base.errors import advise
@@ -139,5 +139,4 @@ def _lowers_accuracy(predictions: Predictions, labels: Labels, name: str) -> boo
 
 def correct(view: RepeatLogits, labels: Labels) -> Float[Tensor, "n r"]:
     """Return 1 for each pass with the correct class, and 0 otherwise."""
-    found: Bool[Tensor, "n r"] = view.argmax(dim=-1) == labels.unsqueeze(-1)
-    return found.double()
+    return torch.eq(view.argmax(dim=-1), labels.unsqueeze(-1)).double()

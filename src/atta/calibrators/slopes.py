@@ -42,8 +42,6 @@ SAFE_RANGE = 80.0  # logits this close leave every probability a normal number
 FitProbs: TypeAlias = Float[Tensor, "fits k n"]
 FitShares: TypeAlias = Float[Tensor, "fits 1 n"]
 FitMask: TypeAlias = Bool[Tensor, "fits 1 n"]
-Moving: TypeAlias = tuple[Tensor, FitShares]
-"""The rivals that shares move with, and how fast the shares fall."""
 
 
 class Slopes:
@@ -87,12 +85,11 @@ class Slopes:
         fused = parts[:, 0]
         if self.space == "probabilities":
             fused = total(parts.clone(), dim=1)[:, 0] / parts.shape[1]
-        moving: Moving | None = None
         if self.step is None:
-            share, limited, moving = _shares(base, fused, limit, first)
+            share, limited, rival, fall = _shares(base, fused, limit, first)
         else:
             share = _shares_on_grid(base, fused, limit, first, self.step)
-            limited = share > 0
+            limited, rival, fall = share > 0, first, torch.zeros_like(share)
         label_base, label_fused = base.gather(1, label), fused.gather(1, label)
         p = mix(label_base, label_fused, share)
         tiny = torch.finfo(p.dtype).tiny
@@ -100,10 +97,8 @@ class Slopes:
         by_p = (p >= tiny) / (p.clamp(min=tiny) * -p.shape[-1])
         by_share = by_p * (label_fused - label_base)
         by_fused = torch.zeros_like(fused).scatter_add_(1, label, by_p * share)
-        if moving is not None:
-            rival, fall = moving
-            by_gain = by_share * fall
-            by_fused.scatter_add_(1, rival, -by_gain).scatter_add_(1, first, by_gain)
+        by_gain = by_share * fall
+        by_fused.scatter_add_(1, rival, -by_gain).scatter_add_(1, first, by_gain)
         by_parts = by_fused.unsqueeze(1) / parts.shape[1]
         by_terms = (by_parts - total(by_parts * parts, dim=2)).mul_(parts)
         by_weights = total(by_terms * views, dim=3)
@@ -117,8 +112,11 @@ class Slopes:
 
 def _shares(
     base: FitProbs, fused: FitProbs, limit: Tensor, first: Tensor
-) -> tuple[FitShares, FitMask, Moving]:
-    """Return the shares, which of them move with the limit, and what the others move with."""
+) -> tuple[FitShares, FitMask, Tensor, FitShares]:
+    """Return the shares, which of them move with the limit, and the rivals of the others.
+
+    The last are how fast these shares fall with the gain of their rival.
+    """
     ahead, level = base.gather(1, first), fused.gather(1, first)
     size = torch.maximum(ahead, level)
     lead, gain = (ahead - slack(base) * size - base).clamp_(min=0), fused - level
@@ -135,7 +133,7 @@ def _shares(
     fall = torch.where(gains, torch.where(held_back, 0.0, bound), 1 - MARGIN) / reach.gather(
         1, rival
     )
-    return share * kept, limited & kept, (rival, fall * (~limited & kept))
+    return share * kept, limited & kept, rival, fall * (~limited & kept)
 
 
 def _shares_on_grid(
