@@ -52,7 +52,7 @@ def test_labels_come_as_lists_arrays_and_tensors():
     ],
 )
 def test_an_empty_list_of_views_is_no_choice(method):
-    with pytest.raises(InputError, match="needs at least one kind of view, got an empty list"):
+    with pytest.raises(InputError, match="needs the logits of views, got an empty list"):
         method(views=()).fit(*toy(5))
 
 

@@ -154,7 +154,8 @@ def test_sets_work_on_top_of_any_calibrator() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"coverage": 1.0}, "coverage must lie between 0 and 1"),
+        ({"coverage": 1.0}, "coverage must be a number > 0 and < 1 or a list, got 1.0"),
+        ({"coverage": [0.9, 1.0]}, "coverage must be a number > 0 and < 1, got 1.0"),
         ({"penalty": -1.0}, "penalty must be a number ≥ 0, got -1.0"),
         ({"allowed": 0}, "allowed must be a whole number ≥ 1, got 0"),
     ],

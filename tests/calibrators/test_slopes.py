@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from atta.calibrators.fitting import nll
-from atta.calibrators.slopes import Buffers, Slopes, softmax, total
+from atta.calibrators.slopes import Slopes, softmax, total
 from atta.functional import blend, fuse, largest_share
 
 seeds = st.integers(0, 2**32 - 1)
@@ -177,7 +177,7 @@ def test_the_softmax_is_torchs_but_for_what_is_next_to_nothing(dtype):
     logits = torch.randn(
         3, 1, 10, 50, generator=torch.Generator().manual_seed(0), dtype=dtype
     ) * torch.tensor([1.0, 30.0, 1e4], dtype=dtype).reshape(3, 1, 1, 1)
-    found = softmax(logits, Buffers(logits, one=True), wide=True)
+    found = softmax(logits, wide=True)
     torch.testing.assert_close(found, logits.softmax(dim=2), rtol=1e-5, atol=1e-30)
     assert (found > 0).all()
 

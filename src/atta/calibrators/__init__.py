@@ -52,7 +52,7 @@ from atta.calibrators.averages import (
     MeanTTATemperature,
     ViewMean,
 )
-from atta.calibrators.base import Calibrator, Method, check_format
+from atta.calibrators.base import FORMAT, FORMAT_VERSION, Calibrator, Method
 from atta.calibrators.convex import CATTA
 from atta.calibrators.hedged import HedgedCATTA, HedgedTemperature
 from atta.calibrators.maps import Histogram, Isotonic, Polyline, Steps
@@ -156,8 +156,6 @@ CALIBRATORS: dict[str, type[Calibrator]] = {
     )
 }
 """Calibrators by their names in files."""
-_EARLIER_SETTINGS: dict[str, dict[str, Any]] = {"dirichlet": {"diagonal": 0.0}}
-"""Settings for files of versions that did not have them."""
 
 
 def find_method(name: str, /, **settings: Any) -> Method:
@@ -242,12 +240,22 @@ def restore(
     tensors: Mapping[str, Tensor], header: Mapping[str, str], *, path: str | os.PathLike[str]
 ) -> Calibrator:
     """Make a calibrator of the buffers and the header that were read from `path`."""
-    check_format(header, path)
+    if header.get("format") != FORMAT:
+        raise InputError(
+            f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}"
+        )
+    version = header.get("format_version", "")
+    if not version.isdecimal() or len(version) > 9 or int(version) > FORMAT_VERSION:
+        raise InputError(
+            f"{path} has format version {version[:9]}, this atta reads up to {FORMAT_VERSION}: "
+            "install a newer one"
+        )
     try:
         about = json.loads(header["about"])
-        name = about["method"]
+        # Early versions had no penalty on the diagonal.
+        earlier = {"diagonal": 0.0} if about["method"] == "dirichlet" else {}
         # First: the module of a method may add its calibrator to CALIBRATORS.
-        method = find_method(name, **{**_EARLIER_SETTINGS.get(name, {}), **about["settings"]})
+        method = find_method(about["method"], **{**earlier, **about["settings"]})
         calibrator = CALIBRATORS[about["calibrator"]](**tensors, **about["options"])
         calibrator.classes, calibrator.method = int(about["classes"]), method
         if not all(torch.isfinite(buffer).all() for buffer in calibrator.buffers()):

@@ -6,12 +6,13 @@ L-BFGS, to convergence, in float64.
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress, groupby
 from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -19,7 +20,14 @@ from torch import Tensor
 from atta._base.settings import Count, Seed, Step
 from atta._base.types import Labels, Logits, Probs, ViewLogits, ViewWeights
 from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, Views, base_probs
-from atta.calibrators.fitting import descend, fits_one_piece, minimize, prepared, sample
+from atta.calibrators.fitting import (
+    Parameters,
+    descend,
+    fits_one_piece,
+    minimize,
+    prepared,
+    sample,
+)
 from atta.calibrators.scaling import scaled
 from atta.calibrators.slopes import Slopes
 from atta.functional import (
@@ -98,9 +106,9 @@ class ViewBlend(Blend):
         itself: bool = False,
         guarded: bool = True,
     ) -> None:
-        options = {"kinds": tuple(kinds), "step": step, "space": space, "itself": itself}
-        options |= {"guarded": guarded}
-        super().__init__(options, weights=weights, limit=limit, temperature=temperature)
+        options = {"step": step, "space": space, "itself": itself, "guarded": guarded}
+        super().__init__(weights=weights, limit=limit, kinds=tuple(kinds), **options)
+        self.register_buffer("temperature", temperature)
 
     def fused(self, logits: Logits, views: Views) -> Probs:
         """Average the repeats and fuse the kinds."""
@@ -112,10 +120,11 @@ class ViewBlend(Blend):
 
     def softened(self, softness: float) -> Calibrator:
         """Lower the weights and raise the temperature by the same factor."""
+        softer = copy.deepcopy(self)
+        softer.weights = self.weights * softness
         before = torch.ones_like(self.limit) if self.temperature is None else self.temperature
-        return self._like(
-            ViewBlend(self.weights * softness, self.limit, before / softness, **self.options)
-        )
+        softer.temperature = before / softness
+        return softer
 
     def base(self, logits: Logits) -> Probs:
         """Return the softmax, at the temperature if there is one."""
@@ -144,6 +153,7 @@ class _Atta(ViewMethod):
     space: Space = "logits"
     seed: Seed = 0
 
+    takes_many = True
     per_class: ClassVar[bool]  # whether there is one column of weights per class
     polish: ClassVar[bool] = True  # whether L-BFGS is followed by Nelder-Mead
 
@@ -168,31 +178,27 @@ class _Atta(ViewMethod):
         """Learn weights and limit by NLL, once more with a prior if the weights diverge."""
         fits = [(*one, self.kinds_of(one[0])) for one in sets]
         learned = self._optimize(fits)
-        diverged = [
-            i for i, one in enumerate(learned) if one.weights.abs().sum(dim=0).mean() > LARGEST_SUM
+        large = [one.weights.abs().sum(dim=0).mean() > LARGEST_SUM for one in learned]
+        repeated = iter(self._optimize(list(compress(fits, large)), prior=True))
+        return [
+            next(repeated) if diverged else one
+            for one, diverged in zip(learned, large, strict=True)
         ]
-        repeated = self._optimize([fits[i] for i in diverged], prior=True)
-        for i, found in zip(diverged, repeated, strict=True):
-            learned[i] = found
-        return learned
 
     def _optimize(self, fits: Sequence[Fit], *, prior: bool = False) -> list[ViewBlend]:
-        """Fit by the chosen optimiser; Adam runs fits of equal shapes at once."""
+        """Fit by the chosen optimiser; Adam runs neighbours of equal shape at once."""
         if self.optimizer == "lbfgs":
             return [self._by_lbfgs(fit, prior) for fit in fits]
-        alike: dict[tuple[object, ...], list[int]] = {}
-        for i, (predictions, _, kinds) in enumerate(fits):
-            shape = (len(predictions), len(kinds), predictions.classes)
-            alike.setdefault((shape, predictions.dtype, predictions.device), []).append(i)
-        learned: dict[int, ViewBlend] = {}
-        for members in alike.values():
-            predictions, _, kinds = fits[members[0]]
-            batch = min(self.batch, len(predictions)) * len(kinds) * predictions.classes
-            most = max(1, ADAM_LOGITS // batch)
-            for chunk in np.array_split(members, -(-len(members) // most)):
-                found = self._by_adam([fits[i] for i in chunk], prior)
-                learned.update(zip(chunk.tolist(), found, strict=True))
-        return [learned[i] for i in range(len(fits))]
+        learned: list[ViewBlend] = []
+        for (images, kinds, classes, *_), group in groupby(
+            fits,
+            lambda fit: (len(fit[0]), len(fit[2]), fit[0].classes, fit[0].dtype, fit[0].device),
+        ):
+            alike = list(group)
+            most = max(1, ADAM_LOGITS // (min(self.batch, images) * kinds * classes))
+            for start in range(0, len(alike), most):
+                learned += self._by_adam(alike[start : start + most], prior)
+        return learned
 
     def _by_adam(self, fits: Sequence[Fit], prior: bool) -> list[ViewBlend]:
         """Run Adam for fits of one shape."""
@@ -205,7 +211,7 @@ class _Atta(ViewMethod):
             name: value.expand(len(fits), *value.shape)
             for name, value in self._start(views[0]).items()
         }
-        weak = prior_penalty(images) if prior else 0.0
+        weak = prior * prior_penalty(images)
         found = descend(
             Slopes(base, views, labels, step=self.step, space=self.space, prior=weak),
             start,
@@ -217,10 +223,9 @@ class _Atta(ViewMethod):
             decay=self.decay,
             seed=self.seed,
         )
-        pairs = zip(fits, found["weights"], found["limit"], strict=True)
         return [
-            self._blend(weights.clone(), limit.clone(), kinds)
-            for (_, _, kinds), weights, limit in pairs
+            self._blend({name: value[i].clone() for name, value in found.items()}, kinds)
+            for i, (_, _, kinds) in enumerate(fits)
         ]
 
     def _by_lbfgs(self, fit: Fit, prior: bool) -> ViewBlend:
@@ -228,7 +233,7 @@ class _Atta(ViewMethod):
         predictions, labels, kinds = fit
         predictions = predictions.select(kinds).unrehearsed()
         images, one_piece = len(predictions), fits_one_piece(predictions)
-        weak = prior_penalty(images) if prior else 0.0
+        weak = prior * prior_penalty(images)
 
         def prepare(
             part: Predictions, labels: Labels
@@ -238,12 +243,12 @@ class _Atta(ViewMethod):
 
         parts = prepared(predictions, labels, prepare)
 
-        def losses(parameters: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        def losses(parameters: Parameters) -> Iterator[Tensor]:
             weights, limit = parameters["weights"], parameters["limit"]
-            cost = weak * weights.square().sum(dim=0).mean() if weak else 0.0
+            cost = weak * weights.square().sum(dim=0).mean() if prior else 0.0
             for views, loss in parts():
                 value = loss(_fused(views, weights, self.space), limit)
-                yield (value if one_piece else value * (views.shape[1] / images)) + cost
+                yield value * (views.shape[1] / images) + cost
                 cost = 0.0
 
         start, tolerance = self._start(next(iter(parts()))[0].transpose(0, 1)), 1e-11
@@ -253,7 +258,7 @@ class _Atta(ViewMethod):
             start, tolerance = {"weights": near.weights, "limit": near.limit}, 1e-9
         polish = self.polish and one_piece
         found = minimize(losses, start, LIMIT_BOUNDS, tolerance=tolerance, polish=polish)
-        return self._blend(found["weights"], found["limit"], kinds)
+        return self._blend(found, kinds)
 
     def _start(self, views: ViewLogits) -> dict[str, Tensor]:
         _, kinds, classes = views.shape
@@ -263,7 +268,8 @@ class _Atta(ViewMethod):
         weights = views.new_full((kinds, classes if self.per_class else 1), start)
         return {"weights": weights, "limit": views.new_ones(())}
 
-    def _blend(self, weights: Tensor, limit: Tensor, kinds: tuple[str, ...]) -> ViewBlend:
+    def _blend(self, found: Parameters, kinds: tuple[str, ...]) -> ViewBlend:
+        weights, limit = found["weights"], found["limit"]
         return ViewBlend(weights, limit, kinds=kinds, step=self.step, space=self.space)
 
 

@@ -7,7 +7,7 @@ mean-tta-temperature    mean of their logits (or log of the mean softmax), divid
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,7 +31,7 @@ class AverageBlend(Blend):
     def __init__(
         self, weights: Tensor, limit: Tensor, *, kinds: Sequence[str], step: float | None = None
     ) -> None:
-        super().__init__({"kinds": tuple(kinds), "step": step}, weights=weights, limit=limit)
+        super().__init__(weights=weights, limit=limit, kinds=tuple(kinds), step=step)
 
     def fused(self, logits: Logits, views: Views) -> Probs:
         """Average the probabilities of the repeats and weigh the kinds."""
@@ -43,18 +43,7 @@ class ViewMean(Calibrator):
 
     temperature: Tensor
     original: bool
-    space: Space
-
-    def __init__(
-        self,
-        temperature: Tensor,
-        *,
-        kinds: Sequence[str],
-        original: bool,
-        space: Space = "probabilities",
-    ) -> None:
-        options = {"kinds": tuple(kinds), "original": original, "space": space}
-        super().__init__(options, temperature=temperature)
+    space: Space = "probabilities"
 
     def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Average, divide, softmax."""
@@ -117,7 +106,7 @@ class AdaptiveTTA(ViewMethod):
         kinds = self.kinds_of(predictions)
         base = base_probs(predictions.logits.double())
         view_probs = _mean_probs(predictions.views, kinds).double()
-        objective = _OBJECTIVES[self.objective]
+        objective = {"brier": _brier, "nll": nll, "ece": _ece}[self.objective]
 
         def loss(parameters: Mapping[str, Tensor]) -> Tensor:
             fused = _average(view_probs, parameters["weights"])
@@ -149,13 +138,6 @@ def _ece(probs: Probs, labels: Labels) -> Tensor:
     return gaps.abs().sum() / probs.shape[0]
 
 
-_OBJECTIVES: dict[str, Callable[[Probs, Labels], Tensor]] = {
-    "brier": _brier,
-    "nll": nll,
-    "ece": _ece,
-}
-
-
 @dataclass(frozen=True, kw_only=True)
 class MeanTTA(ViewMethod):
     """The plain average of the probabilities: what is usually called test-time augmentation.
@@ -176,16 +158,20 @@ class MeanTTA(ViewMethod):
 
     name = "mean-tta"
     summary = "plain average of the image and its views"
-
-    @property
-    def keeps_class(self) -> bool:
-        """False: an average follows the majority."""
-        return False
+    keeps_class = False  # an average follows the majority
 
     def learn(self, predictions: Predictions, labels: Labels) -> ViewMean:
         """Learn nothing: the temperature is 1."""
-        one = torch.ones((), device=predictions.device)
-        return ViewMean(one, kinds=self.kinds_of(predictions), original=self.original)
+        return self._mean(predictions, "probabilities")
+
+    def _mean(self, predictions: Predictions, space: Space) -> ViewMean:
+        """Return the average at a temperature of 1."""
+        return ViewMean(
+            temperature=torch.ones((), device=predictions.device),
+            kinds=self.kinds_of(predictions),
+            original=self.original,
+            space=space,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,8 +197,7 @@ class MeanTTATemperature(MeanTTA):
 
     def learn(self, predictions: Predictions, labels: Labels) -> ViewMean:
         """Fit the temperature by NLL on the average."""
-        one, kinds = torch.ones((), device=predictions.device), self.kinds_of(predictions)
-        found = ViewMean(one, kinds=kinds, original=self.original, space=self.space)
+        found = self._mean(predictions, self.space)
         wide = predictions.to(torch.float64)
         found.temperature = fit_temperature(found.mean(wide.logits, wide.views), labels)
         return found

@@ -15,6 +15,7 @@ and `calibrators.restore` makes a calibrator of that description and the buffers
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 import os
 from abc import ABC, abstractmethod
@@ -59,11 +60,13 @@ class Method(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    needs_views: ClassVar[bool] = False  # whether it needs the logits of views
+    foreign: ClassVar[bool] = False  # whether it learns an object of another library
+    takes_many: ClassVar[bool] = False  # whether `fit_many` is faster than several calls of `fit`
 
     def __post_init__(self) -> None:
         """Check every setting by its annotation; methods check what an annotation cannot say."""
-        settings = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name, value in check(settings, hints(type(self))).items():
+        for name, value in check(vars(self), hints(type(self))).items():
             object.__setattr__(self, name, value)
 
     @property
@@ -72,19 +75,9 @@ class Method(ABC):
         return True
 
     @property
-    def needs_views(self) -> bool:
-        """Whether the method needs the logits of views."""
-        return False
-
-    @property
     def on_simplex(self) -> bool:
         """Whether each row of probabilities sums to one."""
         return True
-
-    @property
-    def foreign(self) -> bool:
-        """Whether it learns an object of another library, which cannot be saved."""
-        return False
 
     def settings(self) -> dict[str, Any]:
         """Return the settings by name."""
@@ -93,11 +86,6 @@ class Method(ABC):
     def minutes(self, images: int, classes: int) -> float:
         """Return about how many minutes a fit takes, if it takes long."""
         return 0.0
-
-    @property
-    def takes_many(self) -> bool:
-        """Whether `fit_many` is faster than several calls of `fit`."""
-        return type(self).learn_many is not Method.learn_many
 
     def fit(self, predictions: Any, labels: Any) -> Calibrator:
         """Learn from labelled validation images.
@@ -155,32 +143,25 @@ class ViewMethod(Method):
 
     views: Kinds = None
 
-    def __post_init__(self) -> None:
-        got = ""
-        if isinstance(self.views, str):  # a sequence, too
-            got = f"the text {self.views!r}"
-        elif not isinstance(self.views, Iterable | None):
-            got = shown(self.views)
-        elif self.views is not None:
-            object.__setattr__(self, "views", tuple(self.views))
-            wrong = [kind for kind in self.views if not isinstance(kind, str)]
-            got = f"{shown(wrong[0])} in it" if wrong else ""
-        if got:
-            raise InputError(f"views must be a list of kinds, such as ['flip'], got {got}")
-        super().__post_init__()
+    needs_views = True
 
-    @property
-    def needs_views(self) -> bool:
-        """Whether the method needs the logits of views."""
-        return True
+    def __post_init__(self) -> None:
+        if self.views is not None:
+            listed = isinstance(self.views, Iterable) and not isinstance(self.views, str)
+            kinds = tuple(self.views) if listed else (None,)
+            if not all(isinstance(kind, str) for kind in kinds):
+                raise InputError(
+                    f"views must be a list of kinds, such as ['flip'], got {shown(self.views)}"
+                )
+            object.__setattr__(self, "views", kinds)
+        super().__post_init__()
 
     def kinds_of(self, predictions: Predictions) -> tuple[str, ...]:
         """Return the kinds of view to use: the given ones, or all kinds in the predictions."""
-        if self.views is not None and not self.views:
-            raise InputError(f"{self.name} needs at least one kind of view, got an empty list")
         chosen = predictions.kinds if self.views is None else predictions.check_kinds(self.views)
         if not chosen:
-            raise InputError(f"{self.name} needs the logits of views, got predictions without any")
+            got = "predictions without any" if self.views is None else "an empty list of kinds"
+            raise InputError(f"{self.name} needs the logits of views, got {got}")
         return chosen
 
 
@@ -190,24 +171,27 @@ class Calibrator(nn.Module, ABC):
     `Method.fit` and `atta.load` return one. It computes in the dtype of the predictions (at least
     float32), on its own device, and returns probabilities on the device of the predictions.
 
-    Args:
-        options: Settings of the constructor besides the buffers; they become attributes and go into
-        files. learned: The buffers.
+    A subclass annotates what it has learned. Its constructor takes these values by name: tensors
+    become buffers, other values become `options`, which are attributes and go into files.
     """
 
     classes: int
     method: Method
     kinds: tuple[str, ...] = ()
+    gated = False  # whether some images may need only some of the views
 
-    def __init__(
-        self, options: Mapping[str, Any] | None = None, /, **learned: Tensor | None
-    ) -> None:
+    def __init__(self, **learned: Any) -> None:
         super().__init__()
-        self._options = dict(options or {})
-        for name, value in self._options.items():
-            setattr(self, name, value)
-        for name, tensor in learned.items():
-            self.register_buffer(name, tensor)
+        known = {name for one in type(self).__mro__ for name in inspect.get_annotations(one)}
+        if unknown := learned.keys() - known:
+            raise TypeError(f"{type(self).__name__} annotates no {', '.join(sorted(unknown))}")
+        self.options: dict[str, Any] = {}
+        for name, value in learned.items():
+            if isinstance(value, Tensor):
+                self.register_buffer(name, value)
+            else:
+                self.options[name] = tuple(value) if isinstance(value, list) else value
+                setattr(self, name, self.options[name])
 
     @abstractmethod
     def calibrate(self, logits: Logits, views: Views) -> Probs:
@@ -227,13 +211,6 @@ class Calibrator(nn.Module, ABC):
             f"got {self.method.name}"
         )
 
-    def _like(self, other: Calibrator) -> Calibrator:
-        """Copy the number of classes and the method to another calibrator, if they are known."""
-        for name in ("classes", "method"):
-            if name in self.__dict__:
-                setattr(other, name, getattr(self, name))
-        return other
-
     @property
     def stages(self) -> tuple[tuple[str, ...], ...]:
         """The kinds of view in the order of their passes; most calibrators need all at once."""
@@ -247,11 +224,6 @@ class Calibrator(nn.Module, ABC):
         the skipped views.
         """
         return torch.ones(logits.shape[0], dtype=torch.bool, device=logits.device)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The arguments of the constructor besides the buffers."""
-        return dict(self._options)
 
     @property
     def keeps_class(self) -> bool:
@@ -306,11 +278,6 @@ class Calibrator(nn.Module, ABC):
         parts = used.chunks(max(1, most // self.classes))
         return (part.to(device=device, dtype=dtype) for part in parts)
 
-    @property
-    def gated(self) -> bool:
-        """Whether some images may need only some of the views."""
-        return type(self).goes_on is not Calibrator.goes_on
-
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one safetensors file with the buffers and, as JSON in its header, everything else.
 
@@ -363,20 +330,6 @@ def _advise_on_probabilities(predictions: Predictions) -> None:
         advise(
             "expected logits, got rows that are not negative and sum to 1: "
             "take the logarithm where these are probabilities"
-        )
-
-
-def check_format(header: Mapping[str, str], path: str | os.PathLike[str]) -> None:
-    """Refuse a file that is not a calibrator, or that a later version of atta wrote."""
-    if header.get("format") != FORMAT:
-        raise InputError(
-            f"{path} is not a calibrator: expected format {FORMAT!r}, got {header.get('format')!r}"
-        )
-    version = header.get("format_version", "")
-    if not version.isdecimal() or len(version) > 9 or int(version) > FORMAT_VERSION:
-        raise InputError(
-            f"{path} has format version {version[:9]}, this atta reads up to {FORMAT_VERSION}: "
-            "install a newer one"
         )
 
 

@@ -22,7 +22,7 @@ other deterministic choice, gives sets of several classes to images with a certa
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeAlias, get_args
@@ -32,13 +32,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from atta._base.errors import InputError
-from atta._base.settings import Count, check_one, hints, shown
+from atta._base.settings import Count, check, check_one, hints
 from atta._base.types import Labels, Probs
 from atta.metrics.per_image import as_tensor, per_image, validate
 from atta.record.predictions import as_labels
 
 Score: TypeAlias = Literal["threshold", "aps", "raps"]
 SCORES = get_args(Score)
+Coverage: TypeAlias = Annotated[float, "> 0", "< 1"]
 KEPT = 2000  # scores that a classifier remembers
 
 
@@ -79,23 +80,17 @@ class Conformal:
     tensor([[True, True]])
     """
 
-    coverage: float | Sequence[float] = 0.95
+    coverage: Coverage | Iterable[float] = 0.95
     score: Score = "threshold"
     penalty: Annotated[float, "≥ 0"] = 0.01
     allowed: Count = 1
 
     def __post_init__(self) -> None:
-        for name in ("score", "penalty", "allowed"):
-            value = check_one(name, getattr(self, name), hints(Conformal)[name])
+        for name, value in check(vars(self), hints(Conformal)).items():
             object.__setattr__(self, name, value)
-        if isinstance(self.coverage, Iterable) and not isinstance(self.coverage, str):
-            object.__setattr__(self, "coverage", tuple(self.coverage))
-        promised = self.coverage if isinstance(self.coverage, tuple) else (self.coverage,)
-        if not promised or not all(isinstance(one, float) and 0 < one < 1 for one in promised):
-            raise InputError(
-                "coverage must lie between 0 and 1, such as 0.95, or be a list of such, "
-                f"got {shown(self.coverage)}"
-            )
+        if isinstance(self.coverage, Iterable):
+            several = tuple(check_one("coverage", one, Coverage) for one in self.coverage)
+            object.__setattr__(self, "coverage", several)
 
     def fit(
         self, probs: Any, labels: Any, *, simplex: bool = True
@@ -113,17 +108,17 @@ class Conformal:
         Raises:
             InputError: If there are too few images for the coverage.
         """
-        probs = _as_probs(probs, simplex)
+        probs = as_probs(probs, simplex)
         labels = as_labels(labels, images=probs.shape[0], classes=probs.shape[1]).to(probs.device)
         own = self.scores(probs).gather(1, labels[:, None])[:, 0].sort().values
-        coverages = self.coverage if isinstance(self.coverage, tuple) else (self.coverage,)
-        found = {
-            one: ConformalSets(
-                replace(self, coverage=one), own[_rank(one, len(own)) - 1].item(), simplex
-            )
-            for one in coverages
-        }
-        return found if isinstance(self.coverage, tuple) else found[coverages[0]]
+
+        def sets(coverage: float) -> ConformalSets:
+            threshold = own[_rank(coverage, len(own)) - 1].item()
+            return ConformalSets(replace(self, coverage=coverage), threshold, simplex)
+
+        if isinstance(self.coverage, Iterable):
+            return {coverage: sets(coverage) for coverage in self.coverage}
+        return sets(self.coverage)
 
     def scores(self, probs: Probs) -> Float[Tensor, "n k"]:
         """Return how unusual each class would be."""
@@ -159,7 +154,7 @@ class ConformalSets:
 
     def __call__(self, probs: Any) -> Bool[Tensor, "n k"]:
         """Return which classes are in the set of each image; the predicted class always is."""
-        probs = _as_probs(probs, self.simplex)
+        probs = as_probs(probs, self.simplex)
         inside = self.how.scores(probs) <= self.threshold
         return inside.scatter(1, probs.argmax(dim=1, keepdim=True), True)
 
@@ -180,9 +175,8 @@ class ConformityScores:
     @classmethod
     def of(cls, probs: Any, labels: Labels, *, simplex: bool = True) -> "ConformityScores":
         """Make them of the probabilities of labelled images that no fit has seen."""
-        probs = _as_probs(probs, simplex).double()
-        true = probs.gather(1, labels[:, None].to(probs.device))[:, 0]
-        own = 1 - true.sort(descending=True).values
+        probs = 1 - as_probs(probs, simplex).double()
+        own = probs.gather(1, labels[:, None].to(probs.device))[:, 0].sort().values
         kept = min(len(own), KEPT)
         ranks = (torch.arange(1, kept + 1, dtype=torch.float64) * len(own) / kept).ceil()
         return cls(len(own), tuple(own.cpu()[ranks.long() - 1].tolist()))
@@ -201,8 +195,8 @@ class ConformityScores:
     def sets(self, coverage: float) -> ConformalSets:
         """Return the sets that hold the true class with this probability."""
         how = Conformal(coverage=coverage)
-        place = _rank(coverage, self.images) * len(self.scores) / self.images
-        return ConformalSets(how, self.scores[math.ceil(place) - 1], simplex=False)
+        place = math.ceil(_rank(coverage, self.images) * len(self.scores) / self.images)
+        return ConformalSets(how, self.scores[place - 1], simplex=False)
 
 
 def covered(sets: Bool[Tensor, "n k"], labels: Labels) -> float:
@@ -230,7 +224,7 @@ def cross_checked(
     return sum(one for one, _ in found) / 2, sum(size for _, size in found) / 2
 
 
-def _as_probs(probs: Any, simplex: bool) -> Tensor:
+def as_probs(probs: Any, simplex: bool) -> Tensor:
     """Check types, shapes and values."""
     tensor, _ = validate(as_tensor(probs, "probs"), None)
     if tensor.shape[1] < 2:

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -73,20 +72,6 @@ class GuardedMethod(ViewMethod):
     def keeps_class(self) -> bool:
         """Whether the guard is on."""
         return self.keep_class
-
-
-class _Fit(NamedTuple):
-    """The passes in units of the temperature, the labels, the passes per kind, and the weights."""
-
-    rows: ViewLogits
-    labels: Labels
-    passes: Weights
-    free: Weights
-    equal: Weights
-
-    def weights(self, share: float) -> Weights:
-        """Return weights between free and equal."""
-        return (1 - share) * self.free + share * self.equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +128,11 @@ class CATTA(GuardedMethod):
         parts = prepared(used, labels, prepare)
         if self.shrink and len(predictions) >= FEWEST_IMAGES:
             rows, _, wide = prepare(used, labels)  # all at once: the folds are made of all images
-            fit = _fit(rows, labels, passes, alone)
-            share = _best_share(fit, lambda found, part: _answer(blend(found), wide[part]))
-            weights = fit.weights(share)
+            free, equal = _free_and_equal(rows, labels, passes, alone)
+            share = _best_share(
+                rows, labels, passes, free, lambda found, part: _answer(blend(found), wide[part])
+            )
+            weights = _between(free, equal, share)
         else:
             weights = _free_weights(lambda: ((rows, own) for rows, own, _ in parts()), alone)
         blends, sums = [blend(weights), blend(alone)], [0.0, 0.0]
@@ -159,20 +146,19 @@ def _answer(blend: ViewBlend, wide: Predictions) -> Probs:
     return blend.calibrate(wide.logits, wide.views)
 
 
-def _fit(
-    rows: ViewLogits,
-    labels: Labels,
-    passes: Weights,
-    start: Weights,
-    most: int = 100,
-) -> _Fit:
+def _free_and_equal(
+    rows: ViewLogits, labels: Labels, passes: Weights, start: Weights, most: int = 100
+) -> tuple[Weights, Weights]:
     """Fit free weights, and weights by which every pass counts the same."""
     same = passes / passes.sum()
     mean = torch.einsum("m,nmk->nk", same, rows).unsqueeze(1)
     smoothing = laplace_smoothing([(rows[:, 0], labels)])
     scale = newton(lambda: [(mean, labels)], rows.new_ones(1), smoothing=smoothing)
-    free = _free_weights(lambda: [(rows, labels)], start, most)
-    return _Fit(rows, labels, passes, free, same * scale)
+    return _free_weights(lambda: [(rows, labels)], start, most), same * scale
+
+
+def _between(free: Weights, equal: Weights, share: float) -> Weights:
+    return (1 - share) * free + share * equal
 
 
 def _free_weights(parts: Pieces, start: Weights, most: int = 100) -> Weights:
@@ -185,15 +171,21 @@ def _free_weights(parts: Pieces, start: Weights, most: int = 100) -> Weights:
     return free
 
 
-def _best_share(fit: _Fit, answers: Callable[[Tensor, Tensor], Probs]) -> float:
+def _best_share(
+    rows: ViewLogits,
+    labels: Labels,
+    passes: Weights,
+    start: Weights,
+    answers: Callable[[Weights, Tensor], Probs],
+) -> float:
     """Return the share with the lowest held-out NLL; 0 if equal weights are significantly worse."""
-    order = fit.rows[:, 0, 0].argsort()  # so that the order of the images does not matter
-    found = fit.rows.new_zeros(len(SHARES), len(fit.labels))
-    for split in fold_splits(len(fit.labels), FOLDS):
-        rest, part = (order[rows.to(order.device)] for rows in split)
-        near = _fit(fit.rows[rest], fit.labels[rest], fit.passes, fit.free, FOLD_STEPS)
+    order = rows[:, 0, 0].argsort()  # so that the order of the images does not matter
+    found = rows.new_zeros(len(SHARES), len(labels))
+    for split in fold_splits(len(labels), FOLDS):
+        rest, part = (order[picked.to(order.device)] for picked in split)
+        near = _free_and_equal(rows[rest], labels[rest], passes, start, FOLD_STEPS)
         for i, share in enumerate(SHARES):
-            found[i, part] = losses(answers(near.weights(share), part), fit.labels[part])
+            found[i, part] = losses(answers(_between(*near, share), part), labels[part])
     above = found[-1] - found[0]
     if above.mean() > standard_error(above):
         return SHARES[0]

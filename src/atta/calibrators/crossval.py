@@ -65,11 +65,11 @@ def held_out(
     check_folds(images, count)
     splits = fold_splits(images, count, seed=seed)
     fitted = method.fit_many([(predictions[rest], labels[rest]) for rest, _ in splits])
-    parts = [part for _, part in splits]
     probs = torch.cat(
-        [calibrator(predictions[part]) for calibrator, part in zip(fitted, parts, strict=True)]
+        [one(predictions[part]) for one, (_, part) in zip(fitted, splits, strict=True)]
     )
-    return probs[torch.cat(parts).argsort().to(probs.device)]
+    order = torch.cat([part for _, part in splits]).argsort()
+    return probs[order.to(probs.device)]
 
 
 def check_folds(images: int, count: int = FOLDS) -> None:

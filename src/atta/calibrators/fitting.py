@@ -140,9 +140,8 @@ def minimize(
             gradient += torch.cat([part.flatten() for part in parts]).double().cpu().numpy()
         return value, gradient
 
-    box: list[tuple[float | None, float | None]] = []
-    for name, value in start.items():
-        box += [(bounds or {}).get(name, (None, None))] * value.numel()
+    none = (-np.inf, np.inf)
+    box = [(bounds or {}).get(name, none) for name in start for _ in range(start[name].numel())]
     flat = _lbfgs(
         value_and_gradient, first.cpu().numpy(), box if bounds else None, tolerance, iterations
     )
@@ -163,7 +162,7 @@ def _terms(found: Tensor | Iterator[Tensor]) -> Iterable[Tensor]:
 def _lbfgs(
     value_and_gradient: Callable[[np.ndarray], tuple[float, np.ndarray]],
     flat: np.ndarray,
-    box: Sequence[tuple[float | None, float | None]] | None,  # bounds of None cost time
+    box: Sequence[tuple[float, float]] | None,  # infinite bounds cost time
     tolerance: float,
     iterations: int,
 ) -> np.ndarray:
@@ -193,12 +192,11 @@ def _lbfgs(
 def _polish(
     value: Callable[[np.ndarray], float],
     flat: np.ndarray,
-    box: Sequence[tuple[float | None, float | None]],
+    box: Sequence[tuple[float, float]],
 ) -> np.ndarray:
     """Run Nelder-Mead, which needs no gradient, from a simplex of about 1 % around the point."""
     size = 0.01 * np.maximum(np.abs(flat), 0.1)
-    ceiling = np.array([np.inf if high is None else high for _, high in box])
-    corners = flat + np.diag(np.where(flat + size > ceiling, -size, size))
+    corners = flat + np.diag(np.where(flat + size > [high for _, high in box], -size, size))
     answer = optimize.minimize(
         value,
         flat,
@@ -293,8 +291,9 @@ def descend(
     round differently at the end of a vector.
     """
     parameters = {name: value.detach().clone() for name, value in start.items()}
-    mean = {name: torch.zeros_like(value) for name, value in parameters.items()}
-    square = {name: torch.zeros_like(value) for name, value in parameters.items()}
+    mean, square = (
+        {name: torch.zeros_like(value) for name, value in parameters.items()} for _ in range(2)
+    )
     generator = torch.Generator().manual_seed(seed)
     device = next(iter(parameters.values())).device
     steps = 0

@@ -19,11 +19,10 @@ such kinds replace them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from atta._base.errors import advise
@@ -92,7 +91,10 @@ class HedgedCATTA(GuardedMethod):
 
 
 def _hedged(calibrator: Calibrator, predictions: Predictions, labels: Labels) -> Calibrator:
-    """Soften a calibrator that was fitted to these images by what their rehearsals ask for."""
+    """Soften a calibrator that was fitted to these images by what their rehearsals ask for.
+
+    κ goes from 1 towards T0 / T1, until it costs the validation images significantly.
+    """
     passes = [predictions.views[kind] for kind in rehearsing(predictions, labels)]
     if not passes:
         advise(
@@ -101,7 +103,23 @@ def _hedged(calibrator: Calibrator, predictions: Predictions, labels: Labels) ->
             "(`atta collect --rehearse`)"
         )
         return calibrator
-    return calibrator.softened(_softness(calibrator, predictions, labels, passes))
+    logits = predictions.logits.double()
+    every = torch.cat([logits, *(one.double() for view in passes for one in view.unbind(dim=1))])
+    repeated = labels.repeat(every.shape[0] // labels.shape[0])
+    least = float(fit_temperature(logits, labels) / fit_temperature(every, repeated))
+    wide = predictions.unrehearsed().to(torch.float64)
+
+    def losses_at(kappa: float) -> PerImage:
+        return losses(calibrator.softened(kappa).calibrate(logits, wide.views), labels)
+
+    before, found = losses_at(1.0), 1.0
+    for step in range(1, STEPS + 1 if least < 1 else 1):
+        kappa = least ** (step / STEPS)
+        more = losses_at(kappa) - before
+        if more.mean() > standard_error(more):
+            break
+        found = kappa
+    return calibrator.softened(found)
 
 
 def rehearsing(predictions: Predictions, labels: Labels) -> tuple[str, ...]:
@@ -121,30 +139,4 @@ def _lowers_accuracy(predictions: Predictions, labels: Labels, name: str) -> boo
 
 def correct(view: RepeatLogits, labels: Labels) -> Float[Tensor, "n r"]:
     """Return 1 for each pass with the correct class, and 0 otherwise."""
-    found: Bool[Tensor, "n r"] = view.argmax(dim=-1) == labels.unsqueeze(-1)
-    return found.double()
-
-
-def _softness(
-    calibrator: Calibrator, predictions: Predictions, labels: Labels, passes: Sequence[Tensor]
-) -> float:
-    """Return κ: from 1 towards T0 / T1, until it costs the validation images significantly."""
-    logits = predictions.logits.double()
-    every = torch.cat([logits, *(one.double() for view in passes for one in view.unbind(dim=1))])
-    repeated = labels.repeat(every.shape[0] // labels.shape[0])
-    least = float(fit_temperature(logits, labels) / fit_temperature(every, repeated))
-    if not least < 1:
-        return 1.0
-    wide = predictions.unrehearsed().to(torch.float64)
-
-    def losses_at(kappa: float) -> PerImage:
-        return losses(calibrator.softened(kappa).calibrate(logits, wide.views), labels)
-
-    before, found = losses_at(1.0), 1.0
-    for step in range(1, STEPS + 1):
-        kappa = least ** (step / STEPS)
-        more = losses_at(kappa) - before
-        if more.mean() > standard_error(more):
-            break
-        found = kappa
-    return found
+    return torch.eq(view.argmax(dim=-1), labels.unsqueeze(-1)).double()

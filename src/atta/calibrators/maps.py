@@ -67,9 +67,6 @@ class Steps(_ProbabilityMap):
 
     edges: Tensor
 
-    def __init__(self, edges: Tensor, values: Tensor, floor: Tensor, *, normalize: bool) -> None:
-        super().__init__({"normalize": normalize}, edges=edges, values=values, floor=floor)
-
     def map(self, probs: Probs) -> Probs:
         """Look up the value of the bin."""
         index = bin_index(probs, self.edges)
@@ -81,9 +78,6 @@ class Polyline(_ProbabilityMap):
     """Linear interpolation between the knots (x, y), constant beyond the first and the last."""
 
     knots: Tensor
-
-    def __init__(self, knots: Tensor, values: Tensor, floor: Tensor, *, normalize: bool) -> None:
-        super().__init__({"normalize": normalize}, knots=knots, values=values, floor=floor)
 
     def map(self, probs: Probs) -> Probs:
         """Interpolate between the two neighbouring knots."""
@@ -138,7 +132,7 @@ class Isotonic(_MapMethod):
         longest = max(line.shape[1] for line in lines)
         padded = [np.pad(line, ((0, 0), (0, longest - line.shape[1])), "edge") for line in lines]
         x, y = torch.from_numpy(np.stack(padded, axis=1)).to(predictions.device)
-        return Polyline(x.clone(), y.clone(), floor, normalize=self.normalize)
+        return Polyline(knots=x.clone(), values=y.clone(), floor=floor, normalize=self.normalize)
 
 
 def _isotonic_knots(probs: Tensor, hits: Tensor) -> np.ndarray:
@@ -186,7 +180,7 @@ class Histogram(_MapMethod):
             rights = torch.bincount(index, hits, minlength=self.bins)
             midpoints = (edges[1:] + edges[:-1]).double() / 2
             values.append(torch.where(counts > 0, rights / counts.clamp(min=1), midpoints))
-        return Steps(edges, torch.stack(values), floor, normalize=self.normalize)
+        return Steps(edges=edges, values=torch.stack(values), floor=floor, normalize=self.normalize)
 
 
 def _pairs(

@@ -19,13 +19,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from atta._base.errors import InputError, first_line
 from atta._base.settings import shown
 from atta._base.types import Labels, Logits, Probs
 from atta.calibrators.base import Calibrator, Method, Views
-from atta.metrics.per_image import as_tensor, per_image, validate
+from atta.calibrators.conformal import as_probs
+from atta.metrics.per_image import as_tensor
 from atta.record.predictions import Predictions
 
 
@@ -58,6 +58,8 @@ class Peer(Method):
 
     name = "peer"
     summary = "a calibrator of another library"
+    keeps_class = False  # nobody guarantees it; results count the classes that it changes
+    foreign = True
 
     __eq__, __hash__ = object.__eq__, object.__hash__  # the objects of others may support neither
 
@@ -76,22 +78,13 @@ class Peer(Method):
                 f"{self.called}: expected an estimator, "
                 f"got the class {self.estimator.__name__}: call it first"
             )
-        if self.estimator is not None and not (_has(self.estimator, "fit") and self._predictor()):
+        fit = getattr(self.estimator, "fit", None)
+        if self.estimator is not None and not (callable(fit) and self.predictor()):
             raise InputError(
                 f"{self.called}: expected an estimator with fit and predict_proba (or transform), "
                 f"got {shown(self.estimator)}"
             )
         object.__setattr__(self, "name", self.called)  # the label in rows and tables
-
-    @property
-    def keeps_class(self) -> bool:
-        """False: nobody guarantees it; results count the classes that it changes."""
-        return False
-
-    @property
-    def foreign(self) -> bool:
-        """True: it learns an object of another library."""
-        return True
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as text."""
@@ -117,16 +110,10 @@ class Peer(Method):
         wide = logits.detach().cpu().double()
         return np.asarray(wide.softmax(dim=-1) if self.takes == "probabilities" else wide)
 
-    def answer(self, fitted: Any, x: np.ndarray) -> Any:
-        """Return its probabilities, unchecked."""
-        if self.estimator is None:
-            return self.predicting(fitted, x)
-        return getattr(fitted, self._predictor())(x)
-
-    def _predictor(self) -> str:
+    def predictor(self) -> str:
         """Return the name of the method that predicts."""
         names = ("predict_proba", "transform")
-        return next((name for name in names if _has(self.estimator, name)), "")
+        return next((name for name in names if callable(getattr(self.estimator, name, None))), "")
 
 
 class PeerCalibrator(Calibrator):
@@ -142,11 +129,12 @@ class PeerCalibrator(Calibrator):
             raise InputError(
                 f"{self.peer.called} is a Python object, which cannot be exported as a graph"
             )
-        with _errors_named(f"{self.peer.called} could not answer {len(logits)} images"):
-            answer = self.peer.answer(self.fitted, self.peer.inputs(logits))
-        return self._checked(answer, logits).to(logits)
-
-    def _checked(self, answer: Any, logits: Logits) -> Tensor:
+        peer, x = self.peer, self.peer.inputs(logits)
+        with _errors_named(f"{peer.called} could not answer {len(logits)} images"):
+            if peer.estimator is None:
+                answer = peer.predicting(self.fitted, x)
+            else:
+                answer = getattr(self.fitted, peer.predictor())(x)
         who = f"what {self.peer.called} answers"
         probs = as_tensor(answer, who)
         seen = getattr(self.fitted, "classes_", None)
@@ -161,11 +149,10 @@ class PeerCalibrator(Calibrator):
                 f"classes, got shape {tuple(probs.shape)}"
             )
         try:
-            for _ in per_image(validate(probs, None)[0], None, simplex=True):
-                pass  # it checks the values
+            as_probs(probs, simplex=True)
         except InputError as error:
             raise InputError(f"{who}: {str(error).removeprefix('probs: ')}") from None
-        return probs
+        return probs.to(logits)
 
     def header(self) -> dict[str, str]:
         """Refuse: a file holds numbers, and this may be anything."""
@@ -182,7 +169,3 @@ def _errors_named(what: str) -> Iterator[None]:
         yield
     except Exception as error:  # the code of others may raise anything
         raise InputError(f"{what}: {type(error).__name__}: {first_line(error)}") from error
-
-
-def _has(thing: Any, name: str) -> bool:
-    return callable(getattr(thing, name, None))

@@ -7,11 +7,12 @@ dirichlet      softmax(W log softmax(z) + b)        Kull et al. 2019 (ODIR)
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,6 +28,8 @@ from atta.record.predictions import Predictions
 
 Pair: TypeAlias = tuple[float, float]
 """λ and μ."""
+Coordinates: TypeAlias = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+"""From maps (W | b) to coordinates in which the curvature is about 1, and back."""
 
 LOG_TEMPERATURE = (-12.0, 12.0)  # bounds, in units of the size of the logits
 PIECE_LOGITS = 1 << 16  # logits per piece: in float64 they fit the caches
@@ -54,7 +57,9 @@ class Temperature(Calibrator):
 
     def softened(self, softness: float) -> Calibrator:
         """Raise the temperature."""
-        return self._like(Temperature(self.temperature / softness))
+        softer = copy.deepcopy(self)
+        softer.temperature = self.temperature / softness
+        return softer
 
 
 class Affine(Calibrator):
@@ -62,9 +67,6 @@ class Affine(Calibrator):
 
     weight: Tensor
     bias: Tensor
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        super().__init__(weight=weight, bias=bias)
 
     def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Apply the affine map to the log-probabilities."""
@@ -124,57 +126,42 @@ def scaled(logits: Logits, temperature: Tensor) -> Probs:
     return probs
 
 
-def fit_temperature(given: Predictions | Logits, labels: Labels) -> Tensor:
-    """Return the T > 0 that minimises the NLL of softmax(logits / T), whatever their scale."""
-    predictions = given if isinstance(given, Predictions) else Predictions(given)
-    alone = predictions.select(()).unrehearsed()
-    return _fit_temperature(
-        lambda: ((part.logits, own) for part, own in pieces(alone, labels, PIECE_LOGITS)),
-        len(labels),
-    )
-
-
 @torch.no_grad()
-def _fit_temperature(parts: Callable[[], Iterable[tuple[Logits, Labels]]], images: int) -> Tensor:
-    """Return the temperature for images whose logits and labels come in pieces.
+def fit_temperature(given: Predictions | Logits, labels: Labels) -> Tensor:
+    """Return the T > 0 that minimises the NLL of softmax(logits / T), whatever their scale.
 
     With s = 1/T and b = logits - max(logits), the NLL is mean ln Σ exp(s b_j) - s · mean b_y, which
     is convex in s. A fit to more than SAMPLE_LOGITS starts at the fit to a sample of the images.
     """
-    sums, right, at, stride = torch.zeros(2, dtype=torch.float64), True, 0, 1
-    kept = []
-    for logits, labels in parts():
-        stride = max(1, images * logits.shape[1] // SAMPLE_LOGITS)
-        behind = _behind(logits)
-        own = behind.gather(1, labels[:, None])
-        sums = sums.to(behind.device) + torch.stack([own.sum(), behind.sum()])
-        right = right and bool((behind.argmax(dim=-1) == labels).all())
-        rows = slice(-at % stride, None, stride)
-        kept.append((behind[rows].clone() if stride > 1 else behind, labels[rows]))
-        at += len(labels)
+    predictions = given if isinstance(given, Predictions) else Predictions(given)
+    alone = predictions.select(()).unrehearsed()
+    images, stride = len(labels), max(1, len(labels) * alone.classes // SAMPLE_LOGITS)
+
+    def every() -> Iterable[tuple[Tensor, Labels]]:
+        for part, own in pieces(alone, labels, PIECE_LOGITS):
+            # How far each class is behind the first.
+            yield part.logits.double() - part.logits.amax(dim=-1, keepdim=True), own
+
+    kept = list(every()) if stride == 1 else None
+    sums, right = torch.zeros(2, dtype=torch.float64), True
+    for behind, own in kept or every():
+        true = behind.gather(1, own[:, None])
+        sums = sums.to(behind.device) + torch.stack([true.sum(), behind.sum()])
+        right = right and bool((behind.argmax(dim=-1) == own).all())
     of_labels, total = sums.tolist()
-    size = -total / (images * behind.shape[1])
+    size = -total / (images * alone.classes)
     if not 0 < size < math.inf:  # all logits equal, or too far apart for float64
-        return behind.new_ones(())
+        return sums.new_ones(())
     smoothing = 1 / (images + 2) if right else 0.0  # see `laplace_smoothing`
+    start = math.exp(min(max(math.log(size), -5), 5)) / size  # T = 1, unless that is far off
+    if stride > 1:
+        start = 1 / float(fit_temperature(alone[torch.arange(0, images, stride)], labels[::stride]))
     target = (1 - smoothing) * of_labels / images - smoothing * size
-    if stride == 1:
-        start = math.exp(min(max(math.log(size), -5), 5)) / size  # T = 1, unless that is far off
-        found = _minimize_scale(lambda: (one for one, _ in kept), target, start, size)
-    else:
-        near = _fit_temperature(lambda: kept, sum(len(labels) for _, labels in kept))
-        every = lambda: (_behind(logits) for logits, _ in parts())  # noqa: E731
-        found = _minimize_scale(every, target, 1 / float(near), size)
-    return behind.new_tensor(1 / found)
-
-
-def _behind(logits: Logits) -> Tensor:
-    """Return how far each class is behind the first, in float64."""
-    return logits.double() - logits.amax(dim=-1, keepdim=True)
+    return sums.new_tensor(1 / _minimize_scale(lambda: kept or every(), target, start, size))
 
 
 def _minimize_scale(
-    behind: Callable[[], Iterable[Tensor]], target: float, start: float, size: float
+    parts: Callable[[], Iterable[tuple[Tensor, Labels]]], target: float, start: float, size: float
 ) -> float:
     """Minimise mean ln Σ exp(s b_j) - s · target over s by Newton's method with bisection.
 
@@ -185,7 +172,7 @@ def _minimize_scale(
     low, high, here = 0.0, math.inf, min(max(start, ends[0]), ends[1])
     for _ in range(NEWTON_STEPS):
         images, sums = 0, torch.zeros(2, dtype=torch.float64)
-        for part in behind():
+        for part, _ in parts():
             logs = part * (here / math.log(2))
             powers = torch.exp2(logs)  # takes half the time of exp
             weight = powers.sum(dim=-1)
@@ -194,7 +181,8 @@ def _minimize_scale(
             images += len(part)
             sums = sums.to(part.device) + torch.stack([mean.sum(), spread.sum()])
         slope, curvature = (float(total) / images for total in sums)
-        slope, curvature = slope * math.log(2) - here * target, curvature * math.log(2) ** 2
+        slope = slope * math.log(2) - here * target
+        curvature *= math.log(2) ** 2
         low, high = (here, high) if slope < 0 else (low, here)
         if abs(slope) < FLAT or low == ends[1] or high == ends[0]:
             break
@@ -237,11 +225,7 @@ class Dirichlet(Method):
 
     name = "dirichlet"
     summary = "affine map of the log-probabilities, λ and μ cross-validated (Kull et al. 2019)"
-
-    @property
-    def keeps_class(self) -> bool:
-        """False: an affine map mixes the classes."""
-        return False
+    keeps_class = False  # an affine map mixes the classes
 
     def __post_init__(self) -> None:
         if not isinstance(self.grid, str):
@@ -282,15 +266,15 @@ class Dirichlet(Method):
         tolerance = 1e-13 if problem.small else 1e-6
         coordinates = problem.coordinates(problem.curvature(start), best)
         found = problem.fit(start, best, coordinates, tolerance)
-        return Affine(found[:, :-1].contiguous(), found[:, -1].contiguous())
+        return Affine(weight=found[:, :-1].contiguous(), bias=found[:, -1].contiguous())
 
     def _search(self, logits: Logits, labels: Labels, pairs: list[Pair]) -> tuple[Pair, Tensor]:
         """Return the pair with the lowest held-out NLL, and the mean of the maps of its folds."""
-        n = logits.shape[0]
-        problems, held_out = [], []
-        for rest, part in fold_splits(n, min(self.folds, n), seed=self.seed):
-            problems.append(_Odir.of(logits[rest], labels[rest], self.diagonal, fast=True))
-            held_out.append(_Odir.of(logits[part], labels[part], 0.0))
+        splits = fold_splits(len(labels), min(self.folds, len(labels)), seed=self.seed)
+        problems = [
+            _Odir.of(logits[rest], labels[rest], self.diagonal, fast=True) for rest, _ in splits
+        ]
+        held_out = [_Odir.of(logits[part], labels[part], 0.0) for _, part in splits]
         maps = [problem.centre for problem in problems]
         curvature = problems[0].curvature(maps[0])  # approximate for the other folds
         best, start, least = pairs[0], maps[0], math.inf
@@ -312,13 +296,6 @@ class Dirichlet(Method):
 
 def _log_probs(logits: Logits) -> Tensor:
     return logits.log_softmax(dim=-1).clamp(min=LEAST_LOG_PROB)
-
-
-class _Coordinates(NamedTuple):
-    """Turns maps (W | b) into coordinates in which the curvature is about 1, and back."""
-
-    to: Callable[[Tensor], Tensor]
-    back: Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -364,7 +341,7 @@ class _Odir:
             return torch.stack([(self.x * row[:, None]).T @ self.x for row in spread]).double()
         return (spread @ self.x.square()).double()
 
-    def coordinates(self, curvature: Tensor, pair: Pair) -> _Coordinates:
+    def coordinates(self, curvature: Tensor, pair: Pair) -> Coordinates:
         """Return coordinates in which L-BFGS needs few steps.
 
         Log-probabilities range from 0 to -40 and are strongly correlated, and λ ranges over eleven
@@ -374,11 +351,11 @@ class _Odir:
         more = 2 * self.penalties(pair) + 1e-5
         if not self.small:
             unit = (curvature + more).rsqrt()
-            return _Coordinates(lambda maps: maps / unit, lambda coordinates: coordinates * unit)
+            return lambda maps: maps / unit, lambda coordinates: coordinates * unit
         factor = cholesky(curvature + torch.diag_embed(more))
         eye = torch.eye(factor.shape[-1]).to(factor).expand_as(factor)
         inverse = torch.linalg.solve_triangular(factor, eye, upper=False).mT.to(self.x).contiguous()
-        return _Coordinates(
+        return (
             lambda maps: (factor.mT @ maps.unsqueeze(-1)).squeeze(-1),
             lambda coordinates: (
                 (inverse @ coordinates.to(inverse).unsqueeze(-1)).squeeze(-1).double()
@@ -389,17 +366,16 @@ class _Odir:
         self,
         start: Tensor,
         pair: Pair,
-        coordinates: _Coordinates,
+        coordinates: Coordinates,
         tolerance: float,
         steps: int = 100,
     ) -> Tensor:
         """Minimise the loss from `start`."""
-        penalties = self.penalties(pair)
+        penalties, (to, back) = self.penalties(pair), coordinates
 
         def loss(parameters: Mapping[str, Tensor]) -> Tensor:
-            maps = coordinates.back(parameters["maps"])
+            maps = back(parameters["maps"])
             return self.nll(maps).double() + (penalties * (maps - self.centre).square()).sum()
 
-        first = {"maps": coordinates.to(start)}
-        found = minimize(loss, first, tolerance=tolerance, iterations=steps)
-        return coordinates.back(found["maps"])
+        first = {"maps": to(start)}
+        return back(minimize(loss, first, tolerance=tolerance, iterations=steps)["maps"])

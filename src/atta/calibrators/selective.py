@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Annotated, Literal
 
 import torch
@@ -74,30 +74,9 @@ class StagedBlend(Calibrator):
     limits: Tensor
     expected: Tensor
     sizes: tuple[int, ...]
-    itself: bool
-    tempered: bool
-
-    def __init__(
-        self,
-        temperature: Tensor,
-        gates: Tensor,
-        weights: Tensor,
-        limits: Tensor,
-        expected: Tensor,
-        *,
-        kinds: Sequence[str],
-        sizes: Sequence[int],
-        itself: bool = False,
-        tempered: bool = False,
-    ) -> None:
-        super().__init__(
-            {"kinds": tuple(kinds), "sizes": tuple(sizes), "itself": itself, "tempered": tempered},
-            temperature=temperature,
-            gates=gates,
-            weights=weights,
-            limits=limits,
-            expected=expected,
-        )
+    itself: bool = False
+    tempered: bool = False
+    gated = True
 
     @property
     def expected_passes(self) -> float:
@@ -164,11 +143,9 @@ class _Staged(ViewMethod):
         predictions: Predictions,
         labels: Labels,
         kinds: tuple[str, ...],
-        *,
-        polish: bool = True,
+        v_atta: type[VATTA] = VATTA,
     ) -> ViewBlend:
         """Fit the blend with these kinds of view."""
-        v_atta = VATTA if polish else _UnpolishedVATTA
         method = CATTA(views=kinds) if self.blend == "c-atta" else v_atta(views=kinds)
         return method.learn(predictions, labels)
 
@@ -248,19 +225,19 @@ class SequentialVATTA(_Staged):
         chosen: tuple[str, ...] = ()
         left = list(whole.kinds)
         while len(left) > 1:
-            tried = [
-                self._fit_blend(predictions, labels, (*chosen, kind), polish=False)
+            tried = {
+                kind: self._fit_blend(predictions, labels, (*chosen, kind), _UnpolishedVATTA)
                 for kind in left[: 1 if self.views else None]
-            ]
-            near = [_cross_entropy(target, one.calibrate(logits, views)).mean() for one in tried]
-            gains = [
-                float(far - value) / views[kind].shape[1]
-                for kind, value in zip(left, near, strict=False)
-            ]
-            best = gains.index(max(gains))
+            }
+            near = {
+                kind: _cross_entropy(target, one.calibrate(logits, views)).mean()
+                for kind, one in tried.items()
+            }
+            best = max(tried, key=lambda kind: float(far - near[kind]) / views[kind].shape[1])
             far = near[best]
             found.append(tried[best])
-            chosen = (*chosen, left.pop(best))
+            chosen = tried[best].kinds
+            left.remove(best)
         order = (*chosen, *left)
         own = [0] if whole.itself else []
         weights = whole.weights[[*own, *(whole.kinds.index(kind) + len(own) for kind in order)]]
@@ -322,13 +299,13 @@ def _stages(temperature: Tensor, blends: Sequence[ViewBlend]) -> StagedBlend:
     for row, blend in zip(weights, blends, strict=True):
         row[: blend.weights.shape[0]] = blend.weights[:, 0]
     return StagedBlend(
-        temperature,
-        temperature.new_full((len(blends),), OPEN),
-        weights,
-        torch.stack([blend.limit for blend in blends]),
-        torch.ones_like(temperature),
+        temperature=temperature,
+        gates=temperature.new_full((len(blends),), OPEN),
+        weights=weights,
+        limits=torch.stack([blend.limit for blend in blends]),
+        expected=torch.ones_like(temperature),
         kinds=last.kinds,
-        sizes=[end - start for start, end in zip([0, *ends], ends, strict=False)],
+        sizes=[end - start for start, end in pairwise([0, *ends])],
         itself=last.itself,
         tempered=last.temperature is not None,
     )
@@ -343,18 +320,13 @@ def _with_gates(found: StagedBlend, predictions: Predictions, counts: Sequence[i
         for part in found._pieces(predictions)
     ]
     going = torch.ones(len(predictions), dtype=torch.bool, device=predictions.device)
-    for stage, (count, confidence) in enumerate(zip(counts, torch.cat(parts, 1), strict=False)):
-        found.gates[stage] = _gate(confidence[going], count)
-        going = torch.logical_and(going, confidence < found.gates[stage])
+    for gate, count, confidence in zip(found.gates, counts, torch.cat(parts, 1), strict=False):
+        # Above the `count` lowest confidences, or above fewer if there are ties.
+        ranked = torch.nn.functional.pad(confidence[going].sort().values, (0, 1), value=OPEN)
+        gate.fill_(ranked[min(count, len(ranked) - 1)] if count else CLOSED)
+        going = torch.logical_and(going, confidence < gate)
     found.expected.copy_(found.passes(predictions).double().mean())
     return found
-
-
-def _gate(confidence: Shares, count: int) -> float | Tensor:
-    """Return a gate above the `count` lowest confidences, or above fewer if there are ties."""
-    if count == 0:
-        return CLOSED
-    return OPEN if count >= confidence.shape[0] else confidence.sort().values[count]
 
 
 def _floor(number: float) -> int:

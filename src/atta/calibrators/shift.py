@@ -136,8 +136,7 @@ def histogram(confidence: PerImage) -> tuple[float, ...]:
 def scores(logits: Logits, temperature: float) -> PerImage:
     """Return the negative entropy of softmax(logits / temperature): 0 for a certain image."""
     wide = logits.double()
-    negative: Tensor = -torch.special.entr(scaled(wide, wide.new_tensor(temperature))).sum(dim=1)
-    return negative
+    return torch.special.entr(scaled(wide, wide.new_tensor(temperature))).sum(dim=1).neg()
 
 
 def _slope(falls: Sequence[Tensor], seen: Sequence[Tensor]) -> tuple[float | None, float]:
@@ -146,11 +145,9 @@ def _slope(falls: Sequence[Tensor], seen: Sequence[Tensor]) -> tuple[float | Non
         return None, 0.0
     x, y = torch.stack(list(seen)), torch.stack(list(falls))
     mean = x.mean(dim=1, keepdim=True)
-    squares = float(mean.square().sum())
-    if squares <= 0:
-        return None, 0.0
-    slope = float((mean * y.mean(dim=1, keepdim=True)).sum()) / squares
-    error = standard_error((mean * (y - slope * x)).sum(dim=0)) / squares
+    squares = mean.square().sum()  # a slope over falls of 0 is not a number
+    slope = float((mean * y.mean(dim=1, keepdim=True)).sum() / squares)
+    error = float(standard_error((mean * (y - slope * x)).sum(dim=0)) / squares)
     if not error < LARGEST_SLOPE_ERROR or slope <= 0:
         return None, 0.0
     return min(max(slope, 1.0), LARGEST_SLOPE), error
@@ -202,12 +199,17 @@ def estimated(reference: Reference, seen: PerImage) -> Estimate:
     # Errors of the sample, of the accuracy and threshold of the reference, and of the slope.
     noise = slope**2 * (_binomial(part, m) + _binomial(a0, n)) + (1 - slope) ** 2 * _binomial(a0, n)
     error = math.sqrt(noise + fallen**2 * (reference.slope_error**2 + SLOPE_DEVIATION**2))
+    # The one-sided p-value of the mean rank of the scores (Mann & Whitney, normal).
+    known, new = np.array(reference.quantiles), seen.cpu().numpy()
+    left, right = (np.searchsorted(known, new, side=side) for side in ("left", "right"))
+    rank = ((left + right) / (2 * len(known))).mean()
+    deviation = math.sqrt((1 / m + 1 / n) / 12)
     return Estimate(
         images=m,
         accuracy=accuracy,
         low=max(0.0, accuracy - NORMAL * error),
         high=min(1.0, accuracy + NORMAL * error),
-        p_value=_rank_test(np.array(reference.quantiles), seen.cpu().numpy(), n),
+        p_value=float(stats.norm.sf((0.5 - rank) / deviation)),
     )
 
 
@@ -215,14 +217,6 @@ def _binomial(part: float, images: int) -> float:
     """Return the variance of a fraction of images, by Laplace's rule, so that it is never 0."""
     part = (part * images + 1) / (images + 2)
     return part * (1 - part) / images
-
-
-def _rank_test(reference: np.ndarray, seen: np.ndarray, images: int) -> float:
-    """Return the one-sided p-value of the mean rank of the scores (Mann & Whitney, normal)."""
-    left, right = (np.searchsorted(reference, seen, side=side) for side in ("left", "right"))
-    ranks = (left + right) / (2 * len(reference))
-    deviation = math.sqrt((1 / len(seen) + 1 / images) / 12)
-    return float(stats.norm.sf((0.5 - ranks.mean()) / deviation))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,14 +240,10 @@ class Adaptation(Estimate):
             f"at a mean confidence of {self.confidence_before:.0%}"
         )
         if self.softness == 1:
-            why = (
-                "it is not over-confident"
-                if self.drifted
-                else "the drift is not statistically significant"
-            )
-            return f"Not adapted: {what}; {why}."
-        now = f"it is {self.confidence:.0%} now"
-        return f"Adapted by a softness of {self.softness:.3f}: {what}; {now}."
+            fine, small = "it is not over-confident", "the drift is not statistically significant"
+            return f"Not adapted: {what}; {fine if self.drifted else small}."
+        did = f"Adapted by a softness of {self.softness:.3f}"
+        return f"{did}: {what}; it is {self.confidence:.0%} now."
 
 
 def adapt(
@@ -275,11 +265,10 @@ def adapt(
     def confidence(softness: float) -> float:
         return float(calibrator.softened(softness)(predictions).double().amax(dim=1).mean())
 
-    before = confidence(1.0)
-    softness, after = 1.0, before
+    before, softness = confidence(1.0), 1.0
     if found.drifted and before > found.accuracy:
         softness = softness_at(confidence, found.accuracy)
-        after = confidence(softness)
+    after = confidence(softness)
     adaptation = Adaptation(
         **asdict(found), softness=softness, confidence_before=before, confidence=after
     )

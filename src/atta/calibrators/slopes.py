@@ -38,13 +38,10 @@ from atta.functional import MARGIN, NEAR, TINY, Space, slack
 
 MANY_CLASSES = 64
 SAFE_RANGE = 80.0  # logits this close leave every probability a normal number
-CLOSE = 1e-5  # relative: about eighty roundings of float32
 
 FitProbs: TypeAlias = Float[Tensor, "fits k n"]
 FitShares: TypeAlias = Float[Tensor, "fits 1 n"]
 FitMask: TypeAlias = Bool[Tensor, "fits 1 n"]
-Moving: TypeAlias = tuple[Tensor, FitShares]
-"""The rivals that shares move with, and how fast the shares fall."""
 
 
 class Slopes:
@@ -64,80 +61,62 @@ class Slopes:
         space: Space = "logits",
         prior: float = 0.0,
     ) -> None:
-        self.base, self.step, self.space, self.prior = base, step, space, prior
+        self.step, self.space, self.prior = step, space, prior
         # Rows are picked while the numbers of an image are contiguous, and transposed afterwards.
         self.many_classes = base.shape[-1] >= MANY_CLASSES
-        images = view_logits
-        if step is None:
-            images = torch.cat([base.unsqueeze(2), view_logits], dim=2)
+        images = torch.cat([base.unsqueeze(2), view_logits], dim=2)
         self.images = images.transpose(1, 2).contiguous() if self.many_classes else images
         self.marks = torch.stack([base.max(dim=-1).indices, labels], dim=-1)
-        known = base.gather(2, self.marks)
-        self.of_label = known[..., 1].contiguous()
-        self.apart = _apart(base.scatter(2, self.marks[..., :1], 0.0).amax(dim=-1), known[..., 0])
         self.range = 2 * view_logits.abs().amax(dim=(1, 3))  # of each kind
-        self.buffers: dict[int, Buffers] = {}
 
     def __call__(self, parameters: Parameters, rows: Int[Tensor, " batch"]) -> dict[str, Tensor]:
         """Return the gradient of the mean loss over these rows by `weights` and `limit`."""
-        weights, limit = parameters["weights"].unsqueeze(-1), parameters["limit"][:, None, None]
+        weights, limit = parameters["weights"], parameters["limit"][:, None, None]
         images = self.images.index_select(2 if self.many_classes else 1, rows)
         seen = images.mT if self.many_classes else images.permute(0, 2, 3, 1).contiguous()
-        views = seen if self.step is not None else seen[:, 1:]
+        base, views = seen[:, 0], seen[:, 1:]
         first, label = self.marks.index_select(1, rows).mT.chunk(2, dim=1)
-        if len(rows) not in self.buffers:
-            self.buffers[len(rows)] = Buffers(views, one=self.space == "logits")
-        buffers = self.buffers[len(rows)]
 
-        parts = self._probabilities(parameters["weights"], views, buffers)
+        logits = weights.unsqueeze(-1) * views
+        if self.space == "logits":
+            logits = total(logits, dim=1)
+        wide = bool((weights.abs().amax(dim=2) * self.range).sum(dim=1).amax() > SAFE_RANGE)
+        parts = softmax(logits, wide=wide)
         fused = parts[:, 0]
         if self.space == "probabilities":
             fused = total(parts.clone(), dim=1)[:, 0] / parts.shape[1]
-        moving: Moving | None = None
         if self.step is None:
-            share, limited, moving = _shares(seen[:, 0], fused, limit, first)
+            share, limited, rival, fall = _shares(base, fused, limit, first)
         else:
-            hard = _close(fused, first, self.apart.index_select(1, rows).unsqueeze(1))
-            share = _shares_on_grid(self.base, rows, fused, limit, first, hard, self.step)
-            limited = share > 0
-        label_base = self.of_label.index_select(1, rows).unsqueeze(1)
-        label_fused = fused.gather(1, label)
+            share = _shares_on_grid(base, fused, limit, first, self.step)
+            limited, rival, fall = share > 0, first, torch.zeros_like(share)
+        label_base, label_fused = base.gather(1, label), fused.gather(1, label)
         p = mix(label_base, label_fused, share)
         tiny = torch.finfo(p.dtype).tiny
         # `fitting.nll` clamps a probability of 0, so its gradient is 0.
         by_p = (p >= tiny) / (p.clamp(min=tiny) * -p.shape[-1])
         by_share = by_p * (label_fused - label_base)
         by_fused = torch.zeros_like(fused).scatter_add_(1, label, by_p * share)
-        if moving is not None:
-            rival, fall = moving
-            by_gain = by_share * fall
-            by_fused.scatter_add_(1, rival, -by_gain).scatter_add_(1, first, by_gain)
+        by_gain = by_share * fall
+        by_fused.scatter_add_(1, rival, -by_gain).scatter_add_(1, first, by_gain)
         by_parts = by_fused.unsqueeze(1) / parts.shape[1]
         by_terms = (by_parts - total(by_parts * parts, dim=2)).mul_(parts)
-        torch.mul(by_terms, views, out=buffers.terms)
-        by_weights = buffers.sum_images()
+        by_weights = total(by_terms * views, dim=3)
         if weights.shape[2] == 1:
-            by_weights = buffers.sum_classes()
+            by_weights = total(by_weights, dim=2)
+        by_weights = by_weights.squeeze(3)
         if self.prior:
             by_weights = by_weights + weights * (2 * self.prior / weights.shape[2])
-        by_limit = total(by_share * limited, dim=2)[:, 0, 0]
-        return {"weights": by_weights.squeeze(3).clone(), "limit": by_limit.clone()}
-
-    def _probabilities(
-        self, weights: Tensor, views: Float[Tensor, "fits m k n"], buffers: "Buffers"
-    ) -> Float[Tensor, "fits _ k n"]:
-        """Return the softmax of the weighted sum of the views, or the softmax of each of them."""
-        logits = torch.mul(weights.unsqueeze(-1), views, out=buffers.terms)
-        if self.space == "logits":
-            logits = buffers.sum_kinds()
-        wide = bool((weights.abs().amax(dim=2) * self.range).sum(dim=1).amax() > SAFE_RANGE)
-        return softmax(logits, buffers, wide=wide)
+        return {"weights": by_weights, "limit": total(by_share * limited, dim=2)[:, 0, 0]}
 
 
 def _shares(
     base: FitProbs, fused: FitProbs, limit: Tensor, first: Tensor
-) -> tuple[FitShares, FitMask, Moving]:
-    """Return the shares, which of them move with the limit, and what the others move with."""
+) -> tuple[FitShares, FitMask, Tensor, FitShares]:
+    """Return the shares, which of them move with the limit, and the rivals of the others.
+
+    The last are how fast these shares fall with the gain of their rival.
+    """
     ahead, level = base.gather(1, first), fused.gather(1, first)
     size = torch.maximum(ahead, level)
     lead, gain = (ahead - slack(base) * size - base).clamp_(min=0), fused - level
@@ -154,49 +133,22 @@ def _shares(
     fall = torch.where(gains, torch.where(held_back, 0.0, bound), 1 - MARGIN) / reach.gather(
         1, rival
     )
-    return share * kept, limited & kept, (rival, fall * (~limited & kept))
-
-
-def _apart(second: Tensor, ahead: Tensor) -> Tensor:
-    """Return whether a probability is ahead of another by more than rounding errors."""
-    return ahead * (1 - CLOSE) > second
-
-
-def _close(fused: FitProbs, first: Tensor, apart: FitMask) -> FitMask:
-    """Return the images whose class does not lead clearly in both `base` and `fused`."""
-    level = fused.gather(1, first)
-    second = fused.scatter_(1, first, 0.0).amax(dim=1, keepdim=True)
-    fused.scatter_(1, first, level)
-    return ~(apart & _apart(second, level))
+    return share * kept, limited & kept, rival, fall * (~limited & kept)
 
 
 def _shares_on_grid(
-    bases: Float[Tensor, "fits all k"],
-    rows: Tensor,
-    fused: FitProbs,
-    limit: Tensor,
-    first: Tensor,
-    hard: FitMask,
-    step: float,
+    base: FitProbs, fused: FitProbs, limit: Tensor, first: Tensor, step: float
 ) -> FitShares:
-    """Walk down from the limit, as `functional` does, to the first share that keeps the class.
-
-    Only the `hard` images need it, which are few: the others take the limit.
-    """
-    share = limit.expand(hard.shape).clone()
-    fits, _, images = torch.where(hard)
-    base, fused = bases[fits, rows[images]].unsqueeze(-1), fused.mT[fits, images].unsqueeze(-1)
-    first, limit = first[fits, :, images, None], limit[fits]
+    """Walk down from the limit, as `functional` does, to the first share that keeps the class."""
     ahead, level = base.gather(1, first), fused.gather(1, first)
     lead = (ahead - slack(base) * torch.maximum(ahead, level) - base).clamp_(min=TINY)
     catch_up = (lead / (fused - level).clamp_(min=0).add_(lead)).amin(dim=1, keepdim=True)
     steps = ((limit - catch_up) / step).ceil_().clamp_(min=0)
-    found = torch.zeros_like(catch_up)
-    for more in (-1, 0, 1):
+    share = torch.zeros_like(catch_up)
+    for more in (1, 0, -1):
         candidate = limit - (steps + more).clamp_(min=0) * step
-        kept = (found == 0) & (candidate > 0) & _keeps(base, fused, candidate, first)
-        found = torch.where(kept, candidate, found)
-    share[fits, :, images] = found.squeeze(-1)
+        kept = (candidate > 0) & _keeps(base, fused, candidate, first)
+        share = torch.where(kept, candidate, share)
     return share
 
 
@@ -211,46 +163,13 @@ def mix(base: Tensor, fused: Tensor, share: Tensor) -> Tensor:
     return ((1 - share) * base).add_(share * fused)
 
 
-class Buffers:
-    """Memory that all batches of one length share, with the sums over it planned once.
-
-    Without it, a fit takes 15 to 20 % longer.
-    """
-
-    def __init__(self, views: Float[Tensor, "fits m k n"], *, one: bool) -> None:
-        self.terms = torch.empty_like(views)
-        self.sum_kinds, self.sum_images = _Sum(self.terms, 1), _Sum(self.terms, 3)
-        self.sum_classes = _Sum(self.sum_images.answer, 2)
-        self.powers = torch.empty_like(self.terms[:, :1] if one else self.terms)
-        self.copy = torch.empty_like(self.powers)
-        self.sum_powers = _Sum(self.copy, 2)
-
-
-class _Sum:
-    """`total` over an axis of one tensor, whose slices are made once for thousands of steps."""
-
-    def __init__(self, values: Tensor, dim: int) -> None:
-        self.steps: list[tuple[Tensor, Tensor]] = []
-        while values.shape[dim] > 1:
-            values, rest = values.chunk(2, dim)  # of odd lengths, the first is the longer
-            self.steps.append((values.narrow(dim, 0, rest.shape[dim]), rest))
-        self.answer = values
-
-    def __call__(self) -> Tensor:
-        for first, rest in self.steps:
-            first.add_(rest)
-        return self.answer
-
-
-def softmax(
-    logits: Float[Tensor, "fits m k n"], buffers: Buffers, *, wide: bool
-) -> Float[Tensor, "fits m k n"]:
+def softmax(logits: Float[Tensor, "fits m k n"], *, wide: bool) -> Float[Tensor, "fits m k n"]:
     """Return the softmax over the classes, without subnormal numbers, which are very slow."""
-    powers = torch.sub(logits, logits.amax(dim=-2, keepdim=True), out=buffers.powers)
+    powers = logits - logits.amax(dim=-2, keepdim=True)
     if wide:
         powers.clamp_(min=math.log(torch.finfo(logits.dtype).tiny))
-    buffers.copy.copy_(powers.exp_())
-    return powers.div_(buffers.sum_powers())
+    powers.exp_()
+    return powers / total(powers.clone(), dim=-2)
 
 
 def total(values: Tensor, *, dim: int) -> Tensor:
@@ -261,4 +180,7 @@ def total(values: Tensor, *, dim: int) -> Tensor:
     >>> total(torch.tensor([1.0, 2.0, 3.0]), dim=0)     # (1 + 3) + 2
     tensor([6.])
     """
-    return _Sum(values, dim)()
+    while values.shape[dim] > 1:
+        values, rest = values.chunk(2, dim)  # of odd lengths, the first is the longer
+        values.narrow(dim, 0, rest.shape[dim]).add_(rest)
+    return values
