@@ -100,7 +100,7 @@ BAD = {
         "the origin of a record must be a mapping of text, got str"
     ),
     "Predictions(torch.zeros(2, 3), views=None)": (
-        "views must be a mapping from kinds of view to their logits, got NoneType"
+        "views must be a mapping from names to logits, got NoneType"
     ),
     "VATTA(optimizer='sgd')": "optimizer must be one of lbfgs, adam, got 'sgd'",
     "MATTA(space='odds')": "space must be one of logits, probabilities, got 'odds'",
