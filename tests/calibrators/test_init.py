@@ -97,10 +97,10 @@ BAD = {
     "Record(None)": "a record is made of atta.Predictions, got NoneType",
     "Record(torch.zeros(2, 3))": "a record is made of atta.Predictions, got Tensor",
     "Record(Predictions(torch.zeros(2, 3)), origin='x')": (
-        "the origin of a record must be a mapping from words to words, got str"
+        "the origin of a record must be a mapping of text, got str"
     ),
     "Predictions(torch.zeros(2, 3), views=None)": (
-        "views must be a mapping from kinds of view to their logits, got NoneType"
+        "views must be a mapping from names to logits, got NoneType"
     ),
     "VATTA(optimizer='sgd')": "optimizer must be one of lbfgs, adam, got 'sgd'",
     "MATTA(space='odds')": "space must be one of logits, probabilities, got 'odds'",

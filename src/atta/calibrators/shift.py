@@ -136,7 +136,8 @@ def histogram(confidence: PerImage) -> tuple[float, ...]:
 def scores(logits: Logits, temperature: float) -> PerImage:
     """Return the negative entropy of softmax(logits / temperature): 0 for a certain image."""
     wide = logits.double()
-    return torch.special.entr(scaled(wide, wide.new_tensor(temperature))).sum(dim=1).neg()
+    negative: Tensor = -torch.special.entr(scaled(wide, wide.new_tensor(temperature))).sum(dim=1)
+    return negative
 
 
 def _slope(falls: Sequence[Tensor], seen: Sequence[Tensor]) -> tuple[float | None, float]:
