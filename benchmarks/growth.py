@@ -14,8 +14,7 @@ import torch
 
 from atta import CATTA, VATTA, Predictions, TemperatureScaling, evaluate
 from atta.report.figures import parts
-from atta.report.figures.theme import alt, finished
-from atta.report.figures.write import picture
+from atta.report.figures.theme import alt, finished, picture
 from benchmarks.measured import (
     OURS,
     Asked,

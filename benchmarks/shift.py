@@ -34,9 +34,8 @@ from atta.calibrators import Calibrator, HedgedCATTA, HedgedTemperature, Tempera
 from atta.calibrators.hedged import rehearsing
 from atta.calibrators.scaling import fit_temperature, scaled
 from atta.calibrators.shift import Reference, adapt, estimate, scores, softness_at
-from atta.data.corruptions import CONSTANTS, CORRUPTIONS
+from atta.data.corruptions import CONSTANTS, CORRUPTIONS, FAMILIES, REHEARSALS, family_of
 from atta.data.draws import random_numbers
-from atta.data.rehearsals import FAMILIES, REHEARSALS, family_of
 from atta.data.views import Policy
 from atta.lab.datasets import load
 from atta.lab.workers import machine

@@ -54,7 +54,7 @@ def _results(version: int) -> Any:
 
 def _figure(version: int) -> Callable[[Path], object]:
     import atta
-    from atta.report.figures.write import picture
+    from atta.report.figures.theme import picture
 
     rows, labels = toys.predictions(seed=version)
     chart = atta.reliability(rows.logits.softmax(-1), labels, title=f"version {version}")

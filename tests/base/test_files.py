@@ -18,11 +18,11 @@ from atta._base.errors import InputError
 from atta._base.files import digest, named, whole_file, whole_folder
 from atta.classifier.tables import write_table
 from atta.lab.fits import Fit, Fits, Rows
-from atta.lab.trained import RunFolder
+from atta.lab.recipe import RunFolder
 from atta.networks.weights import save_weights
 from atta.record.writer import ShardWriter
 from atta.report.figures.reliability import reliability
-from atta.report.figures.write import picture
+from atta.report.figures.theme import picture
 from atta.report.page import write_report
 from atta.results.rows import Results
 from scenarios import answers, blend, made_up, many, small_network

@@ -59,7 +59,7 @@ def test_entry_points_add_methods_that_are_imported_when_they_are_used(monkeypat
     entry_point = SimpleNamespace(name="foreign", load=lambda: loaded.append("foreign") or Foreign)
 
     class Declared:
-        names = {"foreign"}
+        names = frozenset({"foreign"})
 
         def select(self, name):
             return [entry_point] if name == "foreign" else []

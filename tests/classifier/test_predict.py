@@ -201,7 +201,7 @@ def test_folders_are_walked_in_order_and_no_file_comes_twice(tmp_path: Path) -> 
         find_images([tmp_path / "nowhere"])
     (tmp_path / "empty").mkdir()
     with pytest.raises(
-        atta.InputError, match="expected images, or folders of images .*, found nothing"
+        atta.InputError, match=r"expected images, or folders of images .*, found nothing"
     ):
         find_images([tmp_path / "empty"])
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import atta
-from atta.cli.demo import DIGITS, EXPERIMENT, type_commands
+from atta.cli.experiments import DIGITS, EXPERIMENT, type_commands
 from atta.cli.records import comparison_table
 from atta.lab.compare import compare
 from atta.lab.paper.reproduce import Places, find_experiments, find_records
@@ -66,7 +66,7 @@ def test_the_demo_leaves_out_what_was_not_installed(
 
     monkeypatch.setattr("atta.cli.experiments.run_experiment", experiment)
     monkeypatch.setattr(
-        "atta.lab.tables.own_table", lambda results, chosen: comparison_table(results, "cifar10")
+        "atta.lab.run.own_table", lambda results, chosen: comparison_table(results, "cifar10")
     )
     for library in ("sklearn.datasets", "vl_convert"):
         monkeypatch.setitem(sys.modules, library, None)

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from atta import VATTA, Record, collect
-from atta.lab.trained import RunFolder
+from atta.lab.recipe import RunFolder
 from atta.results.rows import Results
 from scenarios import blend, command, linear, made_up, many, pixels, small_network
 

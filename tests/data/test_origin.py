@@ -81,7 +81,7 @@ def test_a_folder_that_was_changed_is_refused(folder: Path, tmp_path: Path) -> N
     record = recorded(folder)
     (folder / "a" / "11.png").rename(folder / "a" / "99.png")
     with pytest.raises(
-        InputError, match="expected the files of the record in .*, found files with other names"
+        InputError, match=r"expected the files of the record in .*, found files with other names"
     ):
         Origin.of(record.origin).images(folder, len(record))
     (folder / "a" / "99.png").unlink()

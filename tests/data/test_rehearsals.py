@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from atta import InputError, Policy
-from atta.data.corruptions import CORRUPTIONS
+from atta.data.corruptions import CORRUPTIONS, FAMILIES, REHEARSALS, family_of, rehearsed
 from atta.data.draws import random_numbers
-from atta.data.rehearsals import FAMILIES, REHEARSALS, family_of, rehearsed
 
 IMAGES = torch.rand(40, 3, 16, 16, generator=torch.Generator().manual_seed(0))
 

@@ -128,8 +128,8 @@ def test_whether_a_split_is_there_is_told_without_reading_it(tmp_path, monkeypat
 
     for what in (
         "atta.lab.datasets.hub",
-        "atta.lab.layouts.library",
-        "atta.lab.layouts._unpickled",
+        "atta.lab.datasets.library",
+        "atta.lab.datasets._unpickled",
     ):
         monkeypatch.setattr(what, refuse)
     assert not present("cifar100", "test")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atta._base.errors import InputError
-from atta.lab.trained import load_trained
+from atta.lab.recipe import load_trained
 from atta.lab.training import pixel_statistics, train
 from atta.networks.resnet import small_cnn
 from atta.networks.weights import save_weights

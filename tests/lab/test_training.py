@@ -11,7 +11,7 @@ from atta._base.errors import Advice, InputError
 from atta._base.files import locked
 from atta.data.image_set import ImageSet
 from atta.lab import training
-from atta.lab.trained import RunFolder
+from atta.lab.recipe import RunFolder
 from atta.lab.training import pixel_statistics, train
 from scenarios import BRIEF, StopsAt, stripes
 

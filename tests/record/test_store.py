@@ -415,7 +415,7 @@ def test_rehearsals_lie_in_shards_of_their_own(network, tmp_path):
 
 
 def test_there_is_one_argument_for_where_a_record_lies(network, tmp_path):
-    with pytest.raises(InputError, match="collect takes no 'shards'.*It takes: .*output"):
+    with pytest.raises(InputError, match=r"collect takes no 'shards'.*It takes: .*output"):
         atta.collect(network, pixels(8), **SETTINGS, shards=tmp_path / "b")
     assert not list(tmp_path.iterdir())
 

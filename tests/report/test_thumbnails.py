@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from atta.data.again import digest_of
 
 from atta import Results, find_method
 from atta._base.errors import InputError

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from atta.results.contenders import Contender, bounds, contender, judged, labels
 from atta.results.rows import Interval, Results, Row
+from atta.results.words import Contender, bounds, contender, judged, labels
 
 
 def sure(method: str, low: float, high: float, **columns: Any) -> Interval:

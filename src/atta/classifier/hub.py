@@ -201,7 +201,7 @@ def draw(about: About, folder: Path) -> Path:
     """Draw the reliability diagrams before and after calibration, on white for dark pages."""
     # Loading a classifier must not import charts.
     from atta.report.figures.reliability import reliabilities
-    from atta.report.figures.write import picture
+    from atta.report.figures.theme import picture
 
     summary = about["summary"]
     titles = {"before": "before: the network", "after": f"after: {summary['method']}"}

@@ -9,7 +9,6 @@ terminal      printing: tables, progress, errors
 records       methods, compare, fit, evaluate, search, records, check
 networks      train, collect
 deploy        calibrate, export, predict, serve, drift, adapt
-experiments   run, reproduce
+experiments   run, reproduce, demo
 pages         report, figure
-demo          demo
 """

@@ -15,7 +15,8 @@ from typer import Exit, Option, Typer
 
 from atta import __version__
 from atta._base.errors import InputError, first_line
-from atta.cli import demo, deploy, experiments, networks, pages, records
+from atta.cli import deploy, experiments, networks, pages, records
+from atta.cli import experiments as demo
 from atta.cli.terminal import advised, fail, say, tell, unfailing
 
 commands = Typer(

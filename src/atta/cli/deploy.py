@@ -230,8 +230,8 @@ def drift(
         found = loaded.drift(files)
     numbers = write_numbers(json_file, json.dumps(found.json(), indent=2) + "\n")
     if picture is not None:
-        from atta.report.figures.drift import drift as chart
-        from atta.report.figures.write import picture as draw
+        from atta.report.figures.detail import drift as chart
+        from atta.report.figures.theme import picture as draw
 
         draw(chart(found.json()), picture)
     say_written(numbers=numbers, picture=picture)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -14,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from atta._base.errors import InputError
+from atta._base.errors import InputError, MissingExtra
 from atta._base.files import digest, locked, whole_file
 from atta.cli.options import (
     Device,
     Engine,
     ImageSize,
     Intervals,
+    Output,
     RecordsFolder,
     Report,
     Splits,
@@ -29,7 +31,7 @@ from atta.cli.options import (
     read_device,
 )
 from atta.cli.pages import write_results
-from atta.cli.terminal import bar, formatted, resumable, say, say_written
+from atta.cli.terminal import bar, formatted, out, resumable, say, say_written, tell
 from atta.results.rows import Results
 from atta.results.table import Table
 from atta.results.words import dataset_name
@@ -74,7 +76,7 @@ def run(
 
 
 def _tables(results: Results, chosen: Experiment, intervals: bool) -> Iterator[Table]:
-    from atta.lab.tables import interval_table, own_table
+    from atta.lab.run import interval_table, own_table
 
     yield own_table(results, chosen)
     if intervals:
@@ -198,7 +200,7 @@ def _write_results_page(page: Path, done: Reproduction) -> None:
     """Write the page, and its pictures into a folder of the same name."""
     from atta.lab.paper.page import figures, results_page
     from atta.lab.workers import machine
-    from atta.report.figures.write import picture
+    from atta.report.figures.theme import picture
 
     folder, pictures = page.with_suffix(""), {}
     for name, chart in figures(done):
@@ -214,7 +216,7 @@ def _reproduced_tables(done: Reproduction) -> Iterator[Table]:
     """Yield our table of each experiment, the differences to the published, and the claims."""
     from atta.lab.paper.claims import claims_table
     from atta.lab.paper.published import against
-    from atta.lab.tables import own_table
+    from atta.lab.run import own_table
 
     for experiment in done.experiments:
         yield own_table(done.results, experiment)
@@ -223,3 +225,48 @@ def _reproduced_tables(done: Reproduction) -> Iterator[Table]:
     claims = claims_table(done.results, names=dataset_name)
     if claims.cells:
         yield claims
+
+
+# ---- demo ----------------------------------------------------------------------------------------
+
+EXPERIMENT = "past-the-paper-cifar10"
+DIGITS = (
+    "train digits -o {0}/network --model small_cnn --steps 200 --set batch_size=64 --device cpu "
+    "--no-resume",
+    "collect {0}/network digits -o {0}/digits.safetensors "
+    "--policy '5 crop + 5 brightness + 5 contrast'",  # a mirrored digit is not a digit
+    "fit {0}/digits.safetensors -o {0}/v-atta.safetensors --rows 0:300",
+    "compare {0}/digits.safetensors --validation 300 --splits 3 --json {0}/digits.json "
+    "--report {0}/digits.html --images digits",
+)
+CIFAR = ("run {1} --splits 3 -o {0}/past-the-paper-cifar10.json --report {0}/report.html",)
+
+
+def demo(output: Output = Path("atta-demo")) -> None:
+    """Train a small network, record its views, compare all methods; then show a ResNet-50."""
+    out.rule("1 · End to end on scikit-learn's digits", align="left")
+    type_commands(DIGITS, output)
+    tell("The images are tiny and mistakes are few: these numbers are mostly noise.\n")
+    out.rule("2 · A ResNet-50 on CIFAR-10, from a bundled record", align="left")
+    tell(
+        "The paper's methods with 17 passes per image, and ours with few: 1000 images to fit on, "
+        "9000 to test on. The network itself is not needed."
+    )
+    type_commands(CIFAR, output)
+    tell("Bold: the best method that keeps every predicted class. class_changes counts changes.")
+
+
+def type_commands(lines: tuple[str, ...], output: Path) -> None:
+    """Run commands one after the other; one whose libraries are not installed ends the list."""
+    from atta.cli.app import commands
+    from atta.lab.paper.reproduce import experiments_folder
+
+    experiment = experiments_folder() / f"{EXPERIMENT}.toml"
+    places = [shlex.quote(str(place)) for place in (output, experiment)]
+    try:
+        for line in lines:
+            typed = line.format(*places)
+            tell(f"\n$ atta {typed}")
+            commands(shlex.split(typed), standalone_mode=False)
+    except MissingExtra as error:
+        say(f"left out: {error}")

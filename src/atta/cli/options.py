@@ -318,7 +318,7 @@ def read_model(text: str) -> tuple[Any, dict[str, str]]:
             "name of the network in it"
         )
     if path.exists():
-        from atta.lab.trained import about, load_trained
+        from atta.lab.recipe import about, load_trained
 
         model, metadata = load_trained(path / "model.safetensors" if path.is_dir() else path)
         return model, about(metadata)

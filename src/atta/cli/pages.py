@@ -54,7 +54,7 @@ def figure(
 ) -> None:
     """Draw a figure from results as .svg, .png, .pdf, .json or .html."""
     from atta.report.figures.catalogue import figure as draw
-    from atta.report.figures.write import picture
+    from atta.report.figures.theme import picture
 
     chart = draw(
         name,

@@ -131,7 +131,7 @@ def _chosen(names: str | None, records: list[Record], images: int, splits: int) 
 
 
 def _comparison_tables(results: Results, intervals: bool) -> Iterator[Table]:
-    from atta.lab.tables import interval_table
+    from atta.lab.run import interval_table
 
     for name in results.names("dataset"):
         yield comparison_table(results, name)

@@ -12,6 +12,5 @@ views          `View` and `Policy`; `VIEWS` and `POLICIES` by name
 transforms     the pixel functions of the views
 draws          their numbers, random or stratified
 batched        all views of a batch in few operations, for a deployed classifier
-corruptions    the corruptions of CIFAR-10-C and ImageNet-C, as views
-rehearsals     degraded images, for fits that hedge against dataset shift
+corruptions    the corruptions of CIFAR-10-C and ImageNet-C; rehearsals, for fits under shift
 """

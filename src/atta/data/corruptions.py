@@ -31,17 +31,18 @@ distribution is the same and the pixels are not.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from atta._base.types import Images
+from atta._base.errors import InputError
+from atta._base.types import Images, Labels
 from atta.data import transforms
-from atta.data.transforms import Numbers
-from atta.data.views import View
+from atta.data.transforms import Numbers, pick
+from atta.data.views import REHEARSAL, Policy, View
 
 SEVERITIES = (1, 2, 3, 4, 5)
 SMALL = 64
@@ -325,3 +326,52 @@ CORRUPTIONS = {
     for severity in SEVERITIES
 }
 """Every family at every severity, as views: `gaussian-noise-1` … `jpeg-5`."""
+
+
+# ---- rehearsals ----------------------------------------------------------------------------------
+
+FAMILIES = tuple(CONSTANTS)
+
+
+def family_of(u: Numbers) -> Labels:
+    """Return the position of each image's family in FAMILIES, by the first of its numbers."""
+    return pick(u[:, 0], len(FAMILIES))
+
+
+def _rehearse(images: Images, u: Numbers, *, severity: int) -> Images:
+    """Show each image in the family that its first number picks; the others are the family's."""
+    picked, shown = family_of(u), images.clone()
+    for number in set(picked.tolist()):
+        rows = picked == number
+        view = CORRUPTIONS[f"{FAMILIES[number]}-{severity}"]
+        own = [u[rows, 1 : 1 + view.count(images)]] if view.random else []
+        shown[rows] = view.transform(images[rows], *own)
+    return shown
+
+
+def _numbers(c: int, h: int, w: int, *, severity: int) -> int:
+    """One number to pick the family, and as many as the family that needs most."""
+    image = torch.empty(1, c, h, w)
+    return 1 + max(CORRUPTIONS[f"{family}-{severity}"].count(image) for family in FAMILIES)
+
+
+REHEARSALS: dict[int, View] = {
+    severity: View(
+        f"{REHEARSAL}{severity}",
+        partial(_rehearse, severity=severity),
+        partial(_numbers, severity=severity),
+        stratified=False,
+    )
+    for severity in SEVERITIES
+}
+"""The rehearsals by severity."""
+
+
+def rehearsed(severities: Iterable[int]) -> Policy:
+    """Return the rehearsals of these severities as a policy of one pass each."""
+    asked = dict.fromkeys(severities)
+    if wrong := [one for one in asked if one not in REHEARSALS or isinstance(one, bool)]:
+        raise InputError(
+            f"rehearse: expected severities from 1 to {max(SEVERITIES)}, got {wrong[0]!r}"
+        )
+    return Policy(tuple((REHEARSALS[severity], 1) for severity in asked))

@@ -449,7 +449,9 @@ class ItemSource(Source):
         def item(position: int) -> tuple[Tensor, Tensor | None] | str:
             try:
                 return self.item(position)
-            except skip or () as error:
+            except InputError as error:
+                if skip is None or not isinstance(error, skip):
+                    raise
                 return str(error)
 
         if workers == 0:

@@ -23,9 +23,8 @@ from atta.metrics.binning import bin_index, even_edges, known_means, reliability
 from atta.metrics.resampling import intervals
 from atta.metrics.scores import METRICS, class_changes, evaluate, ood_auroc
 from atta.record.predictions import Record
-from atta.results.contenders import Contender
 from atta.results.rows import Interval
-from atta.results.words import CLASS_CHANGES, COVERAGE, OOD_AUROC, PASSES, SET_SIZE
+from atta.results.words import CLASS_CHANGES, COVERAGE, OOD_AUROC, PASSES, SET_SIZE, Contender
 
 MEASURES = (*METRICS, CLASS_CHANGES, OOD_AUROC, PASSES, COVERAGE, SET_SIZE)
 """All that `measure` can give: METRICS, changed classes, how well entropy tells unknown classes,

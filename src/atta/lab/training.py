@@ -21,8 +21,7 @@ from atta._base.files import locked
 from atta._base.progress import bar
 from atta._base.types import Labels
 from atta.data.image_set import Bytes, ImageSet
-from atta.lab.recipe import NUMBERS, Recipe, augment, symmetries
-from atta.lab.trained import RunFolder
+from atta.lab.recipe import NUMBERS, Recipe, RunFolder, augment, symmetries
 from atta.networks.adapters import Normalized
 from atta.networks.borrowing import device_of, find_device
 from atta.networks.resnet import MODELS

@@ -16,7 +16,6 @@ from statistics import fmean
 from typing import Any
 
 from atta.report.figures.comparison import with_cost
-from atta.results.contenders import Bounds, Contender, bounds, contender, judged, labels, relabelled
 from atta.results.rows import Results, Row
 from atta.results.table import Summary, Table, pivot
 from atta.results.words import (
@@ -29,7 +28,14 @@ from atta.results.words import (
     FITTED,
     REST,
     SENSE,
+    Bounds,
+    Contender,
+    bounds,
+    contender,
     dataset_name,
+    judged,
+    labels,
+    relabelled,
 )
 
 LABELLED = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy")

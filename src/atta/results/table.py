@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 
 from atta._base.errors import InputError
 from atta._base.html import html_table
-from atta.results.contenders import baselines, bounds, contender, judged
 from atta.results.rows import (
     COLUMNS,
     COUNTED,
@@ -25,6 +24,7 @@ from atta.results.rows import (
     csv_text,
     values_of,
 )
+from atta.results.words import baselines, bounds, contender, judged
 
 SETTINGS = tuple(name for name in COLUMNS if name not in ("split", "seed", "value"))
 CONTENDERS = {"method", "policy", "choice"}  # what is compared

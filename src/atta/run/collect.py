@@ -30,10 +30,10 @@ from atta._base.files import locked, readable
 from atta._base.progress import counted
 from atta._base.settings import checked
 from atta._base.tensors import read_tensors
+from atta.data.corruptions import REHEARSALS, rehearsed
 from atta.data.labels import Labelling, Reading, labelled_source
 from atta.data.origin import Origin, digest_of
 from atta.data.preprocess import Preprocess
-from atta.data.rehearsals import REHEARSALS, rehearsed
 from atta.data.source import Batch, Channels, Source, batches_of, cached
 from atta.data.views import Policy
 from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of, normalised
@@ -234,13 +234,12 @@ class Run:
             where = self.execution.trial_device(self.network)
             try_out(self.network, source, self.labelling, policy, where, self.execution.half)
         search = rehearse is True and not once
-        if search and self.labelling.labels is None:
-            if next(iter(source.read([[0]]))).labels is None:
-                raise InputError(
-                    "labels: expected a class number for every image, to see how far accuracy "
-                    "falls in rehearsals, got none; give labels=..., or name severities: "
-                    "rehearse=[3, 5]"
-                )
+        unlabelled = search and self.labelling.labels is None
+        if unlabelled and next(iter(source.read([[0]]))).labels is None:
+            raise InputError(
+                "labels: expected a class number for every image, to see how far accuracy falls "
+                "in rehearsals, got none; give labels=..., or name severities: rehearse=[3, 5]"
+            )
         severities = () if search or rehearse is False else rehearse
         severities = STREAM_SEVERITIES if severities is True else severities
         first = self.answers(Policy((*policy.terms, *rehearsed(severities).terms)), folder=folder)

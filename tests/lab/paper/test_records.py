@@ -67,7 +67,7 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("ATTA_DATA", raising=False)
         patch.setattr(hf.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
-        patch.setattr("atta.lab.layouts.hub", refuse)
+        patch.setattr("atta.lab.datasets.hub", refuse)
         patch.setattr("atta.lab.datasets.hub", refuse)
         yield
 

@@ -25,7 +25,7 @@ from atta.lab.paper.reproduce import (
     needed,
     reproduce,
 )
-from atta.lab.tables import chosen, own_table
+from atta.lab.run import chosen, own_table
 from atta.results.rows import Results, Row
 from layouts_made import classic
 from scenarios import command, made_up

@@ -12,7 +12,7 @@ from atta import InputError, Vanilla
 from atta.lab.measure import details as look
 from atta.report.figures.detail import confidence_histograms, per_class, shares, weights
 from atta.report.figures.reliability import diagram
-from atta.report.figures.write import picture
+from atta.report.figures.theme import picture
 from atta.results.rows import Results
 from scenarios import chart_data as data
 from scenarios import made_up, with_classes

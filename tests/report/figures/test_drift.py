@@ -2,7 +2,7 @@
 
 import json
 
-from atta.report.figures.drift import drift
+from atta.report.figures.detail import drift
 
 FOUND = {
     "sentence": "50 images, drifted (p < 0.0001): about 60% are right.",

@@ -12,7 +12,7 @@ import pytest
 from atta import InputError
 from atta.report.figures.detail import shares
 from atta.report.figures.reliability import diagram
-from atta.report.figures.write import picture
+from atta.report.figures.theme import picture
 
 pytest.importorskip("altair")
 pytest.importorskip("vl_convert")

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from atta._base.errors import require
-from atta.lab import tables
+from atta.lab import run as tables
 from atta.lab.experiment import Experiment
 from atta.lab.paper import claims, published
 from atta.lab.paper.reproduce import Reproduction

@@ -39,8 +39,7 @@ from atta.data.image_set import ImageSet, arrange
 from atta.data.transforms import gaussian_blur, gaussian_noise
 from atta.data.views import POLICIES, Policy
 from atta.lab.datasets import load, present
-from atta.lab.recipe import Recipe
-from atta.lab.trained import about, check_same_run, load_trained
+from atta.lab.recipe import Recipe, about, check_same_run, load_trained
 from atta.lab.training import labels_of, train
 from atta.lab.workers import Tell
 from atta.record.predictions import Record

@@ -12,9 +12,8 @@ from atta.data.views import Policy
 from atta.report.figures import parts
 from atta.report.figures.parts import Datum
 from atta.report.figures.theme import SKY, alt
-from atta.results.contenders import bounds, contender, label, labels, relabelled
 from atta.results.rows import COLUMNS, Interval, Results, Row, values_of
-from atta.results.words import BASELINE, COST, DRAWN
+from atta.results.words import BASELINE, COST, DRAWN, bounds, contender, label, labels, relabelled
 
 _Moved = TypeVar("_Moved", Row, Interval)
 

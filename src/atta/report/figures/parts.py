@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from atta.report.figures.theme import COLOURS, DASHES, SHAPES, SKY, VERMILION, alt
-from atta.results.contenders import contender, labels
-from atta.results.words import DRAWN
+from atta.results.words import DRAWN, contender, labels
 
 Detail: TypeAlias = Mapping[str, Any]
 """An entry of `Results.details`."""
