@@ -228,7 +228,7 @@ def test_the_command_line_takes_it(folder, tmp_path, monkeypatch):
     wrong = command(
         "calibrate", "mine:net", str(folder), "-o", str(tmp_path / "d"), "--crop", "big", ok=False
     )
-    assert "--crop takes a number of pixels" in str(wrong.exception)
+    assert "--crop: expected 224 or 224x320 pixels" in str(wrong.exception)
 
 
 # ---- networks and transforms of others

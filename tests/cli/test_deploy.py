@@ -142,7 +142,7 @@ def test_a_page_to_try_a_classifier_on_is_served_until_it_is_stopped(
     asked = run(
         "serve", str(tmp_path / "small.safetensors"), "--coverage", "0.9", ok=False
     ).exception
-    assert "coverage: expected a classifier that knows" in str(asked)
+    assert "coverage: expected a classifier with conformity scores" in str(asked)
 
     monkeypatch.setattr(TryIt, "run", lambda page: page._socket.close())
     done = run(

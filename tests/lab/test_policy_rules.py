@@ -3,7 +3,7 @@
 import torch
 
 from atta import MATTA, VATTA, Predictions, Record
-from atta.lab.fits import RULES, Fit, Fits, Rows, choose
+from atta.lab.fits import RULES, Fit, Fits, Rows, choose, parted
 from atta.metrics.scores import METRICS
 from scenarios import made_up
 
@@ -36,17 +36,17 @@ def test_the_cross_validated_score_is_that_of_images_not_fitted_on(record: Recor
         confidence, prediction = probs.max(dim=1)
         squares.append((confidence - (prediction == seen.labels[held]).float()).double().square())
     assert torch.allclose(
-        torch.tensor(RULES["cross-validated"].score(fits, fit)).double(), torch.cat(squares).mean()
+        torch.tensor(RULES["cross-validated"](fits, fit)).double(), torch.cat(squares).mean()
     )
 
 
-def test_a_rule_says_beforehand_which_fits_it_needs(record: Record) -> None:
+def test_a_rule_makes_no_other_fits_than_those_of_the_folds(record: Record) -> None:
     for rule in RULES.values():
         fits = Fits({"a": record})
         fit = candidates(QUICK)[0]
-        fits.make([fit, *rule.needs(fit)])
+        fits.make([fit, *parted(fit)])
         before = len(fits._done)
-        rule.score(fits, fit)
+        rule(fits, fit)
         assert len(fits._done) == before
 
 
@@ -60,7 +60,7 @@ def test_cross_validation_is_not_taken_in_by_over_fitting() -> None:
     fits = Fits({"a": record})
     wild = MATTA(epochs=200, lr=0.05, start=0.0)
     fit = Fit("a", Rows(400, 40), wild, "recorded")
-    assert RULES["paper"].score(fits, fit) < RULES["cross-validated"].score(fits, fit)
+    assert RULES["paper"](fits, fit) < RULES["cross-validated"](fits, fit)
 
 
 def test_of_equal_policies_the_first_is_taken(record: Record) -> None:

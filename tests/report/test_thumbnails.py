@@ -120,8 +120,8 @@ def test_a_folder_that_is_gone_or_changed_costs_a_sentence_and_no_page(
     assert "No thumbnails: expected a folder of images, found none at" in html
     changed = of_origin(results, {**origin, "files": "0" * 64})
     _, notes = thumbnails(changed, sections_of(changed))
-    assert "their names are not those of then" in notes["s1"]
-    with pytest.raises(InputError, match=r"images of made up: .*their names are not those of then"):
+    assert "found files with other names" in notes["s1"]
+    with pytest.raises(InputError, match=r"images of made up: .*found files with other names"):
         report(changed, images=folder)
     assert pictures(of_origin(results, {"folder": str(folder)})) == {}, (
         "no folder is shown on a word alone"

@@ -178,7 +178,6 @@ class Calibrator(nn.Module, ABC):
     classes: int
     method: Method
     kinds: tuple[str, ...] = ()
-    gated = False  # whether some images may need only some of the views
 
     def __init__(self, **learned: Any) -> None:
         super().__init__()
@@ -277,6 +276,11 @@ class Calibrator(nn.Module, ABC):
         most = CHUNK_LOGITS if device.type == "cpu" else GPU_CHUNK_LOGITS
         parts = used.chunks(max(1, most // self.classes))
         return (part.to(device=device, dtype=dtype) for part in parts)
+
+    @property
+    def gated(self) -> bool:
+        """Whether some images may need only some of the views."""
+        return type(self).goes_on is not Calibrator.goes_on
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one safetensors file with the buffers and, as JSON in its header, everything else.

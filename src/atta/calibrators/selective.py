@@ -76,7 +76,6 @@ class StagedBlend(Calibrator):
     sizes: tuple[int, ...]
     itself: bool = False
     tempered: bool = False
-    gated = True
 
     @property
     def expected_passes(self) -> float:
