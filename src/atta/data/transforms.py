@@ -334,13 +334,13 @@ def sample(
     h, w = images.shape[2:]
     rows, columns = rows + (h - 1) / 2, columns + (w - 1) / 2
     top, left = rows.floor(), columns.floor()
-
-    def read(row: Tensor, column: Tensor) -> Tensor:
-        return look_up(images, reflected(row.long(), h) * w + reflected(column.long(), w))
-
     down, across = (rows - top).to(images)[:, None], (columns - left).to(images)[:, None]
-    above = torch.lerp(read(top, left), read(top, left + 1), across)
-    below = torch.lerp(read(top + 1, left), read(top + 1, left + 1), across)
+    lines = [reflected(one.long(), h) * w for one in (top, top + 1)]
+    sides = [reflected(one.long(), w) for one in (left, left + 1)]
+    above, below = (
+        torch.lerp(look_up(images, line + sides[0]), look_up(images, line + sides[1]), across)
+        for line in lines
+    )
     return torch.lerp(above, below, down).clamp(0, 1)
 
 
