@@ -84,6 +84,13 @@ CONFIGS = [
 ]
 
 
+@pytest.mark.parametrize(("version", "way"), [("1.0.30", "bilinear"), ("1.0.31", "bicubic")])
+def test_a_crop_that_is_not_square_is_resized_as_the_installed_timm_does(monkeypatch, version, way):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
+    config = {"input_size": (3, 160, 224), "interpolation": "bicubic", "crop_mode": "center"}
+    assert Preprocess.of(config).interpolation == way
+
+
 @pytest.mark.parametrize("config", CONFIGS)
 def test_pixels_are_those_of_timm(config, torchvision):
     timm = pytest.importorskip("timm")

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -338,10 +340,19 @@ def _of_timm(config: Mapping[str, Any]) -> Preprocess:
             return replace(found, fit="longest", fill=[round(255 * value) for value in mean])
         case "center" if h == w:
             return replace(found, fit="shortest", resize=h)
-        case "center":  # timm does not pass its interpolation on
-            return replace(found, fit="cover", interpolation="bilinear")
+        case "center":
+            return replace(found, fit="cover", interpolation=_timm_cover(found.interpolation))
         case mode:
             raise InputError(f"crop_mode: expected center, squash or border, got {mode!r}")
+
+
+def _timm_cover(interpolation: str) -> str:
+    """Return how timm resizes for a crop that is not square: before 1.0.31, always bilinear."""
+    try:
+        numbers = re.findall(r"\d+", metadata.version("timm"))[:3]
+    except metadata.PackageNotFoundError:
+        return interpolation
+    return "bilinear" if tuple(map(int, numbers)) < (1, 0, 31) else interpolation
 
 
 def _of_steps(steps: Sequence[Any]) -> Preprocess:
