@@ -5,7 +5,8 @@
 The tests in `test_old_files.py` read these files with the version at hand and compare what comes
 out with `expected.json`, which this script also wrote. Two things are small on purpose, and do not
 change a format: shards hold 16 images, and the trained network is sparse, so that it compresses.
-The exporter's stack traces were stripped from graph.onnx afterwards.
+The exporter's stack traces were stripped from graph.onnx afterwards, and its new hash was written
+into the log of predictions.
 """
 
 import io
