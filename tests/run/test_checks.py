@@ -28,7 +28,7 @@ def looks(images):
         ({"labels": torch.rand(60)}, "labels must be integers"),
         ({"labels": torch.arange(60) % 3 - 1}, "labels must lie in 0 … 1, got -1 in row 0"),
         ({"labels": torch.zeros(60, 3).long()}, "labels must have shape"),
-        ({"labels": torch.zeros(59).long()}, "expected 60 labels, one an image, got"),
+        ({"labels": torch.zeros(59).long()}, "expected 60 labels, one for each image, got"),
         ({"policy": "flip + spin"}, "expected a known name, got 'spin'"),
         ({"policy": 3.5}, "expected a name of atta.VIEWS, an atta.View, or a transform of kornia"),
         ({"device": "gpu"}, "device: expected cpu.*, got 'gpu'"),

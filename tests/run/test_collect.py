@@ -424,7 +424,7 @@ def nan_at(images, calls):
             {},
             r"expected images of the shape \(3, 8, 8\), got \(3, 9, 8\) in image 1 .*preprocessing",
         ),
-        (twenty, {"labels": [0, 1]}, r"expected 20 labels, one an image, got \(2,\)"),
+        (twenty, {"labels": [0, 1]}, r"expected 20 labels, one for each image, got \(2,\)"),
         (
             twenty,
             {"labels": ["cat"] * 20},

@@ -198,7 +198,7 @@ def labelling_of(labels: Any, source: Source, names: Sequence[str]) -> Labelling
     numbers = as_tensor(labels, "labels", "a list, an array or a tensor of class numbers, or names")
     if source.count is not None and numbers.shape[:1] != (source.count,):
         raise InputError(
-            f"expected {source.count} labels, one an image, got {tuple(numbers.shape)}"
+            f"expected {source.count} labels, one for each image, got {tuple(numbers.shape)}"
         )
     return Labelling(numbers, names)
 
@@ -328,4 +328,4 @@ def _of_files(table: Mapping[str, str], source: Source, path: Path) -> list[str]
 
 def _check_count(count: int, source: Source) -> None:
     if source.count is not None and count != source.count:
-        raise InputError(f"expected {source.count} labels, one an image, got {count}")
+        raise InputError(f"expected {source.count} labels, one for each image, got {count}")
