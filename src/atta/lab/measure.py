@@ -45,7 +45,7 @@ def measure(
     probs = calibrator(test.predictions)
     simplex = calibrator.method.on_simplex
     numbers = evaluate(probs, test.labels, simplex=simplex)
-    alone = test.predictions.select(()).unrehearsed()
+    alone = test.predictions.select((), rehearsals=False)
     both = zip(torch.split(probs, ROWS), alone.chunks(ROWS), strict=True)
     numbers[CLASS_CHANGES] = float(
         sum(class_changes(p, part.logits.softmax(dim=-1)) for p, part in both)

@@ -161,7 +161,7 @@ def advice(record: Record) -> list[str]:
     """Return what looks wrong in a record, one sentence each."""
     images, classes, labels = len(record), record.predictions.classes, record.labels
     normal, certain, right, at = True, 0, 0, 0
-    for part in record.predictions.select(()).unrehearsed().chunks(max(1, PIECE // classes)):
+    for part in record.predictions.select((), rehearsals=False).chunks(max(1, PIECE // classes)):
         normal = normal and look_like_probabilities(part.logits)
         certain += int((part.logits.double().softmax(dim=-1).amax(dim=-1) > CERTAIN).sum())
         if labels is not None:
@@ -207,7 +207,7 @@ def _moved(predictions: Predictions, labels: Labels) -> tuple[int, int, int] | N
     A poor network may confuse two classes; a chain of three suggests that classes are permuted.
     """
     classes = predictions.classes
-    parts = predictions.select(()).unrehearsed().chunks(max(1, PIECE // classes))
+    parts = predictions.select((), rehearsals=False).chunks(max(1, PIECE // classes))
     answers = torch.cat([part.logits.argmax(dim=-1) for part in parts])
     taken = torch.zeros(classes, classes, dtype=torch.long, device=labels.device)
     taken.index_put_((labels, answers), torch.ones_like(labels), accumulate=True)
