@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 from atta._base.errors import InputError
-from atta._base.files import check_digest, digest, whole_file
+from atta._base.files import check_digest, digest, readable, whole_file
 from atta._base.tensors import DIGEST, read_header, read_tensors, write_tensors
 from atta._base.types import Logits, RepeatLogits
 from atta.data.views import REHEARSAL
@@ -348,6 +349,12 @@ def check_folder(folder: Path) -> str:
     return repr(predictions).removeprefix("Predictions(").removesuffix(")")
 
 
+def columns_of(counts: Mapping[str, int]) -> Columns:
+    """Return where the passes of each kind of view are, one kind after the other."""
+    starts = accumulate(counts.values(), initial=0)
+    return {kind: (at, count) for (kind, count), at in zip(counts.items(), starts, strict=False)}
+
+
 def write_index(
     folder: Path,
     groups: Sequence[tuple[Columns, Sequence[Path], str]],
@@ -371,7 +378,7 @@ def write_index(
     if labels is not None:
         write_tensors(folder / LABELS, {"labels": labels}, {})
         labelled = read_header(folder / LABELS)[DIGEST]
-    Index(images, classes, str(dtype).removeprefix("torch."), made, labelled, dict(origin)).write(
-        folder
-    )
+    text = {readable(str(key)): readable(str(value)) for key, value in origin.items()}
+    kind = str(dtype).removeprefix("torch.")
+    Index(images, classes, kind, made, labelled, text).write(folder)
     return open_folder(folder)

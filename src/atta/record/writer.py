@@ -28,7 +28,7 @@ from atta._base.files import content_hash, whole_file
 from atta._base.tensors import read_tensors, tensor_bytes, write_tensors
 from atta.data.source import Source
 from atta.record.predictions import FLOAT16_MAX, Predictions, Record, as_labels
-from atta.record.store import LOGITS, ROWS, RUN, write_index
+from atta.record.store import LOGITS, ROWS, RUN, Columns, columns_of, write_index
 
 SHARDS = "[0-9]*-[0-9]*.safetensors"
 SECONDS = 10.0
@@ -90,11 +90,11 @@ class ShardWriter:
 
     # ---- resuming --------------------------------------------------------------------------------
 
-    def begin(self, size: int) -> tuple[int, int]:
-        """Return the sizes of batches and passes: those of the run that is resumed, or `size`."""
+    def begin(self, size: int) -> int:
+        """Return the size of batches: that of the run that is resumed, or `size`."""
         self.batch, rows = self._earlier() or (size, size)
         self.keep_rows(rows)
-        return self.batch, rows
+        return self.batch
 
     def keep_rows(self, rows: int) -> None:
         """Write the settings, and how many images go into one pass."""
@@ -324,7 +324,7 @@ class RecordWriter:
             raise InputError(f"dtype: expected 'float16' or 'float32', got {dtype!r}")
         self.folder, self.dtype, self.origin = Path(folder), dtype, dict(origin or {})
         self._writer: ShardWriter | None = None
-        self._columns: dict[str, tuple[int, int]] = {}
+        self._columns: Columns = {}
         self._labels: list[Tensor] = []
         self.images = 0
         """Images that are written or waiting to be written."""
@@ -373,10 +373,8 @@ class RecordWriter:
         if self._writer is None:
             if any(self.folder.glob(SHARDS)):
                 raise InputError(f"expected an empty folder, found shards in {self.folder}")
-            self._columns, at = {LOGITS: (0, 1)}, 1
-            for kind, repeats in predictions.counts.items():
-                self._columns[kind], at = (at, repeats), at + repeats
-            writer = ShardWriter(self.folder, run, at)
+            self._columns = columns_of({LOGITS: 1, **predictions.counts})
+            writer = ShardWriter(self.folder, run, 1 + sum(predictions.counts.values()))
             writer.begin(1)
             self._writer = writer
         elif list(run.items()) != list(self._writer.run.items()):  # also the order of the views
