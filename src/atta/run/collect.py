@@ -120,7 +120,14 @@ def collect(
     read = Reading(class_names, channels, wanted, rest.get("shuffle"), rest.get("skip_bad", False))
     run, about = prepared(model, images, labels, read, execution, as_seed(seed), draws)
     about |= dict(rest.get("origin") or {}) | folder_of(images, run.source)
-    return run.written(Policy.parse(policy), rehearse, about, output, rest.get("checks", True))
+    if rehearse and execution.engine is None and not run.source.once:
+        run = replace(run, source=cached(run.source, in_memory=True))
+    parsed, checks = Policy.parse(policy), rest.get("checks", True)
+    with _output(output) as folder:
+        record = run.record(parsed, rehearse, about, folder, checks=checks)
+        if output is None or as_folder(output):
+            return record
+        return Record.load(record.save(output))
 
 
 def prepared(
@@ -198,24 +205,6 @@ class Run:
     seed: int
     draws: str
 
-    def written(
-        self,
-        policy: Policy,
-        rehearse: bool | Iterable[int],
-        about: Mapping[str, str],
-        output: str | PathLike[str] | None,
-        checks: bool,
-    ) -> Record:
-        """Run a policy and write the record as a folder or a file, if `output` names one."""
-        run = self
-        if rehearse and self.execution.engine is None and not self.source.once:
-            run = replace(self, source=cached(self.source, in_memory=True))
-        with _output(output) as folder:
-            record = run.record(policy, rehearse, about, folder, checks=checks)
-            if output is None or as_folder(output):
-                return record
-            return Record.load(record.save(output))
-
     def record(
         self,
         policy: Policy,
@@ -270,8 +259,7 @@ class Run:
         device, passes = execution.device_of(network), policy.passes - (not itself)
         writer, size = None, batch_size(execution.batch_size, device)
         if folder is not None:
-            run = {**self._settings(policy), "device": device.type, **execution.settings()}
-            writer = ShardWriter(folder, {"model": fingerprint(network), **run}, passes)
+            writer = ShardWriter(folder, self._settings(policy, device), passes)
         columns = columns_of(({LOGITS: 1} if itself else {}) | policy.repeats)
         answers = Answers(self.source, self.labelling, columns, writer)
         alone = nullcontext() if writer is None else locked(writer.settings)
@@ -305,17 +293,23 @@ class Run:
                 writer.finish()
         return answers
 
-    def _settings(self, policy: Policy) -> dict[str, Any]:
-        """Return what shards must have been made of to be resumed."""
-        run = {
+    def _settings(self, policy: Policy, device: torch.device) -> dict[str, Any]:
+        """Return what changes bits: shards with other settings are not resumed."""
+        execution, labelling = self.execution, self.labelling
+        named = labelling.labels is None and labelling.numbers is not None
+        return {
+            "model": fingerprint(self.network),
             "policy": str(policy),
             "seed": self.seed,
             "draws": self.draws,
             "images": self.source.count,
+            **({"classes": list(labelling.classes)} if named else {}),  # shards hold such labels
+            "device": device.type,
+            "batch_size": execution.batch_size,
+            "autocast": str(execution.half),
+            "channels_last": execution.channels_last,
+            "compile": execution.compile,
         }
-        if self.labelling.labels is None and self.labelling.numbers is not None:
-            run["classes"] = list(self.labelling.classes)  # shards hold labels by these names
-        return run
 
     def _batches(
         self,
@@ -344,7 +338,7 @@ class Run:
         )
         if here:
             return runner.run(self.source.read(wanted, execution.workers), self.source.places)
-        showing = Showing(network, runner, execution.half, execution.compile)
+        showing = Showing(network, runner, execution.compile)
         engine = Engine(execution.actors, device.type == "cuda", torch.get_num_threads())
         return run_on_ray(showing, self.source, wanted, engine)
 

@@ -76,15 +76,6 @@ class Execution:
             return device_of(network)
         return torch.device(self.device) if self.engine else find_device(self.device)
 
-    def settings(self) -> dict[str, Any]:
-        """Return what changes bits: shards with other settings are not resumed."""
-        return {
-            "batch_size": self.batch_size,
-            "autocast": str(self.half),
-            "channels_last": self.channels_last,
-            "compile": self.compile,
-        }
-
 
 def split_options(
     name: str, options: Mapping[str, Any], function: Callable[..., Any], extra: type

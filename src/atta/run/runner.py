@@ -152,19 +152,18 @@ class _Pending(NamedTuple):
         """Wait for the answers and check that they are finite."""
         if self.event is not None:
             self.event.synchronize()
-        logits = self.logits
-        if not torch.isfinite(logits).all():
-            image, view = (~torch.isfinite(logits)).any(dim=2).nonzero()[0].tolist()
-            value = float(logits[image, view][~torch.isfinite(logits[image, view])][0])
-            places = self.indices[(~torch.isfinite(logits)).flatten(1).any(dim=1)].tolist()
-            some = ", ".join(map(str, places[:5])) + (
-                f" and {len(places) - 5} more" if len(places) > 5 else ""
-            )
-            first = self.names[view]
+        bad = ~torch.isfinite(self.logits)
+        if bad.any():
+            image, view = bad.any(dim=2).nonzero()[0].tolist()
+            value = float(self.logits[image, view][bad[image, view]][0])
+            places = self.indices[bad.flatten(1).any(dim=1)].tolist()
+            some = ", ".join(map(str, places[:5]))
+            some += f" and {len(places) - 5} more" if len(places) > 5 else ""
             raise InputError(
-                f"expected finite logits, got {value} for images {some}, first in the view {first}"
+                f"expected finite logits, got {value} for images {some}, first in the view "
+                f"{self.names[view]}"
             )
-        return logits
+        return self.logits
 
 
 @dataclass
