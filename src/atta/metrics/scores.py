@@ -116,11 +116,12 @@ def _run_classifier(
 def ood_auroc(probs_in: Array, probs_out: Array, *, simplex: bool = True) -> float:
     """Return the AUROC of telling out-of-distribution images by entropy; ties count half."""
     a, b = (validate(probs, None)[0] for probs in (probs_in, probs_out))
-    (_, here), (_, there) = a.shape, b.shape
-    if here != there:
-        raise InputError(f"probs_out: expected {here} classes as in probs_in, got {there}")
+    if a.shape[1] != b.shape[1]:
+        raise InputError(
+            f"probs_out: expected {a.shape[1]} classes as in probs_in, got {b.shape[1]}"
+        )
     inside, outside = (
-        torch.cat([rows.nats for rows in per_image(p, None, simplex=simplex)]) for p in (a, b)
+        torch.cat([part.nats for part in per_image(p, None, simplex=simplex)]) for p in (a, b)
     )
     inside, outside = inside.sort().values, outside.to(inside.device)
     lower = torch.searchsorted(inside, outside)
