@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,12 +105,6 @@ def finished(chart: Any, dark: bool = False) -> alt.TopLevelMixin:
     """Apply the theme to a chart."""
     themed: alt.TopLevelMixin = chart.configure(**theme(dark))
     return themed
-
-
-def unchecked() -> AbstractContextManager[None]:
-    """Skip altair's schema checks inside this context: they take longer than drawing a chart."""
-    check: AbstractContextManager[None] = alt.utils.schemapi.debug_mode(False)
-    return check
 
 
 # ---- writing charts ------------------------------------------------------------------------------
