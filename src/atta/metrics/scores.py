@@ -83,7 +83,11 @@ def evaluate(
     {'accuracy': 0.5, 'brier': 0.3125}
     """
     if hasattr(probs, "predict_proba"):
-        probs, labels, simplex = _run_classifier(probs, labels, truth, simplex)
+        simplex = simplex and getattr(probs, "on_simplex", True)
+        if hasattr(probs, "labelled_proba"):  # ours, which also reads labels that are names
+            probs, labels = probs.labelled_proba(labels, truth)
+        else:
+            probs, labels = probs.predict_proba(labels), truth
     elif truth is not None:
         raise InputError(
             "expected probabilities and labels, or a classifier, images and labels, "
@@ -101,16 +105,6 @@ def evaluate(
     confidence, correct = (torch.cat(column) for column in zip(*ranked, strict=True))
     levels, index = confidence.unique(return_inverse=True)  # type: ignore[no-untyped-call]
     return sums.compute(tally(index, len(levels), confidence, correct))
-
-
-def _run_classifier(
-    classifier: Any, images: Any, labels: Any, simplex: bool
-) -> tuple[Any, Any, bool]:
-    """Return a classifier's probabilities of images, their labels, and whether rows sum to 1."""
-    simplex = simplex and getattr(classifier, "on_simplex", True)
-    if hasattr(classifier, "labelled_proba"):  # ours, which also reads labels that are names
-        return *classifier.labelled_proba(images, labels), simplex
-    return classifier.predict_proba(images), labels, simplex
 
 
 def ood_auroc(probs_in: Array, probs_out: Array, *, simplex: bool = True) -> float:

@@ -22,7 +22,7 @@ from atta._base.html import listed, shortened
 from atta.report.figures import comparison
 from atta.report.figures.detail import confidence_histogram, per_class, shares, weights
 from atta.report.figures.reliability import diagram, overlaid
-from atta.report.figures.theme import alt, theme
+from atta.report.figures.theme import ForScript, alt, theme
 from atta.report.sections import CRITERIA, WORDS, Line, Section, packed, sections_of
 from atta.report.thumbnails import thumbnails
 from atta.results.rows import Results, finite
@@ -199,7 +199,7 @@ def _of_line(one: Line) -> _Drawn:
 def _of_section(section: Section) -> _Drawn:
     compared = {one.label: one.detail for one in (section.baseline, section.chosen)}
     if all(detail.get("bins") for detail in compared.values()):
-        yield "overlay", overlaid(compared, title="Accuracy at each confidence")
+        yield "overlay", overlaid(compared)
     results, criterion = section.results, section.criterion
     if len(section.sizes) > 1:
         wanted = [metric for metric in section.metrics if metric in CRITERIA]
@@ -220,10 +220,7 @@ def _of_section(section: Section) -> _Drawn:
 def inlined(data: Any) -> str:
     """JSON for a script element, which no text in it can end; null for nan and inf."""
     numbers = finite(data, lambda number: None)
-    text = json.dumps(numbers, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return ForScript(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(numbers)
 
 
 @cache

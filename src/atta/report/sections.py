@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -328,12 +328,7 @@ def sections_of(results: Results) -> list[Section]:
         main = name.removesuffix(COST)
         if main != name and (main, dataset) in pairs:
             continue
-        details = [
-            d
-            for d in results.details
-            if (d.get("experiment", ""), d.get("dataset")) == (name, dataset)
-        ]
-        found = replace(results.where(experiment=name, dataset=dataset), details=tuple(details))
+        found = results.where(experiment=name, dataset=dataset)
         experiment = experiments.get(name, {})
         record = records.get(str(experiment.get("fit", "")), {})
         cost = merged.where(experiment=main, dataset=dataset)
