@@ -1,7 +1,9 @@
 """Every fit once, and the same whatever else is fitted."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,6 @@ from hypothesis import strategies as st
 from atta import MATTA, VATTA, Dirichlet, Record, TemperatureScaling
 from atta._base.errors import InputError
 from atta.calibrators import Calibrator, Method
-from atta.lab import workers
 from atta.lab.fits import RECORDED, Fit, Fits, Rows, fingerprint
 from scenarios import made_up
 
@@ -166,11 +167,13 @@ def test_the_longest_pieces_come_first_and_what_is_not_batched_comes_alone(
 ) -> None:
     pieces: list[tuple[str, int, int]] = []
 
-    def fit(method: Method, sets: workers.Sets) -> list[Calibrator]:
-        pieces.append((method.name, len(sets), len(sets[0][1])))
-        return method.fit_many(sets)
+    fit_many = Method.fit_many
 
-    monkeypatch.setattr(workers, "fit", fit)
+    def fit(method: Method, sets: Sequence[tuple[Any, Any]]) -> list[Calibrator]:
+        pieces.append((method.name, len(sets), len(sets[0][1])))
+        return fit_many(method, sets)
+
+    monkeypatch.setattr(Method, "fit_many", fit)
     draws = [Rows(300, size, split) for size in (50, 100) for split in range(2)]
     single = [Fit("a", rows, Dirichlet(grid=[(1.0, 1.0)])) for rows in draws]
     batched = [Fit("a", rows, QUICK, "flip + 2 crop") for rows in draws[2:]]

@@ -187,7 +187,7 @@ class Fits:
         """Fit a piece in this process."""
         parts = [self.part(fit) for fit in piece.values()]
         sets = [(part.predictions, part.require_labels()) for part in parts]
-        for key, calibrator in zip(piece, workers.fit(method, sets), strict=True):
+        for key, calibrator in zip(piece, method.fit_many(sets), strict=True):
             self._keep(key, calibrator)
 
     def for_workers(self) -> Fits:

@@ -268,6 +268,16 @@ def own_table(results: Results, experiment: Experiment) -> Table:
     return lay_out(ours, ("method",), ("metric",), eligible=keeps.__contains__, baseline=BASELINE)
 
 
+def tables_of(
+    results: Results, experiment: Experiment, *, intervals: bool = False
+) -> Iterator[Table]:
+    """The table of an experiment and, if wanted, that of its intervals."""
+    yield own_table(results, experiment)
+    if intervals:
+        title = f"{experiment.title or experiment.name}: 95 % intervals"
+        yield interval_table(results, title=title)
+
+
 def interval_table(results: Results, *, title: str = "", metrics: Sequence[str] = ()) -> Table:
     """The numbers of one experiment and their differences to the baseline, with 95 % intervals.
 
