@@ -142,18 +142,13 @@ Bar: TypeAlias = Callable[[str, int], AbstractContextManager[Tell]]
 """Makes a progress bar from a title and a total; what it yields is called once per step."""
 
 
-def no_bar(title: str, total: int) -> AbstractContextManager[Tell]:
-    """Show no progress."""
-    return nullcontext(silent)
-
-
 def run_alone(
     experiment: Experiment,
     records: Path | None = None,
     *,
-    workers: int = 0,
-    bar: Bar = no_bar,
-    resumable: Callable[[Path], AbstractContextManager[None]] = nullcontext,
+    workers: int,
+    bar: Bar,
+    resumable: Callable[[Path], AbstractContextManager[None]],
 ) -> Results:
     """Run one experiment on the records of a folder, or on the package's own.
 
@@ -188,7 +183,7 @@ def reproduce(
     making: Making | None = None,
     *,
     say: Tell = silent,
-    bar: Bar = no_bar,
+    bar: Bar = lambda *of: nullcontext(silent),
     workers: int = 0,
     engine: str | None = None,
 ) -> Reproduction:
