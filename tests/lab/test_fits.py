@@ -39,12 +39,12 @@ def test_the_draw_parts_the_rows_and_is_always_the_same(images: int, data: st.Da
 @given(st.integers(5, 40), st.integers(0, 3))
 def test_each_validation_row_is_held_out_once(validation: int, split: int) -> None:
     whole = Rows(50, validation, split)
-    held = torch.cat([part.held_out() for part in whole.parted()])
+    held = torch.cat([part.folded()[1] for part in whole.parted()])
     assert sorted(held.tolist()) == sorted(whole.drawn()[0].tolist())
     for part in whole.parted():
-        assert not set(part.fitted().tolist()) & set(part.held_out().tolist())
-        assert set(part.fitted().tolist()) | set(part.held_out().tolist()) == set(
-            whole.fitted().tolist()
+        assert not set(part.folded()[0].tolist()) & set(part.folded()[1].tolist())
+        assert set(part.folded()[0].tolist()) | set(part.folded()[1].tolist()) == set(
+            whole.folded()[0].tolist()
         )
 
 
@@ -71,7 +71,7 @@ def test_folds_need_an_image_each() -> None:
 
 def test_a_fit_is_that_of_the_method_on_those_rows_and_views(record: Record) -> None:
     fit = Fit("a", Rows(300, 100, split=2), VATTA(), "flip + 2 crop")
-    rows = fit.rows.fitted()
+    rows = fit.rows.folded()[0]
     predictions = record.predictions.take({"flip": 1, "crop": 2})[rows]
     assert record.labels is not None
     assert equal(Fits({"a": record})[fit], VATTA().fit(predictions, record.labels[rows]))

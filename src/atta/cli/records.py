@@ -302,9 +302,9 @@ def records(
             f"{', '.join(found) or 'none'}"
         )
     cells = []
-    for one in found if name is None else [name]:
+    for one, path in found.items() if name is None else [(name, found[name])]:
         try:
-            record = Record.load(found[one])
+            record = Record.load(path)
         except InputError as error:
             if name is not None:
                 raise
@@ -317,7 +317,7 @@ def records(
     show(Table("Records", ("name", "of", "images", "classes", "passes", "network"), tuple(cells)))
     if name is not None:
         show(Table(f"Origin of {name}", ("", ""), tuple(sorted(origin.items()))))
-    for place in dict.fromkeys(found[one[0]].parent for one in cells):
+    for place in dict.fromkeys(found[one].parent for one, *_ in cells):
         tell(f"in {place}")
 
 

@@ -80,13 +80,11 @@ def examined(
     work = [
         (experiment, part) for experiment in experiments for part in parts(experiment, fits.records)
     ]
-    here = {
-        place
-        for place, (_, part) in enumerate(work)
-        if any(fit.method.foreign for trial in part for fit in trial.candidates)
-    }
+    foreign = [
+        any(fit.method.foreign for trial in part for fit in trial.candidates) for _, part in work
+    ]
     found: dict[int, list[Outcome]] = {}
-    for place, outcomes in fits.each(_outcomes, work, here, what="tested"):
+    for place, outcomes in fits.each(_outcomes, work, foreign, what="tested"):
         found[place] = outcomes
         done(work[place][0].name)
     for experiment in experiments:
@@ -202,8 +200,7 @@ def _images(
     if experiment.test in (REST, FITTED):
         rows = rest if experiment.test == REST else fitted
         return record[rows], rows, len(record), None
-    other = fits.seen(fit, fits.records[experiment.test])
-    reference = None
+    other, reference = fits.seen(fit, fits.records[experiment.test]), None
     if other.labels is None:
         reference = record[rest] if len(rest) else record
     if not experiment.aligned:
