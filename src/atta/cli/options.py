@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 from typer import Argument, BadParameter, Option
 
@@ -234,15 +234,9 @@ class Running:
         """Return the keyword arguments of `collect` and `calibrate`."""
         from atta.run.cluster import check_engine
 
-        return {
-            "engine": check_engine(self.engine, self.actors, called="--{}".format),
-            "actors": self.actors,
-            "device": read_device(self.device, self.engine),
-            "batch_size": self.batch_size,
-            "autocast": self.autocast,
-            "channels_last": self.channels_last,
-            "compile": self.compile,
-        }
+        check_engine(self.engine, self.actors, called="--{}".format)
+        options = {**vars(self), "device": read_device(self.device, self.engine)}
+        return cast("ExecutionOptions", options)
 
 
 @dataclass(frozen=True)

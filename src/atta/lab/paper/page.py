@@ -7,7 +7,7 @@ text is `results.md.jinja`; there, too, is why ours differ, which is known for s
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from statistics import fmean
+from statistics import correlation, fmean
 from typing import Any
 
 from atta._base.errors import require
@@ -114,5 +114,5 @@ def _mean_difference(ours: Mapping[str, float], theirs: Mapping[str, float]) -> 
 def _spearman(a: Mapping[str, float], b: Mapping[str, float]) -> float:
     """Spearman's correlation of two orders of the same names."""
     one, other = (sorted(values, key=values.__getitem__) for values in (a, b))
-    apart, n = sum((one.index(name) - other.index(name)) ** 2 for name in a), len(a)
-    return 1 - 6 * apart / (n * (n * n - 1)) if n > 1 else 1.0
+    ranks = [one.index(name) for name in a], [other.index(name) for name in a]
+    return correlation(*ranks) if len(a) > 1 else 1.0
