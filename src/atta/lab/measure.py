@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from atta._base.types import Probs
-from atta.calibrators import AverageBlend, Calibrator, ViewBlend
+from atta.calibrators import AverageBlend, Calibrator, Vanilla, ViewBlend
 from atta.calibrators.conformal import Conformal, cross_checked, fewest
 from atta.functional import largest_share
 from atta.metrics.binning import bin_index, even_edges, reliability_bins
 from atta.metrics.resampling import intervals
 from atta.metrics.scores import METRICS, class_changes, evaluate, ood_auroc
 from atta.record.predictions import Record
-from atta.results.rows import Interval
+from atta.results.rows import Interval, Results, Row
 from atta.results.words import CLASS_CHANGES, COVERAGE, OOD_AUROC, PASSES, SET_SIZE, Contender
 
 MEASURES = (*METRICS, CLASS_CHANGES, OOD_AUROC, PASSES, COVERAGE, SET_SIZE)
@@ -58,6 +58,17 @@ def measure(
     if test.labels is None and reference is not None:
         numbers[OOD_AUROC] = ood_auroc(calibrator(reference.predictions), probs, simplex=simplex)
     return numbers
+
+
+def evaluated(calibrator: Calibrator, record: Record, dataset: str) -> Results:
+    """All measures of a calibrator, and of the network alone."""
+    alone = Vanilla().fit(record.predictions, record.require_labels())
+    rows = (
+        Row(dataset=dataset, method=one.method.name, metric=metric, value=value)
+        for one in (alone, calibrator)
+        for metric, value in measure(one, record).items()
+    )
+    return Results(tuple(rows))
 
 
 # ---- what a report shows
