@@ -136,7 +136,9 @@ def try_out(
     labels = labelling.labels if labelling.labels is not None else labelling.own(batch.labels)
     if labels is not None:
         as_labels(labels, images=len(labels), classes=classes)
-    return Trial(labelling, labels is not None, seconds, look_like_probabilities(logits), spread())
+    probabilities = look_like_probabilities(logits)
+    ratio = spread[0] if spread else None
+    return Trial(labelling, labels is not None, seconds, probabilities, ratio)
 
 
 def _say_one(answers: Tensor) -> None:

@@ -36,7 +36,7 @@ from atta.data.origin import Origin, digest_of
 from atta.data.preprocess import Preprocess
 from atta.data.source import Batch, Channels, Source, batches_of, cached
 from atta.data.views import Policy
-from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of, normalised
+from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of
 from atta.networks.borrowing import dtype_of
 from atta.networks.weights import fingerprint
 from atta.record.predictions import Predictions, Record, as_labels
@@ -140,7 +140,7 @@ def prepared(
     draws: str,
 ) -> tuple["Run", dict[str, str]]:
     """Prepare a network and its images for runs, and say what the origin says of their order."""
-    network = as_logits(normalised(model, read.preprocess))
+    network = as_logits(model, read.preprocess)
     read = replace(
         read,
         class_names=read.class_names or class_names_of(network),
