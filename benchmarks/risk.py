@@ -16,7 +16,7 @@ import torch
 
 from atta import CATTA, Predictions, TemperatureScaling
 from atta.calibrators import Method
-from atta.calibrators.crossval import held_out_answers
+from atta.calibrators.crossval import held_answers
 from atta.calibrators.risk import DELTA, USUAL, threshold
 from atta.lab.workers import machine
 from benchmarks.records import networks, publish
@@ -28,7 +28,9 @@ METHODS: dict[str, Method] = {
 }
 
 
-def tried(predictions: Predictions, labels: torch.Tensor, draws: int) -> dict[tuple[str, float], np.ndarray]:
+def tried(
+    predictions: Predictions, labels: torch.Tensor, draws: int
+) -> dict[tuple[str, float], np.ndarray]:
     """For each method and risk, the coverage and whether the promise was broken, draw by draw."""
     found = defaultdict(list)
     right = (predictions.logits.argmax(dim=1) == labels).numpy()
@@ -36,7 +38,7 @@ def tried(predictions: Predictions, labels: torch.Tensor, draws: int) -> dict[tu
         order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(draw))
         rows, rest = order[:VALIDATION], order[VALIDATION:]
         for name, method in METHODS.items():
-            _, held = held_out_answers(method, predictions[rows], labels[rows])
+            held = held_answers(method, predictions[rows], labels[rows]).confidence
             calibrator = method.fit(predictions[rows], labels[rows])
             confidence = calibrator.confidence(predictions[rest]).numpy()
             for risk in USUAL:
@@ -75,7 +77,9 @@ def page(draws: int) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--page", type=Path)
     asked = parser.parse_args()

@@ -30,6 +30,8 @@ ViewLogits: TypeAlias = Float[Tensor, "n m k"]
 """One row per kind of view: the mean of the logits of its repeats."""
 ViewWeights: TypeAlias = Float[Tensor, "m #k"]
 """(m, k) is M-ATTA, (m, 1) is V-ATTA."""
+PerImage: TypeAlias = Float[Tensor, "n"]
+"""A number for each image."""
 Shares: TypeAlias = Float[Tensor, "n"]
 """The share of the views in each answer."""
 Scalar: TypeAlias = Float[Tensor, ""]

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from atta._base.settings import Count, Seed, Step
-from atta._base.types import Labels, Logits, Probs, ViewLogits, ViewWeights
+from atta._base.types import Labels, Logits, PerImage, Probs, ViewLogits, ViewWeights
 from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, Views, base_probs
 from atta.calibrators.fitting import (
     Parameters,
@@ -73,6 +73,11 @@ class Blend(Calibrator):
         """Blend the probabilities of the views into those of the network."""
         base, fused = self.base(logits), self.fused(logits, views)
         return guarded_blend(base, fused, self.limit.to(logits), step=self.step)
+
+    def certainty(self, logits: Logits, views: Views) -> PerImage:
+        """Return the probability of the network's class by the views, which the guard raises."""
+        own = logits.argmax(dim=-1, keepdim=True)
+        return self.fused(logits, views).gather(-1, own).squeeze(-1)
 
 
 class ViewBlend(Blend):

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from atta._base.errors import InputError, advise
 from atta._base.settings import check, hints, shown
 from atta._base.tensors import write_tensors
-from atta._base.types import Labels, Logits, Probs, RepeatLogits
+from atta._base.types import Labels, Logits, PerImage, Probs, RepeatLogits
 from atta.record.predictions import Predictions, as_labels, look_like_probabilities
 
 FORMAT = "atta.calibrator"
@@ -197,6 +197,11 @@ class Calibrator(nn.Module, ABC):
     def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Map tensors to probabilities: no checks, no Python values, fit for `torch.export`."""
 
+    def certainty(self, logits: Logits, views: Views) -> PerImage:
+        """Return the probability that the network's own class is right, as `calibrate` does."""
+        own = logits.argmax(dim=-1, keepdim=True)
+        return self.calibrate(logits, views).gather(-1, own).squeeze(-1)
+
     def softened(self, softness: float) -> Calibrator:
         """Return a less confident calibrator: all logits are multiplied by `softness`, in (0, 1].
 
@@ -247,6 +252,20 @@ class Calibrator(nn.Module, ABC):
             probs[start : start + len(part)] = self.calibrate(part.logits, part.views)
             start += len(part)
         return probs
+
+    @torch.no_grad()
+    def confidence(self, predictions: Any) -> PerImage:
+        """Return for each image the probability that the network's own class is right.
+
+        It differs from the largest probability where views are blended in: those keep the class
+        on top, and so its probability up. The views themselves may think less of it.
+
+        Args:
+            predictions: What calling the calibrator takes.
+        """
+        predictions = as_predictions(predictions, "this calibrator", bool(self.kinds))
+        parts = [self.certainty(part.logits, part.views) for part in self._pieces(predictions)]
+        return torch.cat(parts).to(predictions.device)
 
     @torch.no_grad()
     def passes(self, predictions: Any) -> Int[Tensor, " n"]:

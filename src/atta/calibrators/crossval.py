@@ -17,13 +17,14 @@ tenth of a standard error 106 % (docs/method.md).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from atta._base.errors import InputError
-from atta._base.types import Labels, Probs
+from atta._base.types import Labels, PerImage, Probs
 from atta.calibrators.base import Method
-from atta.calibrators.fitting import PerImage, fold_splits, standard_error
+from atta.calibrators.fitting import fold_splits, standard_error
 from atta.record.predictions import Predictions
 
 FOLDS = 5
@@ -57,19 +58,33 @@ class Candidate:
         return self.above <= max(self.error if self.passes <= 1 else CLOSE * self.error, GAIN)
 
 
+class HeldAnswers(NamedTuple):
+    """Probabilities and confidence in the network's class, of calibrators fitted on other folds."""
+
+    probs: Probs
+    confidence: PerImage
+
+
 def held_out(
     method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0
 ) -> Probs:
+    """Return the probabilities of each image by a calibrator that was fitted on other folds."""
+    return held_answers(method, predictions, labels, count=count, seed=seed).probs
+
+
+def held_answers(
+    method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0
+) -> HeldAnswers:
     """Answer each image with a calibrator that was fitted on the other folds."""
     images = len(predictions)
     check_folds(images, count)
     splits = fold_splits(images, count, seed=seed)
     fitted = method.fit_many([(predictions[rest], labels[rest]) for rest, _ in splits])
-    probs = torch.cat(
-        [one(predictions[part]) for one, (_, part) in zip(fitted, splits, strict=True)]
-    )
-    order = torch.cat([part for _, part in splits]).argsort()
-    return probs[order.to(probs.device)]
+    parts = [(one, predictions[part]) for one, (_, part) in zip(fitted, splits, strict=True)]
+    probs = torch.cat([one(part) for one, part in parts])
+    confidence = torch.cat([one.confidence(part) for one, part in parts])
+    order = torch.cat([part for _, part in splits]).argsort().to(probs.device)
+    return HeldAnswers(probs[order], confidence[order])
 
 
 def check_folds(images: int, count: int = FOLDS) -> None:

@@ -26,13 +26,12 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn import functional as F
 
-from atta._base.types import Labels, Logits, Probs, ViewLogits
+from atta._base.types import Labels, Logits, PerImage, Probs, ViewLogits
 from atta.record.predictions import Predictions
 
 Parameters: TypeAlias = Mapping[str, Tensor]
 Loss: TypeAlias = Callable[[Parameters], Tensor | Iterator[Tensor]]
 """A loss, or terms that add up to it: each is freed before the next one is computed."""
-PerImage: TypeAlias = Float[Tensor, " n"]
 Weights: TypeAlias = Float[Tensor, " m"]
 Bounds: TypeAlias = Mapping[str, tuple[float, float]]
 Pieces: TypeAlias = Callable[[], Iterable[tuple[ViewLogits, Labels]]]

@@ -26,11 +26,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atta._base.errors import advise
-from atta._base.types import Labels, RepeatLogits
+from atta._base.types import Labels, PerImage, RepeatLogits
 from atta.calibrators.base import Calibrator, Method
 from atta.calibrators.convex import CATTA, GuardedMethod
 from atta.calibrators.crossval import losses
-from atta.calibrators.fitting import PerImage, standard_error
+from atta.calibrators.fitting import standard_error
 from atta.calibrators.scaling import TemperatureScaling, fit_temperature
 from atta.record.predictions import Predictions
 
@@ -120,6 +120,25 @@ def _hedged(calibrator: Calibrator, predictions: Predictions, labels: Labels) ->
             break
         found = kappa
     return calibrator.softened(found)
+
+
+def hedge(calibrator: Calibrator, predictions: Predictions, labels: Labels) -> Calibrator | None:
+    """Return what replaces a calibrator after a drift, fitted to the same images and rehearsals.
+
+    It has the same views. Returns None without rehearsals, and for methods that cannot be softened
+    by one number, or that may change the class.
+    """
+    method, seen = (
+        calibrator.method,
+        predictions.select([*calibrator.kinds, *predictions.rehearsals]),
+    )
+    if not predictions.rehearsals or not rehearsing(predictions, labels):
+        return None
+    if isinstance(method, HedgedCATTA | HedgedTemperature):
+        return calibrator
+    if not method.keeps_class:
+        return None
+    return (HedgedCATTA() if calibrator.kinds else HedgedTemperature()).fit(seen, labels)
 
 
 def rehearsing(predictions: Predictions, labels: Labels) -> tuple[str, ...]:

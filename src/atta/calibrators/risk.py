@@ -19,7 +19,6 @@ independent images above it, and the test holds for them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +26,15 @@ import numpy as np
 from scipy import stats
 
 from atta._base.errors import InputError
+from atta._base.types import Labels, PerImage
 
 DELTA = 0.05
 """The probability that a promise is broken."""
 STARTS = 3
 STEPS = 200
 """How many thresholds are tested at most."""
+NEVER, ALWAYS = 2.0, -1.0
+"""Thresholds that no confidence, and every confidence, exceeds."""
 USUAL = (0.005, 0.01, 0.02, 0.05)
 """Risks that tables show."""
 
@@ -50,6 +52,15 @@ class HeldOut:
     confidence: tuple[float, ...]
     right: tuple[bool, ...]
     answers: tuple[int, ...]
+
+    @classmethod
+    def of(cls, confidence: PerImage, answers: Labels, labels: Labels) -> HeldOut:
+        """Make them of cross-validated confidences, the network's classes and the true ones."""
+        return cls(
+            confidence=tuple(confidence.double().clamp(0, 1).tolist()),
+            right=tuple((answers == labels).tolist()),
+            answers=tuple(answers.tolist()),
+        )
 
     @classmethod
     def read(cls, about: dict[str, Any]) -> HeldOut:
@@ -88,7 +99,7 @@ class HeldOut:
                 f"{len(right)} validation images cannot promise a risk of {risk:.2%}{least}: "
                 f"use a larger risk, or calibrate on more images"
             )
-        limits = tuple(math.inf if one is None else one for one in found)
+        limits = tuple(NEVER if one is None else one for one in found)
         above = confidence > (np.array(limits)[np.array(self.answers)] if by_class else limits[0])
         return Promise(
             risk=risk,
@@ -116,6 +127,11 @@ class Promise:
     thresholds: tuple[float, ...]
     coverage: float
     images: int
+
+    @classmethod
+    def read(cls, about: dict[str, Any]) -> Promise:
+        """Make one of what a file says."""
+        return cls(**{**about, "thresholds": tuple(map(float, about["thresholds"]))})
 
     def answered(self, confidence: np.ndarray, answers: np.ndarray) -> np.ndarray:
         """Return which images are answered."""
@@ -157,7 +173,7 @@ def threshold(
         answered = max(answered, ends[start + length - 1] if length else 0)
     if not answered:
         return None
-    return float(ranked[answered]) if answered < len(ranked) else -math.inf
+    return float(ranked[answered]) if answered < len(ranked) else ALWAYS
 
 
 def least_risk(confidence: np.ndarray, right: np.ndarray, delta: float = DELTA) -> float | None:
@@ -168,7 +184,9 @@ def least_risk(confidence: np.ndarray, right: np.ndarray, delta: float = DELTA) 
     return None
 
 
-def expected_cost(probs: np.ndarray, costs: Any, abstain: float | None = None) -> tuple[np.ndarray, np.ndarray]:
+def expected_cost(
+    probs: np.ndarray, costs: Any, abstain: float | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the decision of least expected cost for each image, and that cost.
 
     Args:

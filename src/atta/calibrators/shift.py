@@ -50,9 +50,8 @@ from scipy import stats
 from torch import Tensor
 
 from atta._base.errors import InputError
-from atta._base.types import Labels, Logits
+from atta._base.types import Labels, Logits, PerImage
 from atta.calibrators.base import Calibrator
-from atta.calibrators.fitting import PerImage
 from atta.calibrators.scaling import fit_temperature, scaled
 from atta.record.predictions import Predictions
 
@@ -330,8 +329,12 @@ class Adaptation(Estimate):
         )
         if not self.drifted:
             kept = f"the mean confidence stays {self.confidence:.0%}"
-            return f"Not adapted, because no drift was seen (p = {self.p_value:.2g}): {saw}; {kept}."
-        now = f"the mean confidence was {self.confidence_before:.0%} and is {self.confidence:.0%} now"
+            return (
+                f"Not adapted, because no drift was seen (p = {self.p_value:.2g}): {saw}; {kept}."
+            )
+        now = (
+            f"the mean confidence was {self.confidence_before:.0%} and is {self.confidence:.0%} now"
+        )
         return f"Adapted: {saw}; {now}; the classes stay."
 
 

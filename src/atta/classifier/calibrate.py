@@ -20,7 +20,10 @@ from atta.calibrators import METHODS, Method, TemperatureScaling, as_method
 from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.convex import GuardedMethod
 from atta.calibrators.crossval import check_folds
+from atta.calibrators.hedged import hedge
+from atta.calibrators.risk import HeldOut
 from atta.calibrators.shift import Reference
+from atta.classifier.archive import Kept
 from atta.classifier.choice import (
     NO_VIEWS,
     Recorder,
@@ -31,6 +34,7 @@ from atta.classifier.choice import (
 )
 from atta.classifier.classifier import CalibratedClassifier, used_views
 from atta.classifier.summary import summarise
+from atta.data.corruptions import families
 from atta.data.labels import Reading
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels
@@ -172,16 +176,24 @@ def _calibrated(
     answers, method = choice.answers[choice.policy], methods[choice.policy]
     calibrator = method.fit(record.predictions, labels)
     policy = used_views(policies[choice.policy], calibrator)
+    places = run.source.places(range(len(record)))
+    groups = families(record.predictions.rehearsals, places, run.seed)
     return CalibratedClassifier(
         run.network,
         calibrator,
         policy,
         image_shape=run.source.shape,
         class_names=trial.labelling.classes,
-        summary=summarise(calibrator, policy, record, answers, choice.judged),
+        summary=summarise(calibrator, policy, record, answers.probs, choice.judged),
         preprocess=run.source.preprocess,
-        reference=Reference.of(calibrator, record.predictions, labels),
-        conformity=ConformityScores.of(answers, labels, simplex=method.on_simplex),
+        reference=Reference.of(calibrator, record.predictions, labels, groups),
+        conformity=ConformityScores.of(answers.probs, labels, simplex=method.on_simplex),
+        kept=Kept(
+            hedged=hedge(calibrator, record.predictions, labels),
+            held_out=HeldOut.of(
+                answers.confidence, record.predictions.logits.argmax(dim=1), labels
+            ),
+        ),
     )
 
 

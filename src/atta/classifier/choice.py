@@ -24,11 +24,10 @@ import torch
 from torch import Tensor
 
 from atta._base.errors import InputError
-from atta._base.types import Probs
 from atta.calibrators import Method
 from atta.calibrators.base import ViewMethod
 from atta.calibrators.convex import GuardedMethod
-from atta.calibrators.crossval import Candidate, held_out, rank
+from atta.calibrators.crossval import Candidate, HeldAnswers, held_answers, rank
 from atta.data.views import POLICIES, Policy, View
 from atta.record.predictions import Predictions, Record
 from atta.run.collect import MOST_SEVERITIES, Run
@@ -59,7 +58,7 @@ class Choice(NamedTuple):
 
     policy: str
     record: Record
-    answers: Mapping[str, Probs]
+    answers: Mapping[str, HeldAnswers]
     judged: list[Candidate]
 
 
@@ -199,16 +198,16 @@ def choose(
     confidence = recorder.base.predictions.logits.softmax(dim=-1).amax(dim=-1)
     order, left, out = confidence.argsort(stable=True), list(policies), dict[str, Candidate]()
 
-    def judge(rows: Tensor) -> tuple[list[Candidate], dict[str, Probs]]:
+    def judge(rows: Tensor) -> tuple[list[Candidate], dict[str, HeldAnswers]]:
         """Record the policies that are left on these rows, and rank them."""
         recorder.extend((policies[name] for name in left), rows)
         answers = {
-            name: held_out(
+            name: held_answers(
                 methods[name], recorder.record(policies[name], rows).predictions, labels[rows]
             )
             for name in left
         }
-        passes = {name: (policies[name].passes, probs) for name, probs in answers.items()}
+        passes = {name: (policies[name].passes, held.probs) for name, held in answers.items()}
         return rank(passes, labels[rows]), answers
 
     for size, keep in rounds(len(recorder.base), policies):

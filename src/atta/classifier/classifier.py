@@ -27,8 +27,9 @@ from atta._base.errors import InputError
 from atta._base.settings import check_one, checked
 from atta.calibrators import AverageBlend, Calibrator, ViewBlend
 from atta.calibrators.conformal import ConformityScores
-from atta.calibrators.shift import Adaptation, Reference
-from atta.classifier.adapt import Adaptable
+from atta.calibrators.shift import Reference
+from atta.classifier.archive import Kept
+from atta.classifier.decide import Deciding
 from atta.classifier.export import Exportable
 from atta.classifier.hub import OnHub
 from atta.classifier.summary import Summary
@@ -78,7 +79,7 @@ class _Answer(NamedTuple):
     passes: Tensor | None = None
 
 
-class CalibratedClassifier(Adaptable, Exportable, OnHub):
+class CalibratedClassifier(Deciding, Exportable, OnHub):
     """A network with its calibrator: `classifier(images)` returns calibrated probabilities.
 
     `atta.calibrate` makes one; `CalibratedClassifier.load` reads a saved one.
@@ -93,8 +94,7 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         preprocess: How photographs are resized, cropped and normalised.
         reference: The validation images, for `drift` and `adapt`.
         conformity: Conformity scores of the validation images, for `predict_set`.
-        adapted: What an adaptation did.
-        before: The calibrator before the adaptation, as a tuple of one.
+        kept: What `adapt` and `at_risk` need.
 
     The constructor does not run the network: `check()` tells if the parts fit together.
     """
@@ -112,8 +112,7 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         preprocess: Any = None,
         reference: Reference | None = None,
         conformity: ConformityScores | None = None,
-        adapted: Adaptation | None = None,
-        before: tuple[Calibrator, ...] = (),
+        kept: Kept = Kept(),
     ) -> None:
         super().__init__()
         check_one("calibrator", calibrator, Calibrator)
@@ -139,7 +138,7 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         self.image_shape = tuple(int(side) for side in image_shape)
         self.class_names = tuple(map(str, class_names))
         self.summary, self.reference, self.conformity = summary, reference, conformity
-        self.adapted, self.before = adapted, before
+        self.kept = kept
         self.views = BatchedViews(self.policy, self.image_shape).to(device_of(self.model))
         self.images_seen = self.passes_run = 0
         self.eval()

@@ -15,8 +15,9 @@ from atta._base.errors import InputError
 from atta._base.progress import counted
 from atta.calibrators import Vanilla
 from atta.calibrators.conformal import ConformalSets
+from atta.calibrators.hedged import hedge
 from atta.calibrators.shift import Reference
-from atta.classifier.archive import Archived
+from atta.classifier.archive import Archived, Kept
 from atta.data.labels import Labelling, Reading, labelling_of
 from atta.data.source import Channels, Source, as_source, batches_of
 from atta.metrics.scores import evaluate
@@ -233,8 +234,8 @@ class Estimator(Archived):
         predictions, known = record.predictions, record.require_labels()
         self.calibrator = self.calibrator.method.fit(predictions, known).to(device_of(self))
         self.reference = Reference.of(self.calibrator, predictions, known)
-        self.summary = self.conformity = self.adapted = None
-        self.before = ()
+        self.summary = self.conformity = None
+        self.kept = Kept(hedged=hedge(self.calibrator, predictions, known))
         return self
 
     def score(self, images: Any, labels: Any) -> float:

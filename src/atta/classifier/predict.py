@@ -361,7 +361,7 @@ def _answer(
         each = answers.probs.double().tolist() if probs else [[]] * len(batch.positions)
         said = described(predictor, answers, sets)
         for row, found, p in zip(batch.positions, said, each, strict=True):
-            kept = {"passes": found.pop("passes"), "score": found.pop("score")}
+            kept = {name: found.pop(name) for name in ("passes", "score", "number")}
             if sets:
                 found["set"] = "|".join(map(str, found["set"]))
             lines[row] = {"row": [*found.values(), *p], **kept}
@@ -369,7 +369,7 @@ def _answer(
 
 
 def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None) -> Lines:
-    """Return the columns of each image, `set` as a list, and its `passes` and drift `score`."""
+    """Return the columns of each image, `set` as a list, its `passes`, drift `score` and class `number`."""
     p, base = answers.probs.double().cpu(), answers.base.double().cpu()
     reference, nothing = predictor.reference, [None] * len(p)
     confidence, winner = p.max(dim=1)
@@ -390,7 +390,7 @@ def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None
             for order, inside in zip(ranked, sets(p), strict=True)
         ]
     columns["passes"] = nothing if answers.passes is None else answers.passes.tolist()
-    columns["score"] = score
+    columns["score"], columns["number"] = score, base.argmax(dim=1).tolist()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -470,7 +470,7 @@ def _finish(
                 unreadable[line["file"]] = line["error"]
                 continue
             _, confidence, _, before, *_ = line["row"]
-            known = (confidence, before, line["passes"], line["score"])
+            known = (confidence, before, line["passes"], line["score"], line["number"])
             seen.extend(nan if value is None else value for value in known)
             yield [line["file"], *line["row"]]
         if count != files:
@@ -481,11 +481,12 @@ def _finish(
 
     with whole_file(output) as file:
         write_table(file, columns, rows(), ending=output.suffix)
-    each = torch.from_numpy(np.array(seen)).reshape(-1, 4)
-    confidence, before, passes, _ = each.mean(dim=0).tolist()
+    each = torch.from_numpy(np.array(seen)).reshape(-1, 5)
+    confidence, before, passes, *_ = each.mean(dim=0).tolist()
     drift = None
     if reference is not None and len(each) >= shift.LEAST:
-        drift = Drift.of(reference, shift.estimated(reference, each[:, 3]), confidence)
+        found = shift.estimated(reference, each[:, 3], each[:, 4].long())
+        drift = Drift.of(reference, found, confidence)
     return Predicted(
         path=output,
         images=len(each),

@@ -89,15 +89,16 @@ class Explainer:
         mode_of(predictor.shape[0])  # says so if Pillow is missing or has no such images
         self.predictor, self.coverage, self.views = predictor, coverage, views
         self._sets = predictor.conformal(coverage)
-        self._seen = deque[tuple[float, float]](maxlen=REMEMBERED)
+        self._seen = deque[tuple[float, float, int]](maxlen=REMEMBERED)
 
     def __call__(self, data: bytes) -> dict[str, Any]:
         """Answer one image, or raise `InputError` with the reason why it cannot be answered."""
         pixels = self.predictor.read(data)
         answers = self.predictor.answer(pixels[None])
         (said,) = described(self.predictor, answers, self._sets)
-        if (score := said.pop("score")) is not None:
-            self._seen.append((score, said["confidence"]))
+        score, number = said.pop("score"), said.pop("number")
+        if score is not None:
+            self._seen.append((score, said["confidence"], number))
         if self.views:
             said["views"] = list(self._shown(pixels[None], answers))
         return said
@@ -108,8 +109,8 @@ class Explainer:
         seen = torch.tensor(list(self._seen), dtype=torch.float64)
         if reference is None or len(seen) < shift.LEAST:
             return None
-        scores, confidence = seen.unbind(dim=1)
-        found = shift.estimated(reference, scores)
+        scores, confidence, numbers = seen.unbind(dim=1)
+        found = shift.estimated(reference, scores, numbers.long())
         return Drift.of(reference, found, float(confidence.mean()), shift.histogram(confidence))
 
     def _shown(self, images: Tensor, answers: Answers) -> Iterator[dict[str, Any]]:

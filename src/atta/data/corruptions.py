@@ -41,6 +41,7 @@ from torch.nn import functional as F
 from atta._base.errors import InputError
 from atta._base.types import Images, Labels
 from atta.data import transforms
+from atta.data.draws import random_numbers
 from atta.data.transforms import Numbers, pick
 from atta.data.views import REHEARSAL, Policy, View
 
@@ -336,6 +337,11 @@ FAMILIES = tuple(CONSTANTS)
 def family_of(u: Numbers) -> Labels:
     """Return the position of each image's family in FAMILIES, by the first of its numbers."""
     return pick(u[:, 0], len(FAMILIES))
+
+
+def families(rehearsals: Iterable[str], places: Tensor, seed: int) -> dict[str, Labels]:
+    """Return the family of each image by rehearsal, for images at these places of their set."""
+    return {name: family_of(random_numbers(name, 1, places, seed=seed)) for name in rehearsals}
 
 
 def _rehearse(images: Images, u: Numbers, *, severity: int) -> Images:
