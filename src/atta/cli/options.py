@@ -161,21 +161,18 @@ class Source:
 
     def seed(self, images: ImageSet) -> int | None:
         """Return the seed to shuffle by; labelled files, sorted by class, are always shuffled."""
-        from torch import Tensor
-
         if self.shuffle == "no":
             return None
         if self.shuffle is not None:
             if not self.shuffle.removeprefix("-").isdecimal() or len(self.shuffle) > 20:
                 raise InputError(f"--shuffle: expected a seed, or no, got {self.shuffle!r}")
             return _seed(int(self.shuffle))
-        encoded, labelled = images.images, images.labels is not None or self.labels is not None
-        files = not isinstance(encoded, Tensor) and len(images) and encoded.path(0) is not None
-        return 0 if files and labelled else None
+        labelled = images.labels is not None or self.labels is not None
+        return 0 if labelled and images.files else None
 
     def read(self, dataset: str) -> tuple[ImageSet, int | None]:
         """Load a dataset by name or a folder by path; return the images in order, and the seed."""
-        from atta.data.folder import by_file_name, files_of_images, folder_of_images
+        from atta.data.folder import files_of_images, folder_of_images
         from atta.data.image_set import arrange
         from atta.lab.datasets import load
 
@@ -189,10 +186,10 @@ class Source:
             columns = (image, label or None) if self.columns else None
             images = load(dataset, self.split, data=self.data, columns=columns)
         seed = self.seed(images)
-        if in_folder and seed is not None:
-            images = by_file_name(images)  # independent of the names of the class folders
+        by_name = in_folder and seed is not None  # independent of the names of the class folders
         rows = None if self.rows is None else read_rows(self.rows, len(images))
-        return arrange(images, shuffle=seed, rows=rows, image_size=self.image_size), seed
+        size = self.image_size
+        return arrange(images, by_name=by_name, shuffle=seed, rows=rows, image_size=size), seed
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 Every dataset becomes an `ImageSet`. It works as a torch dataset; `tensors()` decodes everything.
 """
 
+from __future__ import annotations
+
 import io
 import json
 from base64 import b64encode
@@ -20,7 +22,7 @@ from torch.utils.data import Dataset
 
 from atta._base.errors import InputError, require
 from atta._base.tensors import read_tensors, write_tensors
-from atta.data.preprocess import Preprocess
+from atta.data.preprocess import MODES, Preprocess
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -33,12 +35,6 @@ AS_IT_IS = Preprocess()
 
 class BadImage(InputError):
     """A file that is damaged or not an image: `skip_bad` leaves it out."""
-
-
-def check_depth(image: "Image.Image", where: str) -> None:
-    """Refuse an image of more than 8 bits a channel: Pillow would cut off what is above 255."""
-    if image.mode.startswith(("I", "F")):
-        raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,15 +64,11 @@ class EncodedImages:
         return self.rows.shape[0]
 
     def __getitem__(self, index: int) -> Pixels:
-        own, row = self.mode or (self.preprocess or AS_IT_IS).mode, int(self.rows[index])
-        mode, strict = own or ("L" if self.grey else "RGB"), own is None
-        image = decode(self.read(row), mode, self.preprocess, self.where(row), strict=strict)
+        row = int(self.rows[index])
+        own = self.mode or MODES[(self.preprocess or AS_IT_IS).channels]
+        mode = own or ("L" if self.grey else "RGB")
+        image = decode(self.read(row), mode, self.preprocess, self.where(row), strict=own is None)
         return image if self.size is None else resize(image[None], self.size)[0]
-
-    def path(self, index: int) -> Path | None:
-        """Return the file of an image, if it has one of its own."""
-        source = self.read(int(self.rows[index]))
-        return source if isinstance(source, Path) else None
 
     @cached_property
     def grey(self) -> bool:
@@ -94,7 +86,7 @@ class EncodedImages:
 
 
 def decode(
-    source: Path | bytes,
+    source: Path | bytes | Image.Image,
     mode: str | None,
     preprocess: Preprocess | None,
     where: str,
@@ -105,7 +97,7 @@ def decode(
     """Decode one image, and resize and crop it. This is the only place that decodes images.
 
     Args:
-        source: A path or the bytes of a file.
+        source: A path, the bytes of a file, or a Pillow image.
         mode: "L" or "RGB"; None keeps grey images grey.
         preprocess: How the image is resized and cropped; None leaves its size.
         where: Names the image in an error message.
@@ -118,17 +110,20 @@ def decode(
     with require("data", "decoding images"):
         from PIL import Image
     try:
-        data = source if isinstance(source, bytes) else source.read_bytes()
-        with Image.open(io.BytesIO(data), formats=SENT if sent else None) as image:
-            if sent:
-                _check_size(*image.size)
-            check_depth(image, where)
-            own = "L" if image.mode in ("1", "L") else "RGB"
-            if strict and (mode, own) == ("L", "RGB"):
-                raise InputError(
-                    f"expected grey as in the first image of the set, got colour in {where}"
-                )
-            return (preprocess or AS_IT_IS)(image, mode or own)
+        image = source
+        if isinstance(source, Path | bytes):
+            data = source if isinstance(source, bytes) else source.read_bytes()
+            image = Image.open(io.BytesIO(data), formats=SENT if sent else None)
+        if sent:
+            _check_size(*image.size)
+        if image.mode.startswith(("I", "F")):  # Pillow would cut off what is above 255
+            raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
+        own = "L" if image.mode in ("1", "L") else "RGB"
+        if strict and (mode, own) == ("L", "RGB"):
+            raise InputError(
+                f"expected grey as in the first image of the set, got colour in {where}"
+            )
+        return (preprocess or AS_IT_IS)(image, mode or own)
     except InputError:
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
@@ -177,6 +172,17 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         return self.images[index], -1 if self.labels is None else int(self.labels[index])
 
     @property
+    def files(self) -> list[Path]:
+        """The path of each image, if the images are files."""
+        paths = list[Path]()
+        if isinstance(self.images, EncodedImages):
+            for row in self.images.rows.tolist():
+                if not isinstance(path := self.images.read(row), Path):
+                    return []
+                paths.append(path)
+        return paths
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """Channels, height and width of the first image."""
         if not len(self):
@@ -200,20 +206,20 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
             everything[i] = image
         return everything
 
-    def decoded(self) -> "ImageSet":
+    def decoded(self) -> ImageSet:
         """Return the same set held in memory."""
         return self._with(self.tensors())
 
-    def resized(self, size: int) -> "ImageSet":
+    def resized(self, size: int) -> ImageSet:
         """Return the set with every image `size` x `size`; encoded images are resized later."""
         if isinstance(self.images, Tensor):
             return self._with(resize(self.images, size))
         return self._with(replace(self.images, size=size))
 
-    def _with(self, images: Tensor | EncodedImages) -> "ImageSet":
+    def _with(self, images: Tensor | EncodedImages) -> ImageSet:
         return ImageSet(self.name, images, self.labels, self.classes, self.indices)
 
-    def preprocessed(self, preprocess: Preprocess) -> "ImageSet":
+    def preprocessed(self, preprocess: Preprocess) -> ImageSet:
         """Return the set with every image resized and cropped when it is decoded."""
         encoded = self.images
         if isinstance(encoded, Tensor):
@@ -233,7 +239,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
             )
         return self._with(replace(encoded, preprocess=preprocess))
 
-    def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
+    def subset(self, indices: Tensor | Sequence[int]) -> ImageSet:
         """The images at these positions, in this order."""
         chosen = torch.as_tensor(indices, dtype=torch.long)
         if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(self)):
@@ -257,7 +263,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         write_tensors(path, tensors, {"name": self.name, "classes": json.dumps(self.classes)})
 
     @staticmethod
-    def load_file(path: str | Path) -> "ImageSet":
+    def load_file(path: str | Path) -> ImageSet:
         """Read what `save` wrote."""
         tensors, metadata = read_tensors(path)
         if "images" not in tensors or not {"name", "classes"} <= metadata.keys():
@@ -277,13 +283,23 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
 def arrange(
     images: ImageSet,
     *,
+    by_name: bool = False,
     shuffle: int | None = None,
     rows: slice | None = None,
     image_size: int | None = None,
 ) -> ImageSet:
-    """Shuffle, cut and resize, in this order; each image keeps its own index."""
+    """Order by file name, shuffle, cut and resize, in this order; each image keeps its index.
+
+    The index of an image in a folder ordered by name is its position in that order: the same files,
+    sorted into classes in any way, are shuffled and drawn alike.
+    """
+    if by_name:
+        keys = sorted((path.name, str(path), i) for i, path in enumerate(images.files))
+        images = images.subset([i for *_, i in keys])
+        images = ImageSet(images.name, images.images, images.labels, images.classes)
     if shuffle is not None:
-        images = images.subset(split_indices(len(images), (len(images),), shuffle)[0])
+        generator = torch.Generator().manual_seed(shuffle)
+        images = images.subset(torch.randperm(len(images), generator=generator))
     if rows is not None:
         images = images.subset(torch.arange(len(images))[rows])
     return images if image_size is None else images.resized(image_size)
@@ -298,7 +314,7 @@ def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Tensor, 
     if min(sizes, default=0) < 0 or sum(sizes) > n:
         raise InputError(f"expected sizes that add up to at most {n} images, got {tuple(sizes)}")
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    return tuple(torch.split(order[: sum(sizes)], list(sizes)))
+    return order[: sum(sizes)].split(list(sizes))
 
 
 def mode_of(channels: int) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor
 from atta._base.errors import InputError, advise, require
 from atta._base.tensors import as_tensor
 from atta.data.class_names import IMAGENET, imagenet, is_number, numbers_of
-from atta.data.folder import by_file_name, folder_of_images
+from atta.data.folder import folder_of_images
 from atta.data.image_set import BadImage, ImageSet, arrange
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels, Shape, Source, as_source, batches_of, cached
@@ -116,7 +116,13 @@ def labelled_source(images: object, labels: object, how: Reading) -> Labelled:
         labels: Class numbers, names, a CSV or Parquet file, or None if the images have labels.
         how: How they are read.
     """
-    _check_names(how.class_names)
+    names = how.class_names
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise InputError(f"class_names: expected a list of texts, one for each class, got {names!r}")
+    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise InputError(
+            f"class_names: expected a different name for each class, got {twice[0]!r} twice"
+        )
     given, origin = _shuffled(images, labels, how.shuffle)
     source = as_source(given, how.channels, how.preprocess, how.shape, how.skip_bad)
     if how.skip_bad and source.once:
@@ -125,23 +131,11 @@ def labelled_source(images: object, labels: object, how: Reading) -> Labelled:
             "files, a table or a dataset"
         )
     source = cached(source) if how.cache else source
-    labelling = labelling_of(labels, source, how.class_names)
+    labelling = labelling_of(labels, source, names)
     if how.skip_bad:
         source, labelling, left_out = _without_bad(source, labelling, how.workers)
         origin |= left_out
     return Labelled(source, labelling, origin)
-
-
-def _check_names(class_names: Sequence[str]) -> None:
-    if isinstance(class_names, str) or not all(isinstance(name, str) for name in class_names):
-        raise InputError(
-            f"class_names: expected a list of texts, one for each class, got {class_names!r}"
-        )
-    if len(set(class_names)) < len(class_names):
-        twice = next(name for name in class_names if list(class_names).count(name) > 1)
-        raise InputError(
-            f"class_names: expected a different name for each class, got {twice!r} twice"
-        )
 
 
 def _shuffled(
@@ -150,17 +144,16 @@ def _shuffled(
     """Shuffle the images of a folder, unless labels in an order of their own belong to them."""
     if shuffle is False or (labels is not None and not isinstance(labels, str | Path)):
         return images, {}
-    seed, found = int(shuffle or 0), None
-    if isinstance(images, str | Path) and Path(images).is_dir():
-        inside = folder_of_images(Path(images))
-        if inside.labels is None and labels is None and shuffle is None:
-            return images, {}  # without labels the order is that of the file names
-        found = by_file_name(inside)
-    elif shuffle is not None and isinstance(images, ImageSet):
-        found = images
-    if found is None:
+    in_folder = isinstance(images, str | Path) and Path(images).is_dir()
+    found = folder_of_images(Path(images)) if in_folder else images
+    if not isinstance(found, ImageSet):
         return images, {}
-    return arrange(found, shuffle=seed), {"shuffle": str(seed)}
+    # Without labels, the order of a folder is that of the file names.
+    labelled = in_folder and (labels is not None or found.labels is not None)
+    if shuffle is None and not labelled:
+        return found, {}
+    seed = int(shuffle or 0)
+    return arrange(found, by_name=in_folder, shuffle=seed), {"shuffle": str(seed)}
 
 
 def _without_bad(
@@ -187,50 +180,28 @@ def _without_bad(
 def labelling_of(labels: Any, source: Source, names: Sequence[str]) -> Labelling:
     """Read the labels that were given, or those of the images, by the network's class names."""
     names = tuple(map(str, names))
+    if labels is None:
+        own, labels = source.classes, source.labels
+        if not names or not own:
+            guessed = not names and not all(map(is_number, own))
+            return Labelling(labels, own if guessed else names, guessed)
+        present = range(len(own)) if labels is None else sorted(set(labels.tolist()))
+        found = numbers_of([own[i] for i in present], names, f"the classes of {source.name}")
+        numbers = torch.tensor([found.get(name, -1) for name in own])
+        return Labelling(None if labels is None else numbers[labels], names, numbers=numbers)
     if isinstance(labels, str | Path):
         labels = _of_files(read_labels(Path(labels)), source, Path(labels))
-    if is_text(labels):
-        texts = [str(label) for label in labels]
-        _check_count(len(texts), source)
-        return _named(texts, names)
-    if labels is None:
-        return _own(source, names)
-    numbers = as_tensor(labels, "labels", "a list, an array or a tensor of class numbers, or names")
-    if source.count is not None and numbers.shape[:1] != (source.count,):
-        raise InputError(
-            f"expected {source.count} labels, one for each image, got {tuple(numbers.shape)}"
-        )
-    return Labelling(numbers, names)
-
-
-def is_text(labels: Any) -> bool:
-    """Whether labels are text."""
-    if isinstance(labels, np.ndarray):
-        return labels.dtype.kind == "U" or (
-            labels.dtype.kind == "O" and all(isinstance(item, str) for item in labels.flat)
-        )
-    return (
-        isinstance(labels, list | tuple)
-        and bool(labels)
-        and all(isinstance(item, str) for item in labels)
-    )
-
-
-def _own(source: Source, names: tuple[str, ...]) -> Labelling:
-    """Match the classes of a set to those of the network."""
-    own, labels = source.classes, source.labels
-    if not own:
-        return Labelling(labels, names)
-    if not names:
-        return Labelling(
-            labels, () if all(map(is_number, own)) else own, guessed=not all(map(is_number, own))
-        )
-    present = range(len(own)) if labels is None else sorted(set(labels.tolist()))
-    found = numbers_of([own[i] for i in present], names, f"the classes of {source.name}")
-    numbers = torch.full((len(own),), -1)
-    for i in present:
-        numbers[i] = found[own[i]]
-    return Labelling(None if labels is None else numbers[labels], names, numbers=numbers)
+    if isinstance(labels, np.ndarray) and labels.dtype.kind in "OU":
+        labels = labels.tolist()
+    if isinstance(labels, list | tuple) and labels and all(isinstance(one, str) for one in labels):
+        found = _named(labels, names)
+    else:
+        expected = "a list, an array or a tensor of class numbers, or names"
+        found = Labelling(as_tensor(labels, "labels", expected), names)
+    shape = found.labels.shape
+    if source.count is not None and shape[:1] != (source.count,):
+        raise InputError(f"expected {source.count} labels, one for each image, got {tuple(shape)}")
+    return found
 
 
 def _named(texts: Sequence[str], names: tuple[str, ...]) -> Labelling:
@@ -324,8 +295,3 @@ def _of_files(table: Mapping[str, str], source: Source, path: Path) -> list[str]
             f"first {missing[0]}"
         )
     return labels
-
-
-def _check_count(count: int, source: Source) -> None:
-    if source.count is not None and count != source.count:
-        raise InputError(f"expected {source.count} labels, one for each image, got {count}")

@@ -14,11 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from atta._base.errors import InputError
 from atta._base.files import content_hash
-from atta.data.folder import by_file_name, folder_of_images
+from atta.data.folder import folder_of_images
 from atta.data.image_set import ImageSet, arrange
 from atta.data.preprocess import Preprocess
 
@@ -105,38 +103,28 @@ class Origin:
         Raises:
             InputError: If there are not `count` of them, or if the folder holds other files.
         """
-        name = images.name if isinstance(images, ImageSet) else str(images)
-        found = images if isinstance(images, ImageSet) else folder_of_images(images)
-        if isinstance(images, Path) and self.shuffle is not None:
-            found = by_file_name(found)  # as `collect` shuffles folders
-        found = self._without_left_out(arrange(found, shuffle=self.shuffle, rows=self.rows))
+        folder = None if isinstance(images, ImageSet) else images
+        found = images if folder is None else folder_of_images(folder)
+        by_name = folder is not None and self.shuffle is not None  # as `collect` shuffles folders
+        found = arrange(found, by_name=by_name, shuffle=self.shuffle, rows=self.rows)
+        # Files that could not be decoded are known by name and class folder.
+        bad = {Path(name).parts[-2:] for name in self.left_out}
+        if bad and found.files:
+            kept = [i for i, file in enumerate(found.files) if file.parts[-2:] not in bad]
+            found = found.subset(kept)
+        name = folder or found.name
         if count is not None and len(found) != count:
             raise InputError(
                 f"expected the {count} images of the record in {name}, found {len(found)}"
             )
-        known = isinstance(images, Path) and self.files is not None
-        if known and digest_of(_files(found), images) != self.files:  # type: ignore[arg-type]
+        if folder and self.files is not None and digest_of(found.files, folder) != self.files:
             raise InputError(
                 f"expected the files of the record in {name}, found files with other names"
             )
         return found
-
-    def _without_left_out(self, images: ImageSet) -> ImageSet:
-        """Leave out the files that could not be decoded, by name and class folder."""
-        files = _files(images)
-        bad = {Path(name).parts[-2:] for name in self.left_out}
-        if not bad or not files:
-            return images
-        return images.subset([i for i, file in enumerate(files) if file.parts[-2:] not in bad])
 
 
 def digest_of(files: Sequence[Path], folder: str | Path) -> str:
     """Hash the names of files in a folder, in their order."""
     names = (Path(os.path.relpath(file, folder)).as_posix() for file in files)
     return content_hash(["\n".join(names)])
-
-
-def _files(images: ImageSet) -> list[Path]:
-    encoded = images.images
-    paths = [] if isinstance(encoded, Tensor) else [encoded.path(i) for i in range(len(encoded))]
-    return [path for path in paths if path is not None]

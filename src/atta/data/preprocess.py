@@ -153,10 +153,21 @@ class Preprocess:
         Returns:
             Bytes of shape (c, h, w).
         """
-        mode = self.mode or mode or ("L" if image.mode in ("1", "L") else "RGB")
-        image = upright(image)
+        from PIL import ImageOps
+
+        mode = MODES[self.channels] or mode or ("L" if image.mode in ("1", "L") else "RGB")
+        if image.format in ("JPEG", "MPO"):  # a camera stores in the EXIF data how it was held
+            image = ImageOps.exif_transpose(image)
         image = image if image.mode == mode else image.convert(mode)
-        pixels = _planes(image) if self.resize is None else self._resized(image, self.resize)
+        width, height = image.size if self.resize is None else self._resized(image, self.resize)
+        by_pillow = self.antialias or self.interpolation not in ("bilinear", "bicubic")
+        if by_pillow and (width, height) != image.size:
+            image = image.resize((width, height), FILTERS[self.interpolation])
+        array = np.array(image)
+        pixels = torch.from_numpy(array).reshape(*array.shape[:2], -1).permute(2, 0, 1)
+        if pixels.shape[1:] != (height, width):
+            floats = F.interpolate(pixels[None].float(), (height, width), mode=self.interpolation)
+            pixels = floats.round().clamp(0, 255).byte()[0]
         return (pixels if self.crop is None else self._cropped(pixels, self.crop)).contiguous()
 
     def normalise(self, pixels: Tensor) -> Tensor:
@@ -175,38 +186,22 @@ class Preprocess:
         return pixels.flip(1) if self.channels == "BGR" else pixels
 
     @property
-    def mode(self) -> str | None:
-        """Pillow's mode of the pixels before the views; None where the images decide."""
-        return MODES[self.channels]
-
-    @property
     def size(self) -> tuple[int, int] | None:
         """Height and width of the network's input, where they are the same for every image."""
         size = self.crop or (self.resize if self.fit == "squash" else None)
         return None if size is None else _pair(size)
 
-    def _resized(self, image: Image.Image, size: Size) -> Tensor:
-        """Resize a Pillow image by `fit`, to bytes (c, h, w)."""
-        from PIL import Image as pillow
-
-        width, height = image.size
-        target = _pair(size)
+    def _resized(self, image: Image.Image, size: Size) -> tuple[int, int]:
+        """The width and height that an image is resized to, by `fit`."""
+        (width, height), (to_height, to_width) = image.size, _pair(size)
         if self.fit == "squash":
-            height, width = target
-        elif self.fit == "shortest":
-            edge = target[0]
-            long = int(edge * max(width, height) / min(width, height))
-            width, height = (edge, long) if width <= height else (long, edge)
-        else:
-            ratios = height / target[0], width / target[1]
-            ratio = max(ratios) if self.fit == "longest" else min(ratios)
-            height, width = (max(1, round(side / ratio)) for side in (height, width))
-        if self.antialias or self.interpolation not in ("bilinear", "bicubic"):
-            way = pillow.Resampling(FILTERS[self.interpolation])
-            return _planes(image.resize((width, height), way))
-        planes = _planes(image)[None].float()
-        found = F.interpolate(planes, (height, width), mode=self.interpolation, antialias=False)
-        return found.round().clamp(0, 255).byte()[0]
+            return to_width, to_height
+        if self.fit == "shortest":
+            long = int(to_height * max(width, height) / min(width, height))
+            return (to_height, long) if width <= height else (long, to_height)
+        ratios = height / to_height, width / to_width
+        ratio = max(ratios) if self.fit == "longest" else min(ratios)
+        return max(1, round(width / ratio)), max(1, round(height / ratio))
 
     def _cropped(self, pixels: Tensor, size: Size) -> Tensor:
         """Cut out the centre, or pad; `rounding` decides on which side an odd pixel is."""
@@ -286,19 +281,6 @@ class Preprocess:
             "processor, torchvision's weights.transforms() or a dict of settings, got "
             f"{type(given).__name__}"
         )
-
-
-def upright(image: Image.Image) -> Image.Image:
-    """Apply the orientation that a camera has stored in the EXIF data."""
-    from PIL import ImageOps
-
-    return ImageOps.exif_transpose(image) if image.format in ("JPEG", "MPO") else image
-
-
-def _planes(image: Image.Image) -> Tensor:
-    """The bytes of a Pillow image, (c, h, w)."""
-    array = np.array(image)
-    return torch.from_numpy(array).reshape(*array.shape[:2], -1).permute(2, 0, 1)
 
 
 # ---- readers -------------------------------------------------------------------------------------

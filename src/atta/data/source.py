@@ -38,8 +38,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from atta._base.errors import InputError
 from atta._base.types import dense
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
-from atta.data.image_set import BadImage, EncodedImages, ImageSet, check_depth, mode_of
-from atta.data.preprocess import Preprocess, upright
+from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, mode_of
+from atta.data.preprocess import Preprocess
 from atta.data.tables import from_stream, from_table, is_stream, is_table
 
 Channels: TypeAlias = Literal["first", "last"] | None
@@ -292,9 +292,8 @@ def _from_set(
         return _from_array(encoded, "first", preprocess, shape, **known)
     if shape is not None:
         encoded = replace(encoded, mode=mode_of(shape[0]))
-    paths = [encoded.path(i) for i in range(len(encoded))]
-    files = [path for path in paths if path is not None]
-    return _from_items(encoded, None, preprocess, shape, skip_bad, files=files or None, **known)
+    files = images.files or None
+    return _from_items(encoded, None, preprocess, shape, skip_bad, files=files, **known)
 
 
 def _from_dataset(
@@ -669,9 +668,8 @@ def _one_by_one(
 
 def _pixels_of(image: Any, channels: Channels, preprocess: Preprocess | None, where: str) -> Tensor:
     """Return the pixels of one image; a Pillow image is resized and cropped."""
-    if hasattr(image, "getbands"):
-        check_depth(image, where)
-        image = preprocess(image) if preprocess else upright(image)
+    if hasattr(image, "getbands"):  # Pillow's
+        return decode(image, None, preprocess, where)
     pixels = _as_pixels(image, channels, where)
     if pixels.ndim != 3:
         raise InputError(
@@ -747,10 +745,7 @@ def _image_and_label(item: Any, what: str) -> tuple[Any, Any]:
 
 def _as_pixels(image: Any, channels: Channels, what: str) -> Tensor:
     """Return uint8, or float32 or wider, with channels before height and width."""
-    if hasattr(image, "getbands"):  # Pillow's, whose channels are always last
-        array = np.array(image if image.mode in ("L", "RGB") else image.convert("RGB"))
-        pixels, channels = torch.from_numpy(array.reshape(*array.shape[:2], -1)), "last"
-    elif isinstance(image, np.ndarray):
+    if isinstance(image, np.ndarray):
         if channels is None:
             raise InputError(
                 "expected channels='first' or channels='last' with a NumPy array, got neither for "

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from atta._base.errors import InputError, require, suggest
-from atta.data.folder import Reader, image_folder, listed, subfolders
+from atta.data.folder import Reader, contents, image_folder, listed
 from atta.data.image_set import ImageSet, split_indices
 from atta.data.tables import Columns, from_table, library, quiet
 
@@ -160,7 +160,7 @@ def _folders(name: str, data: str | Path | None) -> list[Path]:
 
 def _nested(folder: Path, name: str) -> list[Path]:
     """The folder of a known dataset, and the only folder in it, and so on, down to the splits."""
-    inner = subfolders(folder)
+    inner = contents(folder)[1]
     if name not in _KNOWN or len(inner) != 1 or inner[0].name in _SPLITS:
         return [folder]
     return [folder, *_nested(inner[0], name)]
