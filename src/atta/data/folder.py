@@ -1,10 +1,8 @@
 """Reads folders of images and lists of files."""
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 
@@ -12,35 +10,10 @@ from atta._base.errors import InputError
 from atta.data.class_names import is_number
 from atta.data.image_set import EncodedImages, ImageSet
 
-Reader: TypeAlias = Callable[[], ImageSet]
-"""Reads a split that was found."""
-
 IMAGES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
 
 
-def image_folder(folder: Path, name: str, split: str, columns: object = None) -> Reader | None:
-    """Find `<split>/<class>/*.png`, or `<class>/*.png`, which is one split, `train`."""
-    place = folder / split
-    if not place.is_dir():
-        others = (folder / other for other in ("test", "validation", "val"))
-        if split != "train" or any(other.is_dir() for other in others):
-            return None
-        place = folder
-    files = _class_files(place)
-    if not files:
-        return None
-    # A class that a test split lacks must not shift the numbers of those that follow.
-    known = _class_files(folder / "train") if place != folder else files
-    classes = list(known or files)
-    if strange := [label for label in files if label not in classes]:
-        raise InputError(
-            f"expected the classes of {folder / 'train'} in {place}, found {listed(strange)} as "
-            "well"
-        )
-    return partial(_labelled, name, files, classes)
-
-
-def _labelled(name: str, files: dict[str, list[Path]], classes: list[str]) -> ImageSet:
+def labelled_by_folder(name: str, files: dict[str, list[Path]], classes: list[str]) -> ImageSet:
     """Label the files by their folders; folders named by numbers are class numbers."""
     position = {label: i for i, label in enumerate(classes)}
     if all(map(is_number, classes)):  # "10" comes after "9"; a missing number moves no other
@@ -55,7 +28,7 @@ def folder_of_images(folder: Path) -> ImageSet:
     """Read `<class>/*.png`, labelled by the sorted folder names, or `*.png` without labels."""
     if not folder.is_dir():
         raise InputError(f"expected a folder of images, found none at {folder}")
-    (flat, _), classes = contents(folder), _class_files(folder)
+    (flat, _), classes = contents(folder), class_files(folder)
     if flat and classes:
         raise InputError(
             f"expected images in {folder} itself or in a folder for each class, found both: "
@@ -65,7 +38,7 @@ def folder_of_images(folder: Path) -> ImageSet:
         raise _without_images(folder)
     if flat:
         return ImageSet(folder.name, _encoded(flat))
-    return _labelled(folder.name, classes, list(classes))
+    return labelled_by_folder(folder.name, classes, list(classes))
 
 
 def files_of_images(files: Sequence[Path], folder: Path | None = None) -> ImageSet:
@@ -118,7 +91,7 @@ def contents(folder: Path) -> tuple[list[Path], list[Path]]:
     return images, folders
 
 
-def _class_files(folder: Path) -> dict[str, list[Path]]:
+def class_files(folder: Path) -> dict[str, list[Path]]:
     """List the images in each folder of a class, by its name, sorted; none if there are none."""
     files = {path.name: contents(path)[0] for path in contents(folder)[1]}
     empty = [label for label, inside in files.items() if not inside]

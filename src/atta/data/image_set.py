@@ -3,8 +3,6 @@
 Every dataset becomes an `ImageSet`. It works as a torch dataset; `tensors()` decodes everything.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from base64 import b64encode
@@ -46,7 +44,7 @@ class EncodedImages:
 
     Args:
         rows: Numbers of the images, which `read` and `where` take.
-        read: Returns the path or the bytes of an image.
+        read: Returns the path or the bytes of an image, or a Pillow image.
         where: Names an image in an error message.
         size: Side to which images are resized.
         preprocess: How images are resized and cropped instead.
@@ -54,7 +52,7 @@ class EncodedImages:
     """
 
     rows: Int[Tensor, "n"]
-    read: Callable[[int], bytes | Path]
+    read: "Callable[[int], bytes | Path | Image.Image]"
     where: Callable[[int], str]
     size: int | None = None
     preprocess: Preprocess | None = None
@@ -86,7 +84,7 @@ class EncodedImages:
 
 
 def decode(
-    source: Path | bytes | Image.Image,
+    source: "Path | bytes | Image.Image",
     mode: str | None,
     preprocess: Preprocess | None,
     where: str,
@@ -110,12 +108,16 @@ def decode(
     with require("data", "decoding images"):
         from PIL import Image
     try:
-        image = source
-        if isinstance(source, Path | bytes):
-            data = source if isinstance(source, bytes) else source.read_bytes()
-            image = Image.open(io.BytesIO(data), formats=SENT if sent else None)
-        if sent:
-            _check_size(*image.size)
+        image = source.read_bytes() if isinstance(source, Path) else source
+        if isinstance(image, bytes):
+            image = Image.open(io.BytesIO(image), formats=SENT if sent else None)
+        width, height = image.size
+        too_long = max(image.size) > MOST_ASPECT * min(image.size)
+        if sent and (too_long or width * height > MOST_PIXELS):
+            raise InputError(
+                f"expected an image at most {MOST_ASPECT} times as long as wide, of at most "
+                f"{MOST_PIXELS // 10**6} million pixels, got one of {width} x {height}"
+            )
         if image.mode.startswith(("I", "F")):  # Pillow would cut off what is above 255
             raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
         own = "L" if image.mode in ("1", "L") else "RGB"
@@ -206,20 +208,20 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
             everything[i] = image
         return everything
 
-    def decoded(self) -> ImageSet:
+    def decoded(self) -> "ImageSet":
         """Return the same set held in memory."""
         return self._with(self.tensors())
 
-    def resized(self, size: int) -> ImageSet:
+    def resized(self, size: int) -> "ImageSet":
         """Return the set with every image `size` x `size`; encoded images are resized later."""
         if isinstance(self.images, Tensor):
             return self._with(resize(self.images, size))
         return self._with(replace(self.images, size=size))
 
-    def _with(self, images: Tensor | EncodedImages) -> ImageSet:
+    def _with(self, images: Tensor | EncodedImages) -> "ImageSet":
         return ImageSet(self.name, images, self.labels, self.classes, self.indices)
 
-    def preprocessed(self, preprocess: Preprocess) -> ImageSet:
+    def preprocessed(self, preprocess: Preprocess) -> "ImageSet":
         """Return the set with every image resized and cropped when it is decoded."""
         encoded = self.images
         if isinstance(encoded, Tensor):
@@ -229,7 +231,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
             # A set in memory may be larger after resizing: its images are made one by one, too.
             encoded = EncodedImages(
                 torch.arange(len(pixels)),
-                lambda row: _file(pixels[row]),
+                lambda row: _picture(pixels[row]),
                 lambda row: f"image {row} of {name}",
             )
         if encoded.size is not None:
@@ -239,7 +241,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
             )
         return self._with(replace(encoded, preprocess=preprocess))
 
-    def subset(self, indices: Tensor | Sequence[int]) -> ImageSet:
+    def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
         """The images at these positions, in this order."""
         chosen = torch.as_tensor(indices, dtype=torch.long)
         if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(self)):
@@ -263,7 +265,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         write_tensors(path, tensors, {"name": self.name, "classes": json.dumps(self.classes)})
 
     @staticmethod
-    def load_file(path: str | Path) -> ImageSet:
+    def load_file(path: str | Path) -> "ImageSet":
         """Read what `save` wrote."""
         tensors, metadata = read_tensors(path)
         if "images" not in tensors or not {"name", "classes"} <= metadata.keys():
@@ -287,7 +289,7 @@ def arrange(
     shuffle: int | None = None,
     rows: slice | None = None,
     image_size: int | None = None,
-) -> ImageSet:
+) -> "ImageSet":
     """Order by file name, shuffle, cut and resize, in this order; each image keeps its index.
 
     The index of an image in a folder ordered by name is its position in that order: the same files,
@@ -303,18 +305,6 @@ def arrange(
     if rows is not None:
         images = images.subset(torch.arange(len(images))[rows])
     return images if image_size is None else images.resized(image_size)
-
-
-def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Tensor, ...]:
-    """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000).
-
-    >>> [len(part) for part in split_indices(10, (7, 1, 2))]
-    [7, 1, 2]
-    """
-    if min(sizes, default=0) < 0 or sum(sizes) > n:
-        raise InputError(f"expected sizes that add up to at most {n} images, got {tuple(sizes)}")
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    return order[: sum(sizes)].split(list(sizes))
 
 
 def mode_of(channels: int) -> str:
@@ -336,19 +326,6 @@ MOST_PIXELS, MOST_ASPECT = 50_000_000, 50
 a very long image takes any amount of memory."""
 
 
-def _check_size(width: int, height: int) -> None:
-    if width * height > MOST_PIXELS:
-        raise InputError(
-            f"expected an image of at most {MOST_PIXELS // 10**6} million pixels, got one of "
-            f"{width} x {height}"
-        )
-    if max(width, height) > MOST_ASPECT * min(width, height):
-        raise InputError(
-            f"expected an image at most {MOST_ASPECT} times as long as wide, got one of {width} x "
-            f"{height}"
-        )
-
-
 def resize(images: Bytes, size: int) -> UInt8[Tensor, "n c h2 w2"]:
     """Resize to `size` x `size`, bilinear and antialiased."""
     side = (size, size)
@@ -364,18 +341,18 @@ def resize(images: Bytes, size: int) -> UInt8[Tensor, "n c h2 w2"]:
     return resized
 
 
-def data_uri(image: Tensor) -> str:
-    """Return an image as the data URI of a PNG."""
-    return "data:image/png;base64," + b64encode(_file(image)).decode()
+def data_uri(image: Tensor, side: int | None = None) -> str:
+    """Return an image as the data URI of a PNG, or of a JPEG with no edge longer than `side`."""
+    picture, buffer = _picture(image), io.BytesIO()
+    kind = "png" if side is None else "jpeg"
+    if side is not None:
+        picture.thumbnail((side, side))
+    picture.save(buffer, kind, quality=80)
+    return f"data:image/{kind};base64,{b64encode(buffer.getvalue()).decode()}"
 
 
-def thumbnail(image: Tensor, side: int = 96) -> str:
-    """Return an image as the data URI of a small JPEG, with no edge longer than `side`."""
-    return "data:image/jpeg;base64," + b64encode(_file(image, "JPEG", side)).decode()
-
-
-def _file(image: Tensor, kind: str = "PNG", side: int | None = None) -> bytes:
-    """Encode an image of bytes, or of floats in [0, 1]; no edge is longer than `side`."""
+def _picture(image: Tensor) -> "Image.Image":
+    """Make a Pillow image of bytes, or of floats in [0, 1]."""
     from PIL import Image
 
     if image.ndim != 3 or image.shape[0] not in (1, 3):
@@ -383,9 +360,5 @@ def _file(image: Tensor, kind: str = "PNG", side: int | None = None) -> bytes:
             f"expected an image of 1 or 3 channels to encode, got the shape {tuple(image.shape)}"
         )
     pixels = image if image.dtype == torch.uint8 else (image.clamp(0, 1) * 255).round().byte()
-    array, buffer = pixels.cpu().permute(1, 2, 0).numpy(), io.BytesIO()
-    picture = Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
-    if side is not None:
-        picture.thumbnail((side, side))
-    picture.save(buffer, kind, quality=80)
-    return buffer.getvalue()
+    array = pixels.cpu().permute(1, 2, 0).numpy()
+    return Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)

@@ -7,6 +7,7 @@ its path as is needed to tell it apart.
 
 import csv
 import json
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -118,8 +119,10 @@ def labelled_source(images: object, labels: object, how: Reading) -> Labelled:
     """
     names = how.class_names
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise InputError(f"class_names: expected a list of texts, one for each class, got {names!r}")
-    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise InputError(
+            f"class_names: expected a list of texts, one for each class, got {names!r}"
+        )
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise InputError(
             f"class_names: expected a different name for each class, got {twice[0]!r} twice"
         )
@@ -144,16 +147,17 @@ def _shuffled(
     """Shuffle the images of a folder, unless labels in an order of their own belong to them."""
     if shuffle is False or (labels is not None and not isinstance(labels, str | Path)):
         return images, {}
-    in_folder = isinstance(images, str | Path) and Path(images).is_dir()
-    found = folder_of_images(Path(images)) if in_folder else images
-    if not isinstance(found, ImageSet):
+    in_folder = False
+    if isinstance(images, str | Path) and Path(images).is_dir():
+        in_folder, images = True, folder_of_images(Path(images))
+    if not isinstance(images, ImageSet):
         return images, {}
     # Without labels, the order of a folder is that of the file names.
-    labelled = in_folder and (labels is not None or found.labels is not None)
+    labelled = in_folder and (labels is not None or images.labels is not None)
     if shuffle is None and not labelled:
-        return found, {}
+        return images, {}
     seed = int(shuffle or 0)
-    return arrange(found, by_name=in_folder, shuffle=seed), {"shuffle": str(seed)}
+    return arrange(images, by_name=in_folder, shuffle=seed), {"shuffle": str(seed)}
 
 
 def _without_bad(
@@ -194,23 +198,24 @@ def labelling_of(labels: Any, source: Source, names: Sequence[str]) -> Labelling
     if isinstance(labels, np.ndarray) and labels.dtype.kind in "OU":
         labels = labels.tolist()
     if isinstance(labels, list | tuple) and labels and all(isinstance(one, str) for one in labels):
-        found = _named(labels, names)
+        labels, names, guessed = _named(labels, names)
     else:
         expected = "a list, an array or a tensor of class numbers, or names"
-        found = Labelling(as_tensor(labels, "labels", expected), names)
-    shape = found.labels.shape
-    if source.count is not None and shape[:1] != (source.count,):
-        raise InputError(f"expected {source.count} labels, one for each image, got {tuple(shape)}")
-    return found
+        labels, guessed = as_tensor(labels, "labels", expected), False
+    if source.count is not None and labels.shape[:1] != (source.count,):
+        raise InputError(
+            f"expected {source.count} labels, one for each image, got {tuple(labels.shape)}"
+        )
+    return Labelling(labels, names, guessed)
 
 
-def _named(texts: Sequence[str], names: tuple[str, ...]) -> Labelling:
+def _named(texts: Sequence[str], names: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...], bool]:
     """Read labels that are text: numbers or names; unknown names are sorted alphabetically."""
     if all(map(is_number, texts)) and not {*texts} & {*names}:
-        return Labelling(torch.tensor([int(text) for text in texts]), names)
+        return torch.tensor([int(text) for text in texts]), names, False
     known = names or tuple(sorted(set(texts)))
     found = numbers_of(texts, known)
-    return Labelling(torch.tensor([found[text] for text in texts]), known, guessed=not names)
+    return torch.tensor([found[text] for text in texts]), known, not names
 
 
 def read_labels(path: Path) -> dict[str, str]:
@@ -263,22 +268,21 @@ def _of_files(table: Mapping[str, str], source: Source, path: Path) -> list[str]
             f"labels: {path.name} names files, and {source.name} has none: expected a folder, or "
             "files, of images"
         )
-    by_name: dict[str, list[tuple[PurePosixPath, str]]] = {}
+    by_name = defaultdict[str, list[tuple[PurePosixPath, str]]](list)
     for file, label in table.items():
         place = PurePosixPath(file.replace("\\", "/"))
-        by_name.setdefault(place.name, []).append((place, label))
-    labels, missing = list[str](), list[str]()
+        by_name[place.name].append((place, label))
     # By its own path and, if it is a link, by the path that it leads to.
     places = [
-        [PurePosixPath(way.as_posix()) for way in (path.absolute(), path.resolve())]
-        for path in source.files
+        {PurePosixPath(file.absolute()), PurePosixPath(file.resolve())} for file in source.files
     ]
-    here = {way for ways in places for way in ways}
+    here = set().union(*places)
+    labels, missing = list[str](), list[str]()
     for file_path, ways in zip(source.files, places, strict=True):
         # An absolute path to no file here dates from before the files were moved: match its name.
         said = {
             label
-            for p, label in by_name.get(file_path.name, [])
+            for p, label in by_name[file_path.name]
             if any(way.parts[-len(p.parts) :] == p.parts for way in ways)
             or (p.is_absolute() and p not in here)
         }

@@ -101,15 +101,14 @@ class Preprocess:
     def __post_init__(self) -> None:
         resize, crop = _size("resize", self.resize), _size("crop", self.crop)
         mean, std = _numbers("mean", self.mean), _numbers("std", self.std)
-        one_channel = mean is not None and len(mean) == 1
         plain = {
             "resize": resize,
             "crop": None if crop is None else _pair(crop),
             "mean": mean,
             "std": std,
-            "fill": tuple(int(value) for value in self.fill),
+            "fill": tuple(map(int, self.fill)),
             "fit": self.fit or ("squash" if isinstance(resize, tuple) else "shortest"),
-            "channels": self.channels or (mean and ("L" if one_channel else "RGB")) or None,
+            "channels": self.channels or (mean and ("L" if len(mean) == 1 else "RGB")) or None,
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
@@ -121,18 +120,14 @@ class Preprocess:
                 )
         if self.fit == "shortest" and isinstance(resize, tuple):
             raise InputError(f"resize: expected one number for the shortest edge, got {resize}")
-        self._check_normalisation(mean or (), std or ())
-
-    def _check_normalisation(self, mean: Sequence[float], std: Sequence[float]) -> None:
-        """Raise an InputError if mean, std and channels are impossible or contradict each other."""
-        if len(mean) != len(std):
+        if len(mean or ()) != len(std or ()):
             raise InputError(
-                f"expected mean and std together, one number per channel, got mean {self.mean} and "
-                f"std {self.std}"
+                f"expected mean and std together, one number per channel, got mean {mean} and std "
+                f"{std}"
             )
-        if not all(value > 0 for value in std):
+        if not all(value > 0 for value in std or ()):
             raise InputError(f"std: expected positive numbers, got {std}")
-        if any(abs(value) > 10 for value in mean):
+        if any(abs(value) > 10 for value in mean or ()):
             raise InputError(
                 f"mean: expected that of pixels in [0, 1], got {mean}: divide mean and std by 255"
             )
@@ -259,6 +254,8 @@ class Preprocess:
         """
         if isinstance(given, Preprocess):
             return given
+        if isinstance(given, Mapping):
+            return _of_dict(given)
         to_dict = getattr(given, "to_dict", None)
         if callable(to_dict) and "image_processor_type" in to_dict():
             return _of_processor(given)
@@ -274,8 +271,6 @@ class Preprocess:
             preset: Any = given
             size, way = (preset.resize_size, preset.crop_size), _filter(preset.interpolation)
             return cls(*size, preset.mean, preset.std, way)
-        if isinstance(given, Mapping):
-            return _of_dict(given)
         raise InputError(
             "expected preprocessing as atta.Preprocess(...), a timm model, a Hugging Face image "
             "processor, torchvision's weights.transforms() or a dict of settings, got "
@@ -418,19 +413,13 @@ def _of_processor(processor: Any) -> Preprocess:
 def _settings(processor: Any) -> Preprocess:
     """Translate the settings of a Hugging Face image processor."""
     given = {key: value for key, value in processor.to_dict().items() if value is not None}
-    found = Preprocess(
-        interpolation=_filter(given.get("resample", 2)),
-        rounding="down",
-        channels="BGR" if given.get("do_flip_channel_order") else "RGB",
-    )
+    crop = given.get("crop_size") if given.get("do_center_crop") else None
+    if crop is not None and not isinstance(crop, int | Sequence):
+        sides = dict(crop)
+        crop = sides.get("shortest_edge") or (sides["height"], sides["width"])
+    resize: Size | None = None
     if given.get("do_resize"):
-        found = _hugging_size(found, type(processor).__name__, given)
-    if given.get("do_center_crop") and given.get("crop_size"):
-        size = given["crop_size"]
-        if not isinstance(size, int | Sequence):
-            sides = dict(size)
-            size = sides.get("shortest_edge") or (sides["height"], sides["width"])
-        found = replace(found, crop=size)
+        resize, crop = _hugging_size(type(processor).__name__, given, crop)
     # (scale · p - offset - mean) / std  =  (p - (offset + mean) / scale) / (std / scale)
     rescaled = given.get("do_rescale")
     scale = float(given.get("rescale_factor", 1 / 255)) * 255 if rescaled else 255.0
@@ -441,27 +430,36 @@ def _settings(processor: Any) -> Preprocess:
     if given.get("include_top"):  # EfficientNet divides by std twice
         std = std * given["image_std"]
     mean, std = (mean + offset) / scale, std / scale
-    if mean.any() or (std != 1).any():
-        found = replace(found, mean=mean.tolist(), std=std.tolist())
-    return found
+    normalised = mean.any() or (std != 1).any()
+    return Preprocess(
+        resize,
+        crop,
+        mean.tolist() if normalised else None,
+        std.tolist() if normalised else None,
+        _filter(given.get("resample", 2)),
+        rounding="down",
+        channels="BGR" if given.get("do_flip_channel_order") else "RGB",
+    )
 
 
-def _hugging_size(found: Preprocess, kind: str, given: Mapping[str, Any]) -> Preprocess:
-    """Add how a processor resizes: the shortest edge, a size, or the rule of a special kind."""
+def _hugging_size(
+    kind: str, given: Mapping[str, Any], crop: Size | None
+) -> tuple[Size, Size | None]:
+    """How a processor resizes and crops: the shortest edge, a size, or a rule of its own."""
     size = {key: value for key, value in dict(given["size"]).items() if value is not None}
     short, pct = size.get("shortest_edge"), given.get("crop_pct")
     if kind.startswith("ConvNext") and short is not None:
         if short >= 384:  # squashed, without a setting that says so
-            return replace(found, resize=(short, short), fit="squash")
-        return replace(found, resize=int(short / (pct or 224 / 256)), crop=short)
+            return (short, short), crop
+        return int(short / (pct or 224 / 256)), short
     if kind.startswith("LevitImage") and short is not None:
-        return replace(found, resize=int(256 / 224 * short))
+        return int(256 / 224 * short), crop
     if kind.startswith("PoolFormer") and pct:
-        return replace(found, resize=int((short or size.get("height", 0)) / pct))
+        return int((short or size.get("height", 0)) / pct), crop
     if short is not None and "longest_edge" not in size:
-        return replace(found, resize=short)
+        return short, crop
     if {"height", "width"} <= size.keys():
-        return replace(found, resize=(size["height"], size["width"]), fit="squash")
+        return (size["height"], size["width"]), crop
     raise InputError(
         f"size: expected shortest_edge, or height and width, in the image processor {kind}, got "
         f"{size}: images would have several sizes; {STATE_IT}"
