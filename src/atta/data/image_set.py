@@ -159,7 +159,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
                 raise InputError(
                     f"expected {len(images)} labels in {name}, got shape {tuple(labels.shape)}"
                 )
-            if len(labels) and not (labels.min() >= 0 and labels.max() < len(classes)):
+            if not ((labels >= 0) & (labels < len(classes))).all():
                 raise InputError(
                     f"expected labels from 0 to {len(classes) - 1} in {name}, which has "
                     f"{len(classes)} classes, got {labels.min()} to {labels.max()}"
@@ -244,7 +244,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
     def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
         """The images at these positions, in this order."""
         chosen = torch.as_tensor(indices, dtype=torch.long)
-        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(self)):
+        if not ((chosen >= 0) & (chosen < len(self))).all():
             raise InputError(
                 f"expected positions from 0 to {len(self) - 1} in {self.name}, got {chosen.min()} "
                 f"to {chosen.max()}"
@@ -328,17 +328,17 @@ a very long image takes any amount of memory."""
 
 def resize(images: Bytes, size: int) -> UInt8[Tensor, "n c h2 w2"]:
     """Resize to `size` x `size`, bilinear and antialiased."""
-    side = (size, size)
     if size < 1:
         raise InputError(f"expected a size of at least 1 pixel, got {size}")
+    side = (size, size)
     if images.shape[-2:] == side:
         return images
     # In pieces: float32 takes four times the bytes, and a whole dataset of them may not fit.
-    resized = images.new_empty(*images.shape[:2], *side)
-    for piece, into in zip(torch.split(images, 512), torch.split(resized, 512), strict=True):
-        pixels = F.interpolate(piece.float(), side, mode="bilinear", antialias=True)
-        into.copy_(pixels.round().clamp(0, 255))
-    return resized
+    pieces = (
+        F.interpolate(piece.float(), side, mode="bilinear", antialias=True)
+        for piece in torch.split(images, 512)
+    )
+    return torch.cat([piece.round().clamp(0, 255).byte() for piece in pieces])
 
 
 def data_uri(image: Tensor, side: int | None = None) -> str:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,15 +51,13 @@ class Labelling:
 
     def settled(self, k: int) -> "Labelling":
         """Check the names against the network's number of classes, once that is known."""
+        if not self.classes or len(self.classes) == k:
+            return self
         if not self.guessed:
-            if self.classes and len(self.classes) != k:
-                raise InputError(
-                    f"class_names: expected {k}, one for each class of the network, got "
-                    f"{len(self.classes)}"
-                )
-            return self
-        if len(self.classes) == k:
-            return self
+            raise InputError(
+                f"class_names: expected {k}, one for each class of the network, got "
+                f"{len(self.classes)}"
+            )
         if k == IMAGENET and all(name in imagenet() for name in self.classes):
             numbers = torch.tensor([imagenet()[name] for name in self.classes])
             labels = None if self.labels is None else numbers[self.labels]
@@ -74,14 +72,6 @@ class Labelling:
     def own(self, labels: Tensor | None) -> Tensor | None:
         """Translate labels that came with images into the network's class numbers."""
         return labels if labels is None or self.numbers is None else self.numbers[labels]
-
-
-class Labelled(NamedTuple):
-    """A source, its labels, and what the origin of a record says of their order."""
-
-    source: Source
-    labelling: Labelling
-    origin: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -109,13 +99,18 @@ class Reading:
     workers: int = 0
 
 
-def labelled_source(images: object, labels: object, how: Reading) -> Labelled:
+def labelled_source(
+    images: object, labels: object, how: Reading
+) -> tuple[Source, Labelling, dict[str, str]]:
     """Prepare images and labels for a network: order them, read the labels, leave out bad images.
 
     Args:
         images: What `as_source` takes.
         labels: Class numbers, names, a CSV or Parquet file, or None if the images have labels.
         how: How they are read.
+
+    Returns:
+        The source, its labels, and what the origin of a record says of their order.
     """
     names = how.class_names
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
@@ -138,7 +133,7 @@ def labelled_source(images: object, labels: object, how: Reading) -> Labelled:
     if how.skip_bad:
         source, labelling, left_out = _without_bad(source, labelling, how.workers)
         origin |= left_out
-    return Labelled(source, labelling, origin)
+    return source, labelling, origin
 
 
 def _shuffled(

@@ -40,7 +40,7 @@ from atta._base.types import dense
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
 from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, mode_of
 from atta.data.preprocess import Preprocess
-from atta.data.tables import from_stream, from_table, is_stream, is_table
+from atta.data.tables import from_stream, from_table, is_table
 
 Channels: TypeAlias = Literal["first", "last"] | None
 Shape: TypeAlias = tuple[int, ...]
@@ -304,7 +304,7 @@ def _from_dataset(
     skip_bad: bool,
 ) -> Source:
     """Make a source of a dataset, a loader, a stream or a list."""
-    if is_stream(images):
+    if is_table(images, "IterableDataset"):
         items, name, classes = from_stream(images)
         batches: Iterable[Any] = _one_by_one(items, name, channels, preprocess)
         return _from_batches(batches, "first", preprocess, shape, name=name, classes=classes)
