@@ -64,8 +64,8 @@ def find_images(paths: Iterable[str | PathLike[str]]) -> list[Path]:
             raise InputError(f"there is no file or folder {path}")
         files = [path]
         if path.is_dir():
-            inside = (file for file in sorted(path.rglob("*")) if not file.is_dir())
-            files = [file for file in inside if file.suffix.lower() in IMAGES]
+            inside = [file for file in path.rglob("*") if file.suffix.lower() in IMAGES]
+            files = sorted(file for file in inside if not file.is_dir())
         if not files:
             raise _without_images(path)
         found |= dict.fromkeys(files)

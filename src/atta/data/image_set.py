@@ -76,8 +76,7 @@ class EncodedImages:
         """
         for row in (0, *self.rows.sort().values.tolist()):
             try:
-                image = decode(self.read(row), None, self.preprocess, self.where(row))
-                return image.shape[0] == 1
+                return len(decode(self.read(row), None, self.preprocess, self.where(row))) == 1
             except BadImage:
                 continue
         return False
@@ -120,12 +119,11 @@ def decode(
             )
         if image.mode.startswith(("I", "F")):  # Pillow would cut off what is above 255
             raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
-        own = "L" if image.mode in ("1", "L") else "RGB"
-        if strict and (mode, own) == ("L", "RGB"):
+        if strict and mode == "L" and image.mode not in ("1", "L"):
             raise InputError(
                 f"expected grey as in the first image of the set, got colour in {where}"
             )
-        return (preprocess or AS_IT_IS)(image, mode or own)
+        return (preprocess or AS_IT_IS)(image, mode)
     except InputError:
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

@@ -20,7 +20,7 @@ from torch import Tensor
 from atta._base.errors import InputError, advise, require
 from atta._base.tensors import as_tensor
 from atta.data.class_names import IMAGENET, imagenet, is_number, numbers_of
-from atta.data.folder import folder_of_images
+from atta.data.folder import folder_of_images, listed
 from atta.data.image_set import BadImage, ImageSet, arrange
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels, Shape, Source, as_source, batches_of, cached
@@ -58,15 +58,14 @@ class Labelling:
                 f"class_names: expected {k}, one for each class of the network, got "
                 f"{len(self.classes)}"
             )
-        if k == IMAGENET and all(name in imagenet() for name in self.classes):
+        if k == IMAGENET and imagenet().keys() >= set(self.classes):
             numbers = torch.tensor([imagenet()[name] for name in self.classes])
             labels = None if self.labels is None else numbers[self.labels]
             return Labelling(labels, tuple(imagenet()), numbers=numbers)
-        some = ", ".join(self.classes[:6]) + (", ..." if len(self.classes) > 6 else "")
         raise InputError(
-            f"the images have {len(self.classes)} classes ({some}), and the network has {k}: it is "
-            "unclear which is which. Name the network's classes in its order, class_names=[...] "
-            "(--classes FILE or a,b,c), or give class numbers"
+            f"the images have {len(self.classes)} classes ({listed(self.classes)}), and the network"
+            f" has {k}: it is unclear which is which. Name the network's classes in its order, "
+            "class_names=[...] (--classes FILE or a,b,c), or give class numbers"
         )
 
     def own(self, labels: Tensor | None) -> Tensor | None:
@@ -121,8 +120,19 @@ def labelled_source(
         raise InputError(
             f"class_names: expected a different name for each class, got {twice[0]!r} twice"
         )
-    given, origin = _shuffled(images, labels, how.shuffle)
-    source = as_source(given, how.channels, how.preprocess, how.shape, how.skip_bad)
+    origin: dict[str, str] = {}
+    # Labels that come as a list belong to the images in the order in which they are given.
+    if how.shuffle is not False and (labels is None or isinstance(labels, str | Path)):
+        in_folder = False
+        if isinstance(images, str | Path) and Path(images).is_dir():
+            in_folder, images = True, folder_of_images(Path(images))
+        if isinstance(images, ImageSet):
+            labelled = in_folder and (labels is not None or images.labels is not None)
+            if labelled or how.shuffle is not None:
+                seed = int(how.shuffle or 0)
+                images = arrange(images, by_name=in_folder, shuffle=seed)
+                origin["shuffle"] = str(seed)
+    source = as_source(images, how.channels, how.preprocess, how.shape, how.skip_bad)
     if how.skip_bad and source.once:
         raise InputError(
             "skip_bad: a loader or a stream reads its images itself, and once: expected a folder, "
@@ -134,25 +144,6 @@ def labelled_source(
         source, labelling, left_out = _without_bad(source, labelling, how.workers)
         origin |= left_out
     return source, labelling, origin
-
-
-def _shuffled(
-    images: object, labels: object, shuffle: int | bool | None
-) -> tuple[object, dict[str, str]]:
-    """Shuffle the images of a folder, unless labels in an order of their own belong to them."""
-    if shuffle is False or (labels is not None and not isinstance(labels, str | Path)):
-        return images, {}
-    in_folder = False
-    if isinstance(images, str | Path) and Path(images).is_dir():
-        in_folder, images = True, folder_of_images(Path(images))
-    if not isinstance(images, ImageSet):
-        return images, {}
-    # Without labels, the order of a folder is that of the file names.
-    labelled = in_folder and (labels is not None or images.labels is not None)
-    if shuffle is None and not labelled:
-        return images, {}
-    seed = int(shuffle or 0)
-    return arrange(images, by_name=in_folder, shuffle=seed), {"shuffle": str(seed)}
 
 
 def _without_bad(
@@ -233,14 +224,14 @@ def read_labels(path: Path) -> dict[str, str]:
                 f"labels: expected a Parquet file, but {path} cannot be read: {error}"
             ) from None
     else:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            rows = list(csv.DictReader(lines))
     columns = list(rows[0]) if rows else []
-    chosen = [
+    file, label = (
         next((name for name in columns if name.strip().lower() in known), None)
         for known in (FILES, LABELS)
-    ]
-    if None in chosen:
+    )
+    if file is None or label is None:
         there = ", ".join(columns) or "none"
         raise InputError(
             f"labels: expected the columns file and label in {path}, found {there}: name them so "
@@ -248,11 +239,9 @@ def read_labels(path: Path) -> dict[str, str]:
         )
     found: dict[str, str] = {}
     for row in rows:
-        file_name, label = (str(row[column]).strip() for column in chosen if column is not None)
-        if found.setdefault(file_name, label) != label:
-            raise InputError(
-                f"labels: {path} says {found[file_name]!r} and {label!r} of {file_name}"
-            )
+        name, said = str(row[file]).strip(), str(row[label]).strip()
+        if found.setdefault(name, said) != said:
+            raise InputError(f"labels: {path} says {found[name]!r} and {said!r} of {name}")
     return found
 
 

@@ -237,7 +237,7 @@ class Preprocess:
         return ", ".join(parts) or "as it is"
 
     @classmethod
-    def of(cls, given: object) -> Preprocess:
+    def of(cls, given: Any) -> Preprocess:
         """Read the preprocessing of a network from the object or dict that states it.
 
         Args:
@@ -260,18 +260,16 @@ class Preprocess:
         to_dict = getattr(given, "to_dict", None)
         if callable(to_dict) and "image_processor_type" in to_dict():
             return _of_processor(given)
-        config = getattr(given, "pretrained_cfg", None) or getattr(given, "default_cfg", None)
-        if config is not None:
-            return _of_timm(config if isinstance(config, Mapping) else config.to_dict())
+        if isinstance(config := getattr(given, "pretrained_cfg", None), Mapping):
+            return _of_timm(config)
         inner = getattr(given, "transforms", None)
         if isinstance(inner, Sequence):
             return _of_steps(inner)
         if inner is not None:
             return cls.of(inner() if callable(inner) else inner)
         if hasattr(given, "resize_size") and hasattr(given, "crop_size"):  # torchvision's preset
-            preset: Any = given
-            size, way = (preset.resize_size, preset.crop_size), _filter(preset.interpolation)
-            return cls(*size, preset.mean, preset.std, way)
+            way = _filter(given.interpolation)
+            return cls(given.resize_size, given.crop_size, given.mean, given.std, way)
         raise InputError(
             "expected preprocessing as atta.Preprocess(...), a timm model, a Hugging Face image "
             "processor, torchvision's weights.transforms() or a dict of settings, got "
@@ -320,16 +318,12 @@ def _of_timm(config: Mapping[str, Any]) -> Preprocess:
         raise InputError(f"crop_mode: expected center, squash or border, got {mode!r}")
     if h == w:
         return replace(found, fit="shortest", resize=h)
-    return replace(found, fit="cover", interpolation=_timm_cover(found.interpolation))
-
-
-def _timm_cover(interpolation: str) -> str:
-    """Return how timm resizes for a crop that is not square: before 1.0.31, always bilinear."""
-    try:
-        numbers = re.findall(r"\d+", metadata.version("timm"))[:3]
-    except metadata.PackageNotFoundError:
-        return interpolation
-    return "bilinear" if tuple(map(int, numbers)) < (1, 0, 31) else interpolation
+    found = replace(found, fit="cover")
+    with suppress(metadata.PackageNotFoundError):
+        version = re.findall(r"\d+", metadata.version("timm"))[:3]
+        if tuple(map(int, version)) < (1, 0, 31):  # resizes such crops always bilinearly
+            return replace(found, interpolation="bilinear")
+    return found
 
 
 def _of_steps(steps: Sequence[Any]) -> Preprocess:
@@ -424,12 +418,11 @@ def _settings(processor: Any) -> Preprocess:
     if given.get("include_top"):  # EfficientNet divides by std twice
         std = std * given["image_std"]
     mean, std = (mean + offset) / scale, std / scale
-    normalised = mean.any() or (std != 1).any()
     return Preprocess(
         resize,
         crop,
-        mean.tolist() if normalised else None,
-        std.tolist() if normalised else None,
+        mean.tolist(),
+        std.tolist(),
         _filter(given.get("resample", 2)),
         rounding="down",
         channels="BGR" if given.get("do_flip_channel_order") else "RGB",

@@ -56,8 +56,7 @@ def from_table(
         with quiet(datasets):
             table = table.flatten_indices()
     image, label = columns or _columns(table.features, name)
-    known = [None, *table.column_names]
-    if missing := [str(column) for column in (image, label) if column not in known]:
+    if missing := [one for one in (image, label) if one and one not in table.column_names]:
         raise InputError(
             f"expected the columns {', '.join(missing)} in {name}, found "
             f"{listed(table.column_names)}; name them: columns=(image, label)"
