@@ -39,9 +39,9 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from atta._base.errors import InputError
 from atta._base.types import dense
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
-from atta.data.image_set import BadImage, EncodedImages, ImageSet, check_depth, mode_of
-from atta.data.preprocess import Preprocess, upright
-from atta.data.tables import from_stream, from_table, is_stream, is_table
+from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, mode_of
+from atta.data.preprocess import Preprocess
+from atta.data.tables import from_stream, from_table, is_table
 
 Channels: TypeAlias = Literal["first", "last"] | None
 Shape: TypeAlias = tuple[int, ...]
@@ -273,15 +273,14 @@ def _from_set(
         return _from_array(encoded, shape, known | {"channels": "first"})
     if shape is not None:
         encoded = replace(encoded, mode=mode_of(shape[0]))
-    files = [path for row in range(len(encoded)) if (path := encoded.path(row)) is not None]
-    return _from_items(encoded, shape, skip_bad, known | {"files": files or None})
+    return _from_items(encoded, shape, skip_bad, known | {"files": images.files or None})
 
 
 def _from_dataset(
     images: Any, shape: Shape | None, skip_bad: bool, known: dict[str, Any]
 ) -> Source:
     """Make a source of a dataset, a loader, a stream or a list."""
-    if is_stream(images):
+    if is_table(images, "IterableDataset"):
         items, name, classes = from_stream(images)
         batches = _one_by_one(items, name, known["channels"], known["preprocess"])
         known |= {"name": name, "classes": classes, "channels": "first"}
@@ -603,9 +602,9 @@ def _read(
             f"{type(item).__name__} of {inside}"
         )
     if hasattr(item, "getbands"):
-        check_depth(item, where)
-        item = preprocess(item) if preprocess else upright(item)
-    pixels = _as_pixels(item, channels, where)
+        pixels = decode(item, None, preprocess, where)
+    else:
+        pixels = _as_pixels(item, channels, where)
     if pixels.ndim != ndim:
         expected = "an image of shape (c, h, w)" if ndim == 3 else "batches of shape (n, c, h, w)"
         raise InputError(f"expected {expected}, got {tuple(pixels.shape)} in {where}")
@@ -654,10 +653,7 @@ def _joined(
 
 def _as_pixels(image: Any, channels: Channels, what: str) -> Tensor:
     """Return uint8, or float32 or wider, with channels before height and width."""
-    if hasattr(image, "getbands"):  # Pillow's, whose channels are always last
-        array = np.array(image if image.mode in ("L", "RGB") else image.convert("RGB"))
-        pixels, channels = torch.from_numpy(array.reshape(*array.shape[:2], -1)), "last"
-    elif isinstance(image, np.ndarray):
+    if isinstance(image, np.ndarray):
         if channels is None:
             raise InputError(
                 "expected channels='first' or channels='last' with a NumPy array, got neither for "
