@@ -17,7 +17,7 @@ from atta.calibrators import (
     Vanilla,
     scaling,
 )
-from atta.calibrators.fitting import folds
+from atta.calibrators.fitting import fold_splits
 from atta.functional import guard_class
 from scenarios import toy
 
@@ -134,8 +134,7 @@ def test_dirichlet_chooses_the_pair_that_a_fit_a_fold_and_a_pair_chooses():
     slow = {}
     for pair in grid:
         total = 0.0
-        for held_out in folds(30, 3, seed=2):
-            kept = [i for i in range(30) if i not in held_out.tolist()]
+        for kept, held_out in fold_splits(30, 3, seed=2):
             part = Dirichlet(grid=[pair]).fit(predictions[kept], labels[kept])
             probs = [
                 reference.softmax(part.weight.numpy() @ x + part.bias.numpy())

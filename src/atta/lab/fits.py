@@ -31,7 +31,7 @@ from atta._base.errors import InputError
 from atta._base.files import content_hash, digest
 from atta.calibrators import METHODS, Calibrator, Method, load
 from atta.calibrators.crossval import FOLDS
-from atta.calibrators.fitting import folds
+from atta.calibrators.fitting import fold_splits
 from atta.data.views import Policy
 from atta.lab import workers
 from atta.lab.workers import Tell, silent
@@ -77,13 +77,13 @@ class Rows:
         """The rows to fit on."""
         kept = torch.ones(self.validation, dtype=torch.bool)
         if self.fold is not None:
-            kept[folds(self.validation, FOLDS)[self.fold]] = False
+            kept[fold_splits(self.validation, FOLDS)[self.fold][1]] = False
         return self.drawn()[0][kept]
 
     def held_out(self) -> Int[Tensor, " h"]:
         """The validation rows that this fold does not fit on."""
         assert self.fold is not None
-        return self.drawn()[0][folds(self.validation, FOLDS)[self.fold]]
+        return self.drawn()[0][fold_splits(self.validation, FOLDS)[self.fold][1]]
 
     def parted(self) -> list[Rows]:
         """These rows once for each fold, with that fold held out."""
