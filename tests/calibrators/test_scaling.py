@@ -61,14 +61,13 @@ def test_a_fit_of_many_images_begins_with_some_and_works_on_pieces_and_finds_the
     predictions, labels = toy(3000, seed=5, confidence=3.0, signal=1.0)
     whole = scaling.fit_temperature(predictions.logits, labels)
     sizes: list[int] = []
-    pieces = scaling.pieces
+    chunks = Predictions.chunks
 
-    def watched(*given):
-        for part, own in pieces(*given):
-            sizes.append(len(part))
-            yield part, own
+    def watched(self, rows):
+        sizes.append(rows)
+        return chunks(self, rows)
 
-    monkeypatch.setattr(scaling, "pieces", watched)
+    monkeypatch.setattr(Predictions, "chunks", watched)
     monkeypatch.setattr(scaling, "SAMPLE_LOGITS", 400)
     monkeypatch.setattr(scaling, "PIECE_LOGITS", 1000)
     torch.testing.assert_close(
