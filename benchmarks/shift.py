@@ -371,7 +371,7 @@ def candidates(images: Predictions, labels: Tensor, views: Sequence[str]) -> dic
 
 def warmed(logits: Tensor, labels: Tensor) -> Temperature:
     """A temperature of these logits and labels."""
-    found = Temperature(fit_temperature(logits, labels).to(logits.dtype))
+    found = Temperature(temperature=fit_temperature(logits, labels).to(logits.dtype))
     found.classes, found.method = logits.shape[1], TemperatureScaling()
     return found
 
