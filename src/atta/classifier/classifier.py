@@ -133,7 +133,10 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
                 f"image_shape: expected {size} pixels, as preprocess states, got "
                 f"{tuple(image_shape[1:])}"
             )
-        self.model = as_logits(normalised(_unwrapped(model), self.preprocess))
+        model = getattr(model, "_orig_mod", model)  # saved by its own names, not by its wrapper's
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        self.model = as_logits(normalised(model, self.preprocess))
         self.calibrator = calibrator.to(device_of(self.model))
         self.policy = used_views(policy, calibrator)
         self.image_shape = tuple(int(side) for side in image_shape)
@@ -142,7 +145,7 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         self.adapted, self.before = adapted, before
         self.views = BatchedViews(self.policy, self.image_shape).to(device_of(self.model))
         self.images_seen = self.passes_run = 0
-        self.eval()
+        super().train(False)
 
     def check(self) -> None:
         """Answer one blank image, to find out if the parts fit together.
@@ -346,14 +349,6 @@ def used_views(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
     if missing := [kind for kind in calibrator.kinds if kind not in terms]:
         raise InputError(f"expected a policy with the views {', '.join(missing)}, got '{policy}'")
     return Policy(tuple(terms[kind] for kind in calibrator.kinds))
-
-
-def _unwrapped(model: object) -> object:
-    """Return the network inside of torch.compile or DataParallel, to save it by its own names."""
-    model = getattr(model, "_orig_mod", model)
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return model.module
-    return model
 
 
 def _checked(probs: Tensor, logits: Tensor) -> Tensor:
