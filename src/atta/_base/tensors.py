@@ -15,7 +15,6 @@ from torch import Tensor
 
 from atta._base.errors import InputError
 from atta._base.files import check_digest, digest, named, whole_file
-from atta._base.types import dense
 
 HASH, DIGEST = "atta.hash", "atta.digest"
 """Metadata keys: the hash function of the digest, and the digest."""
@@ -116,7 +115,7 @@ def _sort_metadata(path: Path) -> None:
 
 
 def as_tensor(values: Any, name: str, expected: str, *, lists_as_numpy: bool = False) -> Tensor:
-    """Return numbers as a tensor; `lists_as_numpy` reads Python floats as float64.
+    """Return numbers in memory as a tensor; `lists_as_numpy` reads Python floats as float64.
 
     Raises:
         InputError: The values are not numbers; the message names them and what was expected.
@@ -132,7 +131,12 @@ def as_tensor(values: Any, name: str, expected: str, *, lists_as_numpy: bool = F
         raise InputError(
             f"{name}: expected {expected}, got {type(values).__name__} ({error})"
         ) from None
-    return dense(found, name)
+    if found.is_meta or found.layout != torch.strided:
+        got = "the meta device, which holds none"
+        if not found.is_meta:
+            got = f"layout {found.layout}; see Tensor.to_dense"
+        raise InputError(f"{name}: expected numbers in memory, got a tensor of {got}")
+    return found
 
 
 def tensor_bytes(tensor: Tensor) -> Any:
