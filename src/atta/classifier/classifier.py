@@ -147,16 +147,16 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         self.images_seen = self.passes_run = 0
         super().train(False)
 
+    @torch.no_grad()
     def check(self) -> None:
         """Answer one blank image, to find out if the parts fit together.
 
         Raises:
             InputError: The model fails on such an image, or has other classes than the calibrator.
         """
-        counts = self.images_seen, self.passes_run
         check_takes(self.model, self.image_shape, self.calibrator.classes)
-        self.details(torch.zeros(1, *self.image_shape, device=device_of(self)))
-        self.images_seen, self.passes_run = counts
+        blank = torch.zeros(1, *self.image_shape, device=device_of(self))
+        self.graph(self._validated(blank))
 
     # ---- answering -------------------------------------------------------------------------------
 
@@ -239,24 +239,17 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
                 f"{expected}, as a tensor, got {type(images).__name__}; predict_proba takes files, "
                 "folders, arrays and datasets"
             )
-        if images.ndim == 3:
-            raise InputError(
-                f"{expected}, got {tuple(images.shape)}: write images[None] for a batch of one"
-            )
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image_shape:
-            raise InputError(f"{expected}, got {tuple(images.shape)}")
+            advice = ": write images[None] for a batch of one" if images.ndim == 3 else ""
+            raise InputError(f"{expected}, got {tuple(images.shape)}{advice}")
         if images.dtype != torch.uint8 and not images.is_floating_point():
             raise InputError(f"expected images as uint8 or floats in [0, 1], got {images.dtype}")
         if images.device != device_of(self):
             raise InputError(
                 f"expected images on {device_of(self)}, where the model is, got {images.device}"
             )
-        self._check_mode()
         if images.is_floating_point() and images.shape[0]:
             check_range(images, "image {} of the batch".format)
-        return as_pixels(images, dtype_of(self.model))
-
-    def _check_mode(self) -> None:
         waiting: list[nn.Module | None] = [self.model]
         while waiting:  # four times as fast as `modules()`, which a GPU would wait for
             if (module := waiting.pop()) is not None:
@@ -266,6 +259,7 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
                         "classifier.eval()"
                     )
                 waiting.extend(module._modules.values())
+        return as_pixels(images, dtype_of(self.model))
 
     def _answer(self, pixels: Tensor) -> _Answer:
         """Run the network on the images and on the views that they need."""
