@@ -83,22 +83,20 @@ def write_tensors(
     return Path(path)
 
 
-def buffers(tensors: Mapping[str, Tensor], prefix: str = "") -> Iterator[tuple[str, memoryview]]:
+def buffers(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, memoryview]]:
     """Yield what a digest covers, by name: a line of name, dtype and shape, and the bytes."""
     for name, tensor in sorted(tensors.items()):
-        yield f"{prefix}{name} {tensor.dtype} {tuple(tensor.shape)}", tensor_bytes(tensor).data
+        yield f"{name} {tensor.dtype} {tuple(tensor.shape)}", tensor_bytes(tensor).data
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors on the CPU, copied if they share memory, which safetensors refuses."""
-    separate: dict[str, Tensor] = {}
-    taken: set[int] = set()
+    separate, taken = dict[str, Tensor](), set[int]()
     for name, tensor in tensors.items():
         plain = tensor.detach().cpu().contiguous()
-        if (memory := plain.untyped_storage().data_ptr()) in taken:
-            plain = plain.clone(memory_format=torch.contiguous_format)
+        memory = plain.untyped_storage().data_ptr()
+        separate[name] = plain.clone() if memory in taken else plain
         taken.add(memory)
-        separate[name] = plain
     return separate
 
 
@@ -132,9 +130,8 @@ def as_tensor(values: Any, name: str, expected: str, *, lists_as_numpy: bool = F
             f"{name}: expected {expected}, got {type(values).__name__} ({error})"
         ) from None
     if found.is_meta or found.layout != torch.strided:
-        got = "the meta device, which holds none"
-        if not found.is_meta:
-            got = f"layout {found.layout}; see Tensor.to_dense"
+        layout = f"layout {found.layout}; see Tensor.to_dense"
+        got = "the meta device, which holds none" if found.is_meta else layout
         raise InputError(f"{name}: expected numbers in memory, got a tensor of {got}")
     return found
 

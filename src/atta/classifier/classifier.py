@@ -263,28 +263,29 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
 
     def _answer(self, pixels: Tensor) -> _Answer:
         """Run the network on the images and on the views that they need."""
-        n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
+        n, repeats = pixels.shape[0], self.policy.repeats
         if n == 0:  # many networks fail on an empty batch
-            logits = torch.zeros(0, self.calibrator.classes, dtype=pixels.dtype, device=device)
-            shapes = {kind: (0, count, logits.shape[1]) for kind, count in repeats.items()}
-            return _Answer(logits, {kind: logits.new_zeros(s) for kind, s in shapes.items()})
-        most = max(1, batch_size(None, device) // n)
+            logits = pixels.new_zeros(0, self.calibrator.classes)
+            views = {kind: logits[:, None].expand(-1, count, -1) for kind, count in repeats.items()}
+            return _Answer(logits, views)
+        most = max(1, batch_size(None, pixels.device) // n)
         if self.calibrator.gated:
-            answer, run = self._stage_by_stage(pixels, most)
+            answer = self._stage_by_stage(pixels, most)
         else:
             views = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most)
-            answer, run = _Answer(views.pop(IMAGE)[:, 0], views), n * self.policy.passes
+            answer = _Answer(views.pop(IMAGE)[:, 0], views)
+        every, passes = n * self.policy.passes, answer.passes
         self.images_seen += n
-        self.passes_run += run
+        self.passes_run += every if passes is None else int(passes.sum())
         return answer
 
-    def _stage_by_stage(self, pixels: Tensor, most: int) -> tuple[_Answer, int]:
+    def _stage_by_stage(self, pixels: Tensor, most: int) -> _Answer:
         """Run the views of each stage only for images that need them; count all passes."""
         n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
         logits = self._logits(pixels, (IMAGE,), most)[IMAGE][:, 0]
         views: dict[str, Tensor] = {}
         passes = torch.ones(n, dtype=torch.int64, device=device)
-        left, run = torch.arange(n, device=device), n
+        left = torch.arange(n, device=device)
         for stage in self.calibrator.stages:
             if left.shape[0]:
                 seen = {kind: view[left] for kind, view in views.items()}
@@ -295,10 +296,8 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
             if left.shape[0]:
                 for kind, answers in self._logits(pixels[left], stage, most).items():
                     views[kind][left] = answers
-            more = sum(repeats[kind] for kind in stage)
-            passes[left] += more
-            run += more * left.shape[0]
-        return _Answer(logits, views, passes), run
+            passes[left] += sum(repeats[kind] for kind in stage)
+        return _Answer(logits, views, passes)
 
     def _calibrated(self, answer: _Answer) -> Tensor:
         with without_autocast(answer.logits.device):
