@@ -37,7 +37,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset
 
 from atta._base.errors import InputError
-from atta._base.types import dense
+from atta._base.tensors import as_tensor
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
 from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, mode_of
 from atta.data.preprocess import Preprocess
@@ -169,7 +169,9 @@ def _by(sides: Sequence[int]) -> str:
 
 def check_range(pixels: Tensor, where: Callable[[int], str]) -> None:
     """Refuse floats outside of [0, 1], up to rounding; `where` names the image of a row."""
-    low, high = torch.stack(dense(pixels, "pixels").aminmax()).tolist()  # one wait for a GPU
+    low, high = torch.stack(
+        as_tensor(pixels, "pixels", "numbers").aminmax()
+    ).tolist()  # one wait for a GPU
     if low >= -_ROUNDING and high <= 1 + _ROUNDING:
         return
     rows = (~((pixels >= -_ROUNDING) & (pixels <= 1 + _ROUNDING))).flatten(1).any(dim=1).nonzero()
@@ -233,7 +235,7 @@ def as_source(
             )
         return _from_set(images, shape, skip_bad, known)
     if isinstance(images, Tensor | np.ndarray):
-        array = dense(images, "images") if isinstance(images, Tensor) else images
+        array = as_tensor(images, "images", "numbers") if isinstance(images, Tensor) else images
         return _from_array(array, shape, known | {"name": "the images"})
     return _from_dataset(images, shape, skip_bad, known)
 
