@@ -155,7 +155,7 @@ class Reference:
             group = torch.zeros_like(labels) if families is None else families[kind].to(labels)
             for view in predictions.views[kind].unbind(dim=1):
                 now, answers = self.sure(scores(view, self.temperature)), view.argmax(dim=1)
-                for family in group.unique():
+                for family in range(int(group.max()) + 1):
                     here = group == family
                     if (n := int(here.sum())) >= GROUP:
                         part = float(now[here].double().mean())
@@ -191,9 +191,11 @@ class Reference:
     @classmethod
     def read(cls, about: dict[str, Any]) -> Reference:
         """Make one of what `json` returned, in this version or an older one."""
-        known = {field.name for field in fields(cls)}
-        plain = {name: value for name, value in about.items() if name in known}
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in plain.items()})
+        plain: dict[str, Any] = {
+            field.name: about[field.name] for field in fields(cls) if field.name in about
+        }
+        lists = {name: tuple(value) for name, value in plain.items() if isinstance(value, list)}
+        return cls(**{**plain, **lists})
 
     def json(self) -> dict[str, Any]:
         """Return plain numbers and tuples of them."""

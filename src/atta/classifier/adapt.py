@@ -27,7 +27,8 @@ Classifier = TypeVar("Classifier", bound="Adaptable")
 class Drift:
     """Unlabelled images, compared with the validation images.
 
-    `accuracy` is an estimate, with the 95 % interval from `low` to `high`. `p_value` is how often
+    `accuracy` is an estimate, with the standard error `error` and the
+    95 % interval from `low` to `high`. `p_value` is how often
     images that did not drift look as uncertain as these; `drifted` means that it is below `level`,
     the false-alarm rate.
     """
@@ -36,6 +37,7 @@ class Drift:
     accuracy: float
     low: float
     high: float
+    error: float
     expected_accuracy: float
     expected_confidence: float
     seen_confidence: float

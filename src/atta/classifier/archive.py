@@ -79,6 +79,9 @@ class Kept:
     before: Calibrator | None = None
 
 
+NOTHING_KEPT = Kept()
+
+
 class Archived(nn.Module):
     """The parts of a classifier, and how they are saved and loaded."""
 

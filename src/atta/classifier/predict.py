@@ -341,7 +341,7 @@ class _ByClassifier:
 
 def identity(path: str | os.PathLike[str]) -> str:
     """Hash the file of a classifier or graph; of a folder, its description, which has a hash."""
-    return file_hash(Path(path) / ABOUT if Path(path).is_dir() else path, "blake2b")
+    return file_hash(Path(path) / ABOUT if Path(path).is_dir() else path)
 
 
 # ---- one batch -----------------------------------------------------------------------------------
@@ -369,7 +369,7 @@ def _answer(
 
 
 def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None) -> Lines:
-    """Return the columns of each image, `set` as a list, its `passes`, drift `score` and class `number`."""
+    """Return the columns of each image, `set` as a list, and what the table leaves out."""
     p, base = answers.probs.double().cpu(), answers.base.double().cpu()
     reference, nothing = predictor.reference, [None] * len(p)
     confidence, winner = p.max(dim=1)
