@@ -31,10 +31,10 @@ from torch.nn import functional as F
 
 from atta import CATTA, VATTA, Normalized, Predictions, Record, TemperatureScaling, find_record
 from atta.calibrators import Calibrator, HedgedCATTA, HedgedTemperature, Temperature
-from atta.calibrators.hedged import rehearsing
+from atta.calibrators.hedged import hedge, rehearsing
 from atta.calibrators.scaling import fit_temperature, scaled
 from atta.calibrators.shift import Reference, adapt, estimate, scores, softness_at
-from atta.data.corruptions import CONSTANTS, CORRUPTIONS, FAMILIES, REHEARSALS
+from atta.data.corruptions import CONSTANTS, CORRUPTIONS, FAMILIES, REHEARSALS, families_of
 from atta.data.draws import random_numbers
 from atta.data.transforms import pick
 from atta.data.views import Policy
@@ -310,7 +310,11 @@ def _draw(found: Found, generator: torch.Generator) -> None:
         there = there[tested[there + pair.offset]]
     images, labels = clean.predictions[fitted], clean.require_labels()[fitted]
     fits = candidates(images, labels, pair.views)
-    reference = Reference.of(fits[PLAIN], images, labels)
+    families = families_of(images.rehearsals, fitted, 0)
+    reference = Reference.of(fits[PLAIN], images, labels, families)
+    hedges = {
+        name: hedge(fits[name], images, labels) or fits[name] for name in (PLAIN, "temperature")
+    }
     truth = float(
         (shifted.predictions.logits[there].argmax(1) == shifted.require_labels()[there])
         .double()
@@ -327,7 +331,12 @@ def _draw(found: Found, generator: torch.Generator) -> None:
             sample, rest = order[:size], order[size:]
             seen = record.predictions[sample]
             for name, base in (("adapted", PLAIN), ("adapted temperature", "temperature")):
-                terms.add(f"{name}, {size}", rest, adapt(fits[base], reference, seen)[0], record)
+                terms.add(
+                    f"{name}, {size}",
+                    rest,
+                    adapt(fits[base], hedges[base], reference, seen)[0],
+                    record,
+                )
             mixed = None if pair.mixed is None else pair.mixed[terms is found.shifted][sample]
             for name, calibrator in others_adapted(
                 fits["temperature"], reference, images, seen, mixed

@@ -127,16 +127,16 @@ def _hedged(calibrator: Calibrator, predictions: Predictions, labels: Labels) ->
 def hedge(calibrator: Calibrator, predictions: Predictions, labels: Labels) -> Calibrator | None:
     """Return what replaces a calibrator after a drift, fitted to the same images and rehearsals.
 
-    It has the same views. Returns None without rehearsals that lower the accuracy, and for methods
-    that may change the class.
+    It has the same views. Returns None if nothing that was recorded lowers the accuracy, and for
+    methods that may change the class.
     """
     method = calibrator.method
     if isinstance(method, HedgedCATTA | HedgedTemperature):
         return calibrator
-    if not method.keeps_class or not predictions.rehearsals or not rehearsing(predictions, labels):
+    if not method.keeps_class or not rehearsing(predictions, labels):
         return None
-    seen = predictions.select([*calibrator.kinds, *predictions.rehearsals])
-    return (HedgedCATTA() if calibrator.kinds else HedgedTemperature()).fit(seen, labels)
+    hedged = HedgedCATTA(views=calibrator.kinds) if calibrator.kinds else HedgedTemperature()
+    return hedged.fit(predictions, labels)
 
 
 def rehearsing(

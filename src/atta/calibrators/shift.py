@@ -52,6 +52,7 @@ from torch import Tensor
 from atta._base.errors import InputError
 from atta._base.types import Labels, Logits, PerImage
 from atta.calibrators.base import Calibrator
+from atta.calibrators.hedged import rehearsing
 from atta.calibrators.scaling import fit_temperature, scaled
 from atta.record.predictions import Predictions
 
@@ -120,6 +121,7 @@ class Reference:
             predictions: Its images.
             labels: Their classes.
             families: The family of corruption of each image, by rehearsal; by default one.
+                Without rehearsals, views that lower the accuracy replace them.
         """
         logits = predictions.logits.double()
         temperature = float(fit_temperature(logits, labels))
@@ -151,8 +153,9 @@ class Reference:
         right = predictions.logits.argmax(dim=1) == labels
         sure = self.sure(scores(predictions.logits, self.temperature))
         rows = [np.zeros((0, 4))]
-        for kind in predictions.rehearsals:
-            group = torch.zeros_like(labels) if families is None else families[kind].to(labels)
+        kinds = predictions.rehearsals or rehearsing(predictions, labels)
+        for kind in kinds:
+            group = (families or {}).get(kind, torch.zeros_like(labels)).to(labels)
             for view in predictions.views[kind].unbind(dim=1):
                 now, answers = self.sure(scores(view, self.temperature)), view.argmax(dim=1)
                 for family in range(int(group.max()) + 1):
@@ -164,7 +167,7 @@ class Reference:
                         error = math.hypot(GROUP_DEVIATION, 0.5 / math.sqrt(n))
                         skewed = part * self.skewness(_counts(answers[here], self.classes))
                         rows.append(np.array([[fall, skewed, float(lost.mean()), 1]]) / error)
-        if not predictions.rehearsals:
+        if not kinds:
             return self
         known = np.concatenate(rows)
         x, y, precision = known[:, :2], known[:, 2], PRIOR_DEVIATION**-2.0
