@@ -87,12 +87,15 @@ def test_the_images_of_a_trial_come_from_all_over_the_set_and_none_is_lost_of_a_
     assert torch.equal(first.predictions.logits, again.predictions.logits)
 
 
-def test_a_shuffled_loader_beside_separate_labels_is_said():
-    loader = DataLoader(pixels(), batch_size=7, shuffle=True)
-    with pytest.warns(
-        Advice, match="the DataLoader is shuffled and the labels do not come with it"
-    ):
-        collect(Counting(), loader, torch.arange(60) % 3, policy="flip", progress=False)
+def test_images_that_occur_twice_are_counted():
+    images, network = pixels(), Scripted(lambda images, _: looks(images))
+    images[40:46] = images[:6]
+    how = {"policy": "flip", "method": "temperature", "progress": False}
+    for given, wanted in ((images, True), (pixels(), False), (Items(images), True)):
+        with pytest.warns(Advice) as said:
+            atta.calibrate(network, given, torch.arange(60) % 3, **how)
+        sentences = [str(one.message) for one in said]
+        assert any("12 of 60 images occur more than once" in one for one in sentences) == wanted
 
 
 def test_a_view_that_leaves_the_range_is_clipped_and_said():

@@ -166,7 +166,7 @@ def _calibrated(
         counted = replace(run, execution=replace(run.execution, progress=count))
         first = None if folder is None else folder / "0"
         base = counted.record(Policy(()), rehearse, about, first, checks=False)
-        look_over(base)
+        look_over(base, run.source)
         choice = choose(Recorder(counted, base, folder), policies, methods)
     record, labels = choice.record, choice.record.require_labels()
     answers, method = choice.answers[choice.policy], methods[choice.policy]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from atta._base.errors import InputError, advise
 from atta._base.types import Labels
 from atta.data.labels import Labelling
-from atta.data.source import Source, StreamSource
+from atta.data.source import Source, copies
 from atta.data.views import Policy
 from atta.networks.adapters import left_unnormalised, watched_spread
 from atta.networks.borrowing import dtype_of
@@ -58,11 +58,6 @@ def check_labels(labelling: Labelling, source: Source) -> None:
     labels = labelling.labels
     if labels is None:
         return
-    if isinstance(source, StreamSource) and source.shuffled:
-        advise(
-            "the DataLoader is shuffled and the labels do not come with it: give shuffle=False, or "
-            "a dataset with its labels"
-        )
     count = len(labels) if source.count is None and labels.ndim else source.count or 0
     whole = not (labels.is_floating_point() or labels.is_complex())
     most = max(int(labels.to(torch.int64).max()), 0) if whole and labels.numel() else 0
@@ -220,7 +215,12 @@ def _moved(predictions: Predictions, labels: Labels) -> tuple[int, int, int] | N
     return first, int(most[first]), int(most[most[first]])
 
 
-def look_over(record: Record) -> None:
-    """Warn of what looks wrong in a record."""
+def look_over(record: Record, source: Source | None = None) -> None:
+    """Warn of what looks wrong in a record and its images."""
     for sentence in advice(record):
         advise(sentence)
+    if source is not None and (found := copies(source)):
+        advise(
+            f"{found} of {source.count} images occur more than once: the copies of an image fall "
+            "into several folds, so that cross-validated numbers look too good. Keep one of each"
+        )

@@ -246,7 +246,7 @@ class Run:
         runs = [first, *(self._search(first, folder) if search else ())]
         record = joined(runs, {**self.origin(policy, first.classes), **about}, folder)
         if checks:
-            look_over(record)
+            look_over(record, source)
         return record
 
     def _search(self, base: "Answers", folder: Path | None) -> list["Answers"]:
