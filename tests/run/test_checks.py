@@ -1,6 +1,7 @@
 """Check first, run later: a mistake costs no pass, or eight."""
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -240,3 +241,41 @@ def test_advice_points_at_the_line_of_the_caller():
         look_over(made_up(50))
         advise("beware")
     assert {one.filename for one in caught} == {__file__}
+
+
+class Stated(nn.Module):
+    """A network that states its input as those of timm do, or as those of Hugging Face."""
+
+    def __init__(self, side, **config):
+        super().__init__()
+        self.pretrained_cfg = {"input_size": (3, side, side), **config} if config else None
+        self.config = SimpleNamespace(image_size=side)
+
+    def forward(self, images):
+        return looks(images)
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "sentence"),
+    [
+        (Stated(224), pixels(), "states images of 224 x 224 pixels, and is given 8 x 8"),
+        (
+            atta.Normalized(Stated(8, mean=(0.5,) * 3, std=(0.5,) * 3), (0.1,) * 3, (0.9,) * 3),
+            pixels(),
+            "and is given another mean and std",
+        ),
+        (Stated(8), pixels().float() / 255**2, "above 0.0039: were they divided by 255 twice"),
+        (Stated(10), pixels(), None),
+        (
+            atta.Normalized(Stated(8, mean=(0.48,) * 3, std=(0.23,) * 3), (0.5,) * 3, (0.25,) * 3),
+            pixels(),
+            None,
+        ),
+    ],
+)
+def test_images_that_contradict_what_the_network_states_are_said(model, images, sentence):
+    with pytest.warns(Advice) as said:
+        collect(model, images, policy="flip", progress=False)
+    found = [str(one.message) for one in said if "images are few" not in str(one.message)]
+    assert len(found) == (sentence is not None), found
+    assert sentence is None or sentence in found[0]

@@ -16,7 +16,7 @@ from atta._base.types import Labels
 from atta.data.labels import Labelling
 from atta.data.source import Source, copies
 from atta.data.views import Policy
-from atta.networks.adapters import left_unnormalised, watched_spread
+from atta.networks.adapters import contradictions, left_unnormalised, watched_spread
 from atta.networks.borrowing import dtype_of
 from atta.record.predictions import Predictions, Record, as_labels, look_like_probabilities
 from atta.run.runner import as_pixels, failing_on, logits_of, running
@@ -104,6 +104,8 @@ def try_out(
             "are not normalised: preprocess=model does all of it (--resize, --crop, --mean, --std)"
         )
     images, own, positions = _few(source)
+    for sentence in contradictions(network, images, source.preprocess):
+        advise(sentence)
     check_views(policy, as_pixels(images, torch.float32))
     pixels = as_pixels(images.to(device), dtype_of(network))
     answers, begun = list[Tensor](), 0.0
