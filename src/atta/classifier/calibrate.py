@@ -140,7 +140,7 @@ def calibrate(
         about |= rest.get("origin") or {}
         first = None if folder is None else folder / "0"
         base = run.record(Policy(()), rehearse, about, first, checks=False)
-        look_over(base)
+        look_over(base, run.source)
         choice = choose(Recorder(run, base, folder), policies, methods)
     names, found = trial.labelling.classes, methods[choice.policy]
     return _wrapped(run, names, found, policies[choice.policy], choice)

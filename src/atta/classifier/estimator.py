@@ -233,9 +233,10 @@ class Estimator(Archived):
 
     def _channels(self, images: Any) -> Channels:
         """Where an array has its channels, by the shape that the classifier expects."""
-        if not isinstance(images, Tensor | np.ndarray) or images.ndim != 4:
+        if not isinstance(images, Tensor | np.ndarray) or images.ndim not in (3, 4):
             return None
-        first, last = tuple(images.shape[1:]), (images.shape[3], *images.shape[1:3])
+        first = tuple(images.shape[-3:])
+        last = (first[2], *first[:2])
         return "last" if last == self.image_shape != first else "first"
 
     def __sklearn_is_fitted__(self) -> bool:

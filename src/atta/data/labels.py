@@ -170,6 +170,12 @@ def _without_bad(
 def labelling_of(labels: Any, source: Source, names: Sequence[str]) -> Labelling:
     """Read the labels that were given, or those of the images, by the network's class names."""
     names = tuple(map(str, names))
+    if labels is not None and source.shuffled:
+        raise InputError(
+            "labels: expected those in the batches of the DataLoader, because it shuffles the "
+            "images, got labels in an order of their own: leave labels out if the batches hold "
+            "them, or give shuffle=False"
+        )
     if labels is None:
         own, labels = source.classes, source.labels
         if not names or not own:

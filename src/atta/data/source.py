@@ -8,19 +8,21 @@
 | a Hugging Face table                   | its image column, decoded when it is read            |
 | a Hugging Face dataset that streams    | its image column, once, in its order                 |
 | a file, files, a Pillow image          | decoded when they are read                           |
-| a torch dataset or a list              | items: an image, or an image and its label           |
+| a torch dataset or a list              | items: an image, an image and its label, or a dict   |
 | a `DataLoader`, an iterable dataset    | its batches, once, in its order                      |
 
 Pixels are bytes, or floats in [0, 1]; other values are refused, never rescaled. There is one rule
 for photographs of another size: with a `Preprocess` they are resized and cropped, without one they
 are refused. Tensors and arrays are not resized: they must have the size that the `Preprocess`
-states.
+states. A single tensor, array or image is read as a batch of one. The keys of a dict are `image`,
+`images`, `img` or `pixel_values`, and `label`, `labels`, `target` or `targets`.
 """
 
+import hashlib
 import operator
 import tempfile
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -34,7 +36,15 @@ from typing import Any, Literal, NamedTuple, TypeAlias, final
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from atta._base.errors import InputError
 from atta._base.tensors import as_tensor
@@ -52,6 +62,8 @@ Skip: TypeAlias = type[InputError] | None
 """The kind of error that a single image may cause without ending the run."""
 
 _ROUNDING = 1e-5  # A resize in floats may leave [0, 1] by the last few bits.
+_KEYS = (("image", "images", "img", "pixel_values"), ("label", "labels", "target", "targets"))
+_SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _MEMORY = 1 << 30  # Bytes of decoded pixels kept in memory; more go to a temporary file.
 
 
@@ -79,6 +91,7 @@ class Source(ABC):
         indices: Position of each image in the set it comes from; random views are drawn by it.
         files: Path of each image, if the images are files.
         preprocess: How photographs are resized and cropped.
+        shuffled: Whether the images come from a loader that shuffles them.
     """
 
     name: str
@@ -90,6 +103,7 @@ class Source(ABC):
     indices: Tensor | None = None
     files: list[Path] | None = None
     preprocess: Preprocess | None = None
+    shuffled: bool = False
 
     once = False
     """Whether the images can be read only once, in their own order."""
@@ -251,8 +265,16 @@ def _none_in(name: str) -> InputError:
 def _from_array(
     array: Tensor | np.ndarray, shape: Shape | None, known: dict[str, Any]
 ) -> "ArraySource":
+    ends = {"first": array.shape[:1], "last": array.shape[-1:]}.get(
+        known["channels"], array.shape[:1] + array.shape[-1:]
+    )
+    if array.ndim == 3 and set(ends) & (set(shape[:1]) if shape else {1, 3}):
+        array = array[None]  # one image
     if array.ndim != 4:
-        raise InputError(f"expected images of shape (n, c, h, w), got {tuple(array.shape)}")
+        raise InputError(
+            f"expected images of shape (n, c, h, w), got {tuple(array.shape)}; write images[None] "
+            "for one image, images[:, None] for grey images without an axis of channels"
+        )
     if not array.shape[0]:
         raise _none_in(known["name"])
     # What is wrong for all images is said first.
@@ -294,7 +316,7 @@ def _from_dataset(
             "name": type(images.dataset).__name__,
             "count": _length(images),
             "classes": _classes_of(images.dataset),
-            "shuffled": isinstance(images.sampler, RandomSampler),
+            "shuffled": isinstance(images.sampler, _SHUFFLING),
         }
         return _from_batches(images, shape, known)
     if isinstance(images, Dataset | Sequence) and hasattr(images, "__len__"):
@@ -440,8 +462,6 @@ class StreamSource(Source):
 
     batches: Iterable[Any]
     channels: Channels = None
-    shuffled: bool = False
-    """Whether this is a loader that shuffles."""
     _kept: deque[tuple[int, tuple[Tensor, Tensor | None]]] = field(
         default_factory=deque, init=False
     )
@@ -569,6 +589,21 @@ def cached(source: Source, *, in_memory: bool = False) -> Source:
     )
 
 
+def copies(source: Source) -> int:
+    """Count the images whose pixels occur more than once, without decoding files again.
+
+    It is 0 for streams, and for files whose pixels are not cached.
+    """
+    whole = source.source if isinstance(source, SubsetSource) else source
+    if not isinstance(whole, ArraySource | CachedSource):
+        return 0
+    found = Counter[bytes]()
+    for batch in source.read(batches_of(64, 0, source.count), skip=InputError):
+        rows = batch.pixels.flatten(1).contiguous().cpu().numpy()
+        found.update(hashlib.blake2b(row, digest_size=16).digest() for row in rows)
+    return sum(count for count in found.values() if count > 1)
+
+
 # ---- images and labels of one item ---------------------------------------------------------------
 
 
@@ -597,11 +632,19 @@ def _read(
     label = None
     if isinstance(item, tuple | list) and len(item) in (1, 2):
         item, label = (*item, None)[:2]
-    elif isinstance(item, Mapping | tuple | list):
-        inside = ", ".join(map(str, item)) if isinstance(item, Mapping) else f"{len(item)} things"
+    elif isinstance(item, Mapping):
+        images, names = ([key for key in keys if key in item] for keys in _KEYS)
+        if len(images) != 1 or len(names) > 1:
+            raise InputError(
+                f"expected one image ({', '.join(_KEYS[0])}) and at most one label "
+                f"({', '.join(_KEYS[1])}) in {where}, got a {type(item).__name__} of "
+                f"{', '.join(map(str, item))}: rename or remove keys"
+            )
+        item, label = item[images[0]], item[names[0]] if names else None
+    elif isinstance(item, tuple | list):
         raise InputError(
             f"expected an image, or an image and its label, in {where}, got a "
-            f"{type(item).__name__} of {inside}"
+            f"{type(item).__name__} of {len(item)} things"
         )
     if hasattr(item, "getbands"):
         pixels = decode(item, None, preprocess, where)

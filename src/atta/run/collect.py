@@ -249,7 +249,7 @@ class Run:
             groups = [(columns, writer.paths(), writer.name) for columns, writer in parts]
             record = write_index(folder, groups, labels, origin)
         if checks:
-            look_over(record)
+            look_over(record, source)
         return record
 
     def answers(
