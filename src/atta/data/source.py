@@ -36,6 +36,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset
 
 from atta._base.errors import InputError
+from atta._base.tensors import plain
 from atta._base.types import dense
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
 from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, mode_of
@@ -217,6 +218,7 @@ def as_source(
         raise InputError(f"channels: expected 'first' or 'last', got {channels!r}")
     if isinstance(images, Source):
         return images
+    images = plain(images)
     if isinstance(images, str | Path):
         images = _from_path(Path(images))
     elif is_table(images):
