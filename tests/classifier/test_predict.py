@@ -264,6 +264,18 @@ def test_other_colours_become_what_the_classifier_takes_and_other_sizes_are_list
         predict(fake((4, 8, 8)), files, tmp_path / "out.csv")
 
 
+def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+    paths = write_images(tmp_path / "in", 2)
+    links = [tmp_path / "in" / name for name in ("gone", "x.png")]
+    for link in links:
+        link.symlink_to(tmp_path / "nowhere" / link.name)
+    (tmp_path / "in" / "notes.txt").write_text("not an image, and not meant as one")
+    files = find_images([tmp_path / "in"])
+    assert sorted(files) == sorted([*paths, *links])
+    done = predict(fake(), files, tmp_path / "out.csv")
+    assert (done.images, sorted(done.unreadable)) == (2, sorted(map(str, links)))
+
+
 def test_folders_are_walked_in_order_and_no_file_comes_twice(tmp_path: Path) -> None:
     paths = write_images(tmp_path / "in", 4)
     (tmp_path / "odd").write_bytes(paths[0].read_bytes())

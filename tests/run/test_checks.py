@@ -99,6 +99,13 @@ def test_images_that_occur_twice_are_counted():
         assert any("12 of 60 images occur more than once" in one for one in sentences) == wanted
 
 
+def test_labels_of_one_class_only_are_said():
+    with pytest.warns(
+        Advice, match="all labels are class 2: a network cannot be calibrated on one"
+    ):
+        collect(Counting(), pixels(), torch.full((60,), 2), policy="flip", progress=False)
+
+
 def test_a_view_that_leaves_the_range_is_clipped_and_said():
     bright = Policy(((View.of("bright", lambda images: images * 3 - 1), 1),))
     with pytest.warns(

@@ -112,13 +112,21 @@ def _sort_metadata(path: Path) -> None:
             file.write(text.ljust(size))
 
 
+def plain(values: Any) -> Any:
+    """Return a column of pandas or polars as an array, and an array of texts as a list."""
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
+    texts = isinstance(values, np.ndarray) and values.dtype.kind in "OUT"
+    return values.tolist() if texts else values
+
+
 def as_tensor(values: Any, name: str, expected: str, *, lists_as_numpy: bool = False) -> Tensor:
     """Return numbers in memory as a tensor; `lists_as_numpy` reads Python floats as float64.
 
     Raises:
         InputError: The values are not numbers; the message names them and what was expected.
     """
-    found = values
+    values = found = plain(values)
     try:
         if isinstance(values, np.ndarray) or (lists_as_numpy and not isinstance(values, Tensor)):
             # torch shares the memory of contiguous and writeable arrays only

@@ -6,9 +6,11 @@ is enough, as in ImageNet ("tench, Tinca tinca"). A number is a class number. A 
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from atta._base.errors import InputError, suggest
@@ -68,3 +70,20 @@ def imagenet() -> dict[str, int]:
     """ImageNet's 1000 classes by WordNet id, in the order of every network trained on it."""
     text = Path(__file__).with_name("imagenet_wnids.txt").read_text(encoding="ascii")
     return {wnid: i for i, wnid in enumerate(text.split())}
+
+
+@cache
+def imagenet_names() -> tuple[str, ...]:
+    """Names of ImageNet's classes in their order: words if timm is installed, else WordNet ids."""
+    timm = find_spec("timm")
+    words = dict[str, str]()
+    with suppress(OSError, ValueError):
+        info = Path(str(timm and timm.origin)).parent / "data" / "_info"
+        rows = (info / "imagenet_synset_to_lemma.txt").read_text(encoding="utf-8").splitlines()
+        words = dict(row.split("\t") for row in rows)
+    names = [words.get(wnid, wnid) for wnid in imagenet()]
+    twice = {name for name, count in Counter(names).items() if count > 1}  # the bird, the machine
+    return tuple(
+        f"{name} ({wnid})" if name in twice else name
+        for name, wnid in zip(names, imagenet(), strict=True)
+    )

@@ -57,15 +57,20 @@ def _encoded(files: Sequence[Path], folder: Path | None = None) -> EncodedImages
 
 
 def find_images(paths: Iterable[str | PathLike[str]]) -> list[Path]:
-    """Return the files that were named, and all images in folders, at any depth, by name."""
+    """Return the files that were named, and all images in folders, at any depth, by name.
+
+    Links that lead nowhere are among them, whatever their names: reading them says so.
+    """
     found: dict[Path, None] = {}
     for path in map(Path, paths):
         if not (path.exists() or path.is_symlink()):
             raise InputError(f"there is no file or folder {path}")
         files = [path]
         if path.is_dir():
-            inside = [file for file in path.rglob("*") if file.suffix.lower() in IMAGES]
-            files = sorted(file for file in inside if not file.is_dir())
+            inside = (file for file in path.rglob("*") if not file.is_dir())
+            files = sorted(
+                file for file in inside if file.suffix.lower() in IMAGES or not file.exists()
+            )
         if not files:
             raise _without_images(path)
         found |= dict.fromkeys(files)
@@ -86,7 +91,7 @@ def contents(folder: Path) -> tuple[list[Path], list[Path]]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.suffix.lower() in IMAGES:
             images.append(path)
-        elif path.is_dir() and not path.name.startswith((".", "__MACOSX")):
+        elif not path.is_file() and not path.name.startswith((".", "__MACOSX")):
             folders.append(path)
     return images, folders
 

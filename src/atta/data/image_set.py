@@ -5,6 +5,7 @@ Every dataset becomes an `ImageSet`. It works as a torch dataset; `tensors()` de
 
 import io
 import json
+import re
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -102,33 +103,45 @@ def decode(
         sent: The bytes come from a stranger: check their format and size before unpacking them.
 
     Raises:
-        BadImage: If this is not an image, or a damaged one.
+        BadImage: If this is not an image, a damaged one, or one that takes too long to decode.
     """
     with require("data", "decoding images"):
         from PIL import Image
     try:
         image = source.read_bytes() if isinstance(source, Path) else source
         if isinstance(image, bytes):
-            image = Image.open(io.BytesIO(image), formats=SENT if sent else None)
+            data, image = image, Image.open(io.BytesIO(image), formats=SENT if sent else None)
+            if image.format in ("JPEG", "MPO") and _scans(data) > MOST_SCANS:
+                raise BadImage(f"expected at most {MOST_SCANS} scans in the JPEG {where}, got more")
         width, height = image.size
         too_long = max(image.size) > MOST_ASPECT * min(image.size)
         if sent and (too_long or width * height > MOST_PIXELS):
-            raise InputError(
+            raise BadImage(
                 f"expected an image at most {MOST_ASPECT} times as long as wide, of at most "
                 f"{MOST_PIXELS // 10**6} million pixels, got one of {width} x {height}"
             )
         if image.mode.startswith(("I", "F")):  # Pillow would cut off what is above 255
             raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
-        if strict and mode == "L" and image.mode not in ("1", "L"):
-            raise InputError(
-                f"expected grey as in the first image of the set, got colour in {where}"
-            )
-        return (preprocess or AS_IT_IS)(image, mode)
-    except InputError:
+        if not (strict and mode == "L" and image.mode not in ("1", "L")):
+            return (preprocess or AS_IT_IS)(image, mode)
+    except BadImage:
         raise
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError) as error:
         why = str(error).partition(" <")[0]  # without the address of the buffer
         raise BadImage(f"expected an image in {where}, but it cannot be decoded: {why}") from error
+    raise InputError(f"expected grey as in the first image of the set, got colour in {where}")
+
+
+_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")  # with a length after it, but for the end
+
+
+def _scans(data: bytes) -> int:
+    """Count the scans of the first image in a JPEG file; each costs a pass over all pixels."""
+    count, place = 0, 2
+    while (marker := _MARKER.search(data, place)) and marker[0] != b"\xff\xd9":
+        count += marker[0] == b"\xff\xda"
+        place = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2], "big")
+    return count
 
 
 class ImageSet(Dataset[tuple[Tensor, int]]):
@@ -151,17 +164,21 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
                 f"expected the images of {name} as uint8 of shape (n, c, h, w), got {images.dtype} "
                 f"of shape {tuple(images.shape)}"
             )
-        if labels is not None:
-            labels = labels.long()
-            if labels.shape != (len(images),):
+        for what, numbers in (("labels", labels), ("indices", indices)):
+            if numbers is None:
+                continue
+            if numbers.shape != (len(images),):
                 raise InputError(
-                    f"expected {len(images)} labels in {name}, got shape {tuple(labels.shape)}"
+                    f"expected {len(images)} {what} in {name}, got shape {tuple(numbers.shape)}"
                 )
-            if not ((labels >= 0) & (labels < len(classes))).all():
-                raise InputError(
-                    f"expected labels from 0 to {len(classes) - 1} in {name}, which has "
-                    f"{len(classes)} classes, got {labels.min()} to {labels.max()}"
-                )
+            if numbers.is_floating_point() or numbers.is_complex():
+                raise InputError(f"expected whole numbers as {what} in {name}, got {numbers.dtype}")
+        labels = None if labels is None else labels.long()
+        if labels is not None and not ((labels >= 0) & (labels < len(classes))).all():
+            raise InputError(
+                f"expected labels from 0 to {len(classes) - 1} in {name}, which has "
+                f"{len(classes)} classes, got {labels.min()} to {labels.max()}"
+            )
         self.name, self.images, self.labels, self.classes = name, images, labels, tuple(classes)
         self.indices = torch.arange(len(images)) if indices is None else indices.long()
 
@@ -271,13 +288,14 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
                 f"expected images, a name and classes in {path}, found "
                 f"{', '.join([*tensors, *metadata])}"
             )
-        return ImageSet(
-            metadata["name"],
-            tensors["images"],
-            tensors.get("labels"),
-            json.loads(metadata["classes"]),
-            tensors.get("indices"),
-        )
+        try:
+            classes = json.loads(metadata["classes"])
+        except (ValueError, RecursionError):
+            classes = None
+        if not isinstance(classes, list) or not all(isinstance(one, str) for one in classes):
+            raise InputError(f"expected a list of names as the classes in {path}: save it again")
+        labels, indices = tensors.get("labels"), tensors.get("indices")
+        return ImageSet(metadata["name"], tensors["images"], labels, classes, indices)
 
 
 def arrange(
@@ -319,9 +337,12 @@ def mode_of(channels: int) -> str:
 
 SENT = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """Formats that may be sent, by their names in Pillow."""
-MOST_PIXELS, MOST_ASPECT = 50_000_000, 50
+MOST_PIXELS, MOST_ASPECT = 25_000_000, 50
 """Limits for images that were sent: a few bytes may claim any size, and resizing the short edge of
-a very long image takes any amount of memory."""
+a very long image takes any amount of memory. Files of one's own have Pillow's limit,
+`PIL.Image.MAX_IMAGE_PIXELS`, which is an error from twice that number on."""
+MOST_SCANS = 100
+"""Limit for all JPEG files: cameras and editors write 1 to about 20 scans."""
 
 
 def resize(images: Bytes, size: int) -> UInt8[Tensor, "n c h2 w2"]:

@@ -1,8 +1,8 @@
 """Labels: read from a table of files, matched to the network's class names, joined to a source.
 
-A table is a CSV or Parquet file with a column of files (file, filename, path or image) and a column
-of labels (label or class): class numbers or names. A file is found by its name, or by as much of
-its path as is needed to tell it apart.
+A table is a CSV or Parquet file with a column of files (file, filename, path, image, ...) and a
+column of labels (label or class, else category or target): class numbers or names. A file is found
+by its name, or by as much of its path as is needed to tell it apart.
 """
 
 import csv
@@ -13,19 +13,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from atta._base.errors import InputError, advise, require
-from atta._base.tensors import as_tensor
-from atta.data.class_names import IMAGENET, imagenet, is_number, numbers_of
+from atta._base.tensors import as_tensor, plain
+from atta.data.class_names import IMAGENET, imagenet, imagenet_names, is_number, numbers_of
 from atta.data.folder import folder_of_images, listed
 from atta.data.image_set import BadImage, ImageSet, arrange
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels, Shape, Source, as_source, batches_of, cached
 
-FILES, LABELS = ("file", "filename", "file_name", "path", "image"), ("label", "class")
+FILES = (("file", "filename", "file_name", "path", "image"), ("filepath", "image_path", "img"))
+LABELS = (("label", "class"), ("labels", "category", "target"))
+"""Columns of a table; the first column with a name of the first group is preferred."""
 TABLES = (".csv", ".parquet")
 MOST_NAMED = 20
 """Images that cannot be read, named one by one; of more, only the number is given."""
@@ -51,17 +52,18 @@ class Labelling:
 
     def settled(self, k: int) -> "Labelling":
         """Check the names against the network's number of classes, once that is known."""
-        if not self.classes or len(self.classes) == k:
+        wnids = self.guessed and k == IMAGENET and imagenet().keys() >= set(self.classes)
+        if not self.classes or (len(self.classes) == k and not wnids):
             return self
         if not self.guessed:
             raise InputError(
                 f"class_names: expected {k}, one for each class of the network, got "
                 f"{len(self.classes)}"
             )
-        if k == IMAGENET and imagenet().keys() >= set(self.classes):
+        if wnids:
             numbers = torch.tensor([imagenet()[name] for name in self.classes])
             labels = None if self.labels is None else numbers[self.labels]
-            return Labelling(labels, tuple(imagenet()), numbers=numbers)
+            return Labelling(labels, imagenet_names(), numbers=numbers)
         raise InputError(
             f"the images have {len(self.classes)} classes ({listed(self.classes)}), and the network"
             f" has {k}: it is unclear which is which. Name the network's classes in its order, "
@@ -180,34 +182,44 @@ def labelling_of(labels: Any, source: Source, names: Sequence[str]) -> Labelling
         own, labels = source.classes, source.labels
         if not names or not own:
             guessed = not names and not all(map(is_number, own))
-            return Labelling(labels, own if guessed else names, guessed)
+            return _guessed(labels, own) if guessed else Labelling(labels, names)
         present = range(len(own)) if labels is None else sorted(set(labels.tolist()))
-        found = numbers_of([own[i] for i in present], names, f"the classes of {source.name}")
-        numbers = torch.tensor([found.get(name, -1) for name in own])
+        known = numbers_of([own[i] for i in present], names, f"the classes of {source.name}")
+        numbers = torch.tensor([known.get(name, -1) for name in own])
         return Labelling(None if labels is None else numbers[labels], names, numbers=numbers)
     if isinstance(labels, str | Path):
         labels = _of_files(read_labels(Path(labels)), source, Path(labels))
-    if isinstance(labels, np.ndarray) and labels.dtype.kind in "OU":
-        labels = labels.tolist()
+    labels = plain(labels)
     if isinstance(labels, list | tuple) and labels and all(isinstance(one, str) for one in labels):
-        labels, names, guessed = _named(labels, names)
+        found = _named(labels, names)
     else:
         expected = "a list, an array or a tensor of class numbers, or names"
-        labels, guessed = as_tensor(labels, "labels", expected), False
-    if source.count is not None and labels.shape[:1] != (source.count,):
-        raise InputError(
-            f"expected {source.count} labels, one for each image, got {tuple(labels.shape)}"
-        )
-    return Labelling(labels, names, guessed)
+        found = Labelling(as_tensor(labels, "labels", expected), names)
+    shape = tuple(torch.as_tensor(found.labels).shape)
+    if source.count is not None and shape[:1] != (source.count,):
+        raise InputError(f"expected {source.count} labels, one for each image, got {shape}")
+    return found
 
 
-def _named(texts: Sequence[str], names: tuple[str, ...]) -> tuple[Tensor, tuple[str, ...], bool]:
+def _named(texts: Sequence[str], names: tuple[str, ...]) -> Labelling:
     """Read labels that are text: numbers or names; unknown names are sorted alphabetically."""
     if all(map(is_number, texts)) and not {*texts} & {*names}:
-        return torch.tensor([int(text) for text in texts]), names, False
+        return Labelling(torch.tensor([int(text) for text in texts]), names)
     known = names or tuple(sorted(set(texts)))
-    found = numbers_of(texts, known)
-    return torch.tensor([found[text] for text in texts]), known, not names
+    numbers = numbers_of(texts, known)
+    labels = torch.tensor([numbers[text] for text in texts])
+    return Labelling(labels, names) if names else _guessed(labels, known)
+
+
+def _guessed(labels: Tensor | None, classes: tuple[str, ...]) -> Labelling:
+    """Take the classes of the images for those of the network, and say in which order."""
+    if not imagenet().keys() >= set(classes):
+        order = listed([f"{i} is {name}" for i, name in enumerate(classes)])
+        advise(
+            f"the network does not name its classes; they are taken in alphabetical order: {order}."
+            " If the network has another order, name its classes: class_names=[...] (--classes)"
+        )
+    return Labelling(labels, classes, guessed=True)
 
 
 def read_labels(path: Path) -> dict[str, str]:
@@ -234,7 +246,7 @@ def read_labels(path: Path) -> dict[str, str]:
             rows = list(csv.DictReader(lines))
     columns = list(rows[0]) if rows else []
     file, label = (
-        next((name for name in columns if name.strip().lower() in known), None)
+        next((name for names in known for name in columns if name.strip().lower() in names), None)
         for known in (FILES, LABELS)
     )
     if file is None or label is None:

@@ -47,7 +47,7 @@ from torch.utils.data import (
 )
 
 from atta._base.errors import InputError
-from atta._base.tensors import as_tensor
+from atta._base.tensors import as_tensor, plain
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
 from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, mode_of
 from atta.data.preprocess import Preprocess
@@ -229,6 +229,7 @@ def as_source(
     if isinstance(images, Source):
         return images
     known: dict[str, Any] = {"preprocess": preprocess, "channels": channels}
+    images = plain(images)
     if isinstance(images, str | Path):
         path = Path(images)
         if path.suffix.lower() in IMAGES and (path.is_file() or path.is_symlink()):

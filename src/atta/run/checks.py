@@ -180,6 +180,11 @@ def look_over(record: Record, source: Source | None = None) -> None:
             "the confidence of every image is 1.0: are the logits scaled, or was the network "
             "trained on these images?"
         )
+    if labels is not None and images > 1 and bool((labels == labels[0]).all()):
+        found.append(
+            f"all labels are class {int(labels[0])}: a network cannot be calibrated on one class, "
+            "give images of all classes"
+        )
     if labels is not None and images >= JUDGED:
         accuracy, chance = right / images, 1 / classes
         if accuracy <= chance + 2 * (chance * (1 - chance) / images) ** 0.5:
