@@ -62,6 +62,7 @@ from atta.run.runner import batch_size as usual_size
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
 READERS = 4  # threads that decode the next batch while the network runs
 CPU = torch.device("cpu")
+SENT = partial(decode, sent=True)  # decodes with the limits for bytes of a stranger
 TINY = 1e-38  # stands for a probability that was rounded to zero
 Lines: TypeAlias = list[dict[str, Any]]
 """What is kept of the images of a batch: a row of the table each, or an error."""
@@ -93,10 +94,11 @@ class Predictor:
     show: Callable[[Tensor], Iterable[Shown]] | None = None
     """Returns the views of images, in the order of `Answers.views`."""
 
-    def read(self, data: bytes) -> Tensor:
+    def read(self, data: bytes, decoder: Callable[..., Tensor] = SENT) -> Tensor:
         """Decode bytes that were sent to the shape that is answered."""
-        pixels = decode(data, mode_of(self.shape[0]), self.preprocess, "what was sent", sent=True)
-        return check_pixels(pixels[None], self.shape, self.preprocess, "what was sent")[0]
+        where = "what was sent"
+        pixels = decoder(data, mode_of(self.shape[0]), self.preprocess, where)
+        return check_pixels(pixels[None], self.shape, self.preprocess, where)[0]
 
     def columns(self, probs: bool, coverage: float | None = None) -> list[str]:
         """Return the names of the columns."""
