@@ -39,7 +39,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atta._base.errors import InputError, advise
+from atta._base.errors import InputError, advise, first_line
 from atta._base.files import content_hash, file_hash, locked, whole_file
 from atta._base.progress import counted
 from atta.calibrators import shift
@@ -293,18 +293,22 @@ def _of_graph(path: Path) -> Predictor:
 
     try:
         scores = optional(said("strangeness"), ConformityScores.read)
+        names = tuple(map(str, said("class_names") or ()))
+        if len(names) not in (0, graph.classes):
+            raise InputError(f"{graph.classes} class names, got {len(names)}")
         return Predictor(
             answer,
             graph.shape,
             graph.classes,
-            tuple(map(str, said("class_names") or ())),
+            names,
             preprocess=optional(said("preprocess"), Preprocess.of),
             reference=optional(said("reference"), Reference.read),
             sets=None if scores is None else scores.sets,
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except Exception as error:  # forged values can raise anything
         raise InputError(
-            f"{path}: expected class_names, preprocess, ... as `export` writes them: {error}"
+            f"{path}: expected class_names, preprocess, ... as `export` writes them: "
+            f"{first_line(error)}"
         ) from None
 
 
