@@ -237,6 +237,16 @@ def test_unreadable_files_are_told_and_do_not_stop_the_others(tmp_path: Path) ->
     assert [row["file"] for row in read(done.path)] == [str(paths[i]) for i in (0, 3, 4)]
 
 
+def test_a_link_that_leads_nowhere_is_told_with_its_name(tmp_path: Path) -> None:
+    paths = write_images(tmp_path / "in", 2)
+    link = tmp_path / "in" / "gone.png"
+    link.symlink_to(tmp_path / "nowhere.png")
+    done = predict(fake(), find_images([tmp_path / "in"]), tmp_path / "out.csv")
+    assert list(done.unreadable) == [str(link)]
+    assert str(link) in done.unreadable[str(link)]
+    assert [row["file"] for row in read(done.path)] == [*map(str, paths)]
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_where_nothing_can_be_read_the_table_is_empty(ending: str, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"")
