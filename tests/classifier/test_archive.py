@@ -528,7 +528,10 @@ FORGED = {
         lambda about: about["model"]["model"].update(num_classes=10**12),
         "numbers of classes and channels from 1 to 100000",
     ),
-    "channels": (lambda about: about["model"]["model"].update(in_channels="x"), "builds none|channels from 1"),
+    "channels": (
+        lambda about: about["model"]["model"].update(in_channels="x"),
+        "builds none|channels from 1",
+    ),
 }
 
 
