@@ -22,7 +22,6 @@ always hold the same files, so that the result has the same bits. A file that ca
 reported and has no row. File names that are not UTF-8 keep their row, escaped.
 """
 
-import hashlib
 import json
 import os
 from array import array
@@ -170,31 +169,27 @@ def predict(
         engine: "ray" decodes and answers on a Ray cluster.
         actors: Ray processes that hold the predictor.
     """
-    output = Path(output)
-    check_format(output)
+    check_format(output := Path(output))
     check_engine(engine, actors)
     mode_of(predictor.shape[0])
     size = predictor.rows if batch_size is None else usual_size(batch_size, CPU)
-    names = "\n".join(map(str, files)).encode(errors="surrogateescape")
+    names = (f"{file}\0" for file in files)
     run = {
         "model": made_by,
-        "files": f"{len(files)}, {hashlib.blake2b(names, digest_size=8).hexdigest()}",
+        "files": f"{len(files)}, {content_hash(names, 'blake2b')}",
         "probs": probs,
         "coverage": coverage,
         "batch_size": size,
     }
     answer = partial(_answer, predictor, files, probs, predictor.conformal(coverage))
     with locked(output):
-        part = beside(output)
+        part, columns = beside(output), predictor.columns(probs, coverage)
         done, seal = _resumed(part, run, size)
-        answered = _answered(
-            answer, predictor, files, batches_of(size, done, len(files)), engine, actors
-        )
+        batches = batches_of(size, done, len(files))
+        answered = _answered(answer, predictor, files, batches, engine, actors)
         with counted("predicting", len(files), shown=progress, done=done) as tell:
             _keep(part, answered, done, seal, tell)
-        predicted = _finish(
-            part, output, predictor.columns(probs, coverage), len(files), predictor.reference
-        )
+        predicted = _finish(part, output, columns, len(files), predictor.reference)
         part.unlink()
     return predicted
 

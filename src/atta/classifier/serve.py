@@ -161,22 +161,23 @@ class Decoder:
     def __init__(self, seconds: float = DECODING, memory: int = MEMORY) -> None:
         self.seconds, self.memory = seconds, memory
         self._process: subprocess.Popen[bytes] | None = None
-        self._ready, self._lock = False, threading.Lock()
+        self._lock = threading.Lock()
 
     def start(self) -> subprocess.Popen[bytes]:
         """Start the process, or return the one that runs."""
         if self._process is not None and self._process.poll() is None:
             return self._process
         self.close()
-        code = "from atta.data.image_set import decode_requests as run; run({}, {})"
-        self._ready = False
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", code.format(self.seconds, self.memory)],
+        code = f"decode_requests({self.seconds}, {self.memory})"
+        self._process = process = subprocess.Popen(
+            [sys.executable, "-P", "-c", f"from atta.data import image_set; image_set.{code}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
-        return self._process
+        if not (process.stdout and process.stdout.readline()):  # it says when it is ready
+            raise RuntimeError("the process that decodes images cannot be started")
+        return process
 
     def close(self) -> None:
         """End the process."""
@@ -188,35 +189,30 @@ class Decoder:
     def __call__(self, *arguments: Any) -> Tensor:
         """Decode an image, or raise `InputError` with the reason why it cannot be decoded."""
         late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
         with self._lock:
             process = self.start()
-            source, sink = process.stdout, process.stdin
-            assert source is not None
-            assert sink is not None
-            if not self._ready:  # starting is no part of the time limit
-                if not source.readline():
-                    raise RuntimeError("the process that decodes images cannot be started")
-                self._ready = True
-
-            def end() -> None:
-                late.set()
-                process.kill()
-
+            assert process.stdin
+            assert process.stdout
             timer = threading.Timer(self.seconds, end)
             timer.start()
             try:
-                pickle.dump(arguments, sink)
-                sink.flush()
-                answer = json.loads(source.readline())
-                size = prod(answer.get("shape", [0]))
-                content = bytearray(source.read(size))
-                if len(content) < size:
-                    raise EOFError
-            except (OSError, ValueError, EOFError):
+                pickle.dump(arguments, process.stdin)
+                process.stdin.flush()
+                answer = json.loads(process.stdout.readline())
+                if "error" not in answer:
+                    content = bytearray(process.stdout.read(prod(answer["shape"])))
+                    return torch.frombuffer(content, dtype=torch.uint8).reshape(answer["shape"])
+                why = answer["error"]
+            except (OSError, ValueError, RuntimeError):  # the process ended
                 self.close()
-                answer = {"error": "expected an image that can be decoded, got one that fails"}
+                why = "expected an image that can be decoded, got one that ends the decoder"
                 if late.is_set():
-                    answer["error"] = (
+                    why = (
                         f"expected an image that can be decoded within {self.seconds:g} seconds, "
                         "got one that takes longer"
                     )
@@ -225,9 +221,7 @@ class Decoder:
                 timer.join()
                 if late.is_set():
                     self.close()
-        if "error" in answer:
-            raise InputError(answer["error"])
-        return torch.frombuffer(content, dtype=torch.uint8).reshape(answer["shape"])
+        raise InputError(why)
 
 
 class TryIt:
