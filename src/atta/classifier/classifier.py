@@ -17,6 +17,7 @@ gives the same answers.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from html import escape
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
@@ -228,6 +229,11 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         shape = " × ".join(map(str, self.image_shape))
         learned = f"{self.calibrator.extra_repr()}{views}"
         return f"CalibratedClassifier({type(inner).__name__}, {learned}, images {shape})"
+
+    def _repr_html_(self) -> str:
+        """The same for a notebook, and the summary: what was tried and what calibration gained."""
+        summary = "" if self.summary is None else self.summary._repr_html_()
+        return f"<p>{escape(repr(self))}</p>{summary}"
 
     def _validated(self, images: Any) -> Tensor:
         """Check what comes in, once, and make pixels of it."""

@@ -5,9 +5,13 @@ Every dataset becomes an `ImageSet`. It works as a torch dataset; `tensors()` de
 
 import io
 import json
+import pickle
 import re
+import signal
+import sys
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -381,3 +385,46 @@ def _picture(image: Tensor) -> "Image.Image":
     pixels = image if image.dtype == torch.uint8 else (image.clamp(0, 1) * 255).round().byte()
     array = pixels.cpu().permute(1, 2, 0).numpy()
     return Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
+
+
+def decode_requests(seconds: float, memory: int) -> None:
+    """Decode what arrives on standard input until it ends: the process of `atta serve`.
+
+    A request is the pickled arguments of `decode`. The answer is a line of JSON, and the pixels if
+    that has a "shape". The first line says that the process is ready.
+
+    Args:
+        seconds: Time of one image. The caller ends this process then; if the caller has died, an
+            alarm does, so that the process never outlives it for long.
+        memory: Bytes that may be allocated, where the system has such limits.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which ends the input
+    torch.set_num_threads(1)
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])  # this process, so far
+        limit = pages * resource.getpagesize() + memory
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    sink.write(b"{}\n")
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            sink.flush()
+            arguments, content = pickle.load(source), b""
+            answer: dict[str, object]
+            if hasattr(signal, "setitimer"):
+                signal.setitimer(signal.ITIMER_REAL, seconds + 1)
+            try:
+                pixels = decode(*arguments, sent=True).contiguous()
+                answer, content = {"shape": list(pixels.shape)}, pixels.numpy().tobytes()
+            except InputError as error:
+                answer = {"error": str(error)}
+            except (MemoryError, RuntimeError) as error:
+                answer = {
+                    "error": f"expected an image that takes at most {memory / 1e6:.0f} MB to "
+                    f"decode, got one that takes more ({type(error).__name__})"
+                }
+            if hasattr(signal, "setitimer"):
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            sink.write(json.dumps(answer).encode() + b"\n" + content)

@@ -249,11 +249,17 @@ class OnnxModel(_Adapter):
         size = self.shape[0] if isinstance(self.shape[0], int) else max(n, 1)
         more = max(-n % size, size - n)  # whole batches, and at least one
         pixels = F.pad(images.detach().cpu(), (0,) * 7 + (more,)).numpy().astype(self.dtype)
-        outputs = [
-            self.session.run([self.output], {self.input: pixels[start : start + size]})[0]
-            for start in range(0, n + more, size)
-        ]
-        output = np.concatenate(outputs)[:n]
+        try:
+            outputs = [
+                self.session.run([self.output], {self.input: pixels[start : start + size]})[0]
+                for start in range(0, n + more, size)
+            ]
+            output = np.concatenate(outputs)[:n]
+        except Exception as error:  # its exceptions have no public base class
+            raise InputError(
+                f"{self.path} fails on images of shape {tuple(images.shape)}: expected a network "
+                f"for such images, and enough memory; ONNX Runtime says {first_line(error)}"
+            ) from error
         self.width = output.shape[-1]
         return _as_tensor(output)
 
