@@ -59,7 +59,7 @@ def calibrate(
     from atta.classifier.calibrate import calibrate as run
     from atta.data.views import Policy
     from atta.lab.recipe import find_model
-    from atta.networks.description import builds_itself, describe
+    from atta.networks.description import describe, inside
 
     check_output(output)
     how, preprocess = running.read(), photographs.read()
@@ -85,7 +85,7 @@ def calibrate(
     finally:
         tell(str(classifier.summary), folded=True)
     say_written(classifier=path)
-    if not builds_itself(describe(classifier.model)):
+    if inside(describe(classifier.model))["kind"] == "other":
         say(f"the network's code is not saved: other commands take --model {model} as well")
 
 
