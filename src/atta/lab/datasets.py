@@ -290,7 +290,7 @@ def cifar(folder: Path, name: str, split: str, columns: Columns | None) -> Reade
 
 
 def _read_cifar(name: str, batches: list[Path], meta: Path, key: bytes) -> ImageSet:
-    names = _listed(meta, _unpickled(meta, key + b"_names")[0], bytes)
+    names = _list_of(meta, _unpickled(meta, key + b"_names")[0], bytes)
     pixels: list[np.ndarray] = []
     labels: list[int] = []
     for batch in batches:
@@ -308,7 +308,7 @@ def _read_cifar(name: str, batches: list[Path], meta: Path, key: bytes) -> Image
                 pixels.append(np.frombuffer(raw, np.uint8).reshape(n, 3, 32, 32))
             case _:
                 raise InputError(f"expected an array of n x 3072 bytes as the data in {batch}")
-        labels += _listed(batch, numbers, int)
+        labels += _list_of(batch, numbers, int)
         if not all(0 <= label < len(names) for label in labels):
             raise InputError(f"expected labels from 0 to {len(names) - 1} in {batch}")
     classes = [item.decode(errors="replace") for item in names]
@@ -316,7 +316,7 @@ def _read_cifar(name: str, batches: list[Path], meta: Path, key: bytes) -> Image
     return ImageSet(name, images, torch.tensor(labels, dtype=torch.long), classes)
 
 
-def _listed(path: Path, found: Any, kind: type[Item]) -> list[Item]:
+def _list_of(path: Path, found: Any, kind: type[Item]) -> list[Item]:
     if not isinstance(found, list) or not all(type(item) is kind for item in found):
         raise InputError(f"expected a list of {kind.__name__} in {path}, as CIFAR's files have")
     return found
