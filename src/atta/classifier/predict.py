@@ -341,7 +341,7 @@ class _ByClassifier:
 
 def identity(path: str | os.PathLike[str]) -> str:
     """Hash the file of a classifier or graph; of a folder, its description, which has a hash."""
-    return file_hash(Path(path) / ABOUT if Path(path).is_dir() else path, "blake2b")
+    return file_hash(Path(path) / ABOUT if Path(path).is_dir() else path)
 
 
 # ---- one batch -----------------------------------------------------------------------------------
