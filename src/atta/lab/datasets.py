@@ -20,8 +20,9 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ from atta.data.folder import (
 from atta.data.image_set import ImageSet
 from atta.data.tables import Columns, from_table, library, quiet
 
+Item = TypeVar("Item", int, bytes)
 Reader: TypeAlias = Callable[[], ImageSet]
 """Reads a split that was found."""
 
@@ -299,39 +301,77 @@ def cifar(folder: Path, name: str, split: str, columns: Columns | None) -> Reade
 
 
 def _read_cifar(name: str, batches: list[Path], meta: Path, key: bytes) -> ImageSet:
-    parts = [_unpickled(batch, b"data", key + b"s") for batch in batches]
-    pixels = np.concatenate(
-        [np.asarray(part[b"data"], np.uint8).reshape(-1, 3, 32, 32) for part in parts]
-    )
-    labels = torch.tensor([label for part in parts for label in part[key + b"s"]])
-    names = _unpickled(meta, key + b"_names")[key + b"_names"]
-    return ImageSet(name, torch.from_numpy(pixels), labels, [item.decode() for item in names])
+    names = _list_of(meta, _unpickled(meta, key + b"_names")[0], bytes)
+    pixels: list[np.ndarray] = []
+    labels: list[int] = []
+    for batch in batches:
+        data, numbers = _unpickled(batch, b"data", key + b"s")
+        match data:
+            case _Described(
+                state=(
+                    *_,
+                    (int(n), 3072),
+                    _Described(made_with=("u1" | b"u1", *_)),
+                    False,
+                    bytes(raw),
+                )
+            ) if len(raw) == n * 3072:
+                pixels.append(np.frombuffer(raw, np.uint8).reshape(n, 3, 32, 32))
+            case _:
+                raise InputError(f"expected an array of n x 3072 bytes as the data in {batch}")
+        labels += _list_of(batch, numbers, int)
+        if not all(0 <= label < len(names) for label in labels):
+            raise InputError(f"expected labels from 0 to {len(names) - 1} in {batch}")
+    classes = [item.decode(errors="replace") for item in names]
+    images = torch.from_numpy(np.concatenate(pixels))
+    return ImageSet(name, images, torch.tensor(labels, dtype=torch.long), classes)
 
 
-# The parts of an array in a pickle. Its function moved between releases of NumPy; arrays know it.
-_REBUILD = np.empty(0).__reduce__()[0]
-_ARRAY_PARTS = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _REBUILD,
-    ("numpy._core.multiarray", "_reconstruct"): _REBUILD,
-}
+def _list_of(path: Path, found: Any, kind: type[Item]) -> list[Item]:
+    if not isinstance(found, list) or not all(type(item) is kind for item in found):
+        raise InputError(f"expected a list of {kind.__name__} in {path}, as CIFAR's files have")
+    return found
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Reads NumPy arrays in plain containers, as in CIFAR's pickles, and refuses all else."""
+class _Described:
+    """An array or its type, as a pickle describes it: what it is made with, and its state.
+
+    NumPy's own functions must not be called: with a forged type they read bytes as pointers.
+    """
+
+    state: Any = None
+
+    def __init__(self, *made_with: Any) -> None:
+        self.made_with = made_with
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+_ARRAY_PARTS = (
+    *(("numpy", "ndarray"), ("numpy", "dtype")),
+    *(("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct")),
+)
+"""The names in the pickle of an array, of NumPy 1 and 2."""
+
+
+class _ArraysOnly(pickle._Unpickler):
+    """Reads descriptions of arrays in plain containers, as CIFAR's pickles have; no other objects.
+
+    The version in C allocates gigabytes for a file of a few bytes that numbers its memo high.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
-        """The few parts of an array."""
+        """Return a stand-in for the few parts of an array."""
         if (module, name) not in _ARRAY_PARTS:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return _ARRAY_PARTS[module, name]
+        return _Described
 
 
-def _unpickled(path: Path, *keys: bytes) -> dict[bytes, Any]:
+def _unpickled(path: Path, *keys: bytes) -> list[Any]:
+    """The values of these keys of the dictionary in a file."""
     try:
-        with path.open("rb") as file:
-            content = _ArraysOnly(file, encoding="bytes").load()
+        content = _ArraysOnly(BytesIO(path.read_bytes()), encoding="bytes").load()
     except Exception as error:  # a damaged pickle raises almost anything
         raise InputError(
             f"expected nothing but arrays, lists and text in {path}: {error}"
@@ -340,7 +380,7 @@ def _unpickled(path: Path, *keys: bytes) -> dict[bytes, Any]:
         raise InputError(
             f"expected {', '.join(key.decode() for key in keys)} in {path}, as CIFAR's files have"
         )
-    return content
+    return [content[key] for key in keys]
 
 
 def image_folder(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
