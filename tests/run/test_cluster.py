@@ -173,6 +173,58 @@ def test_a_driver_that_is_killed_after_a_worker_goes_on_from_its_shards(
     assert files_of(tmp_path / "one") == files_of(tmp_path / "ray")
 
 
+LOSING = """
+import sys
+import ray
+import torch
+from ray.cluster_utils import Cluster
+import atta
+from atta.record import writer as shards
+from atta.run import cluster
+from scenarios import linear, pixels
+from test_cluster import LABELS, SETTINGS
+
+torch.set_num_threads(1)
+cluster.PATIENCE, shards.PASSES = 1.0, 2 * 4 * 8
+machines = Cluster(initialize_head=True, head_node_args={"num_cpus": int(sys.argv[2])})
+others = [machines.add_node(num_cpus=2)]
+ray.init(address=machines.address, log_to_driver=False)
+
+
+def lose(passes):
+    if others:
+        machines.remove_node(others.pop(), allow_graceful=False)
+
+
+how = {**SETTINGS, "progress": lose, "engine": "ray"}
+try:
+    atta.collect(linear(), pixels(60), LABELS, **how, output=sys.argv[1])
+except atta.InputError as error:
+    sys.exit(str(error))
+"""
+
+
+@needs_ray
+@pytest.mark.parametrize(("cpus", "sentence"), [(2, ""), (1, "the Ray cluster has lost machines")])
+def test_a_run_that_loses_a_machine_goes_on_or_ends_with_a_sentence(
+    cpus, sentence, brief, tmp_path
+):
+    found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    quick = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "2"}
+    environment = {**found, **quick, "PYTHONPATH": os.pathsep.join(FOLDERS)}
+    driver = [sys.executable, "-c", LOSING, str(tmp_path / "ray"), str(cpus)]
+    ended = subprocess.run(
+        driver, env=environment, check=False, capture_output=True, text=True, timeout=300
+    )
+    assert sentence in ended.stderr
+    assert ended.returncode == bool(sentence), ended.stderr
+    atta.collect(linear(), pixels(60), LABELS, **SETTINGS, output=tmp_path / "one")
+    if sentence:  # what was finished is kept, and the same call resumes
+        assert list((tmp_path / "ray").glob("0*.safetensors"))
+        atta.collect(linear(), pixels(60), LABELS, **SETTINGS, output=tmp_path / "ray")
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "ray")
+
+
 @needs_ray
 def test_what_an_actor_or_a_reader_refuses_is_said_here_and_what_is_done_is_kept(
     two_workers, brief, tmp_path
