@@ -28,7 +28,7 @@ from atta._base.files import content_hash, whole_file
 from atta._base.tensors import read_tensors, tensor_bytes, write_tensors
 from atta.data.source import Source
 from atta.record.predictions import FLOAT16_MAX, Predictions, Record, as_labels
-from atta.record.store import LOGITS, ROWS, RUN, Columns, columns_of, write_index
+from atta.record.store import LOGITS, ROWS, RUN, Columns, columns_of, shard_name, write_index
 
 SHARDS = "[0-9]*-[0-9]*.safetensors"
 SECONDS = 10.0
@@ -267,7 +267,7 @@ class ShardWriter:
 
     def path(self, start: int, stop: int) -> Path:
         """Where a shard is."""
-        return self.folder / f"{start:010}-{stop:010}.safetensors"
+        return self.folder / shard_name(start, stop)
 
     def paths(self) -> list[Path]:
         """Return the files of all shards, in order."""
