@@ -127,19 +127,14 @@ def _group(content: Mapping[str, Any], images: int) -> Group:
     """Make a group of JSON; its shards must hold all passes over all images, in order."""
     given = check(content, hints(Group))
     counts = {kind: count for kind, (_, count) in given["columns"].items()}
-    columns = columns_of(check(counts, dict.fromkeys(counts, Count)))
-    if given["columns"] != {kind: list(place) for kind, place in columns.items()}:
-        raise InputError(f"expected passes in order, got {shown(given['columns'])}")
-    if columns.get(LOGITS, (0, 1)) != (0, 1):
-        raise InputError("expected one pass over the images themselves")
+    check(counts, dict.fromkeys(counts, Count))
     parts = [Part(**check(part, hints(Part))) for part in given["parts"]]
-    stops = [0, *(part.stop for part in parts)]
-    if [part.start for part in parts] != stops[:-1] or stops[-1] != images:
+    starts, stops = [part.start for part in parts], [part.stop for part in parts]
+    names = [PurePosixPath(part.file).name for part in parts]
+    right = starts == [0, *stops[:-1]] and stops[-1] == images
+    if not right or names != list(map(shard_name, starts, stops)) or counts.get(LOGITS, 1) != 1:
         raise InputError(f"its shards do not hold all {images} images in order")
-    for part in parts:
-        if PurePosixPath(part.file).name != shard_name(part.start, part.stop):
-            raise InputError(f"its shard {shown(part.file)} has another name than its rows")
-    return Group(columns, parts, given["run"])
+    return Group(columns_of(counts), parts, given["run"])
 
 
 def shard_name(start: int, stop: int) -> str:
