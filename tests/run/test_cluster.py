@@ -222,14 +222,13 @@ def test_a_run_that_loses_a_machine_goes_on_or_ends_with_a_sentence(
     cpus, sentence, brief, tmp_path
 ):
     found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    quick = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "2"}
-    environment = {**found, **quick, "PYTHONPATH": os.pathsep.join(FOLDERS)}
+    environment = found | {"PYTHONPATH": os.pathsep.join(FOLDERS)}
     driver = [sys.executable, "-c", LOSING, str(tmp_path / "ray"), str(cpus)]
     ended = subprocess.run(
         driver, env=environment, check=False, capture_output=True, text=True, timeout=300
     )
-    assert sentence in ended.stderr
-    assert ended.returncode == bool(sentence), ended.stderr
+    assert sentence in ended.stderr, ended.stdout
+    assert ended.returncode == bool(sentence), ended.stderr + ended.stdout
     atta.collect(linear(), pixels(60), LABELS, **SETTINGS, output=tmp_path / "one")
     if sentence:  # what was finished is kept, and the same call resumes
         assert list((tmp_path / "ray").glob("0*.safetensors"))
