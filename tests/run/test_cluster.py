@@ -211,13 +211,16 @@ def lose(passes):
 how = {**SETTINGS, "progress": lose, "engine": "ray"}
 try:
     atta.collect(linear(), pixels(60), LABELS, **how, output=sys.argv[1])
+    print("ended: the record is whole")
 except atta.InputError as error:
-    sys.exit(str(error))
+    print("ended:", error)
 """
 
 
 @needs_ray
-@pytest.mark.parametrize(("cpus", "sentence"), [(2, ""), (1, "the Ray cluster has lost machines")])
+@pytest.mark.parametrize(
+    ("cpus", "sentence"), [(2, "the record is whole"), (1, "the Ray cluster has lost machines")]
+)
 def test_a_run_that_loses_a_machine_goes_on_or_ends_with_a_sentence(
     cpus, sentence, brief, tmp_path
 ):
@@ -227,10 +230,10 @@ def test_a_run_that_loses_a_machine_goes_on_or_ends_with_a_sentence(
     ended = subprocess.run(
         driver, env=environment, check=False, capture_output=True, text=True, timeout=300
     )
-    assert sentence in ended.stderr, ended.stdout
-    assert ended.returncode == bool(sentence), ended.stderr + ended.stdout
+    # Not by its exit code: Ray, which misses a machine at the end, may change it.
+    assert f"ended: {sentence}" in ended.stdout, ended.stderr
     atta.collect(linear(), pixels(60), LABELS, **SETTINGS, output=tmp_path / "one")
-    if sentence:  # what was finished is kept, and the same call resumes
+    if cpus == 1:  # what was finished is kept, and the same call resumes
         assert list((tmp_path / "ray").glob("0*.safetensors"))
         atta.collect(linear(), pixels(60), LABELS, **SETTINGS, output=tmp_path / "ray")
     assert files_of(tmp_path / "one") == files_of(tmp_path / "ray")
