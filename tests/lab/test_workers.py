@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import atta
 from atta import (
     MATTA,
     VATTA,
@@ -136,3 +139,28 @@ def test_a_run_that_is_stopped_ends_its_processes(record: Record, tmp_path: Path
         list(spread(calls(), 1))
     assert time.monotonic() - before < 60
     assert not active_children()
+
+
+def stay() -> None:
+    print("begun", flush=True)
+    time.sleep(600)
+
+
+PARENT = """
+from atta.lab.workers import spread
+from test_workers import stay
+
+list(spread([(stay, (), None)], 1))
+"""
+
+
+def test_a_process_ends_if_the_one_that_started_it_is_killed() -> None:
+    folders = [Path(__file__).parent, Path(atta.__file__).parent.parent]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "begun\n"
+    parent.kill()
+    parent.communicate(timeout=300)  # the pipe ends with the last process that could write to it

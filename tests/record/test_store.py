@@ -1,5 +1,6 @@
 """Records in folders: the numbers of one file, read when needed, and faults named by their shard."""
 
+import functools
 import json
 import shutil
 import warnings
@@ -11,6 +12,7 @@ import torch
 import atta
 from atta import InputError, Record
 from atta._base import tensors as tensors_module
+from atta._base.files import digest
 from atta.calibrators import base, fitting, scaling
 from atta.classifier.check import check
 from atta.lab.fits import fingerprint
@@ -357,6 +359,77 @@ def test_an_index_that_was_changed_is_refused(made, tmp_path, change, sentence):
     with pytest.raises(InputError, match=sentence):
         Record.load(tmp_path / "record")
     assert not check(tmp_path / "record").whole
+
+
+def places(value, path=()):
+    """Yield the path of every value inside of JSON."""
+    yield path
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if isinstance(value, dict):
+        for key, inside in value.items():
+            yield from places(inside, (*path, key))
+
+
+def forged(index: dict, path: tuple, value: object) -> str:
+    """Put a value into an index, or remove the one that is there, and seal it again."""
+    index = json.loads(json.dumps(index))
+    *outer, last = path
+    inside = functools.reduce(lambda part, key: part[key], outer, index)
+    if value is GONE:
+        del inside[last]
+    else:
+        inside[last] = value
+    return json.dumps(index | {"digest": digest(index)})
+
+
+GONE = object()
+DEEP = functools.reduce(lambda inside, _: [inside], range(300), [])
+EVIL = [GONE, None, True, -1, 3, 10**30, 0.5, float("nan"), float("inf"), "", "save", "nul\0",
+        "\ud800", [[0, 1]], {"": [0, 2]}, DEEP]  # fmt: skip
+
+
+def test_a_forged_index_is_refused_in_a_sentence_or_says_the_same(tmp_path):
+    folder = tmp_path / "record"
+    logits = torch.tensor([[0.5, 1.5, -2.0]])
+    with atta.RecordWriter(folder, origin={"dataset": "toy"}) as writer:
+        writer.append(logits, {"flip": logits[:, None] * 2}, [2])
+    kept, path = Record.load(folder), folder / "record.json"
+    index = json.loads(path.read_text())
+    del index["digest"]
+    expected = kept.predictions.to("cpu")
+    sentences = []
+    for place in list(places(index))[1:]:
+        for value in EVIL:
+            path.write_text(forged(index, place, value))
+            try:
+                found = Record.load(folder)
+                numbers = found.predictions.to("cpu")
+            except InputError as error:
+                sentences.append(str(error))
+                continue
+            assert torch.equal(numbers.logits, expected.logits), (place, value)
+            assert list(numbers.views) == list(expected.views), (place, value)
+            assert all(map(torch.equal, numbers.views.values(), expected.views.values()))
+            assert place[0] in ("labelled", "origin") or found.labels.tolist() == [2]
+    assert len(sentences) > 200
+    assert all(map(str.isprintable, sentences))
+
+
+@pytest.mark.parametrize("how", ["above", "absolute", "link"])
+def test_files_outside_of_the_folder_of_a_record_are_not_read(made, tmp_path, how):
+    _, folder, _ = made
+    path, shard = tmp_path / "record" / "record.json", shards_of(folder)[0]
+    outside = tmp_path / shard.name
+    shutil.move(shard, outside)
+    index = json.loads(path.read_text())
+    del index["digest"]
+    names = {"above": f"../{shard.name}", "absolute": str(outside), "link": shard.name}
+    if how == "link":
+        shard.symlink_to(outside)
+    path.write_text(forged(index, ("groups", 0, "parts", 0, "file"), names[how]))
+    with pytest.raises(InputError, match="leads out of it: copy the file into the folder"):
+        Record.load(tmp_path / "record").predictions.to("cpu")
 
 
 def test_a_folder_without_an_index_is_said_to_be_unfinished(made, tmp_path):

@@ -218,10 +218,27 @@ def test_a_folder_of_other_things_is_not_written_to(tmp_path):
         run(twenty(), output=tmp_path)
 
 
-def test_a_broken_description_is_said(tmp_path):
-    (tmp_path / "run.json").write_text("{")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[" * 100_000,
+        *(f'{{"batch": {size}, "rows": 8}}' for size in ("0", "-1", "0.5", "Infinity", "[8]")),
+        '{"batch": 8, "rows": 1e400}',
+    ],
+)
+def test_a_broken_description_is_said(tmp_path, text):
+    (tmp_path / "run.json").write_text(text)
     with pytest.raises(InputError, match="to describe a run, but it cannot be read"):
         run(twenty(), output=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["0abc-1x", "1-2-3", "0-5"])
+def test_files_that_are_not_named_like_shards_are_left_alone(tmp_path, name):
+    whole, other = run(twenty(), output=tmp_path), tmp_path / f"{name}.safetensors"
+    other.touch()
+    assert same(run(twenty(), output=tmp_path), whole)
+    assert other.exists()
 
 
 def test_other_models_than_torch_s_are_recognised_by_what_can_be_known(tmp_path):

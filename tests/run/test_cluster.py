@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,7 @@ def deadly(marks: Path, after: int):
 
         def forward(self, images):
             self.calls += 1
+            (marks / f"process-{os.getpid()}").touch()
             if self.calls > after:
                 die("network")
             return self.inner(images)
@@ -152,6 +154,12 @@ atta.collect(network, images, **how, output=folder / "ray")
 """
 
 
+def running(process: str) -> bool:
+    """Whether a process of this machine has not ended; one that nobody waits for has."""
+    status = Path("/proc", process, "stat")
+    return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
 @needs_ray
 def test_a_driver_that_is_killed_after_a_worker_goes_on_from_its_shards(
     two_workers, brief, tmp_path
@@ -167,9 +175,67 @@ def test_a_driver_that_is_killed_after_a_worker_goes_on_from_its_shards(
     assert kept == {
         f"{start:010}-{stop:010}.safetensors" for start, stop in [(0, 16), (16, 32), (32, 40)]
     }
+    processes = [path.name.removeprefix("process-") for path in tmp_path.glob("process-*")]
+    assert len(processes) >= 2
+    while any(map(running, processes)):
+        time.sleep(0.1)  # workers end without their driver
     network, images = deadly(tmp_path, after=5)
     atta.collect(network, images, **SETTINGS, **two_workers, output=tmp_path / "ray")
     atta.collect(network, images, **SETTINGS, output=tmp_path / "one")
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "ray")
+
+
+LOSING = """
+import sys
+import ray
+import torch
+from ray.cluster_utils import Cluster
+import atta
+from atta.record import writer as shards
+from atta.run import cluster
+from scenarios import linear, pixels
+from test_cluster import LABELS, SETTINGS
+
+torch.set_num_threads(1)
+cluster.PATIENCE, shards.PASSES = 1.0, 2 * 4 * 8
+machines = Cluster(initialize_head=True, head_node_args={"num_cpus": int(sys.argv[2])})
+others = [machines.add_node(num_cpus=2)]
+ray.init(address=machines.address, log_to_driver=False)
+
+
+def lose(passes):
+    if others:
+        machines.remove_node(others.pop(), allow_graceful=False)
+
+
+how = {**SETTINGS, "progress": lose, "engine": "ray"}
+try:
+    atta.collect(linear(), pixels(60), LABELS, **how, output=sys.argv[1])
+    print("ended: the record is whole")
+except atta.InputError as error:
+    print("ended:", error)
+"""
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("cpus", "sentence"), [(2, "the record is whole"), (1, "the Ray cluster has lost machines")]
+)
+def test_a_run_that_loses_a_machine_goes_on_or_ends_with_a_sentence(
+    cpus, sentence, brief, tmp_path
+):
+    found = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment = found | {"PYTHONPATH": os.pathsep.join(FOLDERS)}
+    driver = [sys.executable, "-c", LOSING, str(tmp_path / "ray"), str(cpus)]
+    ended = subprocess.run(
+        driver, env=environment, check=False, capture_output=True, text=True, timeout=300
+    )
+    # Not by its exit code: Ray, which misses a machine at the end, may change it.
+    assert f"ended: {sentence}" in ended.stdout, ended.stderr
+    atta.collect(linear(), pixels(60), LABELS, **SETTINGS, output=tmp_path / "one")
+    if cpus == 1:  # what was finished is kept, and the same call resumes
+        assert list((tmp_path / "ray").glob("0*.safetensors"))
+        atta.collect(linear(), pixels(60), LABELS, **SETTINGS, output=tmp_path / "ray")
     assert files_of(tmp_path / "one") == files_of(tmp_path / "ray")
 
 

@@ -13,18 +13,21 @@ its checksum and checked for numbers that are not finite when it is first used.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from atta._base.errors import InputError
-from atta._base.files import check_digest, digest, readable, whole_file
+from atta._base.errors import InputError, first_line
+from atta._base.files import check_digest, digest, named, readable, whole_file
+from atta._base.settings import Count, check, hints, shown
 from atta._base.tensors import DIGEST, read_header, read_tensors, write_tensors
 from atta._base.types import Logits, RepeatLogits
 from atta.data.views import REHEARSAL
@@ -44,8 +47,8 @@ class Part:
     """A shard in the index."""
 
     file: str
-    start: int
-    stop: int
+    start: Annotated[int, "≥ 0"]
+    stop: Count
     digest: str
 
 
@@ -68,9 +71,9 @@ class Group:
 class Index:
     """What is known without reading a shard."""
 
-    images: int
-    classes: int
-    dtype: str
+    images: Count
+    classes: Annotated[int, "≥ 2", "≤ 1000000000"]
+    dtype: Literal["float32", "float64"]
     groups: Sequence[Group]
     labelled: str = ""
     """Checksum of the labels, if there are any."""
@@ -86,42 +89,57 @@ class Index:
 
     @classmethod
     def read(cls, folder: Path) -> Index:
-        """Read an index, whose shards must cover all images in order."""
+        """Read an index; every field must be one that `write` writes, whatever its digest."""
         path = folder / INDEX
-        try:
+        if not path.is_file():
+            raise InputError(f"expected a record, got the folder {folder}, {_instead(folder)}")
+        with _damage(path):
             content = json.loads(path.read_text(encoding="utf-8"))
-            if content["format"] != FORMAT or int(content["version"]) > FORMAT_VERSION:
-                raise InputError(
-                    f"{path} has version {content['version']}, this atta reads up to "
-                    f"{FORMAT_VERSION}"
-                )
-            check_digest(path, content.pop("digest", None), digest(content))
-            groups = [_group(**one) for one in content["groups"]]
-            names = ("images", "classes", "dtype", "labelled", "origin")
-            found = cls(groups=groups, **{name: content[name] for name in names})
-        except FileNotFoundError:
+            expected, found = content.pop("digest", None), digest(content)
+            known = content["format"] == FORMAT and content["version"] <= FORMAT_VERSION
+        if not known:
             raise InputError(
-                f"expected a record, got the folder {folder}, {_instead(folder)}"
-            ) from None
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"{path} is damaged: it is not an index ({error})") from None
-        for group in found.groups:
-            stops = [0, *(part.stop for part in group.parts)]
-            if [part.start for part in group.parts] != stops[:-1] or stops[-1] != found.images:
-                raise InputError(
-                    f"{path} is damaged: its shards do not hold all {found.images} images in order"
-                )
-        return found
+                f"{path} has version {content['version']}, this atta reads up to {FORMAT_VERSION}"
+            )
+        check_digest(path, expected, found)
+        with _damage(path):
+            names = ("images", "classes", "dtype", "labelled", "origin")
+            fields = check({name: content[name] for name in names}, hints(Index))
+            check(fields["origin"], dict.fromkeys(fields["origin"], str))
+            groups = [_group(one, fields["images"]) for one in content["groups"]]
+            kinds = [kind for group in groups for kind in group.columns]
+            if LOGITS not in kinds or kinds != list(dict.fromkeys(map(readable, kinds))):
+                raise InputError(f"expected images and views, each once, got {shown(kinds)}")
+            return cls(groups=groups, **fields)
 
 
-def _group(columns: Mapping[str, Any], parts: Sequence[Any], run: str) -> Group:
-    return Group(
-        {kind: (at, count) for kind, (at, count) in columns.items()},
-        [Part(**part) for part in parts],
-        run,
-    )
+@contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Say that an index is damaged, however reading it fails: a forged one can hold anything."""
+    try:
+        yield
+    except Exception as error:
+        fault = readable(first_line(error))
+        raise InputError(f"{path} is damaged: it is not an index ({fault})") from None
+
+
+def _group(content: Mapping[str, Any], images: int) -> Group:
+    """Make a group of JSON; its shards must hold all passes over all images, in order."""
+    given = check(content, hints(Group))
+    counts = {kind: count for kind, (_, count) in given["columns"].items()}
+    check(counts, dict.fromkeys(counts, Count))
+    parts = [Part(**check(part, hints(Part))) for part in given["parts"]]
+    starts, stops = [part.start for part in parts], [part.stop for part in parts]
+    names = [PurePosixPath(part.file).name for part in parts]
+    right = starts == [0, *stops[:-1]] and stops[-1] == images
+    if not right or names != list(map(shard_name, starts, stops)) or counts.get(LOGITS, 1) != 1:
+        raise InputError(f"its shards do not hold all {images} images in order")
+    return Group(columns_of(counts), parts, given["run"])
+
+
+def shard_name(start: int, stop: int) -> str:
+    """Return the name of the file with the answers to these images."""
+    return f"{start:010}-{stop:010}.safetensors"
 
 
 def _instead(folder: Path) -> str:
@@ -143,7 +161,7 @@ class Store:
         """The labels, if there are any."""
         if not self.index.labelled:
             return None
-        path = self.folder / LABELS
+        path = self._inside(LABELS)
         found = read_tensors(path)[0].get("labels")
         if found is None or read_header(path).get(DIGEST) != self.index.labelled:
             raise InputError(f"{path} is not the file of labels that {INDEX} names")
@@ -161,11 +179,11 @@ class Store:
             return found[0] if len(found) == 1 else torch.cat(found)
         starts = torch.tensor([part.start for part in group.parts])
         places = torch.bucketize(rows.contiguous(), starts, right=True) - 1
-        picked = torch.empty(len(rows), group.passes, self.index.classes, dtype=self.dtype)
+        order, found = places.argsort(stable=True), []
         for place in sorted(set(places.tolist())):
-            here, part = (places == place).nonzero()[:, 0], group.parts[place]
-            picked[here] = self.answers(number, part)[rows[here] - part.start].to(self.dtype)
-        return picked
+            part = group.parts[place]
+            found.append(self.answers(number, part)[rows[places == place] - part.start])
+        return torch.cat(found)[order.argsort()]
 
     def answers(self, number: int, part: Part) -> Tensor:
         """Return a shard, mapped into memory and checked the first time."""
@@ -177,10 +195,7 @@ class Store:
         return self._mapped[part.file]
 
     def _opened(self, group: Group, part: Part) -> Tensor:
-        path, rows = (
-            self.folder / PurePosixPath(part.file),
-            f"images {part.start} to {part.stop - 1}",
-        )
+        path, rows = self._inside(part.file), f"images {part.start} to {part.stop - 1}"
         if not path.is_file():
             raise InputError(
                 f"{path} is missing, with the answers to {rows}; the same collect records it again"
@@ -191,22 +206,27 @@ class Store:
             raise InputError(
                 f"{path} is cut short or damaged; the same collect records its {rows} again"
             ) from None
-        if header.get(DIGEST) != part.digest:
-            raise InputError(
-                f"{path} {_foreign(header, group.run, part)}; the same collect records its {rows} "
-                "again"
-            )
-        answers = read_tensors(path, sealed=part.file not in self._sound)[0]["answers"]
+        if fault := _foreign(header, group.run, part):
+            raise InputError(f"{path} {fault}; the same collect records its {rows} again")
+        answers = read_tensors(path, sealed=part.file not in self._sound)[0].get("answers")
+        shape = (part.stop - part.start, group.passes, self.index.classes)
+        if answers is None or answers.shape != shape:
+            got = "none" if answers is None else tuple(answers.shape)
+            raise InputError(f"{path} is damaged: expected answers of {shape}, got {got}")
         if part.file not in self._sound:
-            if answers.shape != (
-                shape := (part.stop - part.start, group.passes, self.index.classes)
-            ):
-                raise InputError(
-                    f"{path} is damaged: expected answers of {shape}, got {tuple(answers.shape)}"
-                )
             check_logits(answers, f"the answers of {path}", "(images, passes, classes)")
             self._sound.add(part.file)
         return answers
+
+    def _inside(self, file: str) -> Path:
+        """Return the path of a file of this record, and refuse one that leads out of its folder."""
+        path = named(self.folder / file)
+        if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(self.folder)):
+            raise InputError(
+                f"expected the files of a record inside of its folder, got {path}, which leads out "
+                "of it: copy the file into the folder"
+            )
+        return path
 
     def faults(self) -> list[str]:
         """Check every shard, and return what is wrong with each."""
@@ -225,13 +245,13 @@ class Store:
 
 
 def _foreign(header: Mapping[str, str], run: str, part: Part) -> str:
-    """Say what a shard is that was put in the place of another."""
+    """Say what is wrong with a shard that was put in the place of another."""
     if header.get(RUN, run) != run:
         return "was recorded by another run: another network, other views or draws"
     name = PurePosixPath(part.file).stem
     if (rows := header.get(ROWS, name)) != name:
         return f"holds the rows {rows} instead"
-    return f"was changed since {INDEX} was written"
+    return "" if header.get(DIGEST) == part.digest else f"was changed since {INDEX} was written"
 
 
 class Views(Mapping[str, RepeatLogits]):
@@ -331,7 +351,9 @@ def open_folder(folder: Path) -> Record:
         for kind, (_, count) in group.columns.items()
         if kind != LOGITS
     }
-    predictions = FolderPredictions(store, torch.arange(store.index.images), counts)
+    with _damage(folder / INDEX):  # more images than memory has room for
+        rows = torch.arange(store.index.images)
+    predictions = FolderPredictions(store, rows, counts)
     try:
         return Record(predictions, store.labels(), store.index.origin)
     except InputError as error:
@@ -379,6 +401,6 @@ def write_index(
         write_tensors(folder / LABELS, {"labels": labels}, {})
         labelled = read_header(folder / LABELS)[DIGEST]
     text = {readable(str(key)): readable(str(value)) for key, value in origin.items()}
-    kind = str(dtype).removeprefix("torch.")
+    kind: Any = str(dtype).removeprefix("torch.")
     Index(images, classes, kind, made, labelled, text).write(folder)
     return open_folder(folder)

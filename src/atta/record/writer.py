@@ -18,19 +18,23 @@ from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from atta._base.errors import InputError, advise
 from atta._base.files import content_hash, whole_file
+from atta._base.settings import check_one
 from atta._base.tensors import read_tensors, tensor_bytes, write_tensors
 from atta.data.source import Source
 from atta.record.predictions import FLOAT16_MAX, Predictions, Record, as_labels
-from atta.record.store import LOGITS, ROWS, RUN, Columns, columns_of, write_index
+from atta.record.store import LOGITS, ROWS, RUN, Columns, columns_of, shard_name, write_index
 
-SHARDS = "[0-9]*-[0-9]*.safetensors"
+SHARDS = "{0}-{0}.safetensors".format("[0-9]" * 10)
+"""Pattern of the names of shards (`shard_name`)."""
+Size: TypeAlias = Annotated[int, "≥ 1", "≤ 1000000000"]
+"""Images in a batch or in a pass."""
 SECONDS = 10.0
 """Time between two writes: the most work that a killed run has to repeat."""
 PASSES = 1 << 14
@@ -114,9 +118,9 @@ class ShardWriter:
                 )
             return None
         try:
-            found = json.loads(path.read_text())
-            sizes = int(found["batch"]), int(found["rows"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            batch, rows = (check_one(name, found[name], Size) for name in ("batch", "rows"))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(
                 f"expected {path} to describe a run, but it cannot be read: {error}"
             ) from error
@@ -129,7 +133,7 @@ class ShardWriter:
                     f"{found.get(key)!r} and not {value!r}; choose another folder, or delete this "
                     "one to start again"
                 )
-        return sizes
+        return batch, rows
 
     def resume(self, source: Source) -> Resumed:
         """Check the shards of an earlier run, remove the bad ones, and say what is left to do."""
@@ -199,13 +203,19 @@ class ShardWriter:
                 f"{path} was recorded by another run: another network, other views or draws"
             )
         answers, rows = tensors.get("answers"), text.get(ROWS, path.stem)
-        if answers is None or answers.ndim != 3 or "mark" not in text:
-            raise InputError(f"{path} is no shard of a record")
+        labels = tensors.get("labels")
+        if (
+            answers is None
+            or answers.ndim != 3
+            or "mark" not in text
+            or (labels is not None and labels.shape != answers.shape[:1])
+        ):
+            raise InputError(f"{path} is not a shard of a record")
         if len(answers) != stop - start or rows != path.stem:
             raise InputError(f"{path} holds other rows than its name says")
         if answers.shape[1] != self.passes:
             raise InputError(f"{path} holds other views than its run has")
-        return Shard(start, stop, answers, tensors.get("labels"), text["mark"])
+        return Shard(start, stop, answers, labels, text["mark"])
 
     @property
     def full(self) -> int:
@@ -267,7 +277,7 @@ class ShardWriter:
 
     def path(self, start: int, stop: int) -> Path:
         """Where a shard is."""
-        return self.folder / f"{start:010}-{stop:010}.safetensors"
+        return self.folder / shard_name(start, stop)
 
     def paths(self) -> list[Path]:
         """Return the files of all shards, in order."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -34,6 +35,7 @@ RAY: Literal["ray"] = "ray"
 AHEAD = 4  # calls for each worker that fits: some are read while others are processed
 RETRIES = 3  # of a call whose process was killed
 PATIENCE = 5.0  # seconds without an answer until the machines are counted again
+LOSSES = 12  # actors that one answer may cost: about a minute
 
 Item = TypeVar("Item")
 Read = TypeVar("Read")
@@ -141,17 +143,16 @@ def stream(
         reads = ray.remote(max_retries=RETRIES)(_read)
         takes = {"num_cpus": 0, "num_gpus": 1} if engine.gpu else {"num_cpus": engine.threads}
         make = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **takes)(_Worker)
-        pool = _Pool([make.remote([worker], engine.threads) for _ in range(actors)])
+        pool = _Pool(
+            ray, engine, worker, make, [make.remote(engine.threads) for _ in range(actors)]
+        )
         try:
             while True:
                 for item in islice(left, max(0, AHEAD * len(pool.actors) - len(pool.doing))):
                     pool.add(reads.remote([reader], item))
                 if not pool.doing:
                     break
-                if ray.wait([pool.doing[0][2]], timeout=PATIENCE)[0]:
-                    yield _got(ray, pool.doing.popleft()[2])
-                else:
-                    pool.shrink(ray, _room(ray, engine))
+                yield pool.next()
         except ray.exceptions.RayError as error:
             last = str(error).strip().splitlines()[-1]  # the lines before it are a traceback
             raise InputError(
@@ -164,8 +165,12 @@ def stream(
 
 @dataclass
 class _Pool:
-    """Actors, and what they do: what was read, the actor, and its answer, in order."""
+    """Actors with a network, and what they do: what was read, the actor, and its answer."""
 
+    ray: Any
+    engine: Engine
+    worker: Any
+    make: Any
     actors: list[Any]
     doing: deque[tuple[Any, Any, Any]] = field(default_factory=deque)
 
@@ -173,19 +178,37 @@ class _Pool:
         """Give what is read to the actor with the least to do."""
         busy = Counter(actor for _, actor, _ in self.doing)
         actor = min(self.actors, key=busy.__getitem__)
-        self.doing.append((read, actor, actor.answer.remote(read)))
+        self.doing.append((read, actor, actor.answer.remote([self.worker], read)))
 
-    def shrink(self, ray: Any, room: int) -> None:
-        """Remove actors that no longer fit: they would wait for ever, or leave readers no CPU."""
-        if room < 1:
+    def next(self) -> Any:
+        """Wait for the next answer; if a machine is lost, other actors do what its actors did."""
+        for last in range(LOSSES, -1, -1):
+            while not self.ray.wait([self.doing[0][2]], timeout=PATIENCE)[0]:
+                self.fit()
+            try:
+                answer = _got(self.ray, self.doing[0][2])
+                self.doing.popleft()
+                return answer
+            except self.ray.exceptions.RayActorError:
+                if not last:
+                    raise
+            time.sleep(PATIENCE)  # it takes a while until Ray knows that a machine is lost
+            self.fit(self.doing[0][1])
+
+    def fit(self, lost: Any = None) -> None:
+        """Replace a lost actor, and remove those that no longer fit: readers need a CPU, too."""
+        if (room := _room(self.ray, self.engine)) < 1:
             raise InputError(
                 "the Ray cluster has lost machines, and an actor and a reader no longer fit; what "
                 "is finished is kept, the same call resumes"
             )
-        for actor in self.actors[room:]:
-            ray.kill(actor)
-        gone, self.actors = self.actors[room:], self.actors[:room]
-        doing, self.doing = self.doing, deque()
+        left = [actor for actor in self.actors if actor != lost][:room]
+        gone = [actor for actor in self.actors if actor not in left]
+        for actor in gone:
+            self.ray.kill(actor)
+        if not left or (lost and len(left) < room):
+            left.append(self.make.remote(self.engine.threads))
+        self.actors, doing, self.doing = left, self.doing, deque()
         for one in doing:
             if one[1] in gone:
                 self.add(one[0])
@@ -228,12 +251,14 @@ def _read(refs: Sequence[Any], item: Any) -> Any:
 class _Worker:
     """An actor that holds the network."""
 
-    def __init__(self, refs: Sequence[Any], threads: int) -> None:
+    def __init__(self, threads: int) -> None:
         torch.set_num_threads(threads)
-        self.call = _ray().get(refs[0])()
+        self.call: Callable[[Any], Any] | None = None
 
-    def answer(self, given: Any) -> Any:
-        """Process what was read."""
+    def answer(self, refs: Sequence[Any], given: Any) -> Any:
+        """Process what was read; the first call fetches the network."""
+        if self.call is None:
+            self.call = _fetched(refs[0])()
         return self.call(given)
 
 

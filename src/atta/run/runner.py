@@ -241,7 +241,7 @@ class Runner:
                     answers = []
                     for part in torch.split(images, self.rows):
                         if self.channels_last:
-                            part = part.to(self.dtype, memory_format=torch.channels_last)
+                            part = part.to(self.dtype).contiguous(memory_format=torch.channels_last)
                         answers.append(logits_of(self.forward, part, self.dtype))
                     return torch.cat(answers)
             except torch.cuda.OutOfMemoryError as error:
