@@ -231,7 +231,7 @@ class _Atta(ViewMethod):
     def _by_lbfgs(self, fit: Fit, prior: bool) -> ViewBlend:
         """Minimise by L-BFGS, in float64."""
         predictions, labels, kinds = fit
-        predictions = predictions.select(kinds).unrehearsed()
+        predictions = predictions.select(kinds, rehearsals=False)
         images, one_piece = len(predictions), fits_one_piece(predictions)
         weak = prior * prior_penalty(images)
 

@@ -158,7 +158,8 @@ class ViewMethod(Method):
 
     def kinds_of(self, predictions: Predictions) -> tuple[str, ...]:
         """Return the kinds of view to use: the given ones, or all kinds in the predictions."""
-        chosen = predictions.kinds if self.views is None else predictions.check_kinds(self.views)
+        chosen = predictions.kinds if self.views is None else tuple(self.views)
+        predictions.select(chosen)  # refuses kinds that are missing
         if not chosen:
             got = "predictions without any" if self.views is None else "an empty list of kinds"
             raise InputError(f"{self.name} needs the logits of views, got {got}")
@@ -269,7 +270,7 @@ class Calibrator(nn.Module, ABC):
                 f"this calibrator was fitted on {self.classes} classes, "
                 f"got predictions of {predictions.classes}"
             )
-        used = predictions.select(self.kinds).unrehearsed()
+        used = predictions.select(self.kinds, rehearsals=False)
         state = next(self.buffers(), None)
         device = used.device if state is None else state.device
         dtype = _computing_dtype(used)
@@ -329,7 +330,7 @@ def as_predictions(given: Any, who: str, needs_views: bool) -> Predictions:
 
 def _advise_on_probabilities(predictions: Predictions) -> None:
     """Warn if the logits look like probabilities."""
-    examined = next(predictions.select(()).unrehearsed().chunks(EXAMINED_IMAGES), None)
+    examined = next(predictions.select((), rehearsals=False).chunks(EXAMINED_IMAGES), None)
     if examined is not None and look_like_probabilities(examined.logits):
         advise(
             "expected logits, got rows that are not negative and sum to 1: "

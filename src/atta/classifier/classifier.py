@@ -37,7 +37,7 @@ from atta.data.preprocess import Preprocess
 from atta.data.source import check_range
 from atta.data.views import Policy
 from atta.functional import largest_share
-from atta.networks.adapters import as_logits, normalised
+from atta.networks.adapters import as_logits
 from atta.networks.borrowing import device_of, dtype_of
 from atta.run.runner import (
     IMAGE,
@@ -136,7 +136,7 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         model = getattr(model, "_orig_mod", model)  # saved by its own names, not by its wrapper's
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
-        self.model = as_logits(normalised(model, self.preprocess))
+        self.model = as_logits(model, self.preprocess)
         self.calibrator = calibrator.to(device_of(self.model))
         self.policy = used_views(policy, calibrator)
         self.image_shape = tuple(int(side) for side in image_shape)
