@@ -193,10 +193,21 @@ def test_pixels_of_another_spread_than_in_training_are_said_by_calibrate_and_lea
 # ---- after the run
 
 
-def test_a_record_like_any_other_is_silent():
+def nearly_right(images, wrong, scale=9.0):
+    """What a network says of its training images, and of a few that it did not learn."""
+    labels = torch.arange(images) % 5
+    answers = labels.clone()
+    answers[:wrong] = (labels[:wrong] + 1) % 5
+    return Record(Predictions(scale * torch.eye(5)[answers]), labels)
+
+
+@pytest.mark.parametrize(
+    "record", [made_up(300), nearly_right(300, wrong=9), nearly_right(300, wrong=3, scale=3.0)]
+)
+def test_a_record_like_any_other_is_silent(record):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        look_over(made_up(300))
+        look_over(record)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +224,19 @@ def test_a_record_like_any_other_is_silent():
         ),
         (
             Record(made_up(300).predictions, made_up(300).predictions.logits.argmax(1)),
-            "all predictions are right",
+            "100.0% of these images are classified correctly: was the network trained on them",
+        ),
+        (
+            nearly_right(300, wrong=3),
+            "99.0% of these images are classified correctly: was the network trained on them",
+        ),
+        (
+            Record(made_up(300).predictions, torch.zeros(300, dtype=torch.long)),
+            "all labels are class 0, counted from 0: calibration needs images of all classes",
+        ),
+        (
+            Record(Predictions(made_up(300).predictions.logits.sigmoid())),
+            "if the network ends in a sigmoid, leave it out",
         ),
         (
             Record(Predictions(made_up(300).predictions.logits.softmax(1))),

@@ -38,7 +38,7 @@ from atta.data.labels import Reading
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels
 from atta.data.views import Policy
-from atta.run.checks import NOT_LOGITS, Trial, check_labels, look_over, try_out
+from atta.run.checks import NO_LABELS, NOT_LOGITS, Trial, check_labels, look_over, try_out
 from atta.run.collect import Run, as_seed, prepared
 from atta.run.execution import Execution, ExecutionOptions, split_options
 
@@ -185,11 +185,7 @@ def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:
     views = Policy.union(*policies.values())
     trial = try_out(network, run.source, run.labelling, views, execution)
     if not trial.labelled:
-        raise InputError(
-            "labels: expected a class number for every image, given as labels=... (--labels FILE), "
-            "by a dataset of images and labels, or by a folder with a subfolder for each class; "
-            "got none"
-        )
+        raise InputError(NO_LABELS)
     if trial.probabilities:
         raise InputError(NOT_LOGITS)
     if trial.spread is not None and not 1 / SPREAD < trial.spread < SPREAD:

@@ -102,8 +102,8 @@ class _Adapter(nn.Module, ABC):
         expected = f"expected the model to return logits of shape ({images.shape[0]}, k)"
         if not isinstance(found, Tensor):
             size = f" of {len(found)}" if isinstance(found, tuple | list) else ""
-            hint = "; return the logits alone" if isinstance(found, tuple) else ""
-            raise InputError(f"{expected}, got a {type(found).__name__}{size}{hint}")
+            got = f"{type(found).__name__}{size}"
+            raise InputError(f"{expected}, got a {got}; return the logits alone")
         if found.is_floating_point() and found.shape == images.shape[:1]:  # one logit, squeezed
             found = found[:, None]
         if found.ndim != 2 or found.shape[0] != images.shape[0]:
