@@ -131,7 +131,7 @@ class Adaptable(Estimator):
             raise InputError(
                 "expected a classifier that knows how its accuracy falls, but nothing that was "
                 "recorded when it was calibrated lowered its accuracy: calibrate it again on more "
-                "images, a few hundred at least, and not with rehearse=False"
+                "images, a few hundred at least, with rehearsals, which are the default"
             )
         plain.calibrator.softened(1.0)  # one that cannot be raises before the network runs
         predictions = plain._answers(images, channels)
