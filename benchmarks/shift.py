@@ -34,8 +34,9 @@ from atta.calibrators import Calibrator, HedgedCATTA, HedgedTemperature, Tempera
 from atta.calibrators.hedged import rehearsing
 from atta.calibrators.scaling import fit_temperature, scaled
 from atta.calibrators.shift import Reference, adapt, estimate, scores, softness_at
-from atta.data.corruptions import CONSTANTS, CORRUPTIONS, FAMILIES, REHEARSALS, family_of
+from atta.data.corruptions import CONSTANTS, CORRUPTIONS, FAMILIES, REHEARSALS
 from atta.data.draws import random_numbers
+from atta.data.transforms import pick
 from atta.data.views import Policy
 from atta.lab.datasets import load
 from atta.lab.workers import machine
@@ -224,7 +225,8 @@ def _rehearsed_in_others(family: int) -> Tensor:
     rows = torch.arange(FITTED)
     seen = torch.zeros(FITTED, dtype=torch.bool)
     for rung in RUNGS:
-        seen |= family_of(random_numbers(REHEARSALS[rung].name, 1, rows)) == family
+        (number,) = random_numbers(REHEARSALS[rung].name, 1, rows).unbind(1)
+        seen |= pick(number, len(FAMILIES)) == family
     return rows[~seen]
 
 
@@ -369,7 +371,7 @@ def candidates(images: Predictions, labels: Tensor, views: Sequence[str]) -> dic
 
 def warmed(logits: Tensor, labels: Tensor) -> Temperature:
     """A temperature of these logits and labels."""
-    found = Temperature(fit_temperature(logits, labels).to(logits.dtype))
+    found = Temperature(temperature=fit_temperature(logits, labels).to(logits.dtype))
     found.classes, found.method = logits.shape[1], TemperatureScaling()
     return found
 

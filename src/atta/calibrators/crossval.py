@@ -51,11 +51,6 @@ class Candidate:
     error: float
     images: int = 0
 
-    @property
-    def close(self) -> bool:
-        """Whether it is as good as the best, up to noise and rounding."""
-        return self.above <= max(self.error if self.passes <= 1 else CLOSE * self.error, GAIN)
-
 
 def held_out(
     method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0
@@ -96,18 +91,20 @@ def rank(answers: Mapping[str, tuple[int, Probs]], labels: Labels) -> list[Candi
         raise InputError("expected at least one policy to choose from, got none")
     found = {name: losses(probs, labels) for name, (_, probs) in answers.items()}
     best = min(found.values(), key=lambda loss: loss.mean().item())
-    judged = [judge(name, answers[name][0], loss, best) for name, loss in found.items()]
-    chosen = min((one for one in judged if one.close), key=lambda one: (one.passes, one.nll))
+    judged = [
+        Candidate(
+            policy=name,
+            passes=answers[name][0],
+            nll=loss.mean().item(),
+            above=(loss - best).mean().item(),
+            error=standard_error(loss - best),
+        )
+        for name, loss in found.items()
+    ]
+    close = [  # as good as the best, up to noise and rounding
+        one
+        for one in judged
+        if one.above <= max(one.error if one.passes <= 1 else CLOSE * one.error, GAIN)
+    ]
+    chosen = min(close, key=lambda one: (one.passes, one.nll))
     return [chosen, *sorted((one for one in judged if one is not chosen), key=lambda one: one.nll)]
-
-
-def judge(name: str, passes: int, loss: PerImage, best: PerImage) -> Candidate:
-    """Compare the losses of a policy with those of the best one, image by image."""
-    above = loss - best
-    return Candidate(
-        policy=name,
-        passes=passes,
-        nll=loss.mean().item(),
-        above=above.mean().item(),
-        error=standard_error(above),
-    )

@@ -214,5 +214,5 @@ def _wrapped(
         summary=summarise(calibrator, policy, record, answers, choice.judged),
         preprocess=run.source.preprocess,
         reference=Reference.of(calibrator, record.predictions, labels),
-        conformity=ConformityScores.of(answers, labels, simplex=method.on_simplex),
+        conformity=ConformityScores.of(answers, labels),
     )

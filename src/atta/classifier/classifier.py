@@ -183,7 +183,7 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         probs = _checked(self._calibrated(answer), logits)
         start = fused = share = None
         if isinstance(calibrator, ViewBlend | AverageBlend):
-            start, fused = calibrator.base(logits), calibrator.fused(logits, answer.views)
+            start, fused = calibrator.parts(logits, answer.views)
             share = largest_share(start, fused, calibrator.limit.to(start), step=calibrator.step)
             if not calibrator.keeps_class:
                 share = torch.ones_like(share)

@@ -44,7 +44,7 @@ from atta._base.errors import InputError, require
 from atta.calibrators import shift
 from atta.classifier.adapt import Drift
 from atta.classifier.predict import Answers, Predictor, described
-from atta.data.image_set import data_uri, mode_of, thumbnail
+from atta.data.image_set import data_uri, mode_of
 from atta.run.runner import IMAGE
 
 with require("serve", "a page to try a classifier on"):
@@ -124,7 +124,7 @@ class Explainer:
             yield {
                 "view": kind,
                 "repeat": repeat,
-                "picture": data_uri(shown[0]) if small else thumbnail(shown[0], PICTURE),
+                "picture": data_uri(shown[0], None if small else PICTURE),
                 "class": self.predictor.named(int(winner)) if known else None,
                 "confidence": float(confidence) if known else None,
             }

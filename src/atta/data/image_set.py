@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from atta._base.errors import InputError, require
 from atta._base.tensors import read_tensors, write_tensors
-from atta.data.preprocess import Preprocess
+from atta.data.preprocess import MODES, Preprocess
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -35,12 +35,6 @@ class BadImage(InputError):
     """A file that is damaged or not an image: `skip_bad` leaves it out."""
 
 
-def check_depth(image: "Image.Image", where: str) -> None:
-    """Refuse an image of more than 8 bits a channel: Pillow would cut off what is above 255."""
-    if image.mode.startswith(("I", "F")):
-        raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
-
-
 @dataclass(frozen=True, eq=False)
 class EncodedImages:
     """Image files that are decoded one by one.
@@ -50,7 +44,7 @@ class EncodedImages:
 
     Args:
         rows: Numbers of the images, which `read` and `where` take.
-        read: Returns the path or the bytes of an image.
+        read: Returns the path or the bytes of an image, or a Pillow image.
         where: Names an image in an error message.
         size: Side to which images are resized.
         preprocess: How images are resized and cropped instead.
@@ -58,7 +52,7 @@ class EncodedImages:
     """
 
     rows: Int[Tensor, "n"]
-    read: Callable[[int], bytes | Path]
+    read: "Callable[[int], bytes | Path | Image.Image]"
     where: Callable[[int], str]
     size: int | None = None
     preprocess: Preprocess | None = None
@@ -68,15 +62,11 @@ class EncodedImages:
         return self.rows.shape[0]
 
     def __getitem__(self, index: int) -> Pixels:
-        own, row = self.mode or (self.preprocess or AS_IT_IS).mode, int(self.rows[index])
-        mode, strict = own or ("L" if self.grey else "RGB"), own is None
-        image = decode(self.read(row), mode, self.preprocess, self.where(row), strict=strict)
+        row = int(self.rows[index])
+        own = self.mode or MODES[(self.preprocess or AS_IT_IS).channels]
+        mode = own or ("L" if self.grey else "RGB")
+        image = decode(self.read(row), mode, self.preprocess, self.where(row), strict=own is None)
         return image if self.size is None else resize(image[None], self.size)[0]
-
-    def path(self, index: int) -> Path | None:
-        """Return the file of an image, if it has one of its own."""
-        source = self.read(int(self.rows[index]))
-        return source if isinstance(source, Path) else None
 
     @cached_property
     def grey(self) -> bool:
@@ -86,15 +76,14 @@ class EncodedImages:
         """
         for row in (0, *self.rows.sort().values.tolist()):
             try:
-                image = decode(self.read(row), None, self.preprocess, self.where(row))
-                return image.shape[0] == 1
+                return len(decode(self.read(row), None, self.preprocess, self.where(row))) == 1
             except BadImage:
                 continue
         return False
 
 
 def decode(
-    source: Path | bytes,
+    source: "Path | bytes | Image.Image",
     mode: str | None,
     preprocess: Preprocess | None,
     where: str,
@@ -105,7 +94,7 @@ def decode(
     """Decode one image, and resize and crop it. This is the only place that decodes images.
 
     Args:
-        source: A path or the bytes of a file.
+        source: A path, the bytes of a file, or a Pillow image.
         mode: "L" or "RGB"; None keeps grey images grey.
         preprocess: How the image is resized and cropped; None leaves its size.
         where: Names the image in an error message.
@@ -118,17 +107,23 @@ def decode(
     with require("data", "decoding images"):
         from PIL import Image
     try:
-        data = source if isinstance(source, bytes) else source.read_bytes()
-        with Image.open(io.BytesIO(data), formats=SENT if sent else None) as image:
-            if sent:
-                _check_size(*image.size)
-            check_depth(image, where)
-            own = "L" if image.mode in ("1", "L") else "RGB"
-            if strict and (mode, own) == ("L", "RGB"):
-                raise InputError(
-                    f"expected grey as in the first image of the set, got colour in {where}"
-                )
-            return (preprocess or AS_IT_IS)(image, mode or own)
+        image = source.read_bytes() if isinstance(source, Path) else source
+        if isinstance(image, bytes):
+            image = Image.open(io.BytesIO(image), formats=SENT if sent else None)
+        width, height = image.size
+        too_long = max(image.size) > MOST_ASPECT * min(image.size)
+        if sent and (too_long or width * height > MOST_PIXELS):
+            raise InputError(
+                f"expected an image at most {MOST_ASPECT} times as long as wide, of at most "
+                f"{MOST_PIXELS // 10**6} million pixels, got one of {width} x {height}"
+            )
+        if image.mode.startswith(("I", "F")):  # Pillow would cut off what is above 255
+            raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
+        if strict and mode == "L" and image.mode not in ("1", "L"):
+            raise InputError(
+                f"expected grey as in the first image of the set, got colour in {where}"
+            )
+        return (preprocess or AS_IT_IS)(image, mode)
     except InputError:
         raise
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
@@ -162,7 +157,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
                 raise InputError(
                     f"expected {len(images)} labels in {name}, got shape {tuple(labels.shape)}"
                 )
-            if len(labels) and not (labels.min() >= 0 and labels.max() < len(classes)):
+            if not ((labels >= 0) & (labels < len(classes))).all():
                 raise InputError(
                     f"expected labels from 0 to {len(classes) - 1} in {name}, which has "
                     f"{len(classes)} classes, got {labels.min()} to {labels.max()}"
@@ -175,6 +170,17 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.images[index], -1 if self.labels is None else int(self.labels[index])
+
+    @property
+    def files(self) -> list[Path]:
+        """The path of each image, if the images are files."""
+        paths = list[Path]()
+        if isinstance(self.images, EncodedImages):
+            for row in self.images.rows.tolist():
+                if not isinstance(path := self.images.read(row), Path):
+                    return []
+                paths.append(path)
+        return paths
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -223,7 +229,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
             # A set in memory may be larger after resizing: its images are made one by one, too.
             encoded = EncodedImages(
                 torch.arange(len(pixels)),
-                lambda row: _file(pixels[row]),
+                lambda row: _picture(pixels[row]),
                 lambda row: f"image {row} of {name}",
             )
         if encoded.size is not None:
@@ -236,7 +242,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
     def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
         """The images at these positions, in this order."""
         chosen = torch.as_tensor(indices, dtype=torch.long)
-        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(self)):
+        if not ((chosen >= 0) & (chosen < len(self))).all():
             raise InputError(
                 f"expected positions from 0 to {len(self) - 1} in {self.name}, got {chosen.min()} "
                 f"to {chosen.max()}"
@@ -277,28 +283,26 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
 def arrange(
     images: ImageSet,
     *,
+    by_name: bool = False,
     shuffle: int | None = None,
     rows: slice | None = None,
     image_size: int | None = None,
-) -> ImageSet:
-    """Shuffle, cut and resize, in this order; each image keeps its own index."""
+) -> "ImageSet":
+    """Order by file name, shuffle, cut and resize, in this order; each image keeps its index.
+
+    The index of an image in a folder ordered by name is its position in that order: the same files,
+    sorted into classes in any way, are shuffled and drawn alike.
+    """
+    if by_name:
+        keys = sorted((path.name, str(path), i) for i, path in enumerate(images.files))
+        images = images.subset([i for *_, i in keys])
+        images = ImageSet(images.name, images.images, images.labels, images.classes)
     if shuffle is not None:
-        images = images.subset(split_indices(len(images), (len(images),), shuffle)[0])
+        generator = torch.Generator().manual_seed(shuffle)
+        images = images.subset(torch.randperm(len(images), generator=generator))
     if rows is not None:
         images = images.subset(torch.arange(len(images))[rows])
     return images if image_size is None else images.resized(image_size)
-
-
-def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Tensor, ...]:
-    """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000).
-
-    >>> [len(part) for part in split_indices(10, (7, 1, 2))]
-    [7, 1, 2]
-    """
-    if min(sizes, default=0) < 0 or sum(sizes) > n:
-        raise InputError(f"expected sizes that add up to at most {n} images, got {tuple(sizes)}")
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    return tuple(torch.split(order[: sum(sizes)], list(sizes)))
 
 
 def mode_of(channels: int) -> str:
@@ -320,46 +324,33 @@ MOST_PIXELS, MOST_ASPECT = 50_000_000, 50
 a very long image takes any amount of memory."""
 
 
-def _check_size(width: int, height: int) -> None:
-    if width * height > MOST_PIXELS:
-        raise InputError(
-            f"expected an image of at most {MOST_PIXELS // 10**6} million pixels, got one of "
-            f"{width} x {height}"
-        )
-    if max(width, height) > MOST_ASPECT * min(width, height):
-        raise InputError(
-            f"expected an image at most {MOST_ASPECT} times as long as wide, got one of {width} x "
-            f"{height}"
-        )
-
-
 def resize(images: Bytes, size: int) -> UInt8[Tensor, "n c h2 w2"]:
     """Resize to `size` x `size`, bilinear and antialiased."""
-    side = (size, size)
     if size < 1:
         raise InputError(f"expected a size of at least 1 pixel, got {size}")
+    side = (size, size)
     if images.shape[-2:] == side:
         return images
     # In pieces: float32 takes four times the bytes, and a whole dataset of them may not fit.
-    resized = images.new_empty(*images.shape[:2], *side)
-    for piece, into in zip(torch.split(images, 512), torch.split(resized, 512), strict=True):
-        pixels = F.interpolate(piece.float(), side, mode="bilinear", antialias=True)
-        into.copy_(pixels.round().clamp(0, 255))
-    return resized
+    pieces = (
+        F.interpolate(piece.float(), side, mode="bilinear", antialias=True)
+        for piece in torch.split(images, 512)
+    )
+    return torch.cat([piece.round().clamp(0, 255).byte() for piece in pieces])
 
 
-def data_uri(image: Tensor) -> str:
-    """Return an image as the data URI of a PNG."""
-    return "data:image/png;base64," + b64encode(_file(image)).decode()
+def data_uri(image: Tensor, side: int | None = None) -> str:
+    """Return an image as the data URI of a PNG, or of a JPEG with no edge longer than `side`."""
+    picture, buffer = _picture(image), io.BytesIO()
+    kind = "png" if side is None else "jpeg"
+    if side is not None:
+        picture.thumbnail((side, side))
+    picture.save(buffer, kind, quality=80)
+    return f"data:image/{kind};base64,{b64encode(buffer.getvalue()).decode()}"
 
 
-def thumbnail(image: Tensor, side: int = 96) -> str:
-    """Return an image as the data URI of a small JPEG, with no edge longer than `side`."""
-    return "data:image/jpeg;base64," + b64encode(_file(image, "JPEG", side)).decode()
-
-
-def _file(image: Tensor, kind: str = "PNG", side: int | None = None) -> bytes:
-    """Encode an image of bytes, or of floats in [0, 1]; no edge is longer than `side`."""
+def _picture(image: Tensor) -> "Image.Image":
+    """Make a Pillow image of bytes, or of floats in [0, 1]."""
     from PIL import Image
 
     if image.ndim != 3 or image.shape[0] not in (1, 3):
@@ -367,9 +358,5 @@ def _file(image: Tensor, kind: str = "PNG", side: int | None = None) -> bytes:
             f"expected an image of 1 or 3 channels to encode, got the shape {tuple(image.shape)}"
         )
     pixels = image if image.dtype == torch.uint8 else (image.clamp(0, 1) * 255).round().byte()
-    array, buffer = pixels.cpu().permute(1, 2, 0).numpy(), io.BytesIO()
-    picture = Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
-    if side is not None:
-        picture.thumbnail((side, side))
-    picture.save(buffer, kind, quality=80)
-    return buffer.getvalue()
+    array = pixels.cpu().permute(1, 2, 0).numpy()
+    return Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)

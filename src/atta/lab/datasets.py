@@ -17,11 +17,11 @@ is searched as well: `aid/AID/<class>`, `cifar10/plain_text/test-*.parquet`.
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -29,16 +29,18 @@ from torch import Tensor
 
 from atta._base.errors import InputError, require, suggest
 from atta.data.folder import (
-    Reader,
-    by_file_name,
+    class_files,
+    contents,
     files_of_images,
     folder_of_images,
-    image_folder,
+    labelled_by_folder,
     listed,
-    subfolders,
 )
-from atta.data.image_set import ImageSet, split_indices
+from atta.data.image_set import ImageSet
 from atta.data.tables import Columns, from_table, library, quiet
+
+Reader: TypeAlias = Callable[[], ImageSet]
+"""Reads a split that was found."""
 
 
 @dataclass(frozen=True)
@@ -135,12 +137,10 @@ def open_images(
     images = (
         folder_of_images(path) if in_folder else load(dataset, split, data=data, columns=columns)
     )
-    encoded, seed = images.images, None if isinstance(shuffle, bool) else shuffle
-    if shuffle is True and (labelled or images.labels is not None):
-        files = not isinstance(encoded, Tensor) and len(images) and encoded.path(0) is not None
-        seed = 0 if files else None
-    # In an order that is independent of the names of the class folders.
-    return by_file_name(images) if in_folder and seed is not None else images, seed
+    seed = None if isinstance(shuffle, bool) else shuffle
+    if shuffle is True and images.files and (labelled or images.labels is not None):
+        seed = 0
+    return images, seed
 
 
 def present(name: str, split: str, data: str | Path | None = None) -> bool:
@@ -160,6 +160,18 @@ def _reader(name: str, split: str, find: Callable[[str], Reader | None]) -> Read
         others = [other for name_there in _SPLITS if (other := find(name_there))]
         return others[0] if len(others) == 1 else None
     return found
+
+
+def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Tensor, ...]:
+    """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000).
+
+    >>> [len(part) for part in split_indices(10, (7, 1, 2))]
+    [7, 1, 2]
+    """
+    if min(sizes, default=0) < 0 or sum(sizes) > n:
+        raise InputError(f"expected sizes that add up to at most {n} images, got {tuple(sizes)}")
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return tuple(torch.split(order[: sum(sizes)], list(sizes)))
 
 
 def _train_or_test(whole: ImageSet, train_part: float, split: str) -> ImageSet:
@@ -198,7 +210,7 @@ def _folders(name: str, data: str | Path | None) -> list[Path]:
 
 def _nested(folder: Path, name: str) -> list[Path]:
     """The folder of a known dataset, and the only folder in it, and so on, down to the splits."""
-    inner = subfolders(folder)
+    inner = contents(folder)[1]
     if name not in _KNOWN or len(inner) != 1 or inner[0].name in _SPLITS:
         return [folder]
     return [folder, *_nested(inner[0], name)]
@@ -329,6 +341,28 @@ def _unpickled(path: Path, *keys: bytes) -> dict[bytes, Any]:
             f"expected {', '.join(key.decode() for key in keys)} in {path}, as CIFAR's files have"
         )
     return content
+
+
+def image_folder(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
+    """Find `<split>/<class>/*.png`, or `<class>/*.png`, which is one split, `train`."""
+    place = folder / split
+    if not place.is_dir():
+        others = (folder / other for other in ("test", "validation", "val"))
+        if split != "train" or any(other.is_dir() for other in others):
+            return None
+        place = folder
+    files = class_files(place)
+    if not files:
+        return None
+    # A class that a test split lacks must not shift the numbers of those that follow.
+    known = class_files(folder / "train") if place != folder else files
+    classes = list(known or files)
+    if strange := [label for label in files if label not in classes]:
+        raise InputError(
+            f"expected the classes of {folder / 'train'} in {place}, found {listed(strange)} as "
+            "well"
+        )
+    return partial(labelled_by_folder, name, files, classes)
 
 
 LAYOUTS = (saved, parquet, cifar, image_folder)
