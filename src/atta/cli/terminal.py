@@ -74,6 +74,8 @@ def as_options(sentence: str) -> str:
     >>> as_options("give labels=... (--labels FILE), or method='temperature', and skip_bad=True")
     'give --labels FILE, or --method temperature, and --skip-bad'
     """
+    if "=" not in sentence:
+        return sentence
     from typer.main import get_command
 
     from atta.cli.app import commands  # which imports this module

@@ -143,7 +143,7 @@ def try_out(
     if labels is not None:
         as_labels(labels, images=len(labels), classes=classes)
     probabilities = look_like_probabilities(logits)
-    ratio = spread[0] if spread else None
+    ratio = spread[0] if spread and wanted is None else None  # else it was said above
     return Trial(labelling, labels is not None, seconds, probabilities, ratio)
 
 
