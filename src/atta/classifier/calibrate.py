@@ -25,7 +25,6 @@ from atta.calibrators.crossval import check_folds
 from atta.calibrators.shift import Reference
 from atta.classifier.choice import (
     NO_VIEWS,
-    Choice,
     Recorder,
     candidates,
     choose,
@@ -114,32 +113,8 @@ def calibrate(
     policies = candidates(policy, budget, chosen)  # a mistake in it need not wait for the images
     run, about = prepared(model, images, labels, read, execution, rest["seed"], "stratified")
     policies = fitting(policies, next(run.source.read([[0]])).pixels)
-    trial = _check(run, policies)
-    methods = dict.fromkeys(policies, chosen)
-    if chosen.needs_views and NO_VIEWS in methods:
-        methods[NO_VIEWS] = TemperatureScaling()
-    folder = None if rest.get("cache") is None else Path(rest["cache"])
-    most = most_passes(run.source.count or 0, policies, rehearse)
-    time = timedelta(seconds=ceil(most * trial.seconds))
-    title = f"recording views, at most {most:,} passes, about {time}"
-    progress, passes = execution.progress, 0
-    with bar(title, most, shown=progress is True) as tell:
-
-        def count(more: int) -> None:
-            nonlocal passes
-            passes += more
-            tell(passes, "")
-            if callable(progress):
-                progress(more)
-
-        run = replace(run, execution=replace(execution, progress=count))
-        about |= rest.get("origin") or {}
-        first = None if folder is None else folder / "0"
-        base = run.record(Policy(()), rehearse, about, first, checks=False)
-        look_over(base)
-        choice = choose(Recorder(run, base, folder), policies, methods)
-    names, found = trial.labelling.classes, methods[choice.policy]
-    return _wrapped(run, names, found, policies[choice.policy], choice)
+    about |= rest.get("origin") or {}
+    return _calibrated(run, chosen, policies, rehearse, about, rest.get("cache"))
 
 
 def _settings(
@@ -197,20 +172,47 @@ def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:
     return trial
 
 
-def _wrapped(
-    run: Run, names: Sequence[str], method: Method, policy: Policy, choice: Choice
+def _calibrated(
+    run: Run,
+    method: Method,
+    policies: Mapping[str, Policy],
+    rehearse: bool | Iterable[int],
+    about: Mapping[str, str],
+    cache: str | PathLike[str] | None,
 ) -> CalibratedClassifier:
-    """Fit the method to all images, and wrap it with the network and its views."""
-    record, answers = choice.record, choice.answers
+    """Check everything by a few images, record, choose a policy, fit the method and wrap it."""
+    trial = _check(run, policies)
+    most = most_passes(run.source.count or 0, policies, rehearse)
+    time = timedelta(seconds=ceil(most * trial.seconds))
+    title = f"recording views, at most {most:,} passes, about {time}"
+    methods = dict.fromkeys(policies, method)
+    if method.needs_views and NO_VIEWS in methods:
+        methods[NO_VIEWS] = TemperatureScaling()
+    folder, progress, passes = None if cache is None else Path(cache), run.execution.progress, 0
+    with bar(title, most, shown=progress is True) as tell:
+
+        def count(more: int) -> None:
+            nonlocal passes
+            passes += more
+            tell(passes, "")
+            if callable(progress):
+                progress(more)
+
+        run = replace(run, execution=replace(run.execution, progress=count))
+        first = None if folder is None else folder / "0"
+        base = run.record(Policy(()), rehearse, about, first, checks=False)
+        look_over(base)
+        choice = choose(Recorder(run, base, folder), policies, methods)
+    record, answers, method = choice.record, choice.answers, methods[choice.policy]
     labels = record.require_labels()
     calibrator = method.fit(record.predictions, labels)
-    policy = used_views(policy, calibrator)
+    policy = used_views(policies[choice.policy], calibrator)
     return CalibratedClassifier(
         run.network,
         calibrator,
         policy,
         image_shape=run.source.shape,
-        class_names=names,
+        class_names=trial.labelling.classes,
         summary=summarise(calibrator, policy, record, answers, choice.judged),
         preprocess=run.source.preprocess,
         reference=Reference.of(calibrator, record.predictions, labels),

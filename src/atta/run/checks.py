@@ -187,34 +187,39 @@ def look_over(record: Record) -> None:
         )
     if images < FEW:
         found.append(f"{images} images are few: with {FEW} or more, the numbers can be trusted")
-    many = labels is not None and images >= JUDGED
-    nearly = images >= FEW and right >= LEARNED * images and confident >= LEARNED * images
-    if many and (nearly or right == images):
+    nearly = images >= FEW and min(right, confident) >= LEARNED * images
+    if labels is not None and images >= JUDGED and (nearly or right == images):
         found.append(
             f"{right / images:.1%} of these images are classified correctly: was the network "
             "trained on them? Calibration needs images that it was not trained on"
         )
     elif images >= JUDGED and certain > 0.99 * images:
         found.append("the confidence of every image is 1.0: are the logits scaled?")
-    if labels is not None and many:
-        accuracy, chance = right / images, 1 / classes
-        if bool((labels == labels[0]).all()):
-            found.append(
-                f"all labels are class {int(labels[0])}, counted from 0: calibration needs images "
-                "of all classes, as they will come"
-            )
-        elif accuracy <= chance + 2 * (chance * (1 - chance) / images) ** 0.5:
-            found.append(
-                f"{accuracy:.1%} accuracy on {classes} classes is no better than chance: are mean "
-                "and std those of the network (atta.Normalized), and the classes in its order?"
-            )
-        elif moved := _moved(record.predictions, labels):
-            found.append(
-                "most images of class {} are predicted as class {}, and most of that as class {}, "
-                "counted from 0: are the classes in the network's order?".format(*moved)
-            )
+    if labels is not None and images >= JUDGED:
+        found += _look_over_labels(record.predictions, labels, right / images)
     for sentence in found:
         advise(sentence)
+
+
+def _look_over_labels(predictions: Predictions, labels: Labels, accuracy: float) -> list[str]:
+    """Return what looks wrong in the labels, one sentence at most."""
+    images, classes, chance = len(labels), predictions.classes, 1 / predictions.classes
+    if bool((labels == labels[0]).all()):
+        return [
+            f"all labels are class {int(labels[0])}, counted from 0: calibration needs images of "
+            "all classes, as they will come"
+        ]
+    if accuracy <= chance + 2 * (chance * (1 - chance) / images) ** 0.5:
+        return [
+            f"{accuracy:.1%} accuracy on {classes} classes is no better than chance: are mean and "
+            "std those of the network (atta.Normalized), and the classes in its order?"
+        ]
+    if moved := _moved(predictions, labels):
+        return [
+            "most images of class {} are predicted as class {}, and most of that as class {}, "
+            "counted from 0: are the classes in the network's order?".format(*moved)
+        ]
+    return []
 
 
 def _moved(predictions: Predictions, labels: Labels) -> tuple[int, int, int] | None:
