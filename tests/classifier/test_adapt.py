@@ -120,9 +120,9 @@ def test_without_rehearsals_nothing_is_adapted_and_drift_says_so():
     bare = atta.calibrate(
         network, pixels(), own, policy="flip", method="temperature", rehearse=False, progress=False
     )
-    with pytest.raises(InputError, match="rehearse=True"):
+    with pytest.raises(InputError, match=r"calibrate it again on more images, .* with rehearsals"):
         bare.adapt(faded())
-    assert "fitted without rehearsals" in bare.drift(faded()).sentence
+    assert "roughly: no rehearsal lowered it" in bare.drift(faded()).sentence
 
 
 @pytest.mark.parametrize("size", [(8, 8), (10, 12)])
@@ -241,3 +241,38 @@ def test_a_table_of_predictions_holds_sets_and_strangers_and_ends_with_the_drift
             tmp_path / "adapted.csv",
         )
         assert softer.confidence < done.confidence
+
+
+def photographs(folder, n: int = 40):
+    """Files in folders by day, as a camera leaves them, and one that is broken."""
+    from PIL import Image
+
+    for i, image in enumerate(pixels(n)):
+        place = folder / ("monday", "tuesday")[i % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(place / f"{i}.png")
+    (folder / "monday" / "broken.png").write_bytes(b"no image")
+    return folder
+
+
+def test_broken_files_are_left_out_and_named_and_folders_need_no_names_of_classes(
+    classifier, tmp_path
+):
+    named = atta.CalibratedClassifier(
+        classifier.model,
+        classifier.calibrator,
+        image_shape=classifier.image_shape,
+        class_names=("a", "b", "c"),
+        reference=classifier.reference,
+    )
+    folder = photographs(tmp_path)
+    for images in (folder, str(folder), find_images([folder])):
+        with pytest.warns(atta.Advice, match=r"left out: .*broken\.png") as caught:
+            assert named.drift(images).images == 40
+        assert len(caught) == 1
+        with pytest.warns(atta.Advice, match=r"left out: .*broken\.png"):
+            named.adapt(images)
+    for file in find_images([folder]):
+        file.write_bytes(b"no image")
+    with pytest.raises(InputError, match=r"expected at least one image, found 41 faults: .*monday"):
+        named.drift(folder)

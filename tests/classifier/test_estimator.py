@@ -219,3 +219,36 @@ def test_a_classifier_is_measured_next_to_its_network(fitted, network, labels):
     assert fitted.evaluate(Items(images, labels.tolist()), batch_size=7) == found
     with pytest.raises(InputError, match="labels"):
         fitted.evaluate(images)
+
+
+def test_a_classifier_is_evaluated_on_whatever_it_can_be_calibrated_on(labels, tmp_path):
+    from PIL import Image
+
+    classifier, images, names = made_classifier(names=NAMES, summary=False), pixels(20), []
+    numbers = torch.arange(20) % len(NAMES)
+    flat, nested = tmp_path / "flat", tmp_path / "nested"
+    for i, image in enumerate(images):
+        names.append(NAMES[int(numbers[i])])
+        for folder in (flat, nested / names[-1]):
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{i:02d}.png")
+    lines = [f"{i:02d}.png,{name}" for i, name in enumerate(names)]
+    (tmp_path / "labels.csv").write_text("\n".join(["file,label", *lines]))
+    dataset = TensorDataset(images, numbers)
+    given = {
+        "tensors": (images, numbers),
+        "arrays": (images.numpy(), numbers.numpy()),
+        "channels last": (images.permute(0, 2, 3, 1).numpy(), numbers.tolist()),
+        "names": (images, names),
+        "a folder and a table": (flat, tmp_path / "labels.csv"),
+        "a folder of folders": (nested,),
+        "a dataset": (dataset,),
+        "a loader": (DataLoader(dataset, batch_size=7),),
+        "a shuffled loader": (DataLoader(dataset, batch_size=7, shuffle=True),),
+    }
+    expected = classifier.evaluate(images, numbers, checks=False)
+    assert [*expected] == ["vanilla", classifier.calibrator.method.name]
+    for what, arguments in given.items():
+        found = classifier.evaluate(*arguments, checks=False)
+        for name, metrics in found.items():
+            assert metrics == pytest.approx(expected[name], abs=1e-4), what

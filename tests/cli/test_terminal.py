@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from contextlib import redirect_stdout
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -15,7 +16,7 @@ from atta._base.errors import InputError
 from atta.classifier.summary import Summary
 from atta.cli import terminal
 from atta.cli.app import app
-from atta.cli.terminal import say, show, tell
+from atta.cli.terminal import advised, say, show, tell
 from atta.results.rows import Results
 from atta.results.table import Table
 from scenarios import command, made_up
@@ -277,3 +278,22 @@ def test_a_summary_is_folded_between_words_in_a_terminal_and_not_in_a_pipe(
     assert lines[head + 1].split()[-4:] == ["0.1234", "1.2345", "0.1234", "16.8"]
     rest = [line.strip() for line in lines[head + 2 : head + 4]]
     assert rest == ["crop + 5 brightness + 5", "contrast"], "of the name"
+
+
+@pytest.mark.parametrize(
+    ("python", "shell"),
+    [
+        ("or method='temperature'", "or --method temperature"),
+        ("given as labels=... (--labels FILE), by", "given as --labels FILE, by"),
+        ("record it with rehearse=True", "record it with --rehearse"),
+        ("use half=False", "use --no-half"),
+        ("simplex=False accepts such rows", "simplex=False accepts such rows"),  # no option
+        ("got 'a=b'", "got 'a=b'"),
+    ],
+)
+def test_a_message_names_the_options_of_the_shell(python, shell, capsys):
+    terminal.fail(python)
+    assert capsys.readouterr().err == f"error: {shell}\n"
+    with advised():
+        warnings.warn(python, atta.Advice, stacklevel=1)
+    assert capsys.readouterr().err == f"note: {shell}\n"

@@ -101,7 +101,7 @@ def test_images_that_occur_twice_are_counted():
 
 def test_labels_of_one_class_only_are_said():
     with pytest.warns(
-        Advice, match="all labels are class 2: a network cannot be calibrated on one"
+        Advice, match="all labels are class 2, counted from 0: calibration needs images of all"
     ):
         collect(Counting(), pixels(), torch.full((60,), 2), policy="flip", progress=False)
 
@@ -189,7 +189,7 @@ def test_pixels_of_another_spread_than_in_training_are_said_by_calibrate_and_lea
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             atta.calibrate(model, images, labels, **how)
-        return [str(one.message) for one in caught if "batch normalisation" in str(one.message)]
+        return [str(one.message) for one in caught if "normalis" in str(one.message)]
 
     assert not said()  # as it was made: it remembers nothing
     norm.running_var[:] = (images.double() / 255).var()
@@ -199,15 +199,29 @@ def test_pixels_of_another_spread_than_in_training_are_said_by_calibrate_and_lea
     assert "gets 0.05" in sentence
     assert "--mean, --std" in sentence
     assert not norm._forward_pre_hooks
+    model.pretrained_cfg = {"input_size": (3, 8, 8), "mean": (0.5,) * 3, "std": (0.2,) * 3}
+    (sentence,) = said()  # once, by the surer of two signs
+    assert sentence.startswith("the network states that it wants photographs")
 
 
 # ---- after the run
 
 
-def test_a_record_like_any_other_is_silent():
+def nearly_right(images, wrong, scale=9.0):
+    """What a network says of its training images, and of a few that it did not learn."""
+    labels = torch.arange(images) % 5
+    answers = labels.clone()
+    answers[:wrong] = (labels[:wrong] + 1) % 5
+    return Record(Predictions(scale * torch.eye(5)[answers]), labels)
+
+
+@pytest.mark.parametrize(
+    "record", [made_up(300), nearly_right(300, wrong=9), nearly_right(300, wrong=3, scale=3.0)]
+)
+def test_a_record_like_any_other_is_silent(record):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        look_over(made_up(300))
+        look_over(record)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +238,19 @@ def test_a_record_like_any_other_is_silent():
         ),
         (
             Record(made_up(300).predictions, made_up(300).predictions.logits.argmax(1)),
-            "all predictions are right",
+            "100.0% of these images are classified correctly: was the network trained on them",
+        ),
+        (
+            nearly_right(300, wrong=3),
+            "99.0% of these images are classified correctly: was the network trained on them",
+        ),
+        (
+            Record(made_up(300).predictions, torch.zeros(300, dtype=torch.long)),
+            "all labels are class 0, counted from 0: calibration needs images of all classes",
+        ),
+        (
+            Record(Predictions(made_up(300).predictions.logits.sigmoid())),
+            "if the network ends in a sigmoid, leave it out",
         ),
         (
             Record(Predictions(made_up(300).predictions.logits.softmax(1))),

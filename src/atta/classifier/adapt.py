@@ -10,6 +10,7 @@
 """
 
 from dataclasses import asdict, dataclass, replace
+from os import PathLike
 from typing import Any, TypeVar
 
 from atta._base.errors import InputError
@@ -17,8 +18,10 @@ from atta.calibrators import Calibrator, shift
 from atta.calibrators.shift import LEVEL, Reference
 from atta.classifier.archive import Kept
 from atta.classifier.estimator import Estimator
+from atta.data.folder import find_images
 from atta.data.source import Channels
 from atta.networks.borrowing import device_of
+from atta.record.predictions import Predictions
 
 Classifier = TypeVar("Classifier", bound="Adaptable")
 
@@ -79,7 +82,7 @@ class Drift:
             if self.drifted
             else f"no drift seen ({chance}, an alarm below {self.level:g})"
         )
-        by = "" if self.slope is not None else ", roughly: fitted without rehearsals"
+        by = "" if self.slope is not None else ", roughly: no rehearsal lowered it"
         return (
             f"{self.images} images, {verdict}: about {self.accuracy:.0%} are right "
             f"({self.low:.0%} to {self.high:.0%}{by}), {self.expected_accuracy:.0%} of the "
@@ -106,7 +109,7 @@ class Adaptable(Estimator):
             channels: Where arrays have their channels.
         """
         reference = self._known_reference()
-        predictions = self.record(images, channels=channels).predictions
+        predictions = self._answers(images, channels)
         if len(predictions) < shift.LEAST:
             raise InputError(
                 f"expected at least {shift.LEAST} images, got {len(predictions)}, "
@@ -131,12 +134,12 @@ class Adaptable(Estimator):
         if reference.slope is None:
             raise InputError(
                 "expected a classifier that knows how its accuracy falls, but nothing that was "
-                "recorded when it was calibrated lowered its accuracy: calibrate it again with "
-                "rehearse=True, on a few hundred images or more"
+                "recorded when it was calibrated lowered its accuracy: calibrate it again on more "
+                "images, a few hundred at least, with rehearsals, which are the default"
             )
         hedged = plain.kept.hedged or plain.calibrator
         hedged.softened(1.0)  # one that cannot be raises before the network runs
-        predictions = plain.record(images, channels=channels).predictions
+        predictions = plain._answers(images, channels)
         hedged = hedged.to(device_of(plain.model))
         calibrator, done = shift.adapt(plain.calibrator, hedged, reference, predictions)
         return plain._with(
@@ -167,6 +170,14 @@ class Adaptable(Estimator):
             conformity=self.conformity,
             kept=kept,
         )
+
+    def _answers(self, images: Any, channels: Channels) -> Predictions:
+        """Run the network on unlabelled images; leave out files that cannot be read, and say so."""
+        several = images if isinstance(images, list | tuple) else [images]
+        files = all(isinstance(one, str | PathLike) for one in several)
+        if files:  # by themselves: the names of their folders need not be those of classes
+            images = find_images(several)
+        return self.record(images, channels=channels, skip_bad=files).predictions
 
     def _known_reference(self) -> Reference:
         if self.reference is None:

@@ -42,7 +42,7 @@ from atta.data.labels import Reading
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels
 from atta.data.views import Policy
-from atta.run.checks import NOT_LOGITS, Trial, check_labels, look_over, try_out
+from atta.run.checks import NO_LABELS, NOT_LOGITS, Trial, check_labels, look_over, try_out
 from atta.run.collect import Run, as_seed, prepared
 from atta.run.execution import Execution, ExecutionOptions, split_options
 
@@ -118,32 +118,8 @@ def calibrate(
     policies = candidates(policy, budget, chosen)  # a mistake in it need not wait for the images
     run, about = prepared(model, images, labels, read, execution, rest["seed"], "stratified")
     policies = fitting(policies, next(run.source.read([[0]])).pixels)
-    trial = _check(run, policies)
-    methods = dict.fromkeys(policies, chosen)
-    if chosen.needs_views and NO_VIEWS in methods:
-        methods[NO_VIEWS] = TemperatureScaling()
-    folder = None if rest.get("cache") is None else Path(rest["cache"])
-    most = most_passes(run.source.count or 0, policies, rehearse)
-    time = timedelta(seconds=ceil(most * trial.seconds))
-    title = f"recording views, at most {most:,} passes, about {time}"
-    progress, passes = execution.progress, 0
-    with bar(title, most, shown=progress is True) as tell:
-
-        def count(more: int) -> None:
-            nonlocal passes
-            passes += more
-            tell(passes, "")
-            if callable(progress):
-                progress(more)
-
-        run = replace(run, execution=replace(execution, progress=count))
-        about |= rest.get("origin") or {}
-        first = None if folder is None else folder / "0"
-        base = run.record(Policy(()), rehearse, about, first, checks=False)
-        look_over(base, run.source)
-        choice = choose(Recorder(run, base, folder), policies, methods)
-    names, found = trial.labelling.classes, methods[choice.policy]
-    return _wrapped(run, names, found, policies[choice.policy], choice)
+    about |= rest.get("origin") or {}
+    return _calibrated(run, chosen, policies, rehearse, about, rest.get("cache"))
 
 
 def _settings(
@@ -189,11 +165,7 @@ def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:
     views = Policy.union(*policies.values())
     trial = try_out(network, run.source, run.labelling, views, execution)
     if not trial.labelled:
-        raise InputError(
-            "labels: expected a class number for every image, given as labels=... (--labels FILE), "
-            "by a dataset of images and labels, or by a folder with a subfolder for each class; "
-            "got none"
-        )
+        raise InputError(NO_LABELS)
     if trial.probabilities:
         raise InputError(NOT_LOGITS)
     if trial.spread is not None and not 1 / SPREAD < trial.spread < SPREAD:
@@ -203,6 +175,41 @@ def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:
             "atta.Normalized do that (--mean, --std)"
         )
     return trial
+
+
+def _calibrated(
+    run: Run,
+    method: Method,
+    policies: Mapping[str, Policy],
+    rehearse: bool | Iterable[int],
+    about: Mapping[str, str],
+    cache: str | PathLike[str] | None,
+) -> CalibratedClassifier:
+    """Check everything by a few images, record, choose a policy, fit the method and wrap it."""
+    trial = _check(run, policies)
+    most = most_passes(run.source.count or 0, policies, rehearse)
+    time = timedelta(seconds=ceil(most * trial.seconds))
+    title = f"recording views, at most {most:,} passes, about {time}"
+    methods = dict.fromkeys(policies, method)
+    if method.needs_views and NO_VIEWS in methods:
+        methods[NO_VIEWS] = TemperatureScaling()
+    folder, progress, passes = None if cache is None else Path(cache), run.execution.progress, 0
+    with bar(title, most, shown=progress is True) as tell:
+
+        def count(more: int) -> None:
+            nonlocal passes
+            passes += more
+            tell(passes, "")
+            if callable(progress):
+                progress(more)
+
+        run = replace(run, execution=replace(run.execution, progress=count))
+        first = None if folder is None else folder / "0"
+        base = run.record(Policy(()), rehearse, about, first, checks=False)
+        look_over(base, run.source)
+        choice = choose(Recorder(run, base, folder), policies, methods)
+    names, found = trial.labelling.classes, methods[choice.policy]
+    return _wrapped(run, names, found, policies[choice.policy], choice)
 
 
 def _wrapped(

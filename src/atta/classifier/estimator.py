@@ -23,6 +23,7 @@ from atta.data.source import Channels, Source, as_source, batches_of
 from atta.metrics.scores import evaluate
 from atta.networks.borrowing import device_of
 from atta.record.predictions import Record
+from atta.run.checks import NO_LABELS
 from atta.run.collect import CollectOptions, prepared
 from atta.run.execution import split_options
 from atta.run.runner import batch_size as usual_size
@@ -160,13 +161,15 @@ class Estimator(Archived):
         """
         options.setdefault("progress", False)
         execution, rest = split_options("record", options, Estimator.record, CollectOptions)
+        skip_bad = rest.get("skip_bad", False)
         read = Reading(
             self.class_names,
             channels or self._channels(images),
             self.preprocess,
             rest.get("shuffle", False),
-            rest.get("skip_bad", False),
+            skip_bad,
             self.image_shape,
+            cache=skip_bad,  # which reads the images twice
         )
         run, about = prepared(self.model, images, labels, read, execution, 0, "stratified")
         about |= dict(rest.get("origin") or {})
@@ -177,6 +180,8 @@ class Estimator(Archived):
     ) -> dict[str, dict[str, float]]:
         """Measure the network and the classifier on labelled images.
 
+        It warns if the labels or the images look wrong; `checks=False` does not look.
+
         Args:
             images: What `predict_proba` takes.
             labels: Class numbers or names; by default those of the images.
@@ -186,8 +191,10 @@ class Estimator(Archived):
             The metrics of `atta.evaluate`, under "vanilla" and under the name of the method.
         """
         split_options("evaluate", options, Estimator.record, CollectOptions)
+        options.setdefault("checks", True)
         record = self.record(images, labels, **options)
-        known = record.require_labels()
+        if (known := record.labels) is None:
+            raise InputError(NO_LABELS)
         vanilla = Vanilla().fit(record.predictions, known)
         return {
             one.method.name: evaluate(one(record.predictions), known, simplex=self.on_simplex)

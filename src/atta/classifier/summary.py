@@ -105,7 +105,7 @@ class Summary:
         if self.after["nll"] >= self.before["nll"]:
             lines.append(
                 "not better than the network itself: "
-                "use more images, other views, or method='temperature'"
+                "use more images, other views, or temperature scaling"
             )
         return lines
 

@@ -65,7 +65,33 @@ def write_numbers(file: Path | None, text: str) -> Path | None:
 
 def fail(sentence: str) -> None:
     """Print the error that ends the command."""
-    err.print(Text("error: ", style="bold red") + Text(readable(sentence)))
+    err.print(Text("error: ", style="bold red") + Text(readable(as_options(sentence))))
+
+
+def as_options(sentence: str) -> str:
+    """Write the Python arguments in a message as options, if a command has them.
+
+    >>> as_options("give labels=... (--labels FILE), or method='temperature', and skip_bad=True")
+    'give --labels FILE, or --method temperature, and --skip-bad'
+    """
+    if "=" not in sentence:
+        return sentence
+    from typer.main import get_command
+
+    from atta.cli.app import commands  # which imports this module
+
+    group: Any = get_command(commands)
+    every = [option for command in group.commands.values() for option in command.params]
+    known = {name for option in every for name in (*option.opts, *option.secondary_opts)}
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found[1].replace("_", "-"), found[2].strip("'")
+        flags = {"True": f"--{name}", "False": f"--no-{name}"}
+        written = flags.get(value, f"--{name} {value}")
+        return written if written.split()[0] in known else found[0]
+
+    sentence = re.sub(r"\b[a-z_]+=\.\.\. \((--[^)]+)\)", r"\1", sentence)
+    return re.sub(r"\b([a-z_]+)=('[^']+'|True|False)", option, sentence)
 
 
 GAP = 2
@@ -178,7 +204,7 @@ def advised() -> Iterator[None]:
             before(message, category, *where, **more)  # type: ignore[arg-type]
         elif str(message) not in said:
             said.add(str(message))
-            say(f"note: {message}")
+            say(f"note: {as_options(str(message))}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)

@@ -158,6 +158,8 @@ def _without_bad(
         faults |= batch.faults
     if not faults:
         return source, labelling, {}
+    if len(faults) == count:
+        raise InputError(f"expected at least one image, found {count} faults: {faults[0]}")
     for reason in list(faults.values())[:MOST_NAMED]:
         advise(f"left out: {reason}")
     if len(faults) > MOST_NAMED:

@@ -104,8 +104,8 @@ class _Adapter(nn.Module, ABC):
         expected = f"expected the model to return logits of shape ({images.shape[0]}, k)"
         if not isinstance(found, Tensor):
             size = f" of {len(found)}" if isinstance(found, tuple | list) else ""
-            hint = "; return the logits alone" if isinstance(found, tuple) else ""
-            raise InputError(f"{expected}, got a {type(found).__name__}{size}{hint}")
+            got = f"{type(found).__name__}{size}"
+            raise InputError(f"{expected}, got a {got}; return the logits alone")
         if found.is_floating_point() and found.shape == images.shape[:1]:  # one logit, squeezed
             found = found[:, None]
         if found.ndim != 2 or found.shape[0] != images.shape[0]:
@@ -404,10 +404,11 @@ def left_unnormalised(model: nn.Module) -> Preprocess | None:
     return None if plain else wanted
 
 
-def contradictions(model: object, images: Tensor, given: Preprocess | None) -> list[str]:
+def contradictions(model: nn.Module, images: Tensor, given: Preprocess | None) -> list[str]:
     """Say what images contradict of the input that a timm or Hugging Face network states."""
-    found, outer = list[str](), _inside(model)
-    inner = _inside(outer, TorchModel | FromProbabilities | Normalized)
+    found = list[str]()
+    outer = next(part for part in model.modules() if not isinstance(part, _WRAPPERS))
+    inner = next(part for part in outer.modules() if not isinstance(part, _WRAPPERS | Normalized))
     size = getattr(getattr(inner, "config", None), "image_size", None)
     if isinstance(getattr(inner, "pretrained_cfg", None), Mapping):
         wanted = Preprocess.of(inner)

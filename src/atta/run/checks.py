@@ -28,10 +28,16 @@ FEW = 200  # images: with fewer, fits and their numbers are noise
 JUDGED = 20  # images from which on an accuracy means something
 SEEN = 5  # images of a class from which on its confusions mean something
 CERTAIN = 0.9999  # a confidence that is practically 1
+SURE = 0.9  # a confidence that nearly all training images have
+LEARNED = 0.98  # accuracy from which on images may be those of the training
 PIECE = 1 << 20  # logits that are looked at together
 NOT_LOGITS = (
     "expected a model that returns logits, got rows that are not negative and sum to 1, which are "
     "probabilities: leave the softmax out, or write atta.FromProbabilities(model)"
+)
+NO_LABELS = (
+    "labels: expected a class number for every image, given as labels=... (--labels FILE), by a "
+    "dataset of images and labels, or by a folder with a subfolder for each class; got none"
 )
 
 
@@ -134,7 +140,7 @@ def try_out(
     if labels is not None:
         as_labels(labels, images=len(labels), classes=classes)
     probabilities = look_like_probabilities(logits)
-    ratio = spread[0] if spread else None
+    ratio = spread[0] if spread and wanted is None else None  # else it was said above
     return Trial(labelling, labels is not None, seconds, probabilities, ratio)
 
 
@@ -160,10 +166,13 @@ def look_over(record: Record, source: Source | None = None) -> None:
             "into several folds, so that cross-validated numbers look too good. Keep one of each"
         )
     images, classes, labels = len(record), record.predictions.classes, record.labels
-    normal, certain, right, at = True, 0, 0, 0
+    normal, unit, certain, confident, right, at = True, classes > 2, 0, 0, 0, 0
     for part in record.predictions.select((), rehearsals=False).chunks(max(1, PIECE // classes)):
         normal = normal and look_like_probabilities(part.logits)
-        certain += int((part.logits.double().softmax(dim=-1).amax(dim=-1) > CERTAIN).sum())
+        unit = unit and bool(((part.logits >= 0) & (part.logits <= 1)).all())
+        confidence = part.logits.double().softmax(dim=-1).amax(dim=-1)
+        certain += int((confidence > CERTAIN).sum())
+        confident += int((confidence > SURE).sum())
         if labels is not None:
             right += int((part.logits.argmax(dim=-1) == labels[at : at + len(part)]).sum())
         at += len(part)
@@ -173,37 +182,46 @@ def look_over(record: Record, source: Source | None = None) -> None:
             "the network returns rows that are not negative and sum to 1: if these are "
             "probabilities, write atta.FromProbabilities(model)"
         )
+    elif unit:
+        found.append(
+            "all outputs of the network lie in [0, 1] and are taken as logits: if the network ends "
+            "in a sigmoid, leave it out"
+        )
     if images < FEW:
         found.append(f"{images} images are few: with {FEW} or more, the numbers can be trusted")
-    if images >= JUDGED and certain / images > 0.99:
+    nearly = images >= FEW and min(right, confident) >= LEARNED * images
+    if labels is not None and images >= JUDGED and (nearly or right == images):
         found.append(
-            "the confidence of every image is 1.0: are the logits scaled, or was the network "
-            "trained on these images?"
+            f"{right / images:.1%} of these images are classified correctly: was the network "
+            "trained on them? Calibration needs images that it was not trained on"
         )
-    if labels is not None and images > 1 and bool((labels == labels[0]).all()):
-        found.append(
-            f"all labels are class {int(labels[0])}: a network cannot be calibrated on one class, "
-            "give images of all classes"
-        )
+    elif images >= JUDGED and certain > 0.99 * images:
+        found.append("the confidence of every image is 1.0: are the logits scaled?")
     if labels is not None and images >= JUDGED:
-        accuracy, chance = right / images, 1 / classes
-        if accuracy <= chance + 2 * (chance * (1 - chance) / images) ** 0.5:
-            found.append(
-                f"{accuracy:.1%} accuracy on {classes} classes is no better than chance: are mean "
-                "and std those of the network (atta.Normalized), and the classes in its order?"
-            )
-        elif moved := _moved(record.predictions, labels):
-            found.append(
-                "most images of class {} are predicted as class {}, and most of that as class {}, "
-                "counted from 0: are the classes in the network's order?".format(*moved)
-            )
-        if accuracy == 1:
-            found.append(
-                "all predictions are right: was the network trained on these images? Calibration "
-                "needs images that it was not trained on"
-            )
+        found += _look_over_labels(record.predictions, labels, right / images)
     for sentence in found:
         advise(sentence)
+
+
+def _look_over_labels(predictions: Predictions, labels: Labels, accuracy: float) -> list[str]:
+    """Return what looks wrong in the labels, one sentence at most."""
+    images, classes, chance = len(labels), predictions.classes, 1 / predictions.classes
+    if bool((labels == labels[0]).all()):
+        return [
+            f"all labels are class {int(labels[0])}, counted from 0: calibration needs images of "
+            "all classes, as they will come"
+        ]
+    if accuracy <= chance + 2 * (chance * (1 - chance) / images) ** 0.5:
+        return [
+            f"{accuracy:.1%} accuracy on {classes} classes is no better than chance: are mean and "
+            "std those of the network (atta.Normalized), and the classes in its order?"
+        ]
+    if moved := _moved(predictions, labels):
+        return [
+            "most images of class {} are predicted as class {}, and most of that as class {}, "
+            "counted from 0: are the classes in the network's order?".format(*moved)
+        ]
+    return []
 
 
 def _moved(predictions: Predictions, labels: Labels) -> tuple[int, int, int] | None:
