@@ -12,6 +12,7 @@ from atta.calibrators import Calibrator, TemperatureScaling, Vanilla
 from atta.calibrators.crossval import Candidate, held_out
 from atta.data.preprocess import Preprocess
 from atta.data.views import Policy
+from atta.functional import guard_class
 from atta.metrics.binning import reliability_bins
 from atta.metrics.scores import class_changes, evaluate
 from atta.record.predictions import Record
@@ -130,7 +131,7 @@ def summarise(
 ) -> Summary:
     """Compare held-out `answers` of a method with the network itself, on the images of `record`."""
     method, predictions, labels = calibrator.method, record.predictions, record.require_labels()
-    base = predictions.logits.softmax(dim=-1)
+    base = guard_class(predictions.logits.softmax(dim=-1), predictions.logits)
     before = evaluate(base, labels, metrics=SHOWN, simplex=method.on_simplex)
     after = evaluate(answers, labels, metrics=SHOWN, simplex=method.on_simplex)
     passes = calibrator.passes(predictions).double().mean().item()
@@ -152,7 +153,7 @@ def summarise(
         before=before,
         after=after,
         accuracy=evaluate(base, labels, metrics=("accuracy",))["accuracy"],
-        class_changes=class_changes(answers, base),
+        class_changes=class_changes(answers, predictions.logits),
         bins={"before": _bins(base, labels), "after": _bins(answers, labels)},
         candidates=[asdict(one) for one in judged],
         preprocess="" if given is None else str(Preprocess.of(json.loads(given))),
