@@ -9,7 +9,7 @@ from typing import Any
 from atta._base.html import html_table
 from atta._base.types import Labels, Probs
 from atta.calibrators import Calibrator, TemperatureScaling, Vanilla
-from atta.calibrators.crossval import Candidate, held_out
+from atta.calibrators.crossval import Candidate, held_out, note_on_views
 from atta.data.preprocess import Preprocess
 from atta.data.views import Policy
 from atta.functional import guard_class
@@ -103,6 +103,7 @@ class Summary:
             ]
             lines.append(f"chosen from {len(self.candidates)} policies by cross-validated NLL")
             lines.append("tried, with NLL above the best: " + "; ".join(groups))
+        lines += note_on_views(self.rivals)
         if self.after["nll"] >= self.before["nll"]:
             lines.append(
                 "not better than the network itself: "
