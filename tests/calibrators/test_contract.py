@@ -379,3 +379,7 @@ def test_torch_export_gives_the_same_answer(name):
     probs = program.module()(test.logits, dict(test.views))
     torch.testing.assert_close(probs, fitted(name)(test), rtol=0, atol=1e-6)
     check_answer(probs, test, SETTINGS[name])
+    logits = 0.05 * test.logits
+    near_ties(logits, torch.Generator().manual_seed(0))
+    probs = program.module()(logits, dict(test.views))
+    check_answer(probs, Predictions(logits, test.views), SETTINGS[name])
