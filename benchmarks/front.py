@@ -40,6 +40,7 @@ from atta.data.draws import stratified_numbers
 from atta.data.views import POLICIES, Policy
 from atta.lab.fits import Rows
 from atta.lab.workers import machine
+from atta.metrics.per_image import TERMS as SUMMANDS
 from atta.metrics.per_image import per_image, validate
 from atta.metrics.resampling import Resamples, intervals
 from atta.results.table import Table
@@ -198,7 +199,7 @@ def terms(job: Job, labels: Tensor, fitted: Tensor, tested: Tensor) -> Tensor:
     test = predictions[tested]
     probs = calibrator(test)
     parts = list(per_image(*validate(probs, labels[tested]), simplex=True))
-    brier, nll = (torch.cat([part.term(name) for part in parts]) for name in ("brier", "nll"))
+    brier, nll = (torch.cat([SUMMANDS[name](part) for part in parts]) for name in ("brier", "nll"))
     changed = probs.argmax(dim=1) != test.logits.softmax(dim=1).argmax(dim=1)
     return torch.stack([brier, nll, calibrator.passes(test).double(), changed.double()]).float()
 
@@ -236,7 +237,7 @@ def bounds(rows: Tensor) -> list[Difference]:
     spread = torch.cat(drawn, dim=1) / rows.shape[1]
     values = {str(i): row for i, row in enumerate(spread)}
     found = intervals({str(i): float(point) for i, point in enumerate(points)}, values)
-    return [(float(point), *interval) for point, (_, interval) in zip(points, found, strict=True)]
+    return [(float(point), *found[str(i)]) for i, point in enumerate(points)]
 
 
 @dataclass(frozen=True)

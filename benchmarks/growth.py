@@ -106,20 +106,24 @@ def draw(rows: Sequence[Measured], path: Path) -> None:
             for x, y in points
         ]
         sizes = sorted({value["size"] for value in values})
-        base = alt.Chart(parts.inline(values), width=230, height=260).encode(
-            x=alt.X(
-                "size:Q",
-                title=varied,
-                scale=alt.Scale(type="log", nice=False),
-                axis=alt.Axis(values=sizes, format=".2~s"),
-            ),
-            y=alt.Y(
-                "seconds:Q",
-                title="seconds",
-                scale=alt.Scale(type="log"),
-                axis=alt.Axis(values=DECADES, format="~g"),
-            ),
-            **parts.told_apart(names, orient="bottom", columns=COLUMNS),
+        base = (
+            parts.chart_of(values)
+            .properties(width=230, height=260)
+            .encode(
+                x=alt.X(
+                    "size:Q",
+                    title=varied,
+                    scale=alt.Scale(type="log", nice=False),
+                    axis=alt.Axis(values=sizes, format=".2~s"),
+                ),
+                y=alt.Y(
+                    "seconds:Q",
+                    title="seconds",
+                    scale=alt.Scale(type="log"),
+                    axis=alt.Axis(values=DECADES, format="~g"),
+                ),
+                **parts.told_apart(names, orient="bottom", columns=COLUMNS),
+            )
         )
         said = f"Seconds by {varied}, from {sizes[0]:g} to {sizes[-1]:g}: {', '.join(lines)}."
         panels.append(

@@ -3,12 +3,14 @@
 import csv
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -125,9 +127,82 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(stop: int, tmp_path: Path)
     with beside(cut).open("a") as file:
         file.write('{"file": "killed while it wr')
     allowed = 4 - stop  # what was finished is not done again
-    done = predict(weary, files, cut)
+    with pytest.warns(
+        atta.Advice, match=f"is damaged: {2 * stop - (stop > 3)} of 7 images are kept"
+    ):
+        done = predict(weary, files, cut)
     assert cut.read_bytes() == whole.read_bytes()
     assert done.images == 7
+
+
+def damaged(log: bytes, chance: random.Random) -> bytes:
+    """The log after an accident: flipped bits, lost or doubled bytes, lost, doubled or moved lines."""
+    lines = log.splitlines(keepends=True)
+    at, line = chance.randrange(len(log)), chance.randrange(len(lines))
+    far = at + chance.randrange(1, 200)
+    match chance.randrange(8):
+        case 0:
+            return log[:at] + bytes([log[at] ^ 1 << chance.randrange(8)]) + log[at + 1 :]
+        case 1:
+            return log[:at]
+        case 2:
+            return log[:at] + log[far:]
+        case 3:
+            return log[:far] + log[at:]
+        case 4:
+            return b"".join(lines[: line + 1] + lines[line:])
+        case 5:
+            return b"".join(lines[:line] + lines[line + 1 :])
+        case 6:
+            return b"".join(chance.sample(lines, len(lines)))
+    digits = [i for i, value in enumerate(log) if chr(value).isdigit()]
+    at = chance.choice(digits)
+    return log[:at] + str(chance.randrange(10)).encode() + log[at + 1 :]
+
+
+@pytest.mark.parametrize("stop", [2, 4])
+def test_a_damaged_log_gives_the_same_table_or_a_sentence(stop: int, tmp_path: Path) -> None:
+    write_images(tmp_path / "in")
+    files, whole, cut = find_images([tmp_path / "in"]), tmp_path / "whole.csv", tmp_path / "cut.csv"
+    predict(fake(), files, whole)
+    left = [True] * stop
+
+    def stopped(images: Tensor) -> Answers:
+        left.pop()
+        return fake().answer(images)
+
+    stubborn = pytest.raises(IndexError) if stop < 4 else mock.patch.object(Path, "unlink")
+    with stubborn:
+        predict(Predictor(stopped, (3, 8, 8), 2, rows=2), files, cut)
+    log, chance, refused = beside(cut).read_bytes(), random.Random(stop), 0
+    assert log.count(b"\n") == 1 + min(2 * stop, 7)
+    for _ in range(100):
+        cut.unlink(missing_ok=True)
+        beside(cut).write_bytes(damaged(log, chance))
+        try:
+            predict(fake(), files, cut)
+        except atta.InputError:
+            assert not cut.exists()
+            refused += 1
+        else:
+            assert cut.read_bytes() == whole.read_bytes()
+    assert 20 < refused < 90
+
+
+def test_a_log_without_checksums_is_not_believed_and_another_file_is_not_overwritten(
+    tmp_path: Path,
+) -> None:
+    files, output = write_images(tmp_path / "in", 2), tmp_path / "out.csv"
+    old = '{"model": "", "files": "2"}\n{"file": "a", "row": ["cat", 1.0, 0.0, 1.0]}\n'
+    beside(output).write_text(old)
+    with pytest.warns(atta.Advice, match="without checksums: its images are predicted again"):
+        assert predict(fake(), files, output).images == 2
+    assert [row["file"] for row in read(output)] == [*map(str, files)]
+    for text in ("notes of mine", "two\nlines\n", "{}", "\n"):
+        beside(output).write_text(text)
+        with pytest.raises(atta.InputError, match="to hold finished predictions, got something"):
+            predict(fake(), files, output)
+        assert beside(output).read_text() == text
 
 
 @pytest.mark.parametrize(

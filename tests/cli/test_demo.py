@@ -8,9 +8,8 @@ import torch
 
 import atta
 from atta.cli.experiments import DIGITS, EXPERIMENT, type_commands
-from atta.cli.records import comparison_table
-from atta.lab.compare import compare
-from atta.lab.paper.reproduce import Places, find_experiments, find_records
+from atta.lab.compare import compare, comparison_tables
+from atta.lab.paper.reproduce import find_experiments, needed, record_file
 from atta.record.predictions import BUNDLED
 from atta.results.rows import Results
 from scenarios import command, made_up
@@ -41,8 +40,7 @@ def test_records_of_a_resnet_on_cifar_come_with_the_package(
 
 
 def test_the_second_half_runs_on_a_record_that_comes_with_the_package() -> None:
-    chosen = find_experiments([EXPERIMENT])
-    assert find_records(chosen, Places(output=Path(), own=False))
+    assert all(record_file(name) for name in needed(find_experiments([EXPERIMENT])))
 
 
 @pytest.mark.parametrize("name", ["cifar10-resnet50", "cifar10-resnet50-nudged"])
@@ -59,14 +57,14 @@ def test_bundled_records_stay_small() -> None:
 def test_the_demo_leaves_out_what_was_not_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def experiment(chosen: object, records: object) -> Results:
+    def experiment(chosen: object, records: object, **how: object) -> Results:
         return compare(
             {"cifar10": made_up(60)}, [atta.Vanilla(), atta.TemperatureScaling()], validation=20
         )
 
-    monkeypatch.setattr("atta.cli.experiments.run_experiment", experiment)
+    monkeypatch.setattr("atta.lab.paper.reproduce.run_alone", experiment)
     monkeypatch.setattr(
-        "atta.lab.run.own_table", lambda results, chosen: comparison_table(results, "cifar10")
+        "atta.lab.run.own_table", lambda results, chosen: next(comparison_tables(results))
     )
     for library in ("sklearn.datasets", "vl_convert"):
         monkeypatch.setitem(sys.modules, library, None)

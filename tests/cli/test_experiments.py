@@ -1,14 +1,14 @@
 """Commands that run experiments, as a user types them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from atta import Calibrator, Method, Predictions, Record
 from atta._base.errors import InputError
 from atta._base.files import locked
-from atta.lab import workers
 from atta.lab.paper.reproduce import experiments_folder
 from atta.results.rows import Results
 from scenarios import command, made_up
@@ -163,13 +163,15 @@ def test_a_run_that_lost_a_process_goes_on_from_the_fits_it_had(
 ) -> None:
     fitted: list[str] = []
 
-    def fit(method: Method, sets: workers.Sets) -> list[Calibrator]:
+    fit_many = Method.fit_many
+
+    def fit(method: Method, sets: Sequence[tuple[Any, Any]]) -> list[Calibrator]:
         if len(fitted) == 1:
             raise InputError(
                 "a process that fitted was ended, perhaps for want of memory; the same call goes on"
             )
         fitted.append(method.name)
-        return method.fit_many(sets)
+        return fit_many(method, sets)
 
     arguments = [
         "run",
@@ -180,7 +182,7 @@ def test_a_run_that_lost_a_process_goes_on_from_the_fits_it_had(
         str(folder / "r.json"),
     ]
     with monkeypatch.context() as patch:
-        patch.setattr("atta.lab.workers.fit", fit)
+        patch.setattr(Method, "fit_many", fit)
         assert "the same call goes on" in atta(*arguments, code=2)
         assert fitted == ["vanilla"]
         assert len(list(cache.rglob("*.safetensors"))) == 1, "one of its two splits"

@@ -9,8 +9,9 @@ import typer
 from typer.testing import CliRunner
 
 from atta._base.errors import InputError
-from atta.cli.options import Source, grouped, read_device, read_model, read_rows, read_settings
+from atta.cli.options import Source, grouped, read_device, read_rows, read_settings
 from atta.cli.records import read_parts
+from atta.lab.recipe import find_model
 
 
 def test_groups_of_options_are_options(tmp_path: Path) -> None:
@@ -114,9 +115,9 @@ def test_a_model_that_is_none_is_refused_in_a_sentence(
         "odd_networks": "expected an existing model file",
     }.items():
         with pytest.raises(InputError, match=re.escape(sentence)):
-            read_model(text)
+            find_model(text)
     for text in ("odd_networks:network", "odd_networks:made"):
-        assert read_model(text)[1] == {"model": text}
+        assert find_model(text)[1] == {"model": text}
 
 
 def test_a_device_that_is_not_there_is_said_before_any_work() -> None:

@@ -1,7 +1,9 @@
 """Every fit once, and the same whatever else is fitted."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,6 @@ from hypothesis import strategies as st
 from atta import MATTA, VATTA, Dirichlet, Record, TemperatureScaling
 from atta._base.errors import InputError
 from atta.calibrators import Calibrator, Method
-from atta.lab import workers
 from atta.lab.fits import RECORDED, Fit, Fits, Rows, fingerprint
 from scenarios import made_up
 
@@ -38,12 +39,12 @@ def test_the_draw_parts_the_rows_and_is_always_the_same(images: int, data: st.Da
 @given(st.integers(5, 40), st.integers(0, 3))
 def test_each_validation_row_is_held_out_once(validation: int, split: int) -> None:
     whole = Rows(50, validation, split)
-    held = torch.cat([part.held_out() for part in whole.parted()])
+    held = torch.cat([part.folded()[1] for part in whole.parted()])
     assert sorted(held.tolist()) == sorted(whole.drawn()[0].tolist())
     for part in whole.parted():
-        assert not set(part.fitted().tolist()) & set(part.held_out().tolist())
-        assert set(part.fitted().tolist()) | set(part.held_out().tolist()) == set(
-            whole.fitted().tolist()
+        assert not set(part.folded()[0].tolist()) & set(part.folded()[1].tolist())
+        assert set(part.folded()[0].tolist()) | set(part.folded()[1].tolist()) == set(
+            whole.folded()[0].tolist()
         )
 
 
@@ -70,7 +71,7 @@ def test_folds_need_an_image_each() -> None:
 
 def test_a_fit_is_that_of_the_method_on_those_rows_and_views(record: Record) -> None:
     fit = Fit("a", Rows(300, 100, split=2), VATTA(), "flip + 2 crop")
-    rows = fit.rows.fitted()
+    rows = fit.rows.folded()[0]
     predictions = record.predictions.take({"flip": 1, "crop": 2})[rows]
     assert record.labels is not None
     assert equal(Fits({"a": record})[fit], VATTA().fit(predictions, record.labels[rows]))
@@ -166,11 +167,13 @@ def test_the_longest_pieces_come_first_and_what_is_not_batched_comes_alone(
 ) -> None:
     pieces: list[tuple[str, int, int]] = []
 
-    def fit(method: Method, sets: workers.Sets) -> list[Calibrator]:
-        pieces.append((method.name, len(sets), len(sets[0][1])))
-        return method.fit_many(sets)
+    fit_many = Method.fit_many
 
-    monkeypatch.setattr(workers, "fit", fit)
+    def fit(method: Method, sets: Sequence[tuple[Any, Any]]) -> list[Calibrator]:
+        pieces.append((method.name, len(sets), len(sets[0][1])))
+        return fit_many(method, sets)
+
+    monkeypatch.setattr(Method, "fit_many", fit)
     draws = [Rows(300, size, split) for size in (50, 100) for split in range(2)]
     single = [Fit("a", rows, Dirichlet(grid=[(1.0, 1.0)])) for rows in draws]
     batched = [Fit("a", rows, QUICK, "flip + 2 crop") for rows in draws[2:]]

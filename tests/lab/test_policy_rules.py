@@ -31,7 +31,7 @@ def test_the_cross_validated_score_is_that_of_images_not_fitted_on(record: Recor
     assert seen.labels is not None
     squares = []
     for part in fit.rows.parted():
-        rows, held = part.fitted(), part.held_out()
+        rows, held = part.folded()
         probs = QUICK.fit(seen.predictions[rows], seen.labels[rows])(seen.predictions[held])
         confidence, prediction = probs.max(dim=1)
         squares.append((confidence - (prediction == seen.labels[held]).float()).double().square())

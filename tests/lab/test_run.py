@@ -85,7 +85,7 @@ def test_the_fitted_images_can_be_the_tested_ones(record: Record) -> None:
     assert record.labels is not None
     right = (record.predictions.logits.argmax(1) == record.labels).double()
     for split in range(2):
-        expected = right[Rows(300, 100, split).fitted()].mean().item()
+        expected = right[Rows(300, 100, split).folded()[0]].mean().item()
         assert results.where(split=split).rows[0].value == pytest.approx(expected, abs=1e-12)
 
 

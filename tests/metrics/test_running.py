@@ -20,7 +20,7 @@ from atta.metrics.running import Calibration
 def test_batches_add_up_to_what_evaluate_says_and_a_reset_begins_anew() -> None:
     probs, labels = answers(120)
     metric = Calibration(probs.shape[1], metrics=["ece", "brier", "nll", "classwise_ece"])
-    expected = evaluate(probs, labels, metrics=metric.names)
+    expected = evaluate(probs, labels, metrics=metric.new_sums().metrics)
     for _ in range(2):
         for part in range(0, 120, 50):
             metric.update(probs[part : part + 50], labels[part : part + 50])

@@ -217,9 +217,9 @@ def test_an_onnx_model_can_be_copied_and_sent_to_another_process(onnx_file):
 
 def test_an_onnx_file_with_several_outputs_needs_a_name(onnx_file):
     path = onnx_file(["n", 3, 8, 8], outputs=("features", "logits"))
-    with pytest.raises(InputError, match="one output, found features, logits: name the logits"):
+    with pytest.raises(InputError, match=r"one output, .* found features, logits and output=None"):
         as_logits(path)
-    with pytest.raises(InputError, match="an output 'probs', found features, logits"):
+    with pytest.raises(InputError, match="found features, logits and output='probs'"):
         OnnxModel(path, output="probs")
     assert OnnxModel(path, output="logits")(IMAGES).shape == (5, 3)
 

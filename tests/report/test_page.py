@@ -34,7 +34,6 @@ pytestmark = pytest.mark.xdist_group("report")  # one worker makes what all of t
 ATTACK = "<script>alert(1)</script><!--"
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 QUICK = ("vanilla", "temperature", "isotonic", "mean-tta", "adaptive-tta")
-URI = "data:image/png;base64,iVBORw0KGgo="
 
 
 class Page(HTMLParser):
@@ -642,8 +641,7 @@ def test_nothing_that_a_file_says_becomes_markup() -> None:
         splits=2,
     )
     results = run(experiment, {"r": record})
-    pictures = {(ATTACK, image["row"]): {ATTACK: URI} for image in results.details[0]["changed"]}
-    html = report(results, title=ATTACK, pictures=pictures)
+    html = report(results, title=ATTACK)
     plain = report(results, title="x")
     assert ATTACK not in html
     assert "<!--" not in html
@@ -657,16 +655,6 @@ def test_inlined_json_is_json_that_cannot_end_its_script() -> None:
     text = inlined(nasty)
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text) == {"a": nasty["a"], "b": [None, None, 1.5]}
-
-
-def test_pictures_are_data_uris_of_images_that_are_shown(two: Results) -> None:
-    row = next(d for d in two.details if d["method"] == "adaptive-tta")["changed"][0]["row"]
-    page = Page(
-        report(two, pictures={("made up", row): {"image": URI}, ("made up", 10**6): {"image": URI}})
-    )
-    assert page.data["pictures"] == {f"made up/{row}": {"image": URI}}
-    with pytest.raises(InputError, match="expected a data URI of an image"):
-        report(two, pictures={("made up", row): {"image": "https://example.org/a.png"}})
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,16 @@ def test_every_entry_point_runs_as_it_is_told(entry):
         ENTRIES[entry](actors=2)
 
 
-def test_what_changes_bits_is_what_shards_are_compared_by():
-    plain = Execution()
-    assert plain.settings() == Execution(device="cpu", workers=9, progress=False).settings()
+def test_what_changes_bits_is_what_shards_are_compared_by(tmp_path):
+    def written(**how):
+        folder = tmp_path / str(how)
+        atta.collect(linear(), pixels(8), **{"progress": False, **how}, output=folder)
+        return (folder / "run.json").read_text()
+
+    assert written() == written(device="cpu", workers=2, checks=False)
     for change in ({"batch_size": 3}, {"autocast": True}, {"channels_last": True}):
-        assert Execution(**change).settings() != plain.settings()
+        assert written(**change) != written()
+    plain = Execution()
     assert Execution(autocast=True).half == torch.bfloat16
     assert Execution(autocast=torch.float16).half == torch.float16
     assert plain.half is None

@@ -220,7 +220,7 @@ class _Atta(ViewMethod):
     def _by_lbfgs(self, fit: Fit, prior: bool) -> ViewBlend:
         """Minimise by L-BFGS, in float64."""
         predictions, labels, kinds = fit
-        predictions = predictions.select(kinds).unrehearsed()
+        predictions = predictions.select(kinds, rehearsals=False)
         images, logits = len(predictions), len(predictions) * predictions.classes
         weak = prior * prior_penalty(images)
 

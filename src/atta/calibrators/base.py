@@ -137,9 +137,8 @@ class ViewMethod(Method):
 
     def kinds_of(self, predictions: Predictions) -> tuple[str, ...]:
         """Return the kinds of view to use: the given ones, or all kinds in the predictions."""
-        chosen = predictions.kinds
-        if self.views is not None:
-            chosen = predictions.check_kinds([str(kind) for kind in self.views])
+        chosen = predictions.kinds if self.views is None else tuple(map(str, self.views))
+        predictions.select(chosen)  # refuses kinds that are missing
         if not chosen:
             got = "predictions without any" if self.views is None else "an empty list of kinds"
             raise InputError(f"{self.name} needs the logits of views, got {got}")
@@ -249,7 +248,7 @@ class Calibrator(nn.Module, ABC):
                 f"this calibrator was fitted on {self.classes} classes, "
                 f"got predictions of {predictions.classes}"
             )
-        used = predictions.select(self.kinds).unrehearsed()
+        used = predictions.select(self.kinds, rehearsals=False)
         state = next(self.buffers(), None)
         device = used.device if state is None else state.device
         # Half precision would round different classes to equal ones.
@@ -311,7 +310,7 @@ def as_predictions(
             raise InputError(f"{who} takes {takes}{also}, got {type(given).__name__}")
         found, examine = Predictions(given), True
     if examine:
-        first = next(found.select(()).unrehearsed().chunks(EXAMINED_IMAGES))
+        first = next(found.select((), rehearsals=False).chunks(EXAMINED_IMAGES))
         if look_like_probabilities(first.logits):
             advise(
                 "expected logits, got rows that are not negative and sum to 1: "

@@ -102,7 +102,7 @@ class CATTA(GuardedMethod):
         may cost more than the views gain.
         """
         kinds = self.kinds_of(predictions)
-        used = predictions.select(kinds).unrehearsed()
+        used = predictions.select(kinds, rehearsals=False)
         temperature = fit_temperature(used, labels)
 
         def prepare(part: Predictions, labels: Labels) -> tuple[ViewLogits, Labels, Predictions]:

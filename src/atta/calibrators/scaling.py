@@ -131,7 +131,7 @@ def fit_temperature(given: Predictions | Logits, labels: Labels) -> Tensor:
     is convex in s. A fit to more than SAMPLE_LOGITS starts at the fit to a sample of the images.
     """
     predictions = given if isinstance(given, Predictions) else Predictions(given)
-    alone = predictions.select(()).unrehearsed()
+    alone = predictions.select((), rehearsals=False)
     images, stride = len(labels), max(1, len(labels) * alone.classes // SAMPLE_LOGITS)
 
     def every() -> Iterable[tuple[Tensor, Labels]]:

@@ -192,7 +192,10 @@ class Archived(nn.Module):
         weights = parts["model"].tensors if "model" in parts else None
         network = _network(about["model"], model, weights, path, shape, calibrator.classes)
         if weights is not None:
-            _fill(network.to(getattr(torch, about["dtype"])), weights)
+            network.to(getattr(torch, about["dtype"]))
+            for name, tensor in network.state_dict(keep_vars=True).items():
+                tensor.data = tensor.data.to(weights[name].dtype)  # a network may have several
+            network.load_state_dict(weights)
         # Older files lack some of these; `adapt`, `drift` and `predict_set` say what is missing.
         adapted = optional(about.get("adapted"), lambda given: Adaptation(**given))
         loaded = cls(
@@ -247,13 +250,6 @@ def _network(
             "save it again"
         )
     return tried if model is not None else description.build(about)
-
-
-def _fill(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Load weights in the precision of each, because a network may have several."""
-    for name, tensor in network.state_dict(keep_vars=True).items():
-        tensor.data = tensor.data.to(weights[name].dtype)
-    network.load_state_dict(weights)
 
 
 # ---- the format
@@ -333,7 +329,10 @@ def read(path: AnyPath) -> tuple[dict[str, Any], dict[str, Part]]:
     """Read what `write` wrote, and refuse anything else."""
     path = named(path)
     if path.is_dir():
-        about = _parsed(path, _folder_text(path))
+        if not (path / ABOUT).is_file():
+            found = ", ".join(sorted(file.name for file in path.iterdir())[:5]) or "nothing"
+            raise InputError(f"{path} is not a classifier: expected {ABOUT} in it, found {found}")
+        about = _parsed(path, (path / ABOUT).read_text(encoding="utf-8", errors="replace"))
         tensors = {
             f"{name}.{key}": value
             for name, file in _files(path, about).items()
@@ -370,14 +369,6 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
             "install a newer one"
         )
     return about
-
-
-def _folder_text(path: Path) -> str:
-    """The description in a folder."""
-    if not (path / ABOUT).is_file():
-        found = ", ".join(sorted(file.name for file in path.iterdir())[:5]) or "nothing"
-        raise InputError(f"{path} is not a classifier: expected {ABOUT} in it, found {found}")
-    return (path / ABOUT).read_text(encoding="utf-8", errors="replace")
 
 
 def _files(folder: Path, about: Mapping[str, Any]) -> dict[str, str]:

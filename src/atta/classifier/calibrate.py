@@ -191,8 +191,8 @@ def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:
     check_labels(run.labelling, run.source)
     if run.source.count is not None:
         check_folds(run.source.count)
-    device, views = execution.trial_device(network), Policy.union(*policies.values())
-    trial = try_out(network, run.source, run.labelling, views, device, execution.half)
+    views = Policy.union(*policies.values())
+    trial = try_out(network, run.source, run.labelling, views, execution)
     if not trial.labelled:
         raise InputError(
             "labels: expected a class number for every image, given as labels=... (--labels FILE), "

@@ -37,7 +37,7 @@ from atta.data.preprocess import Preprocess
 from atta.data.source import check_range
 from atta.data.views import Policy
 from atta.functional import guard_class, largest_share, leader
-from atta.networks.adapters import as_logits, normalised
+from atta.networks.adapters import as_logits
 from atta.networks.borrowing import device_of, dtype_of
 from atta.run.runner import (
     IMAGE,
@@ -133,7 +133,7 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
                 f"image_shape: expected {size} pixels, as preprocess states, got "
                 f"{tuple(image_shape[1:])}"
             )
-        self.model = as_logits(normalised(_unwrapped(model), self.preprocess))
+        self.model = as_logits(_unwrapped(model), self.preprocess)
         self.calibrator = calibrator.to(device_of(self.model))
         self.policy = used_views(policy, calibrator)
         self.image_shape = tuple(int(side) for side in image_shape)

@@ -153,7 +153,10 @@ class Exportable(Archived):
         here.check()
         module, dtype = _Graph(here), getattr(torch, pixels)
         with torch.autocast("cpu", enabled=False), whole_file(path) as part:
-            program = _traced(module, sample(TRACED, shape, dtype))
+            batch = torch.export.Dim("batch", min=1)
+            traced = (sample(TRACED, shape, dtype),)
+            with _exporter("torch.export"), torch.no_grad():
+                program = torch.export.export(module, traced, dynamic_shapes=({0: batch},))
             if path.suffix == ".pt2":
                 version, run = _write_torch(program, part, self._metadata(pixels))
             else:
@@ -251,12 +254,6 @@ def _exporter(library: str) -> Iterator[None]:
         ) from error
     finally:
         logger.setLevel(level)
-
-
-def _traced(module: nn.Module, images: Tensor) -> torch.export.ExportedProgram:
-    batch = torch.export.Dim("batch", min=1)
-    with _exporter("torch.export"), torch.no_grad():
-        return torch.export.export(module, (images,), dynamic_shapes=({0: batch},))
 
 
 def _write_torch(

@@ -11,15 +11,21 @@
 | set               | with `coverage`: classes that include the true one so often, joined by `|`  |
 | p_NAME            | with `probs`: the calibrated probability of each class                      |
 
-A run that was stopped resumes: finished batches are lines of JSON in `OUTPUT.part`, which becomes
-the output at the end. Its first line describes the run, and batches always hold the same files, so
-that the result has the same bits. A file that cannot be read is reported and has no row. File names
-that are not UTF-8 keep their row, escaped.
+A run that was stopped resumes from its log, `OUTPUT.part`, which becomes the output at the end:
+
+    checksum {"model": ..., "files": ..., ...}      the run
+    checksum {"file": ..., "row": [...], ...}       one line per image, with "row" or "error"
+
+A checksum covers its line and the checksum before, so that a changed, lost, doubled or moved line
+is noticed: at the end it is cut off and predicted again, elsewhere the log is refused. Batches
+always hold the same files, so that the result has the same bits. A file that cannot be read is
+reported and has no row. File names that are not UTF-8 keep their row, escaped.
 """
 
 import hashlib
 import json
 import os
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,11 +35,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from atta._base.errors import InputError
-from atta._base.files import file_hash, locked, whole_file
+from atta._base.errors import InputError, advise
+from atta._base.files import content_hash, file_hash, locked, whole_file
 from atta._base.progress import counted
 from atta.calibrators import shift
 from atta.calibrators.conformal import ConformalSets, ConformityScores
@@ -177,11 +184,15 @@ def predict(
     answer = partial(_answer, predictor, files, probs, predictor.conformal(coverage))
     with locked(output):
         part = beside(output)
-        done = _resumed(part, run, size)
-        batches = batches_of(size, done, len(files))
+        done, seal = _resumed(part, run, size)
+        answered = _answered(
+            answer, predictor, files, batches_of(size, done, len(files)), engine, actors
+        )
         with counted("predicting", len(files), shown=progress, done=done) as tell:
-            _keep(part, _answered(answer, predictor, files, batches, engine, actors), done, tell)
-        predicted = _finish(part, output, predictor.columns(probs, coverage), predictor.reference)
+            _keep(part, answered, done, seal, tell)
+        predicted = _finish(
+            part, output, predictor.columns(probs, coverage), len(files), predictor.reference
+        )
         part.unlink()
     return predicted
 
@@ -208,12 +219,16 @@ def _read(source: Source, positions: Positions) -> Batch:
     return next(source.read([positions], skip=InputError))
 
 
-def _keep(part: Path, answered: Iterable[Lines], done: int, tell: Callable[[int], None]) -> None:
-    """Append the lines of each batch to the file of finished batches."""
+def _keep(
+    part: Path, answered: Iterable[Lines], done: int, seal: str, tell: Callable[[int], None]
+) -> None:
+    """Append the lines of each batch to the log, after `done` lines, the last one with `seal`."""
     try:
-        with part.open("a", encoding="utf-8") as log:
+        with part.open("a", encoding="ascii", newline="") as log:
             for lines in answered:
-                log.writelines(json.dumps(line) + "\n" for line in lines)
+                for line in lines:
+                    seal, text = _sealed(seal, line)
+                    log.write(text)
                 log.flush()
                 done += len(lines)
                 tell(done)
@@ -382,71 +397,101 @@ def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None
 # ---- going on, and the table ---------------------------------------------------------------------
 
 
-def _resumed(part: Path, run: dict[str, Any], size: int) -> int:
-    """Begin the file of finished batches, or cut it after its last whole batch; count images."""
-    text = part.read_bytes().splitlines(keepends=True) if part.is_file() else []
-    if not text:
-        try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(json.dumps(run) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"{part} cannot be written: {error}") from None
-        return 0
-    try:
-        begun = {key: json.loads(text[0])[key] for key in run}
-    except (ValueError, KeyError, TypeError):
-        raise InputError(
-            f"expected {part} to hold finished predictions, got something else; delete it"
-        ) from None
-    for key, value in run.items():
-        if begun[key] != value:
+def _sealed(before: str, value: Any) -> tuple[str, str]:
+    """Return a checksum and a line of a log, which follows the line with the checksum `before`."""
+    content = json.dumps(value) + "\n"
+    seal = content_hash([before, content], "blake2b")
+    return seal, f"{seal} {content}"
+
+
+def _log(part: Path) -> Iterator[tuple[Any, str, int]]:
+    """Yield value, checksum and end of the lines of a log, up to damage that no line follows."""
+    seal, end = "", 0
+    with part.open("rb") as log:
+        for number, line in enumerate(log):
+            stated, _, content = line.partition(b" ")
+            seal = content_hash([seal, content], "blake2b")
+            if stated != seal.encode() or not line.endswith(b"\n"):
+                if number and log.read(1):
+                    raise InputError(
+                        f"{part} is damaged: line {number + 1} does not have its checksum; delete "
+                        "the file to predict all images again"
+                    )
+                return
+            end += len(line)
+            yield json.loads(content), seal, end
+
+
+def _resumed(part: Path, run: dict[str, Any], size: int) -> tuple[int, str]:
+    """Begin a log, or cut one after its last whole batch; return its images and last checksum."""
+    total = int(run["files"].partition(",")[0])
+    length = part.stat().st_size if part.is_file() else 0
+    done, seal, kept, end = 0, "", 0, 0
+    for i, (begun, found, end) in enumerate(_log(part) if length else ()):
+        if i == 0 and begun != run:
+            key = next(key for key in run if begun[key] != run[key])
             raise InputError(
                 f"{part} holds predictions of another run: its {key} is {begun[key]!r} and not "
-                f"{value!r}; delete it to start again"
+                f"{run[key]!r}; delete it to start again"
             )
-    total = int(run["files"].partition(",")[0])
-    lines = text[1:] if text[-1].endswith(b"\n") else text[1:-1]  # killed while it wrote
-    whole = len(lines) if len(lines) == total else len(lines) // size * size
-    with part.open("r+b") as file:
-        file.truncate(sum(map(len, text[: 1 + whole])))
-    return whole
+        if i % size == 0 or i == total:
+            done, seal, kept = i, found, end
+    if kept:
+        if end < length:
+            advise(f"the end of {part} is damaged: {done} of {total} images are kept")
+        os.truncate(part, kept)
+        return done, seal
+    if length:
+        if not part.read_bytes().startswith(b'{"model": '):
+            raise InputError(
+                f"expected {part} to hold finished predictions, got something else; delete it"
+            )
+        advise(f"{part} is of atta 0.1.0, without checksums: its images are predicted again")
+    seal, text = _sealed("", run)
+    try:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text, encoding="ascii", newline="")
+    except OSError as error:
+        raise InputError(f"{part} cannot be written: {error}") from None
+    return 0, seal
 
 
 def _finish(
-    part: Path, output: Path, columns: Sequence[str], reference: Reference | None
+    part: Path, output: Path, columns: Sequence[str], files: int, reference: Reference | None
 ) -> Predicted:
     """Write the table from the finished lines, and summarise it."""
-    unreadable, scores = dict[str, str](), list[float]()
-    sums = dict.fromkeys(("images", "confidence", "before", "passes"), 0.0)
+    unreadable, seen = dict[str, str](), array("d")
 
     def rows() -> Iterator[list[Any]]:
-        with part.open(encoding="utf-8") as log:
-            for line in map(json.loads, islice(log, 1, None)):
-                if "error" in line:
-                    unreadable[line["file"]] = line["error"]
-                    continue
-                _, confidence, _, before, *_ = line["row"]
-                passes = nan if line["passes"] is None else line["passes"]
-                for name, value in zip(sums, (1, confidence, before, passes), strict=True):
-                    sums[name] += value
-                if reference is not None:
-                    scores.append(line["score"])
-                yield [line["file"], *line["row"]]
+        count = 0
+        for line, *_ in islice(_log(part), 1, None):
+            count += 1
+            if "error" in line:
+                unreadable[line["file"]] = line["error"]
+                continue
+            _, confidence, _, before, *_ = line["row"]
+            known = (confidence, before, line["passes"], line["score"])
+            seen.extend(nan if value is None else value for value in known)
+            yield [line["file"], *line["row"]]
+        if count != files:
+            raise InputError(
+                f"{part} was changed by another program: expected {files} images in it, got "
+                f"{count}; run again"
+            )
 
     with whole_file(output) as file:
         write_table(file, columns, rows(), ending=output.suffix)
-    images = int(sums.pop("images"))
-    mean = {name: total / images if images else nan for name, total in sums.items()}
+    each = torch.from_numpy(np.array(seen)).reshape(-1, 4)
+    confidence, before, passes, _ = each.mean(dim=0).tolist()
     drift = None
-    if reference is not None and len(scores) >= shift.LEAST:
-        found = shift.estimated(reference, torch.tensor(scores).double())
-        drift = Drift.of(reference, found, mean["confidence"])
+    if reference is not None and len(each) >= shift.LEAST:
+        drift = Drift.of(reference, shift.estimated(reference, each[:, 3]), confidence)
     return Predicted(
         path=output,
-        images=images,
-        confidence=mean["confidence"],
-        before=mean["before"],
-        passes=None if isnan(mean["passes"]) else mean["passes"],
+        images=len(each),
+        confidence=confidence,
+        before=before,
+        passes=None if isnan(passes) else passes,
         unreadable=unreadable,
         drift=drift,
     )

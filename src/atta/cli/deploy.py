@@ -28,7 +28,6 @@ from atta.cli.options import (
     Source,
     check_output,
     grouped,
-    read_model,
     read_settings,
 )
 from atta.cli.terminal import err, resumable, say, say_written, tell, waiting, write_numbers
@@ -59,7 +58,8 @@ def calibrate(
     from atta.calibrators import find_method
     from atta.classifier.calibrate import calibrate as run
     from atta.data.views import Policy
-    from atta.networks.description import builds_itself, describe
+    from atta.lab.recipe import find_model
+    from atta.networks.description import describe, inside
 
     check_output(output)
     how, preprocess = running.read(), photographs.read()
@@ -67,7 +67,7 @@ def calibrate(
     views = policy if policy == "auto" else Policy.parse(policy)
     with waiting(f"reading {dataset}"):
         images, _ = source.read(dataset)
-        network, _ = read_model(model)
+        network, _ = find_model(model)
     classifier = run(
         network,
         images,
@@ -85,7 +85,7 @@ def calibrate(
     finally:
         tell(str(classifier.summary), folded=True)
     say_written(classifier=path)
-    if not builds_itself(describe(classifier.model)):
+    if inside(describe(classifier.model))["kind"] == "other":
         say(f"the network's code is not saved: other commands take --model {model} as well")
 
 

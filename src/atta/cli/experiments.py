@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
 from atta._base.errors import InputError, MissingExtra
-from atta._base.files import digest, locked, whole_file
+from atta._base.files import locked
 from atta.cli.options import (
     Device,
     Engine,
@@ -32,13 +28,6 @@ from atta.cli.options import (
 )
 from atta.cli.pages import write_results
 from atta.cli.terminal import bar, formatted, out, resumable, say, say_written, tell
-from atta.results.rows import Results
-from atta.results.table import Table
-from atta.results.words import dataset_name
-
-if TYPE_CHECKING:
-    from atta.lab.experiment import Experiment
-    from atta.lab.paper.reproduce import Reproduction
 
 
 def run(
@@ -59,64 +48,22 @@ def run(
 
     ✓ and ✗: significantly better or worse than vanilla (95 %, bootstrap over test images).
     """
-    from atta.lab.paper.reproduce import read_experiment
+    from atta.lab.paper.reproduce import read_experiment, run_alone
+    from atta.lab.run import tables_of
+    from atta.lab.workers import cores
 
     write = formatted(style)
     chosen = read_experiment(experiment).changed(splits=splits, validation=validation)
     with nullcontext() if output is None else locked(output):
-        results = run_experiment(chosen, records)
+        results = run_alone(chosen, records, workers=cores(), bar=bar, resumable=resumable)
         write_results(
             results,
-            _tables(results, chosen, intervals),
+            tables_of(results, chosen, intervals=intervals),
             numbers=output,
             page=report_file,
             title=chosen.title,
             write=write,
         )
-
-
-def _tables(results: Results, chosen: Experiment, intervals: bool) -> Iterator[Table]:
-    from atta.lab.run import interval_table, own_table
-
-    yield own_table(results, chosen)
-    if intervals:
-        yield interval_table(results, title=f"{chosen.title or chosen.name}: 95 % intervals")
-
-
-def run_experiment(chosen: Experiment, records: Path | None = None) -> Results:
-    """Run an experiment on the records of a folder, or on the bundled ones, with a progress bar.
-
-    Fits are kept until it ends, so that a run that was stopped or lost a process resumes.
-    """
-    from atta.lab.experiment import fits_of
-    from atta.lab.fits import Fits
-    from atta.lab.paper.reproduce import Places, find_records, load_records
-    from atta.lab.run import run as run_all
-    from atta.lab.workers import cores
-
-    files = find_records([chosen], Places(output=Path(), records=records, own=False))
-    loaded = load_records(files)
-    fits = Fits(loaded, workers=cores(), files=files)
-    key = digest([chosen.about(), *map(fits.fingerprint, loaded)])[:16]
-    total = len(fits_of(chosen, loaded))
-    with _kept(key) as folder, bar(chosen.name, total) as advance:
-        return run_all(chosen, loaded, fits=replace(fits, folder=folder), done=advance)
-
-
-@contextmanager
-def _kept(key: str) -> Iterator[Path]:
-    """Yield a folder in the user's cache for unfinished work; it is removed at the end."""
-    home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or "~/.cache"
-    folder = Path(home).expanduser() / "atta" / "runs" / key
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(folder))
-        except InputError:  # the cache cannot be written, or the same run is going on
-            yield Path(stack.enter_context(TemporaryDirectory()))
-            return
-        stack.enter_context(resumable(folder))
-        yield folder
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -159,7 +106,7 @@ def reproduce(
     used. Experiments that cannot be run are named and skipped. The same command resumes.
     """
     from atta.lab.paper.records import VALIDATION, Making
-    from atta.lab.paper.reproduce import Places, find_experiments
+    from atta.lab.paper.reproduce import Places, find_experiments, reproduced_tables
     from atta.lab.paper.reproduce import reproduce as run_all
     from atta.lab.workers import cores, hold_memory
     from atta.run.cluster import check_engine
@@ -180,51 +127,15 @@ def reproduce(
         done = run_all(chosen, places, making, say=say, bar=bar, workers=cores(), engine=engine)
     if not done.experiments:
         raise InputError("nothing could be run: see the lines above")
-    _write_reproduction(done, output, page, report_file)
-
-
-def _write_reproduction(
-    done: Reproduction, output: Path, page: Path | None, report_file: Path | None
-) -> None:
-    """Write the pages, print the tables in any case, and name the files."""
     try:
         if page is not None:
-            _write_results_page(page, done)
+            from atta.lab.paper.page import write_page
+
+            write_page(done, page, command=" ".join(["atta", *sys.argv[1:]]))
     finally:
-        tables, title = _reproduced_tables(done), "The paper, reproduced"
+        tables, title = reproduced_tables(done), "The paper, reproduced"
         write_results(done.results, tables, page=report_file, title=title)
     say_written(numbers=output / "results.json", page=page)
-
-
-def _write_results_page(page: Path, done: Reproduction) -> None:
-    """Write the page, and its pictures into a folder of the same name."""
-    from atta.lab.paper.page import figures, results_page
-    from atta.lab.workers import machine
-    from atta.report.figures.theme import picture
-
-    folder, pictures = page.with_suffix(""), {}
-    for name, chart in figures(done):
-        folder.mkdir(parents=True, exist_ok=True)
-        pictures[name] = f"{folder.name}/{picture(chart, folder / f'{name}.svg').name}"
-    command = " ".join(["atta", *sys.argv[1:]])
-    text = results_page(done, machine(), command=command, pictures=pictures)
-    with whole_file(page) as part:
-        part.write_text(text, encoding="utf-8")
-
-
-def _reproduced_tables(done: Reproduction) -> Iterator[Table]:
-    """Yield our table of each experiment, the differences to the published, and the claims."""
-    from atta.lab.paper.claims import claims_table
-    from atta.lab.paper.published import against
-    from atta.lab.run import own_table
-
-    for experiment in done.experiments:
-        yield own_table(done.results, experiment)
-        tables = (against(done.results, experiment, first=first) for first in (False, True))
-        yield from filter(None, tables)
-    claims = claims_table(done.results, names=dataset_name)
-    if claims.cells:
-        yield claims
 
 
 # ---- demo ----------------------------------------------------------------------------------------

@@ -22,13 +22,11 @@ from atta.cli.options import (
     Source,
     grouped,
     read_device,
-    read_model,
     read_settings,
 )
 from atta.cli.terminal import out, resumable, tell, waiting
 
 if TYPE_CHECKING:
-    from atta.data.image_set import ImageSet
     from atta.lab.training import Epoch
 
 
@@ -117,6 +115,8 @@ def collect(
     A folder is for records that do not fit into memory. Damaged or missing shards are made again.
     """
     from atta.data.views import Policy
+    from atta.lab.paper.records import shifted
+    from atta.lab.recipe import find_model
     from atta.run.collect import as_folder
     from atta.run.collect import collect as run
 
@@ -124,8 +124,10 @@ def collect(
         raise InputError(f"--half: expected -o NAME.safetensors, got the folder {output}")
     how, policy, preprocess = running.read(), Policy.parse(views.policy), photographs.read()
     with waiting(f"reading {dataset}"):
-        images, arranged = _arranged(dataset, source, views.shift)
-        network, about = read_model(model)
+        images, arranged = source.read(dataset)
+        if views.shift is not None:
+            images, arranged["shift"] = shifted(images, views.shift), str(views.shift)
+        network, about = find_model(model)
     with resumable(Path(output)):
         record = run(
             network,
@@ -145,21 +147,3 @@ def collect(
     if half:
         record.save(output, half=True)
     tell(f"{record.predictions}: {output}")
-
-
-def _arranged(dataset: str, source: Source, shift: int | None) -> tuple[ImageSet, dict[str, str]]:
-    """Read the images, shift them, and describe both for the record's origin."""
-    images, seed = source.read(dataset)
-    if shift is not None:
-        from atta.lab.paper.records import shifted
-
-        images = shifted(images, shift)
-    in_folder = source.data is None and Path(dataset).is_dir()
-    arranged = {
-        "split": source.split,
-        "shuffle": seed,
-        "rows": source.rows,
-        "shift": shift,
-        "folder": Path(dataset).absolute() if in_folder else None,
-    }
-    return images, {name: str(value) for name, value in arranged.items() if value is not None}

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import inspect
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
 
 from typer import Argument, BadParameter, Option
 
-from atta._base.errors import InputError, first_line
+from atta._base.errors import InputError
 from atta.cli.terminal import waiting
 
 if TYPE_CHECKING:
@@ -159,40 +158,37 @@ class Source:
             )
         return tuple(name.strip() for name in names if name.strip())
 
-    def seed(self, images: ImageSet) -> int | None:
-        """Return the seed to shuffle by; labelled files, sorted by class, are always shuffled."""
-        from torch import Tensor
-
-        if self.shuffle == "no":
-            return None
-        if self.shuffle is not None:
-            if not self.shuffle.removeprefix("-").isdecimal() or len(self.shuffle) > 20:
-                raise InputError(f"--shuffle: expected a seed, or no, got {self.shuffle!r}")
-            return _seed(int(self.shuffle))
-        encoded, labelled = images.images, images.labels is not None or self.labels is not None
-        files = not isinstance(encoded, Tensor) and len(images) and encoded.path(0) is not None
-        return 0 if files and labelled else None
-
-    def read(self, dataset: str) -> tuple[ImageSet, int | None]:
-        """Load a dataset by name or a folder by path; return the images in order, and the seed."""
-        from atta.data.folder import by_file_name, files_of_images, folder_of_images
+    def read(self, dataset: str) -> tuple[ImageSet, dict[str, str]]:
+        """Load a dataset or a folder; return the images in order, and what a record says of it."""
         from atta.data.image_set import arrange
-        from atta.lab.datasets import load
+        from atta.lab.datasets import open_images
 
-        path = Path(dataset)
-        if path.is_symlink() and not path.exists():
-            files_of_images([path]).tensors()  # raises what every entry point says of such a file
-        if in_folder := self.data is None and path.is_dir():
-            images = folder_of_images(path)
-        else:
-            image, _, label = (self.columns or "").partition(",")
-            columns = (image, label or None) if self.columns else None
-            images = load(dataset, self.split, data=self.data, columns=columns)
-        seed = self.seed(images)
-        if in_folder and seed is not None:
-            images = by_file_name(images)  # independent of the names of the class folders
+        image, _, label = (self.columns or "").partition(",")
+        images, seed = open_images(
+            dataset,
+            self.split,
+            data=self.data,
+            columns=(image, label or None) if image else None,
+            shuffle=self._shuffle(),
+            labelled=self.labels is not None,
+        )
         rows = None if self.rows is None else read_rows(self.rows, len(images))
-        return arrange(images, shuffle=seed, rows=rows, image_size=self.image_size), seed
+        in_folder = self.data is None and Path(dataset).is_dir()
+        origin = {
+            "split": self.split,
+            "shuffle": seed,
+            "rows": self.rows,
+            "folder": Path(dataset).absolute() if in_folder else None,
+        }
+        known = {name: str(value) for name, value in origin.items() if value is not None}
+        return arrange(images, shuffle=seed, rows=rows, image_size=self.image_size), known
+
+    def _shuffle(self) -> int | bool:
+        if self.shuffle in (None, "no"):
+            return self.shuffle is None
+        if not self.shuffle.removeprefix("-").isdecimal() or len(self.shuffle) > 20:
+            raise InputError(f"--shuffle: expected a seed, or no, got {self.shuffle!r}")
+        return _seed(int(self.shuffle))
 
 
 @dataclass(frozen=True)
@@ -238,15 +234,9 @@ class Running:
         """Return the keyword arguments of `collect` and `calibrate`."""
         from atta.run.cluster import check_engine
 
-        return {
-            "engine": check_engine(self.engine, self.actors, called="--{}".format),
-            "actors": self.actors,
-            "device": read_device(self.device, self.engine),
-            "batch_size": self.batch_size,
-            "autocast": self.autocast,
-            "channels_last": self.channels_last,
-            "compile": self.compile,
-        }
+        check_engine(self.engine, self.actors, called="--{}".format)
+        options = {**vars(self), "device": read_device(self.device, self.engine)}
+        return cast("ExecutionOptions", options)
 
 
 @dataclass(frozen=True)
@@ -273,7 +263,9 @@ class Network:
             return open_predictor(path, self._own(), device=device, adapt_to=adapt_to)
 
     def _own(self) -> object:
-        return None if self.model is None else read_model(self.model)[0]
+        from atta.lab.recipe import find_model
+
+        return None if self.model is None else find_model(self.model)[0]
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -303,56 +295,6 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 # ---- what was typed, read ------------------------------------------------------------------------
-
-
-def read_model(text: str) -> tuple[Any, dict[str, str]]:
-    """Load a network, and say what it is: a trained one, an ONNX file, or package.module:name."""
-    path = Path(text)
-    if path.suffix == ".onnx":
-        return text, {"model": text}
-    if path.suffix == ".py":
-        file = path.with_suffix("")
-        module = file.name if file.is_absolute() else ".".join(file.parts)
-        raise InputError(
-            f"expected package.module:name, got the file {text}: write {module}:NAME, with the "
-            "name of the network in it"
-        )
-    if path.exists():
-        from atta.lab.recipe import about, load_trained
-
-        model, metadata = load_trained(path / "model.safetensors" if path.is_dir() else path)
-        return model, about(metadata)
-    return _imported(text), {"model": text}
-
-
-def _imported(text: str) -> object:
-    """Import package.module:name, a network or a function that makes one."""
-    import importlib
-
-    from torch import nn
-
-    module, _, name = text.partition(":")
-    if not module or not name or module.startswith("."):
-        raise InputError(
-            "expected an existing model file, or package.module:name with a module and a name, "
-            f"got {text!r}"
-        )
-    sys.path.insert(0, "")
-    try:
-        found = getattr(importlib.import_module(module), name)
-        made = found if isinstance(found, nn.Module) or not callable(found) else found()
-    except InputError:
-        raise
-    except (Exception, SystemExit) as error:  # a user's code may raise anything
-        raise InputError(
-            f"{text} cannot be loaded: {type(error).__name__}: {first_line(error)}"
-        ) from error
-    if not isinstance(made, nn.Module):
-        raise InputError(
-            f"expected {text} to be a torch module or a function that makes one, "
-            f"got {type(made).__name__}"
-        )
-    return made
 
 
 def check_output(path: Path) -> None:

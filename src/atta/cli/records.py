@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,15 +27,13 @@ from atta.cli.options import (
 )
 from atta.cli.pages import read_images, write_results
 from atta.cli.terminal import bar, err, formatted, say, show, tell, waiting
-from atta.results.rows import Results, Row
 from atta.results.table import Table
-from atta.results.words import BASELINE, BETTER, DIGITS, PASSES, dataset_name
+from atta.results.words import DIGITS, PASSES, dataset_name
 
 if TYPE_CHECKING:
-    from atta.calibrators import Calibrator, Method
+    from atta.calibrators import Calibrator
     from atta.record.predictions import Record
 
-COMPARED = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy", "class_changes")
 RecordArguments = Annotated[
     list[str], Argument(metavar="RECORD...", help="Record files, or names of bundled records.")
 ]
@@ -78,7 +75,9 @@ def compare(
     of the mean. ✓ and ✗: significantly better or worse than vanilla (95 %, bootstrap over images).
     """
     shown = read_images(images, [Path(name).stem for name in records], report_file)
+    from atta.calibrators import find_method
     from atta.lab.compare import compare as run
+    from atta.lab.compare import comparison_tables, suitable
     from atta.record.predictions import find_record
 
     loaded = {Path(name).stem: find_record(name) for name in records}
@@ -86,8 +85,13 @@ def compare(
         raise InputError(f"expected records with different names, got {', '.join(records)}")
     fit_on = find_record(fit) if fit else None
     splits = 1 if fit_on else splits
-    together = [*loaded.values(), fit_on] if fit_on else list(loaded.values())
-    chosen = _chosen(methods, together, validation, splits)
+    if methods:
+        chosen = [find_method(name.strip()) for name in methods.split(",")]
+    else:
+        all_records = [*loaded.values(), *([fit_on] if fit_on else [])]
+        chosen, left_out = suitable(all_records, validation, splits)
+        for reason, names in left_out.items():
+            say(f"left out, {reason}: {', '.join(names)}")
     with bar("comparing", len(chosen) * len(loaded) * splits) as advance:
         results = run(
             loaded,
@@ -100,56 +104,11 @@ def compare(
         )
     write_results(
         results,
-        _comparison_tables(results, intervals),
+        comparison_tables(results, intervals=intervals),
         numbers=json_file,
         page=report_file,
         images=shown,
         write=formatted("markdown" if markdown else "table"),
-    )
-
-
-def _chosen(names: str | None, records: list[Record], images: int, splits: int) -> list[Method]:
-    """Find the methods; by default all, without those that lack views or take over a minute."""
-    from atta.calibrators import METHODS, find_method
-
-    if names:
-        return [find_method(name.strip()) for name in names.split(",")]
-    chosen, lacking = [], []
-    views = all(record.predictions.kinds for record in records)
-    classes = max(record.predictions.classes for record in records)
-    for method in map(find_method, METHODS):
-        minutes = splits * method.minutes(images, classes)
-        if method.needs_views and not views:
-            lacking.append(method.name)
-        elif minutes > 1:
-            say(f"left out, about {minutes:.0f} min (--methods includes it): {method.name}")
-        else:
-            chosen.append(method)
-    if lacking:
-        say(f"left out, because a record has no views: {', '.join(lacking)}")
-    return chosen
-
-
-def _comparison_tables(results: Results, intervals: bool) -> Iterator[Table]:
-    from atta.lab.run import interval_table
-
-    for name in results.names("dataset"):
-        yield comparison_table(results, name)
-        if intervals:
-            title = f"{name}: 95 % intervals"
-            yield interval_table(results.where(experiment=name), title=title, metrics=COMPARED)
-
-
-def comparison_table(results: Results, dataset: str) -> Table:
-    """Lay the comparison out as the paper does, without the experiment on the number of passes."""
-    keeps = {detail["method"] for detail in results.details if detail["keeps_class"]}
-    return results.pivot(
-        where={"experiment": dataset, "metric": COMPARED},
-        better=BETTER,
-        eligible=keeps.__contains__,
-        digits=DIGITS,
-        baseline=BASELINE,
-        title=dataset,
     )
 
 
@@ -209,8 +168,8 @@ def evaluate(
     batch_size: BatchSize = None,
 ) -> None:
     """Evaluate a calibrator on a record, or a classifier on images, and the network alone."""
-    from atta.calibrators import Vanilla, load
-    from atta.lab.measure import measure
+    from atta.calibrators import load
+    from atta.lab.measure import evaluated
     from atta.record.predictions import find_record
 
     if (dataset is None) == (calibrator is None):
@@ -223,16 +182,9 @@ def evaluate(
         recorded = whole[read_rows(source.rows, len(whole))]
     elif dataset is not None:
         fitted, recorded = _record(Path(record), dataset, source, network, batch_size)
-    with waiting("evaluating"):
-        vanilla = Vanilla().fit(recorded.predictions, recorded.require_labels())
-        measured = {one.method.name: measure(one, recorded) for one in (vanilla, fitted)}
     name = Path(dataset or record).stem
-    rows = [
-        Row(dataset=name, method=method, metric=metric, value=value)
-        for method, numbers in measured.items()
-        for metric, value in numbers.items()
-    ]
-    results = Results(tuple(rows))
+    with waiting("evaluating"):
+        results = evaluated(fitted, recorded, name)
     tables = [results.pivot(("metric",), ("method",), digits=DIGITS, title=name)]
     write_results(results, tables, numbers=json_file)
 
@@ -350,9 +302,9 @@ def records(
             f"{', '.join(found) or 'none'}"
         )
     cells = []
-    for one in found if name is None else [name]:
+    for one, path in found.items() if name is None else [(name, found[name])]:
         try:
-            record = Record.load(found[one])
+            record = Record.load(path)
         except InputError as error:
             if name is not None:
                 raise
@@ -365,7 +317,7 @@ def records(
     show(Table("Records", ("name", "of", "images", "classes", "passes", "network"), tuple(cells)))
     if name is not None:
         show(Table(f"Origin of {name}", ("", ""), tuple(sorted(origin.items()))))
-    for place in dict.fromkeys(found[one[0]].parent for one in cells):
+    for place in dict.fromkeys(found[one].parent for one, *_ in cells):
         tell(f"in {place}")
 
 

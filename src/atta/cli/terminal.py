@@ -114,16 +114,10 @@ def show(table: Table) -> None:
 
 
 def _least_width(head: str, cells: Sequence[str], numeric: bool, *, first: bool) -> int:
-    """Return the least width: all of a number, a third of the line for a name, a few words."""
-    longest = max(map(cell_len, cells), default=0)
-    least = longest
-    if not numeric:
-        words = max((cell_len(word) for text in cells for word in text.split()), default=0)
-        least = WORDS if longest > WORDS else max(words, longest // 2 + 1)
-    if first:
-        least = min(longest, out.width // 3)
-    parts = (cell_len(part.rstrip()) for part in _parts(head))
-    return min(out.width, max(least, *parts, 0))
+    """Return the least width: all of a number, a third of the line for a name, few words."""
+    most = out.width // 3 if first else out.width if numeric else WORDS
+    least = min(most, max(map(cell_len, cells), default=0))
+    return min(out.width, max(least, *(cell_len(part.rstrip()) for part in _parts(head)), 0))
 
 
 def _blocks(widths: list[int], numeric: list[bool]) -> list[list[int]]:

@@ -5,7 +5,7 @@ compare({"mine": record}, [Vanilla(), VATTA(), VATTA.paper()])  ──►  Resul
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from typing import Any
 
@@ -13,18 +13,31 @@ import torch
 
 from atta._base.errors import InputError
 from atta._base.settings import shown
-from atta.calibrators import VATTA, Method
+from atta.calibrators import METHODS, VATTA, Method, find_method
 from atta.data.views import VIEWS
 from atta.lab.experiment import Experiment
 from atta.lab.fits import Fits, written
-from atta.lab.run import joined, run
+from atta.lab.run import interval_table, joined, run
 from atta.lab.workers import Tell, silent
 from atta.metrics.scores import METRICS
 from atta.record.predictions import Record, unfair
 from atta.results.rows import Results
-from atta.results.words import CLASS_CHANGES, COST, COVERAGE, PASSES, REST, SET_SIZE
+from atta.results.table import Table
+from atta.results.words import (
+    BASELINE,
+    BETTER,
+    CLASS_CHANGES,
+    COST,
+    COVERAGE,
+    DIGITS,
+    PASSES,
+    REST,
+    SET_SIZE,
+)
 
 FITTED_ON = "the record to fit on"
+SHOWN = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy", CLASS_CHANGES)
+"""The metrics in the table of a comparison."""
 
 
 def compare(
@@ -157,3 +170,40 @@ def nested(most: Mapping[str, int]) -> tuple[str, ...]:
         for repeats in range(1, max(most.values()) + 1)
     )
     return tuple(dict.fromkeys(map(written, ({next(iter(most)): 1}, *rounds))))
+
+
+def suitable(
+    records: Sequence[Record], images: int, splits: int
+) -> tuple[list[Method], dict[str, list[str]]]:
+    """Methods that records allow and that fit in about a minute; the others, by the reason."""
+    views = all(record.predictions.kinds for record in records)
+    classes = max(record.predictions.classes for record in records)
+    found: list[Method] = []
+    left_out: dict[str, list[str]] = {}
+    for name in METHODS:
+        method = find_method(name)
+        minutes = splits * method.minutes(images, classes)
+        if method.needs_views and not views:
+            left_out.setdefault("because a record has no views", []).append(name)
+        elif minutes > 1:
+            left_out[f"about {minutes:.0f} min (--methods includes it)"] = [name]
+        else:
+            found.append(method)
+    return found, left_out
+
+
+def comparison_tables(results: Results, *, intervals: bool = False) -> Iterator[Table]:
+    """Lay out each dataset as the paper does, and its intervals; the cost has its own chart."""
+    keeps = {detail["method"] for detail in results.details if detail["keeps_class"]}
+    for name in results.names("dataset"):
+        yield results.pivot(
+            where={"experiment": name, "metric": SHOWN},
+            better=BETTER,
+            eligible=keeps.__contains__,
+            digits=DIGITS,
+            baseline=BASELINE,
+            title=name,
+        )
+        if intervals:
+            title = f"{name}: 95 % intervals"
+            yield interval_table(results.where(experiment=name), title=title, metrics=SHOWN)

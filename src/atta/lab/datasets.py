@@ -25,9 +25,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from atta._base.errors import InputError, require, suggest
-from atta.data.folder import Reader, image_folder, listed, subfolders
+from atta.data.folder import (
+    Reader,
+    by_file_name,
+    files_of_images,
+    folder_of_images,
+    image_folder,
+    listed,
+    subfolders,
+)
 from atta.data.image_set import ImageSet, split_indices
 from atta.data.tables import Columns, from_table, library, quiet
 
@@ -103,6 +112,35 @@ def load(
             f"found {len(found.classes)}: {listed(found.classes)}"
         )
     return found if image_size is None else found.resized(image_size)
+
+
+def open_images(
+    dataset: str,
+    split: str,
+    *,
+    data: str | Path | None = None,
+    columns: Columns | None = None,
+    shuffle: int | bool = True,
+    labelled: bool = False,
+) -> tuple[ImageSet, int | None]:
+    """Load a folder by its path, or a split of a dataset; return the seed to shuffle by as well.
+
+    `shuffle` is a seed or False. By default only labelled files, which are sorted by class, are
+    shuffled, with seed 0. `labelled` says that a table has the labels.
+    """
+    path = Path(dataset)
+    if path.is_symlink() and not path.exists():
+        files_of_images([path]).tensors()  # raises what every entry point says of such a file
+    in_folder = data is None and path.is_dir()
+    images = (
+        folder_of_images(path) if in_folder else load(dataset, split, data=data, columns=columns)
+    )
+    encoded, seed = images.images, None if isinstance(shuffle, bool) else shuffle
+    if shuffle is True and (labelled or images.labels is not None):
+        files = not isinstance(encoded, Tensor) and len(images) and encoded.path(0) is not None
+        seed = 0 if files else None
+    # In an order that is independent of the names of the class folders.
+    return by_file_name(images) if in_folder and seed is not None else images, seed
 
 
 def present(name: str, split: str, data: str | Path | None = None) -> bool:

@@ -16,7 +16,7 @@ and the views. Equal keys mean the same calibrator, in this run and, from the fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -73,17 +73,13 @@ class Rows:
             order = torch.randperm(self.images, generator=torch.Generator().manual_seed(self.split))
         return order[: self.validation], order[self.validation :]
 
-    def fitted(self) -> Int[Tensor, " f"]:
-        """The rows to fit on."""
-        kept = torch.ones(self.validation, dtype=torch.bool)
-        if self.fold is not None:
-            kept[fold_splits(self.validation, FOLDS)[self.fold][1]] = False
-        return self.drawn()[0][kept]
-
-    def held_out(self) -> Int[Tensor, " h"]:
-        """The validation rows that this fold does not fit on."""
-        assert self.fold is not None
-        return self.drawn()[0][fold_splits(self.validation, FOLDS)[self.fold][1]]
+    def folded(self) -> tuple[Int[Tensor, " f"], Int[Tensor, " h"]]:
+        """The validation rows to fit on, and those of the fold that is held out."""
+        rows = self.drawn()[0]
+        if self.fold is None:
+            return rows, rows[:0]
+        rest, held_out = fold_splits(self.validation, FOLDS)[self.fold]
+        return rows[rest.sort().values], rows[held_out]
 
     def parted(self) -> list[Rows]:
         """These rows once for each fold, with that fold held out."""
@@ -148,8 +144,8 @@ class Fits:
                 pieces.append((method, {key: fits[key] for key in keys[first : first + count]}))
         # The longest first: a long one at the end keeps all other workers waiting.
         pieces.sort(key=lambda piece: sum(map(self._work, piece[1].values())), reverse=True)
-        here = {place for place, (method, _) in enumerate(pieces) if method.foreign}
-        for place, _ in self.each(Fits._fit, pieces, here, what="fitted"):
+        foreign = [method.foreign for method, _ in pieces]
+        for place, _ in self.each(Fits._fit, pieces, foreign, what="fitted"):
             method, fits = pieces[place]
             for _ in fits:
                 done(method.name)
@@ -163,16 +159,16 @@ class Fits:
         self,
         function: Callable[..., Any],
         work: Sequence[tuple[Any, ...]],
-        here: Collection[int],
+        foreign: Sequence[bool],
         what: str,
     ) -> Iterator[tuple[int, Any]]:
         """Call `function(fits, *item)` for each item of the work; yield its place and the answer.
 
-        Workers do it, if there are any and a folder to exchange fits. The places `here`, with
-        methods of other libraries, stay in this process.
+        Workers do it, if there are any and a folder to exchange fits. Items with `foreign` methods,
+        those of other libraries, stay in this process.
         """
         alone = self.folder is None or (self.workers < 2 and self.engine is None) or len(work) < 2
-        away = [place for place in range(len(work)) if not alone and place not in here]
+        away = [place for place, stays in enumerate(foreign) if not (alone or stays)]
         for place, item in enumerate(work):
             if place not in away:
                 with workers.one_thread():  # the last digit depends on the number of threads
@@ -187,7 +183,7 @@ class Fits:
         """Fit a piece in this process."""
         parts = [self.part(fit) for fit in piece.values()]
         sets = [(part.predictions, part.require_labels()) for part in parts]
-        for key, calibrator in zip(piece, workers.fit(method, sets), strict=True):
+        for key, calibrator in zip(piece, method.fit_many(sets), strict=True):
             self._keep(key, calibrator)
 
     def for_workers(self) -> Fits:
@@ -208,7 +204,7 @@ class Fits:
 
     def part(self, fit: Fit) -> Record:
         """The record that the method is fitted on: its rows, with the views of the policy."""
-        return self.seen(fit, self.records[fit.record])[fit.rows.fitted()]
+        return self.seen(fit, self.records[fit.record])[fit.rows.folded()[0]]
 
     def seen(self, fit: Fit, record: Record) -> Record:
         """A record with only the views that this fit uses."""
@@ -328,7 +324,7 @@ def parted(fit: Fit) -> list[Fit]:
 def _on_held_out(fits: Fits, fit: Fit) -> float:
     probs, labels = [], []
     for part in parted(fit):
-        unseen = fits.seen(part, fits.records[part.record])[part.rows.held_out()]
+        unseen = fits.seen(part, fits.records[part.record])[part.rows.folded()[1]]
         probs.append(fits[part](unseen.predictions))
         labels.append(unseen.require_labels())
     return METRICS["brier"](torch.cat(probs), torch.cat(labels), simplex=fit.method.on_simplex)

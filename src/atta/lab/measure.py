@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from atta._base.types import Probs
-from atta.calibrators import AverageBlend, Calibrator, ViewBlend
+from atta.calibrators import AverageBlend, Calibrator, Vanilla, ViewBlend
 from atta.calibrators.conformal import Conformal, cross_checked, fewest
 from atta.functional import largest_share, leader
-from atta.metrics.binning import bin_index, even_edges, known_means, reliability_bins
+from atta.metrics.binning import bin_index, even_edges, reliability_bins
 from atta.metrics.resampling import intervals
 from atta.metrics.scores import METRICS, class_changes, evaluate, ood_auroc
 from atta.record.predictions import Record
-from atta.results.rows import Interval
+from atta.results.rows import Interval, Results, Row
 from atta.results.words import CLASS_CHANGES, COVERAGE, OOD_AUROC, PASSES, SET_SIZE, Contender
 
 MEASURES = (*METRICS, CLASS_CHANGES, OOD_AUROC, PASSES, COVERAGE, SET_SIZE)
@@ -45,7 +45,7 @@ def measure(
     probs = calibrator(test.predictions)
     simplex = calibrator.method.on_simplex
     numbers = evaluate(probs, test.labels, simplex=simplex)
-    alone = test.predictions.select(()).unrehearsed()
+    alone = test.predictions.select((), rehearsals=False)
     both = zip(torch.split(probs, ROWS), alone.chunks(ROWS), strict=True)
     numbers[CLASS_CHANGES] = float(sum(class_changes(p, part.logits) for p, part in both))
     numbers[PASSES] = calibrator.passes(test.predictions).double().mean().item()
@@ -56,6 +56,17 @@ def measure(
     if test.labels is None and reference is not None:
         numbers[OOD_AUROC] = ood_auroc(calibrator(reference.predictions), probs, simplex=simplex)
     return numbers
+
+
+def evaluated(calibrator: Calibrator, record: Record, dataset: str) -> Results:
+    """All measures of a calibrator, and of the network alone."""
+    alone = Vanilla().fit(record.predictions, record.require_labels())
+    rows = (
+        Row(dataset=dataset, method=one.method.name, metric=metric, value=value)
+        for one in (alone, calibrator)
+        for metric, value in measure(one, record).items()
+    )
+    return Results(tuple(rows))
 
 
 # ---- what a report shows
@@ -101,7 +112,10 @@ def _per_class(
 
     def means(values: Tensor) -> list[float | None]:
         sums = torch.zeros(classes, dtype=torch.float64).index_add_(0, winner, values)
-        return known_means(sums / counts)
+        return [
+            one / count if count else None
+            for one, count in zip(sums.tolist(), counts.tolist(), strict=True)
+        ]
 
     return {
         "names": list(map(str, names if len(names) == classes else range(classes))),
@@ -167,13 +181,13 @@ def interval_rows(
         names = list(splits[0][1])
         points = {name: sum(point[name] for point, _ in splits) / len(splits) for name in names}
         values = {name: torch.stack([drawn[name] for _, drawn in splits]).mean(0) for name in names}
-        for metric, (low, high) in intervals(points, values):
+        for metric, (low, high) in intervals(points, values).items():
             yield Interval(**key._asdict(), metric=metric, low=max(low, 0.0), high=high)
         for other, theirs, drawn in done:
             if other.validation == key.validation:
                 less = {name: points[name] - theirs[name] for name in names}
                 apart = {name: values[name] - drawn[name] for name in names}
-                for metric, (low, high) in intervals(less, apart):
+                for metric, (low, high) in intervals(less, apart).items():
                     yield Interval(
                         **key._asdict(),
                         against=other.method,

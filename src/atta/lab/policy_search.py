@@ -188,16 +188,11 @@ class Findings:
         """The chosen candidate."""
         return self.candidates[0]
 
-    @property
-    def rows(self) -> list[Candidate]:
-        """All candidates, and the greedy choice."""
-        return [*self.candidates, *([self.free] if self.free else [])]
-
     def results(self, dataset: str, *, method: str, images: int) -> Results:
         """All numbers as rows; `choice` marks the chosen policy and the greedy one."""
         chosen = {id(self.choice): "one-standard-error", id(self.free): "greedy"}
         found = []
-        for one in self.rows:
+        for one in filter(None, [*self.candidates, self.free]):
             numbers = {
                 PASSES: float(one.passes),
                 "cv_nll": one.nll,

@@ -7,8 +7,10 @@ with Nesterov momentum, a linear rise and a cosine fall of the learning rate, we
 and zoomed crops. `augment` is a pure function of the images and of given numbers in [0, 1).
 """
 
+import importlib
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -19,7 +21,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from atta._base.errors import InputError, suggest
+from atta._base.errors import InputError, first_line, suggest
 from atta._base.files import whole_file
 from atta._base.settings import Count, check, hints
 from atta._base.tensors import read_header
@@ -170,6 +172,50 @@ def load_trained(
         model = MODELS[name](**settings)
     load_weights(model, path)
     return Normalized(model, metadata["mean"], metadata["std"]).eval(), metadata
+
+
+def find_model(text: str) -> tuple[Any, dict[str, str]]:
+    """Load a network, and say what it is: a trained one, an ONNX file, or package.module:name."""
+    path = Path(text)
+    if path.suffix == ".onnx":
+        return text, {"model": text}
+    if path.suffix == ".py":
+        file = path.with_suffix("")
+        module = file.name if file.is_absolute() else ".".join(file.parts)
+        raise InputError(
+            f"expected package.module:name, got the file {text}: write {module}:NAME, with the "
+            "name of the network in it"
+        )
+    if path.exists():
+        model, metadata = load_trained(path / "model.safetensors" if path.is_dir() else path)
+        return model, about(metadata)
+    return _imported(text), {"model": text}
+
+
+def _imported(text: str) -> nn.Module:
+    """Import package.module:name, a network or a function that makes one."""
+    module, _, name = text.partition(":")
+    if not module or not name or module.startswith("."):
+        raise InputError(
+            "expected an existing model file, or package.module:name with a module and a name, "
+            f"got {text!r}"
+        )
+    sys.path.insert(0, "")
+    try:
+        found = getattr(importlib.import_module(module), name)
+        made = found if isinstance(found, nn.Module) or not callable(found) else found()
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
+        raise InputError(
+            f"{text} cannot be loaded: {type(error).__name__}: {first_line(error)}"
+        ) from error
+    if not isinstance(made, nn.Module):
+        raise InputError(
+            f"expected {text} to be a torch module or a function that makes one, "
+            f"got {type(made).__name__}"
+        )
+    return made
 
 
 def about(metadata: Mapping[str, Any]) -> dict[str, str]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, groupby
-from typing import Any, TypeAlias
+from statistics import fmean
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from atta.lab.workers import Tell, one_thread, silent
 from atta.metrics.resampling import CONFIDENCE, RESAMPLES, Resamples, replicates
 from atta.record.predictions import Record
 from atta.results.rows import Results, Row
-from atta.results.table import NOTHING, Summary, Table, pivot
+from atta.results.table import NOTHING, Table, pivot
 from atta.results.words import (
     BASELINE,
     BETTER,
@@ -34,7 +35,6 @@ from atta.results.words import (
     FITTED,
     REST,
     SENSE,
-    Contender,
     baselines,
     bounds,
     contender,
@@ -43,6 +43,8 @@ from atta.results.words import (
     labels,
     relabelled,
 )
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 def run(
@@ -80,13 +82,11 @@ def examined(
     work = [
         (experiment, part) for experiment in experiments for part in parts(experiment, fits.records)
     ]
-    here = {
-        place
-        for place, (_, part) in enumerate(work)
-        if any(fit.method.foreign for trial in part for fit in trial.candidates)
-    }
+    foreign = [
+        any(fit.method.foreign for trial in part for fit in trial.candidates) for _, part in work
+    ]
     found: dict[int, list[Outcome]] = {}
-    for place, outcomes in fits.each(_outcomes, work, here, what="tested"):
+    for place, outcomes in fits.each(_outcomes, work, foreign, what="tested"):
         found[place] = outcomes
         done(work[place][0].name)
     for experiment in experiments:
@@ -202,8 +202,7 @@ def _images(
     if experiment.test in (REST, FITTED):
         rows = rest if experiment.test == REST else fitted
         return record[rows], rows, len(record), None
-    other = fits.seen(fit, fits.records[experiment.test])
-    reference = None
+    other, reference = fits.seen(fit, fits.records[experiment.test]), None
     if other.labels is None:
         reference = record[rest] if len(rest) else record
     if not experiment.aligned:
@@ -268,6 +267,16 @@ def own_table(results: Results, experiment: Experiment) -> Table:
     return lay_out(ours, ("method",), ("metric",), eligible=keeps.__contains__, baseline=BASELINE)
 
 
+def tables_of(
+    results: Results, experiment: Experiment, *, intervals: bool = False
+) -> Iterator[Table]:
+    """The table of an experiment and, if wanted, that of its intervals."""
+    yield own_table(results, experiment)
+    if intervals:
+        title = f"{experiment.title or experiment.name}: 95 % intervals"
+        yield interval_table(results, title=title)
+
+
 def interval_table(results: Results, *, title: str = "", metrics: Sequence[str] = ()) -> Table:
     """The numbers of one experiment and their differences to the baseline, with 95 % intervals.
 
@@ -276,14 +285,11 @@ def interval_table(results: Results, *, title: str = "", metrics: Sequence[str] 
     """
     known, base = bounds(results.intervals), baselines(results, BASELINE)
     names = labels(map(contender, results), sizes=True)
-    values: dict[tuple[str, Contender], list[float]] = {}
-    for row in results:
-        values.setdefault((row.metric, contender(row)), []).append(row.value)
-    means = {place: Summary.of(found).mean for place, found in values.items()}
+    means = group_means((row.metric, contender(row), row.value) for row in results)
     cells = []
-    for metric in metrics or results.names("metric"):
-        for (found, key), mean in means.items():
-            if found != metric or (key, None, metric) not in known:
+    for metric in metrics or means:
+        for key, mean in means.get(metric, {}).items():
+            if (key, None, metric) not in known:
                 continue
             against = base[key.setting]
             line = (names[key], metric, f"{mean:.4f}", _range(*known[key, None, metric]))
@@ -291,7 +297,7 @@ def interval_table(results: Results, *, title: str = "", metrics: Sequence[str] 
             if difference is None:
                 cells.append((*line, NOTHING, NOTHING, ""))
                 continue
-            less = mean - means[metric, against]
+            less = mean - means[metric][against]
             word = WORDS[judged(*difference, SENSE.get(metric))] if any(difference) else "the same"
             cells.append((*line, f"{less:+.4f}", _range(*difference, sign="+"), word))
     if not cells:
@@ -299,6 +305,14 @@ def interval_table(results: Results, *, title: str = "", metrics: Sequence[str] 
     than = " or ".join(dict.fromkeys(key.method for key in base.values()))
     header = ("method", "metric", "mean", "95 % interval", f"− {than}", "95 % interval", "so it is")
     return Table(title, header, tuple(cells))
+
+
+def group_means(values: Iterable[tuple[str, Key, float]]) -> dict[str, dict[Key, float]]:
+    """The mean of the values of each pair of names, such as a method and a metric."""
+    groups: dict[str, dict[Key, list[float]]] = {}
+    for row, column, value in values:
+        groups.setdefault(row, {}).setdefault(column, []).append(value)
+    return {row: {c: fmean(v) for c, v in columns.items()} for row, columns in groups.items()}
 
 
 def _range(low: float, high: float, sign: str = "") -> str:

@@ -22,15 +22,12 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import torch
-from torch import Tensor
 
 from atta import __version__
 from atta._base.errors import InputError
-from atta.calibrators import Calibrator, Method
-from atta.record.predictions import CLONE, Predictions
+from atta.record.predictions import CLONE
 from atta.run.cluster import spread as spread_on_ray
 
-Sets: TypeAlias = Sequence[tuple[Predictions, Tensor]]
 Kept = TypeVar("Kept")
 Call: TypeAlias = tuple[Callable[..., Any], Sequence[Any], Kept]
 """A function and its arguments for a worker, and a value that stays in this process."""
@@ -120,12 +117,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def fit(method: Method, sets: Sets) -> list[Calibrator]:
-    """Fit in this process, with the same bits as in a worker."""
-    with one_thread():
-        return method.fit_many(sets)
 
 
 def _begin(lifeline: Connection) -> None:

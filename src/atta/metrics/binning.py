@@ -137,12 +137,8 @@ def tally(index: Tensor, size: int, confidence: Tensor, correct: Tensor) -> Tabl
     """Return the table of `size` bins, given the bin of each image."""
     # Row by row: on a CPU index_add is a plain loop in one dimension, a call per column in two.
     rows = (torch.ones_like(confidence), confidence, correct)
-    return torch.stack([sum_by(index, size, row) for row in rows])
-
-
-def sum_by(index: Tensor, size: int, values: Tensor) -> PerBin:
-    """Return the sums of the values that share an index."""
-    return values.new_zeros(size).index_add_(0, index.flatten(), values.flatten())
+    index, empty = index.flatten(), confidence.new_zeros(size)
+    return torch.stack([empty.index_add(0, index, row.flatten()) for row in rows])
 
 
 def reliability_bins(
@@ -150,26 +146,21 @@ def reliability_bins(
 ) -> dict[str, list[float | None]]:
     """Return what a reliability diagram draws: bins and the 95 % interval of each accuracy."""
     found = bins(confidence, correct, count=count)
-    low, high = zip(*map(wilson, found.counts.tolist(), found.accuracy.tolist()), strict=True)
+    table = torch.stack([found.counts, found.confidence, found.accuracy], 1).tolist()
+    rows = [[*row, *wilson(row[0], row[2])] if row[0] else [0, *[None] * 4] for row in table]
+    counts, mean, accuracy, low, high = map(list, zip(*rows, strict=True))
     return {
         "edges": found.edges.tolist(),
-        "counts": [int(count) for count in found.counts],
-        "confidence": known_means(found.confidence),
-        "accuracy": known_means(found.accuracy),
-        "low": list(low),
-        "high": list(high),
+        "counts": list(map(int, counts)),
+        "confidence": mean,
+        "accuracy": accuracy,
+        "low": low,
+        "high": high,
     }
 
 
-def wilson(count: float, part: float) -> tuple[float | None, float | None]:
+def wilson(count: float, part: float) -> tuple[float, float]:
     """Return the Wilson 95 % interval of a proportion, which holds for few images as well."""
-    if not count:
-        return None, None
     centre, scale = part + _Z * _Z / (2 * count), 1 + _Z * _Z / count
     half = _Z * math.sqrt(part * (1 - part) / count + _Z * _Z / (4 * count * count))
     return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
-
-
-def known_means(values: Tensor) -> list[float | None]:
-    """Return the values as a list, None in the place of NaN."""
-    return [None if math.isnan(value) else value for value in values.tolist()]

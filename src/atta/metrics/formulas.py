@@ -60,11 +60,6 @@ def _gaps(table: Table) -> tuple[Tensor, Tensor, Tensor]:
     return total / total.sum(-1, keepdim=True), correct / some, (correct - confidence) / some
 
 
-def _ece(table: Table) -> Tensor:
-    total, confidence, correct = table.unbind()
-    return (correct - confidence).abs().sum(-1) / total.sum(-1)
-
-
 def _debiased_ece(table: Table) -> Tensor:
     """Return the normal model of Kumar, Liang & Ma (2019) in closed form.
 
@@ -134,7 +129,7 @@ def _smooth_ece(residual: Tensor) -> Tensor:
 
 FORMULAS: dict[str, Callable[[Summary], Tensor]] = {
     **{name: itemgetter(name) for name in TERMS},
-    "ece": lambda s: _ece(s["bins"]),
+    "ece": lambda s: (s["bins"][2] - s["bins"][1]).abs().sum(-1) / s["bins"][0].sum(-1),
     "mce": lambda s: _gaps(s["bins"])[2].abs().amax(-1),
     "classwise_ece": lambda s: s["class_gaps"].abs().sum(-1).mean(-1),
     "adaptive_ece": lambda s: s["mass_gaps"].abs().sum(-1),

@@ -1,10 +1,10 @@
 """Check probabilities and labels once, and compute what each image adds to every metric.
 
 `validate` checks types, shapes and labels. `per_image` reads the images in chunks, checks the
-values and yields `Images`, whose `terms` are the summands of the metrics that are means.
+values and yields `Images`, and TERMS are the summands of the metrics that are means.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
@@ -54,25 +54,23 @@ def validate(probs: Array, labels: LabelArray | None) -> tuple[Probs, Labels | N
 
 @dataclass(frozen=True)
 class Images:
-    """A chunk of validated images; float64 copies are made when a metric first needs them."""
+    """A chunk of validated images; float64 copies are made when a metric first needs them.
+
+    Without labels, `correct` and `true`, the probability of the true class, are 0.
+    """
 
     raw: Probs
     labels: Labels | None
     confidence: PerImage
     winner: Labels
+    correct: PerImage
+    true: PerImage
     tiny: float
 
     @cached_property
     def probs(self) -> Probs:
         """The probabilities in float64, rounding errors outside [0, 1] clamped."""
         return torch.clamp(self.raw.double(), 0, 1)
-
-    @cached_property
-    def correct(self) -> PerImage:
-        """1 where the predicted class is the true one; 0 without labels."""
-        if self.labels is None:
-            return torch.zeros_like(self.confidence)
-        return torch.eq(self.winner, self.labels).double()
 
     @cached_property
     def hits(self) -> Probs:
@@ -85,31 +83,17 @@ class Images:
         """The entropy of each image."""
         return torch.special.entr(self.probs).sum(1)  # type: ignore[no-any-return]
 
-    def term(self, name: str) -> PerImage:
-        """Return what each image adds to a metric that is a mean."""
-        return TERMS[name](self)
-
-    def terms(self, names: Iterable[str]) -> dict[str, PerImage]:
-        """Return the terms of those metrics that are means; without labels, of the entropies."""
-        known = TERMS if self.labels is not None else UNLABELLED
-        return {name: self.term(name) for name in names if name in known}
-
-
-def _nll(images: Images) -> PerImage:
-    assert images.labels is not None
-    chosen = images.raw.gather(1, images.labels[:, None])[:, 0]
-    return -chosen.double().clamp(images.tiny, 1).log()
-
 
 UNLABELLED = ("entropy", "shannon_entropy")
 TERMS: dict[str, Callable[[Images], PerImage]] = {
     "accuracy": lambda images: images.correct,
     "brier": lambda images: (images.confidence - images.correct).square(),
     "mc_brier": lambda images: (images.probs - images.hits).square_().sum(1),
-    "nll": _nll,
+    "nll": lambda images: -images.true.clamp(images.tiny, 1).log(),
     "entropy": lambda images: images.nats / log(2) / images.probs.shape[1],
     "shannon_entropy": lambda images: images.nats,
 }
+"""What each image adds to the metrics that are means."""
 
 
 def per_image(probs: Probs, labels: Labels | None, *, simplex: bool) -> Iterator[Images]:
@@ -132,8 +116,11 @@ def per_image(probs: Probs, labels: Labels | None, *, simplex: bool) -> Iterator
         # The first of equal ones is the class; NumPy is 5 times faster on a CPU.
         winner = torch.from_numpy(p.numpy().argmax(1)) if p.device.type == "cpu" else p.argmax(1)
         confidence = p.gather(1, winner[:, None])[:, 0].double().clamp_(0, 1)
-        y = None if labels is None else labels[start : start + step]
-        yield Images(p, y, confidence, winner, finfo.tiny)
+        y, correct, true = None, torch.zeros_like(confidence), torch.zeros_like(confidence)
+        if labels is not None:
+            y = labels[start : start + step]
+            correct, true = (winner == y).double(), p.gather(1, y[:, None])[:, 0].double()
+        yield Images(p, y, confidence, winner, correct, true, finfo.tiny)
 
 
 def as_tensor(x: Any, name: str) -> Tensor:

@@ -92,12 +92,10 @@ def bootstrap(
     >>> bootstrap(torch.tensor([[0.75, 0.25]] * 100), [0] * 75 + [1] * 25, metrics=["accuracy"])
     {'accuracy': (0.66..., 0.83...)}
     """
-    drawn = Resamples(validate(probs, labels)[0].shape[0], resamples, seed)
+    drawn = Resamples(len(validate(probs, labels)[0]), resamples, seed)
     points, values = _measure(probs, labels, drawn, metrics, simplex)
-    return {
-        name: (max(low, min(points[name], 0.0)), high)
-        for name, (low, high) in intervals(points, values, confidence)
-    }
+    found = intervals(points, values, confidence)
+    return {name: (max(low, min(points[name], 0.0)), high) for name, (low, high) in found.items()}
 
 
 @checked
@@ -120,12 +118,12 @@ def paired(
     Args:
         probs_a: Probabilities of one method, images × classes.
         probs_b: Probabilities of the other method for the same images.
-        labels: The class number of each image; None for the entropies alone.
-        metrics: Names of `atta.METRICS`; all that the labels allow by default.
-        resamples: The number of bootstrap resamples.
-        confidence: The coverage of the intervals.
-        seed: The seed of the resamples; equal seeds give equal bits.
-        simplex: Require rows that sum to 1.
+        labels: The class number of each image, as for `bootstrap`.
+        metrics: The metrics to compare; all that the labels allow by default.
+        resamples: How often the images are drawn.
+        confidence: The coverage of each interval.
+        seed: The seed of the resamples, as for `bootstrap`.
+        simplex: Whether rows have to sum to 1.
 
     Returns:
         (low, high) of the difference by metric, in the order of `metrics`.
@@ -134,16 +132,17 @@ def paired(
     >>> paired(sharp, sharp, [0] * 75 + [1] * 25, metrics=["nll"])
     {'nll': (0.0, 0.0)}
     """
-    a, b = (validate(probs, labels)[0].shape[0] for probs in (probs_a, probs_b))
+    a, b = (len(validate(probs, labels)[0]) for probs in (probs_a, probs_b))
     if a != b:
         raise InputError(f"probs_b: expected {a} images as in probs_a, got {b}")
     drawn = Resamples(a, resamples, seed)
-    (point_a, value_a), (point_b, value_b) = (
-        _measure(probs, labels, drawn, metrics, simplex) for probs in (probs_a, probs_b)
+    points, values = _measure(probs_a, labels, drawn, metrics, simplex)
+    less, fewer = _measure(probs_b, labels, drawn, metrics, simplex)
+    return intervals(
+        {name: points[name] - less[name] for name in points},
+        {name: values[name] - fewer[name] for name in points},
+        confidence,
     )
-    points = {name: point_a[name] - point_b[name] for name in point_a}
-    values = {name: value_a[name] - value_b[name] for name in point_a}
-    return dict(intervals(points, values, confidence))
 
 
 def _measure(
@@ -163,15 +162,14 @@ def _measure(
 
 def intervals(
     points: Mapping[str, float], values: Mapping[str, Tensor], confidence: float = CONFIDENCE
-) -> Iterator[tuple[str, Interval]]:
-    """Yield the centred interval of each point from its resampled values; it holds the point."""
-    if not points:
-        return
-    tail, spread = (1 - confidence) / 2, torch.stack([values[name] for name in points])
-    spread = spread - spread.mean(1, keepdim=True)
-    below, above = torch.quantile(spread, spread.new_tensor([tail, 1 - tail]), dim=1).tolist()
-    for (name, point), low, high in zip(points.items(), below, above, strict=True):
-        yield name, (point + min(low, 0.0), point + max(high, 0.0))
+) -> dict[str, Interval]:
+    """Return the centred interval of each point from its resampled values; it holds the point."""
+    found, tail = {}, (1 - confidence) / 2
+    for name, point in points.items():
+        spread = values[name] - values[name].mean()
+        low, high = spread.quantile(spread.new_tensor([tail, 1 - tail])).tolist()
+        found[name] = point + min(low, 0.0), point + max(high, 0.0)
+    return found
 
 
 # --- Counts ---------------------------------------------------------------------------------
@@ -194,11 +192,11 @@ class Resamples:
 
 @lru_cache(maxsize=16)  # 32 MB: the counts of 10,000 images stay, of a million are drawn again
 def _counts(images: int, first: int, last: int, seed: int) -> np.ndarray:
-    found = np.empty((last - first, images), dtype=np.uint8)  # no image is drawn 256 times
-    for i, resample in enumerate(range(first, last)):
+    found = np.empty((images, last - first), dtype=np.uint8)  # no image is drawn 256 times
+    for resample in range(first, last):
         drawn = np.random.default_rng([seed, resample]).integers(images, size=images)
-        found[i] = np.bincount(drawn, minlength=images)
-    return np.ascontiguousarray(found.T)
+        found[:, resample - first] = np.bincount(drawn, minlength=images)
+    return found
 
 
 # --- Sums over resamples --------------------------------------------------------------------
@@ -230,7 +228,8 @@ def _columns(parts: Iterable[Images], names: list[str]) -> dict[str, Tensor]:
     """Return what is kept of each image; the float64 copies are as large as all else."""
     found: list[dict[str, Tensor]] = []
     for part in parts:
-        some = {"confidence": part.confidence, "correct": part.correct, **part.terms(names)}
+        some = {"confidence": part.confidence, "correct": part.correct}
+        some |= {name: TERMS[name](part) for name in names if name in TERMS}
         if "classwise_ece" in names:
             some["class index"] = class_index(part.probs, COUNT)
             some["class gap"] = part.hits - part.probs

@@ -5,6 +5,7 @@ the images. Loops without torchmetrics use `atta.Sums`, which computes the same.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -46,23 +47,20 @@ class Calibration(Metric):
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        self.classes, self.count = classes, count
-        self.names = None if metrics is None else list(metrics)
-        for name, zeros in self._sums().state.items():
+        names = None if metrics is None else list(metrics)
+        self.new_sums = partial(Sums, classes, count=count, metrics=names)
+        for name, zeros in self.new_sums().state.items():
             self.add_state(name, default=zeros, dist_reduce_fx="sum")
 
     def update(self, probs: Tensor, labels: Tensor) -> None:
         """Add probabilities, images × classes, and labels; refused input changes nothing."""
-        for name, more in self._sums().update(probs, labels).state.items():
+        for name, more in self.new_sums().update(probs, labels).state.items():
             old: Tensor = getattr(self, name)
             setattr(self, name, old + more.to(old.device))
 
     def compute(self) -> dict[str, Tensor]:
         """Return what `atta.evaluate` would return for all images so far, as tensors."""
-        sums = self._sums()
+        sums = self.new_sums()
         sums.state = {name: getattr(self, name).cpu() for name in sums.state}
         found = sums.compute().items()
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in found}
-
-    def _sums(self) -> Sums:
-        return Sums(self.classes, count=self.count, metrics=self.names)

@@ -83,7 +83,11 @@ def evaluate(
     {'accuracy': 0.5, 'brier': 0.3125}
     """
     if hasattr(probs, "predict_proba"):
-        probs, labels, simplex = _run_classifier(probs, labels, truth, simplex)
+        simplex = simplex and getattr(probs, "on_simplex", True)
+        if hasattr(probs, "labelled_proba"):  # ours, which also reads labels that are names
+            probs, labels = probs.labelled_proba(labels, truth)
+        else:
+            probs, labels = probs.predict_proba(labels), truth
     elif truth is not None:
         raise InputError(
             "expected probabilities and labels, or a classifier, images and labels, "
@@ -103,24 +107,15 @@ def evaluate(
     return sums.compute(tally(index, len(levels), confidence, correct))
 
 
-def _run_classifier(
-    classifier: Any, images: Any, labels: Any, simplex: bool
-) -> tuple[Any, Any, bool]:
-    """Return a classifier's probabilities of images, their labels, and whether rows sum to 1."""
-    simplex = simplex and getattr(classifier, "on_simplex", True)
-    if hasattr(classifier, "labelled_proba"):  # ours, which also reads labels that are names
-        return *classifier.labelled_proba(images, labels), simplex
-    return classifier.predict_proba(images), labels, simplex
-
-
 def ood_auroc(probs_in: Array, probs_out: Array, *, simplex: bool = True) -> float:
     """Return the AUROC of telling out-of-distribution images by entropy; ties count half."""
     a, b = (validate(probs, None)[0] for probs in (probs_in, probs_out))
-    (_, here), (_, there) = a.shape, b.shape
-    if here != there:
-        raise InputError(f"probs_out: expected {here} classes as in probs_in, got {there}")
+    if a.shape[1] != b.shape[1]:
+        raise InputError(
+            f"probs_out: expected {a.shape[1]} classes as in probs_in, got {b.shape[1]}"
+        )
     inside, outside = (
-        torch.cat([rows.nats for rows in per_image(p, None, simplex=simplex)]) for p in (a, b)
+        torch.cat([part.nats for part in per_image(p, None, simplex=simplex)]) for p in (a, b)
     )
     inside, outside = inside.sort().values, outside.to(inside.device)
     lower = torch.searchsorted(inside, outside)

@@ -17,11 +17,18 @@ from atta.metrics.binning import (
     even_edges,
     mass_index,
     on_grid,
-    sum_by,
     tally,
 )
 from atta.metrics.formulas import FORMULAS, RANKED, measurable
-from atta.metrics.per_image import TERMS, Array, Images, LabelArray, per_image, validate
+from atta.metrics.per_image import (
+    TERMS,
+    UNLABELLED,
+    Array,
+    Images,
+    LabelArray,
+    per_image,
+    validate,
+)
 
 TOTALS = ("images", "labelled", *TERMS)
 
@@ -107,22 +114,21 @@ class Sums:
 
     def add(self, part: Images, *, cells: bool = True) -> None:
         """Add checked images; without `cells`, the caller knows the exact ranks."""
-        confidence = part.confidence
-        totals = part.terms(FORMULAS if self.metrics is None else self.metrics)
-        totals["images"] = torch.ones_like(confidence)
+        totals, confidence, correct = self.state["totals"], part.confidence, part.correct
+        totals[: 1 if part.labels is None else 2] += len(confidence)
+        for name in FORMULAS if self.metrics is None else self.metrics:
+            if name in (UNLABELLED if part.labels is None else TERMS):
+                totals[TOTALS.index(name)] += TERMS[name](part).sum()
         if part.labels is not None:
-            totals["labelled"] = totals["images"]
             edges = {"bins": even_edges(self.count)} | ({"cells": cell_edges()} if cells else {})
             for name, some in edges.items():
                 index = bin_index(confidence, some.to(confidence.device))
-                self.state[name] += tally(index, len(some) - 1, confidence, part.correct)
+                self.state[name] += tally(index, len(some) - 1, confidence, correct)
             if "class_bins" in self.state:
                 by_class = self.state["class_bins"]
                 index = class_index(part.probs, self.count)
                 found = tally(index, by_class[0].numel(), part.probs, part.hits)
                 by_class += found.view_as(by_class)
-        for name, terms in totals.items():
-            self.state["totals"][TOTALS.index(name)] += terms.sum()
 
     def compute(self, tied: Table | None = None) -> dict[str, float]:
         """Return the metrics of all images so far, by name.
@@ -148,11 +154,11 @@ class Sums:
             cells = self.state["cells"] if tied is None else tied
             cells = cells[:, cells[0] > 0]
             gaps, levels = (cells[2] - cells[1]) / images, cells[1] / cells[0]
-            index = mass_index(levels, cells[0], self.count)
+            mass, grid = gaps.new_zeros(self.count), gaps.new_zeros(GRID)
             places, parts = on_grid(levels)
             summary |= {
                 "tied": cells[::2],
-                "mass_gaps": sum_by(index, self.count, gaps),
-                "residual": sum_by(places, GRID, parts * gaps),
+                "mass_gaps": mass.index_add(0, mass_index(levels, cells[0], self.count), gaps),
+                "residual": grid.index_add(0, places.flatten(), (parts * gaps).flatten()),
             }
         return {name: float(FORMULAS[name](summary)) for name in names}

@@ -90,13 +90,30 @@ class _Adapter(nn.Module, ABC):
     """A model of any kind: its raw output, and the logits made from it."""
 
     @abstractmethod
-    def raw(self, images: Images) -> Tensor:
-        """Return the output of the model, n k, on the device of the images; k may be 1."""
+    def raw(self, images: Images) -> Any:
+        """Return the output of the model: logits on any device, or something to refuse."""
 
-    def forward(self, images: Images) -> Logits:
-        """Return logits; one logit z becomes (0, z), whose softmax is the sigmoid of z."""
+    def forward(self, images: Images, *, pad: bool = True) -> Logits:
+        """Return logits on the device of the images, or say why the output is not logits.
+
+        One logit z becomes (0, z), whose softmax is the sigmoid of z, unless `pad` is False.
+        """
         found = self.raw(images)
-        return F.pad(found, (1, 0)) if found.shape[1] == 1 else found
+        expected = f"expected the model to return logits of shape ({images.shape[0]}, k)"
+        if not isinstance(found, Tensor):
+            size = f" of {len(found)}" if isinstance(found, tuple | list) else ""
+            hint = "; return the logits alone" if isinstance(found, tuple) else ""
+            raise InputError(f"{expected}, got a {type(found).__name__}{size}{hint}")
+        if found.is_floating_point() and found.shape == images.shape[:1]:  # one logit, squeezed
+            found = found[:, None]
+        if found.ndim != 2 or found.shape[0] != images.shape[0]:
+            raise InputError(f"{expected}, got shape {tuple(found.shape)}")
+        if not found.is_floating_point():
+            raise InputError(
+                f"{expected} as floating point numbers, got {found.dtype}: are these classes?"
+            )
+        found = found.to(images.device)
+        return F.pad(found, (1, 0)) if pad and found.shape[1] == 1 else found
 
 
 class TorchModel(_Adapter):
@@ -106,12 +123,12 @@ class TorchModel(_Adapter):
         super().__init__()
         self.model = model
 
-    def raw(self, images: Images) -> Tensor:
+    def raw(self, images: Images) -> Any:
         """Return the logits of the module."""
         output = self.model(images)
         if isinstance(output, Mapping) and "logits" in output:
-            output = output["logits"]
-        return _checked(getattr(output, "logits", output), images)
+            return output["logits"]
+        return getattr(output, "logits", output)
 
 
 def check_external_data(path: Path, *, same_folder: bool) -> None:
@@ -127,7 +144,7 @@ def check_external_data(path: Path, *, same_folder: bool) -> None:
     for tensor in _tensors(model):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
-        place = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+        place = {entry.key: entry.value for entry in tensor.external_data}.get("location", "")
         if not same_folder:
             raise InputError(
                 f"expected {path} to contain its weights, but {tensor.name!r} lies in {place!r}"
@@ -195,15 +212,16 @@ class OnnxModel(_Adapter):
         self.session = _session(self.path, providers)
         inputs = self.session.get_inputs()
         outputs = [node.name for node in self.session.get_outputs()]
-        named = ", ".join(outputs)
         if len(inputs) != 1 or len(inputs[0].shape) != 4:
             found = ", ".join(f"{node.name} {node.shape}" for node in inputs)
             raise InputError(f"expected {path} to take one input (n, c, h, w), found {found}")
-        if output is None and len(outputs) > 1:
-            raise InputError(f"expected {path} to have one output, found {named}: name the logits")
-        if output is not None and output not in outputs:
-            raise InputError(f"expected {path} to have an output {output!r}, found {named}")
-        self.output = output or outputs[0]
+        chosen = [name for name in outputs if output in (None, name)]
+        if len(chosen) != 1:
+            raise InputError(
+                f"expected {path} to have one output, or output= to name that of the logits, "
+                f"found {', '.join(outputs)} and output={output!r}"
+            )
+        self.output = chosen[0]
         self.input, self.shape = inputs[0].name, inputs[0].shape
         if inputs[0].type not in _DTYPES:
             raise InputError(
@@ -212,8 +230,8 @@ class OnnxModel(_Adapter):
         self.dtype = np.dtype(_DTYPES[inputs[0].type])
         self.width: int | None = None  # number of outputs per image, known after the first batch
 
-    def raw(self, images: Images) -> Tensor:
-        """Return the output of the graph, on the device of the images."""
+    def raw(self, images: Images) -> Any:
+        """Return the output of the graph."""
         if torch.compiler.is_compiling():  # `export` replaces this operator by the file
             shape = (images.shape[0], self.width or 0)
             return torch.onnx.ops.symbolic(
@@ -235,7 +253,7 @@ class OnnxModel(_Adapter):
         ]
         output = np.concatenate(outputs)[:n]
         self.width = output.shape[-1]
-        return _checked(_as_tensor(output), images)
+        return _as_tensor(output)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A session cannot be copied, so that a copy opens its own.
@@ -249,12 +267,11 @@ def _session(path: Path, providers: Sequence[str] | None) -> Any:
     with require("onnx", "an ONNX model"):
         import onnxruntime
     check_external_data(path, same_folder=True)
-    gpu = {"device_id": torch.cuda.current_device() if torch.cuda.is_available() else 0}
-    known: dict[str, dict[str, int]] = {"CUDAExecutionProvider": gpu, "CPUExecutionProvider": {}}
     here = onnxruntime.get_available_providers()
-    fastest = [(name, settings) for name, settings in known.items() if name in here]
+    known = ("CUDAExecutionProvider", "CPUExecutionProvider")
+    used = list(providers or (name for name in known if name in here))
     try:
-        return onnxruntime.InferenceSession(str(path), providers=list(providers or fastest))
+        return onnxruntime.InferenceSession(str(path), providers=used)
     except Exception as error:  # its exceptions have no public base class
         raise InputError(
             f"expected {path} to be an ONNX model; ONNX Runtime says: {error}"
@@ -280,12 +297,12 @@ class NumpyModel(_Adapter):
         super().__init__()
         self.fn, self.channels_last = fn, channels_last
 
-    def raw(self, images: Images) -> Tensor:
-        """Return the output of the function, on the device of the images."""
+    def raw(self, images: Images) -> Any:
+        """Return the output of the function."""
         pixels = images.detach().cpu()
         if self.channels_last:
             pixels = pixels.permute(0, 2, 3, 1)
-        return _checked(_as_tensor(self.fn(pixels.contiguous().numpy())), images)
+        return _as_tensor(self.fn(pixels.contiguous().numpy()))
 
 
 class FromProbabilities(nn.Module):
@@ -312,8 +329,8 @@ class FromProbabilities(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         """Return log-probabilities; a zero counts as the smallest float, so that all are finite."""
-        inner = self.model
-        probs: Tensor = inner.raw(images) if isinstance(inner, _Adapter) else inner(images)
+        plain = {"pad": False} if isinstance(self.model, _Adapter) else {}
+        probs: Tensor = self.model(images, **plain)
         probs = torch.cat([1 - probs, probs], dim=1) if probs.shape[1] == 1 else probs
         probs = probs if probs.dtype == torch.float64 else probs.float()
         if not torch.compiler.is_compiling():  # a graph cannot look at values
@@ -327,42 +344,37 @@ class FromProbabilities(nn.Module):
         return probs.clamp(min=torch.finfo(torch.float32).tiny).log()
 
 
-def as_logits(model: object) -> nn.Module:
-    """Return a module from pixels to logits for a module or for the path of an ONNX file."""
-    if isinstance(model, _Adapter | FromProbabilities):
-        return model
-    if isinstance(model, nn.Module):
-        return TorchModel(model)
-    if isinstance(model, str | Path) and Path(model).suffix == ".onnx":
-        return OnnxModel(model)
-    got = f"the path {model}" if isinstance(model, str | Path) else type(model).__name__
-    raise InputError(
-        f"expected a torch module or the path of an .onnx file, got {got}; "
-        "wrap a function on NumPy arrays in NumpyModel(fn)"
-    )
+_WRAPPERS = TorchModel | FromProbabilities
+"""Adapters that leave pixels as they are: the first module that is none of them is the model."""
 
 
-def _inside(model: Any, adapters: Any = TorchModel | FromProbabilities) -> Any:
-    """The model inside these adapters."""
-    while isinstance(model, adapters):
-        model = model.model
-    return model
+def as_logits(model: object, preprocess: Preprocess | None = None) -> nn.Module:
+    """Return a module from pixels to logits for a module or for the path of an ONNX file.
 
-
-def normalised(model: object, preprocess: Preprocess | None) -> object:
-    """Add the normalisation of `preprocess`, because views are made of pixels in [0, 1].
-
-    A model that already normalises in the same way stays as it is; another way is refused.
+    The normalisation of `preprocess` is added, because views are made of pixels in [0, 1]. A model
+    that already normalises in the same way stays as it is; another way is refused.
     """
-    if preprocess is None or (preprocess.mean is None and preprocess.channels != "BGR"):
-        return model
+    if isinstance(model, str | Path) and Path(model).suffix == ".onnx":
+        model = OnnxModel(model)
+    if not isinstance(model, nn.Module):
+        got = f"the path {model}" if isinstance(model, str | Path) else type(model).__name__
+        raise InputError(
+            f"expected a torch module or the path of an .onnx file, got {got}; "
+            "wrap a function on NumPy arrays in NumpyModel(fn)"
+        )
+    if preprocess is not None and (preprocess.mean is not None or preprocess.channels == "BGR"):
+        model = _normalised(model, preprocess)
+    return model if isinstance(model, _Adapter | FromProbabilities) else TorchModel(model)
+
+
+def _normalised(model: nn.Module, preprocess: Preprocess) -> nn.Module:
+    """Add the normalisation of `preprocess`, or check that the model has the same."""
     channels = "BGR" if preprocess.channels == "BGR" else "RGB"
     count = len(preprocess.channels or "RGB")
     mean, std = preprocess.mean or (0.0,) * count, preprocess.std or (1.0,) * count
-    inner = _inside(model)
+    inner = next(part for part in model.modules() if not isinstance(part, _WRAPPERS))
     if not isinstance(inner, Normalized):
-        whole = as_logits(model) if isinstance(model, str | Path) else model
-        return Normalized(whole, mean, std, channels) if isinstance(whole, nn.Module) else model
+        return Normalized(model, mean, std, channels)
     own = (inner.mean.tolist(), inner.std.tolist())
     alike = inner.channels == channels and len(own[0]) == len(mean)
     if not (alike and np.allclose(own, (mean, std), atol=1e-6)):
@@ -374,9 +386,9 @@ def normalised(model: object, preprocess: Preprocess | None) -> object:
     return model
 
 
-def left_unnormalised(model: object) -> Preprocess | None:
+def left_unnormalised(model: nn.Module) -> Preprocess | None:
     """The preprocessing of a timm network that expects normalised pixels and does not get them."""
-    inner = _inside(model)
+    inner = next(part for part in model.modules() if not isinstance(part, _WRAPPERS))
     if not isinstance(getattr(inner, "pretrained_cfg", None), Mapping):
         return None
     wanted = Preprocess.of(inner)
@@ -385,35 +397,34 @@ def left_unnormalised(model: object) -> Preprocess | None:
 
 
 @contextmanager
-def watched_spread(network: nn.Module) -> Iterator[Callable[[], float | None]]:
+def watched_spread(network: nn.Module) -> Iterator[list[float]]:
     """Compare the variance of the input of the first batch normalisation with that in training.
 
     The layer remembers the variance of each channel in training, so that pixels on another scale
-    show there, whatever the network answers. The median ratio of the channels is 0.5 to 1.2 on
-    images like those of training; it is None for a network without such a layer.
+    show there, whatever the network answers. The list holds the median ratio of the channels at the
+    end of the block: 0.5 to 1.2 on images like those of training. It stays empty for a network
+    without such a layer.
     """
     norms = (m for m in network.modules() if isinstance(m, nn.BatchNorm2d))
     norm, seen = next((m for m in norms if m.running_var is not None), None), list[Tensor]()
-
-    def ratio() -> float | None:
-        variance = None if norm is None else norm.running_var
-        # All ones: the layer was never trained.
-        if not seen or variance is None or (variance == 1).all():
-            return None
-        return float((torch.cat(seen).var(dim=(0, 2, 3)) / variance.double().cpu()).nanmedian())
-
     hook = (norm or nn.Identity()).register_forward_pre_hook(
         lambda _, given: seen.append(given[0].detach().double().cpu())
     )
+    ratio = list[float]()
     try:
         yield ratio
     finally:
         hook.remove()
+    variance = None if norm is None else norm.running_var
+    # All ones: the layer was never trained.
+    if seen and variance is not None and not (variance == 1).all():
+        channels = torch.cat(seen).var(dim=(0, 2, 3)) / variance.double().cpu()
+        ratio.append(float(channels.nanmedian()))
 
 
-def class_names_of(model: object) -> tuple[str, ...]:
+def class_names_of(model: nn.Module) -> tuple[str, ...]:
     """The class names in Hugging Face's `config.id2label` or timm's `label_names`, or none."""
-    inner = _inside(model, TorchModel | FromProbabilities | Normalized)
+    inner = next(m for m in model.modules() if not isinstance(m, _WRAPPERS | Normalized))
     table = getattr(getattr(inner, "config", None), "id2label", None)
     if isinstance(table, Mapping) and sorted(map(int, table)) == list(range(len(table))):
         names = [str(table[key]) for key in sorted(table, key=int)]
@@ -426,28 +437,9 @@ def class_names_of(model: object) -> tuple[str, ...]:
 
 
 def _as_tensor(output: Any) -> Any:
-    """Copy an array into a tensor: half precision becomes float32, integers stay for `_checked`."""
+    """Copy an array into a tensor: half precision becomes float32, integers stay to be refused."""
     if isinstance(output, tuple | list | Mapping):
         return output
     array = np.asarray(output)
     wide = array.dtype.kind in "iub" or array.dtype == np.float64
     return torch.from_numpy(array.astype(array.dtype if wide else np.float32))
-
-
-def _checked(output: Any, images: Tensor) -> Tensor:
-    """Return the output as n k on the device of the images, or say why it is not logits."""
-    expected = f"expected the model to return logits of shape ({images.shape[0]}, k)"
-    if not isinstance(output, Tensor):
-        size = f" of {len(output)}" if isinstance(output, tuple | list) else ""
-        hint = "; return the logits alone" if isinstance(output, tuple) else ""
-        raise InputError(f"{expected}, got a {type(output).__name__}{size}{hint}")
-    # A model of two classes may return one number per image.
-    squeezed = output.is_floating_point() and output.shape == images.shape[:1]
-    found: Tensor = output[:, None] if squeezed else output
-    if found.ndim != 2 or found.shape[0] != images.shape[0]:
-        raise InputError(f"{expected}, got shape {tuple(found.shape)}")
-    if not found.is_floating_point():
-        raise InputError(
-            f"{expected} as floating point numbers, got {found.dtype}: are these classes?"
-        )
-    return found.to(images.device)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from atta._base.errors import InputError, first_line
 
@@ -17,7 +17,7 @@ def borrowed(model: nn.Module, device: torch.device, channels_last: bool) -> Ite
     Flags and tensors are changed one by one, because `eval()` and `to()` may be overridden.
     """
     modes = [(module, module.training) for module in model.modules()]
-    tensors = [(tensor, tensor.data) for tensor in _tensors(model)]
+    tensors = [(each, each.data) for each in chain(model.parameters(), model.buffers())]
     try:
         for module, _ in modes:
             module.training = False
@@ -33,19 +33,16 @@ def borrowed(model: nn.Module, device: torch.device, channels_last: bool) -> Ite
             tensor.data = data
 
 
-def _tensors(model: nn.Module) -> Iterator[Tensor]:
-    return chain(model.parameters(), model.buffers())
-
-
 def device_of(model: nn.Module) -> torch.device:
     """The device of the first tensor of a model, or the CPU if it has none."""
-    return next((tensor.device for tensor in _tensors(model)), torch.device("cpu"))
+    tensors = chain(model.parameters(), model.buffers())
+    return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
 def dtype_of(model: nn.Module) -> torch.dtype:
     """The dtype of the first floating point tensor of a model, or float32 if it has none."""
-    floating = (tensor.dtype for tensor in _tensors(model) if tensor.is_floating_point())
-    return next(floating, torch.float32)
+    tensors = chain(model.parameters(), model.buffers())
+    return next((each.dtype for each in tensors if each.is_floating_point()), torch.float32)
 
 
 def find_device(name: str | int | torch.device, called: str = "device") -> torch.device:

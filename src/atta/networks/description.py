@@ -85,11 +85,6 @@ def inside(description: Mapping[str, Any]) -> Mapping[str, Any]:
     return _nested(description)[-1]
 
 
-def builds_itself(description: Mapping[str, Any]) -> bool:
-    """Whether `build` needs no `model` for it."""
-    return bool(inside(description)["kind"] != "other")
-
-
 def build(description: Mapping[str, Any], model: object = None) -> nn.Module:
     """Build the described network without its weights; `model` is it, or the network inside."""
     if model is not None:
@@ -141,7 +136,11 @@ def _transformer(name: Any, config: Any) -> nn.Module:
     known = isinstance(name, str) and name.endswith(CLASSIFIERS) and hasattr(transformers, name)
     if not known:
         raise InputError(f"expected an image classifier of transformers {version}, got {name!r}")
-    settings = _without_code(config)
+    if not isinstance(config, dict):
+        raise InputError(
+            f"expected the configuration of a network as a table, got {type(config).__name__}"
+        )
+    settings = _harmless("config", config)
     try:
         network = getattr(transformers, name)(transformers.AutoConfig.for_model(**settings))
         assert isinstance(network, nn.Module)
@@ -152,21 +151,8 @@ def _transformer(name: Any, config: Any) -> nn.Module:
     return network
 
 
-def _without_code(config: Any) -> dict[str, Any]:
-    """Drop where a configuration came from; refuse settings that name code, a hub or a path."""
-    if not isinstance(config, dict):
-        raise InputError(
-            f"expected the configuration of a network as a table, got {type(config).__name__}"
-        )
-    return {
-        key: value if key in LABELS else _setting(key, value)
-        for key, value in config.items()
-        if key not in ORIGIN
-    }
-
-
-def _setting(key: str, value: Any) -> Any:
-    """Return a setting from a file if it is harmless, at any depth."""
+def _harmless(key: str, value: Any) -> Any:
+    """Refuse settings that name code, a hub or a path; drop where a configuration came from."""
     choices: tuple[str, ...] = ()
     if key.endswith("_implementation"):
         choices = ATTENTION
@@ -178,11 +164,14 @@ def _setting(key: str, value: Any) -> Any:
             "refused"
         )
     if isinstance(value, dict):
-        if choices:  # one choice for each part of a network
-            return {part: _setting(key, one) for part, one in value.items()}
-        return _without_code(value)
+        return {
+            # A table of choices has one for each part of a network.
+            name: each if name in LABELS else _harmless(key if choices else name, each)
+            for name, each in value.items()
+            if name not in ORIGIN
+        }
     if isinstance(value, list):
-        return [_setting(key, one) for one in value]
+        return [_harmless(key, each) for each in value]
     if choices and value is not None and str(value) not in choices:
         raise InputError(
             f"expected {key} to be {' or '.join(choices)}, got {value!r}: "

@@ -105,19 +105,18 @@ class ResNet(nn.Module):
         return logits
 
 
-def _recorded(build: Callable[[int, int, bool], nn.Module]) -> Callable[..., nn.Module]:
+def _recorded(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     """Let each network record in `built` how it was built, so that a file can say so."""
 
     @wraps(build)
     def recorded(num_classes: int, *, in_channels: int = 3, small_images: bool = True) -> nn.Module:
-        network = build(num_classes, in_channels, small_images)
-        built = {
-            "name": build.__name__,
+        settings = {
             "num_classes": num_classes,
             "in_channels": in_channels,
             "small_images": small_images,
         }
-        object.__setattr__(network, "built", built)
+        network = build(**settings)
+        object.__setattr__(network, "built", {"name": build.__name__, **settings})
         return network
 
     return recorded

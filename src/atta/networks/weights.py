@@ -1,6 +1,6 @@
 """Weights of a network in a safetensors file, and the hash of a model (`fingerprint`)."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -32,16 +32,15 @@ def check_weights(
     model: nn.Module, weights: Mapping[str, Tensor], path: str | PathLike[str]
 ) -> None:
     """Refuse a state dict, read from `path`, with other names or shapes than the model."""
-    own = model.state_dict()
-    faults = []
-    if missing := own.keys() - weights.keys():
-        faults.append(f"it lacks {_some(missing)}")
-    if unexpected := weights.keys() - own.keys():
-        faults.append(f"the model has no {_some(unexpected)}")
-    for name in sorted(own.keys() & weights.keys()):
-        there, here = tuple(weights[name].shape), tuple(own[name].shape)
-        if there != here:
-            faults.append(f"{name} is {there} there and {here} in the model")
+    own, there = (
+        {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        for tensors in (model.state_dict(), weights)
+    )
+    faults = [
+        f"{name} is {there.get(name, 'missing')} there and {own.get(name, 'missing')} in the model"
+        for name in sorted(own.keys() | there.keys())
+        if own.get(name) != there.get(name)
+    ]
     if faults:
         more = f"; and {len(faults) - 4} more" if len(faults) > 4 else ""
         raise InputError(f"expected {path} to fit the model: {'; '.join(faults[:4])}{more}")
@@ -50,12 +49,6 @@ def check_weights(
 def _unwrapped(model: nn.Module) -> nn.Module:
     """The module inside torch.compile's wrapper."""
     return getattr(model, "_orig_mod", model)
-
-
-def _some(keys: Iterable[object]) -> str:
-    """The first five names, and how many more there are."""
-    names = sorted(map(str, keys))
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def fingerprint(model: nn.Module) -> str:

@@ -44,7 +44,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 FLOAT16_MAX = torch.finfo(torch.float16).max
 RESERVED = ("kinds", HASH, DIGEST, ORIGIN)
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-PIECE = 1 << 20  # numbers looked at together: looking takes memory as well
+PIECE = 1 << 20  # numbers looked at together
 Rows: TypeAlias = slice | Sequence[int] | np.ndarray | Tensor
 
 
@@ -58,6 +58,7 @@ class Predictions:
     Args:
         logits: Logits of the images, (n, k), as a tensor or an array.
         views: Logits of each kind of view, (n, repeats, k), by its name.
+        check: False skips the checks, for tensors that come from checked predictions.
 
     Raises:
         InputError: If shapes differ, or if a number is not finite.
@@ -70,90 +71,64 @@ class Predictions:
 
     logits: Logits
     views: Mapping[str, RepeatLogits]
+    counts: Mapping[str, int]
+    """Number of passes of each kind of view and each rehearsal."""
+    kinds: tuple[str, ...]
+    """Names of the kinds of view, without rehearsals."""
+    rehearsals: tuple[str, ...]
+    """Names of the rehearsals, which only fits use."""
+    classes: int
+    """The number of classes, k."""
+    dtype: torch.dtype
+    """Dtype of all logits."""
+    device: torch.device
+    """Device of all logits."""
 
-    def __init__(self, logits: Any, views: Mapping[str, Any] = NOTHING) -> None:
-        logits = _as_logits(logits, "logits")
-        if logits.ndim != 2:
-            raise InputError(f"logits must have shape (images, classes), got {_shape(logits)}")
-        n, k = logits.shape
-        if n == 0:
-            raise InputError("logits must hold at least one image, got none")
-        if k < 2:
-            raise InputError(f"logits must hold at least two classes, got {k}")
-        if not isinstance(views, Mapping):
-            raise InputError(
-                f"views must be a mapping from names to logits, got {type(views).__name__}"
-            )
-        checked = {}
-        for name, given in views.items():
-            if not isinstance(name, str) or not name or readable(name) != name:
-                raise InputError(f"a kind of view needs a name, got {name!r}")
-            view = _as_logits(given, f"view {name!r}")
-            if view.ndim != 3:
+    def __init__(
+        self, logits: Any, views: Mapping[str, Any] = NOTHING, *, check: bool = True
+    ) -> None:
+        if check:
+            logits = check_logits(logits, "logits", "(images, classes)")
+            n, k = logits.shape
+            if n == 0:
+                raise InputError("logits must hold at least one image, got none")
+            if k < 2:
+                raise InputError(f"logits must hold at least two classes, got {k}")
+            if not isinstance(views, Mapping):
                 raise InputError(
-                    f"view {name!r} must have shape (images, repeats, classes), got {_shape(view)}"
+                    f"views must be a mapping from names to logits, got {type(views).__name__}"
                 )
-            if view.shape[0] != n or view.shape[2] != k or view.shape[1] == 0:
-                raise InputError(
-                    f"view {name!r} must have shape ({n}, repeats ≥ 1, {k}) like the logits, got "
-                    f"{_shape(view)}"
-                )
-            checked[name] = view
-        dtype = torch.float32
-        for tensor in (logits, *checked.values()):
-            dtype = torch.promote_types(dtype, tensor.dtype)
-        logits = logits.to(dtype)
-        check_finite(logits, "logits")
-        for name, view in checked.items():
-            checked[name] = view.to(device=logits.device, dtype=dtype)
-            check_finite(checked[name], f"view {name!r}")
-        object.__setattr__(self, "logits", logits)
-        object.__setattr__(self, "views", checked)
-
-    @classmethod
-    def _trusted(cls, logits: Tensor, views: Mapping[str, Tensor]) -> Predictions:
-        """Wrap tensors that come out of checked predictions, without checking them again."""
-        predictions = object.__new__(cls)
-        object.__setattr__(predictions, "logits", logits)
-        object.__setattr__(predictions, "views", dict(views))
-        return predictions
-
-    @property
-    def classes(self) -> int:
-        """The number of classes, k."""
-        return self.logits.shape[1]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of all logits."""
-        return self.logits.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Device of all logits."""
-        return self.logits.device
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Number of passes of each kind of view and each rehearsal."""
-        return {kind: view.shape[1] for kind, view in self.views.items()}
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Names of the kinds of view, without rehearsals."""
-        return tuple(kind for kind in self.counts if not kind.startswith(REHEARSAL))
+            found = {}
+            for name, given in views.items():
+                if not isinstance(name, str) or not name or readable(name) != name:
+                    raise InputError(f"a kind of view needs a name, got {name!r}")
+                view = check_logits(given, f"view {name!r}", "(images, repeats, classes)")
+                if view.shape[0] != n or view.shape[2] != k or view.shape[1] == 0:
+                    raise InputError(
+                        f"view {name!r} must have shape ({n}, repeats ≥ 1, {k}) like the logits, "
+                        f"got {tuple(view.shape)}"
+                    )
+                found[name] = view
+            dtype = torch.float32
+            for tensor in (logits, *found.values()):
+                dtype = torch.promote_types(dtype, tensor.dtype)
+            logits = logits.to(dtype)
+            views = {kind: view.to(logits) for kind, view in found.items()}
+        self.__dict__.update(
+            logits=logits,
+            views=views,
+            counts={kind: view.shape[1] for kind, view in views.items()},
+            kinds=tuple(kind for kind in views if not kind.startswith(REHEARSAL)),
+            rehearsals=tuple(kind for kind in views if kind.startswith(REHEARSAL)),
+            classes=logits.shape[1],
+            dtype=logits.dtype,
+            device=logits.device,
+        )
 
     @property
     def repeats(self) -> dict[str, int]:
         """Number of repeats of each kind of view."""
-        return {
-            kind: count for kind, count in self.counts.items() if not kind.startswith(REHEARSAL)
-        }
-
-    @property
-    def rehearsals(self) -> tuple[str, ...]:
-        """Names of the rehearsals, which only fits use."""
-        return tuple(kind for kind in self.counts if kind.startswith(REHEARSAL))
+        return {kind: self.counts[kind] for kind in self.kinds}
 
     @property
     def passes(self) -> int:
@@ -170,9 +145,8 @@ class Predictions:
     def __getitem__(self, rows: Rows) -> Predictions:
         """Return the predictions of some of the images."""
         index = as_index(rows, len(self))
-        return self._trusted(
-            self.logits[index], {name: view[index] for name, view in self.views.items()}
-        )
+        views = {name: view[index] for name, view in self.views.items()}
+        return Predictions(self.logits[index], views, check=False)
 
     def __repr__(self) -> str:
         views = ", ".join(f"{count} {kind}" for kind, count in self.repeats.items()) or "no views"
@@ -184,48 +158,44 @@ class Predictions:
         for start in range(0, len(self), rows):
             yield self[start : start + rows]
 
-    def select(self, kinds: Sequence[str]) -> Predictions:
-        """Keep these kinds of view, in this order, and the rehearsals."""
-        kept = dict.fromkeys([*self.check_kinds(kinds), *self.rehearsals])
-        return self._trusted(self.logits, {kind: self.views[kind] for kind in kept})
+    def select(self, kinds: Sequence[str], *, rehearsals: bool = True) -> Predictions:
+        """Keep these kinds of view, in this order, and the rehearsals.
 
-    def take(self, repeats: Mapping[str, int]) -> Predictions:
-        """Keep the first repeats of these kinds of view, and the rehearsals."""
-        self.check_repeats(repeats)
-        taken = {kind: self.views[kind][:, :count] for kind, count in repeats.items()}
-        return self._trusted(
-            self.logits,
-            taken | {kind: self.views[kind] for kind in self.rehearsals if kind not in taken},
-        )
-
-    def unrehearsed(self) -> Predictions:
-        """Leave out the rehearsals: what a deployed calibrator gets."""
-        return self._trusted(self.logits, {kind: self.views[kind] for kind in self.kinds})
-
-    def to(self, *args: Any, **kwargs: Any) -> Predictions:
-        """Move or cast every tensor, as `Tensor.to` does."""
-        return self._trusted(
-            self.logits.to(*args, **kwargs),
-            {name: view.to(*args, **kwargs) for name, view in self.views.items()},
-        )
-
-    def check_kinds(self, kinds: Sequence[str]) -> tuple[str, ...]:
-        """Return `kinds`, and refuse those that are missing."""
-        missing = [kind for kind in kinds if kind not in self.counts]
-        if missing:
+        Args:
+            kinds: Names of the kinds of view to keep.
+            rehearsals: False leaves out the rehearsals: what a deployed calibrator gets.
+        """
+        if missing := [kind for kind in kinds if kind not in self.counts]:
             have = ", ".join(self.kinds) or "none"
             raise InputError(
                 f"expected predictions with the views {', '.join(missing)}, got: {have}"
             )
-        return tuple(kinds)
+        kept = [*kinds, *(self.rehearsals if rehearsals else ())]
+        return self.only({kind: self.counts[kind] for kind in kept})
 
-    def check_repeats(self, repeats: Mapping[str, int]) -> None:
-        """Refuse more repeats of a kind of view than there are."""
-        for kind in self.check_kinds(list(repeats)):
-            if repeats[kind] > (have := self.counts[kind]):
+    def take(self, repeats: Mapping[str, int]) -> Predictions:
+        """Keep the first repeats of these kinds of view, and the rehearsals."""
+        have = self.select(list(repeats)).counts
+        for kind, count in repeats.items():
+            if count > have[kind]:
                 raise InputError(
-                    f"expected predictions with {repeats[kind]} {kind} views an image, got {have}"
+                    f"expected predictions with {count} {kind} views an image, got {have[kind]}"
                 )
+        return self.only({**have, **repeats})
+
+    def only(self, counts: Mapping[str, int]) -> Predictions:
+        """Keep these numbers of passes, and no others."""
+        views = {kind: self.views[kind][:, :count] for kind, count in counts.items()}
+        return Predictions(self.logits, views, check=False)
+
+    def unrehearsed(self) -> Predictions:
+        """Leave out the rehearsals."""
+        return self.select(self.kinds, rehearsals=False)
+
+    def to(self, *args: Any, **kwargs: Any) -> Predictions:
+        """Move or cast every tensor, as `Tensor.to` does."""
+        views = {name: view.to(*args, **kwargs) for name, view in self.views.items()}
+        return Predictions(self.logits.to(*args, **kwargs), views, check=False)
 
 
 def mean_views(views: Mapping[str, RepeatLogits], kinds: Sequence[str]) -> ViewLogits:
@@ -257,7 +227,7 @@ def as_labels(labels: Any, *, images: int, classes: int, names: Sequence[str] = 
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise InputError(f"labels must be integers, got {tensor.dtype}")
     if tensor.ndim != 1:
-        raise InputError(f"labels must have shape (images,), got {_shape(tensor)}")
+        raise InputError(f"labels must have shape (images,), got {tuple(tensor.shape)}")
     if tensor.shape[0] != images:
         raise InputError(f"expected {images} labels, one for each image, got {tensor.shape[0]}")
     tensor = tensor.to(torch.int64)
@@ -332,13 +302,8 @@ class Record:
         if labels is not None:
             labels = as_labels(labels, images=len(predictions), classes=predictions.classes)
             labels = labels.to(predictions.device)
-        object.__setattr__(self, "predictions", predictions)
-        object.__setattr__(self, "labels", labels)
-        object.__setattr__(
-            self,
-            "origin",
-            {readable(str(key)): readable(str(value)) for key, value in origin.items()},
-        )
+        text = {readable(str(key)): readable(str(value)) for key, value in origin.items()}
+        self.__dict__.update(predictions=predictions, labels=labels, origin=text)
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -382,7 +347,8 @@ class Record:
             half: Store the logits in float16.
         """
         predictions = self.predictions.to(torch.float16) if half else self.predictions
-        if half and any(map(_bad_rows, (predictions.logits, *predictions.views.values()))):
+        stored = (predictions.logits, *predictions.views.values())
+        if half and not all(bool(tensor.isfinite().all()) for tensor in stored):
             raise InputError(
                 f"float16 holds logits up to {FLOAT16_MAX:.0f}, got larger ones: use half=False"
             )
@@ -480,34 +446,24 @@ def as_index(rows: Rows, images: int) -> slice | Tensor:
     return index
 
 
-def _as_logits(values: Any, name: str) -> Tensor:
-    tensor = as_tensor(values, name, "an array or a tensor of numbers")
+def check_logits(values: Any, name: str, shape: str) -> Tensor:
+    """Return finite floating-point numbers of such a shape as a tensor; refuse all others."""
+    tensor = as_tensor(values, name, "an array or a tensor of numbers").detach()
     if tensor.dtype not in FLOATS:
         raise InputError(f"{name} must be floating-point numbers, got {tensor.dtype}")
-    return tensor.detach()
-
-
-def check_finite(tensor: Tensor, name: str) -> None:
-    """Refuse numbers that are not finite."""
-    if rows := _bad_rows(tensor):
-        first = tensor[rows[0]]
-        value = first[~torch.isfinite(first)][0].item()
-        raise InputError(
-            f"{name} must be finite, got {value} in row {rows[0]} ({len(rows)} such rows)"
-        )
-
-
-def _bad_rows(tensor: Tensor) -> list[int]:
-    """Return the rows with numbers that are not finite, found in pieces to save memory."""
-    size = max(1, PIECE // max(1, tensor[0].numel()))
+    if tensor.ndim != shape.count(",") + 1:
+        raise InputError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
     bad: list[int] = []
-    for number, piece in enumerate(torch.split(tensor, size)):
+    size = max(1, PIECE * len(tensor) // max(1, tensor.numel()))  # looking takes memory as well
+    for number, piece in enumerate(torch.split(tensor, size) if tensor.numel() else ()):
         low, high = piece.aminmax()  # nan, if there is one
         if not (torch.isfinite(low) and torch.isfinite(high)):
             inside = ~torch.isfinite(piece).flatten(1).all(dim=1)
             bad += (inside.nonzero().flatten() + number * size).tolist()
-    return bad
-
-
-def _shape(tensor: Tensor) -> str:
-    return str(tuple(tensor.shape))
+    if bad:
+        first = tensor[bad[0]]
+        value = first[~torch.isfinite(first)][0].item()
+        raise InputError(
+            f"{name} must be finite, got {value} in row {bad[0]} ({len(bad)} such rows)"
+        )
+    return tensor

@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeAlias
 
@@ -23,11 +24,11 @@ import torch
 from torch import Tensor
 
 from atta._base.errors import InputError
-from atta._base.files import check_digest, digest, whole_file
+from atta._base.files import check_digest, digest, readable, whole_file
 from atta._base.tensors import DIGEST, read_header, read_tensors, write_tensors
 from atta._base.types import Logits, RepeatLogits
 from atta.data.views import REHEARSAL
-from atta.record.predictions import Predictions, Record, Rows, as_index, check_finite
+from atta.record.predictions import Predictions, Record, Rows, as_index, check_logits
 
 INDEX, LABELS, RUN, ROWS = "record.json", "labels.safetensors", "run", "rows"
 FORMAT, FORMAT_VERSION = "atta.record", 1
@@ -203,7 +204,7 @@ class Store:
                 raise InputError(
                     f"{path} is damaged: expected answers of {shape}, got {tuple(answers.shape)}"
                 )
-            check_finite(answers, f"the answers of {path}")
+            check_logits(answers, f"the answers of {path}", "(images, passes, classes)")
             self._sound.add(part.file)
         return answers
 
@@ -258,11 +259,18 @@ class FolderPredictions(Predictions):
 
     store: Store
     rows: Tensor
-    chosen: Mapping[str, int]
 
     def __init__(self, store: Store, rows: Tensor, counts: Mapping[str, int]) -> None:
-        for name, value in (("store", store), ("rows", rows), ("chosen", dict(counts))):
-            object.__setattr__(self, name, value)
+        self.__dict__.update(
+            store=store,
+            rows=rows,
+            counts=dict(counts),
+            kinds=tuple(kind for kind in counts if not kind.startswith(REHEARSAL)),
+            rehearsals=tuple(kind for kind in counts if kind.startswith(REHEARSAL)),
+            classes=store.index.classes,
+            dtype=store.dtype,  # shards in float16 are read as float32
+            device=torch.device("cpu"),
+        )
 
     @cached_property
     def logits(self) -> Logits:
@@ -274,74 +282,24 @@ class FolderPredictions(Predictions):
         """Views, each read when it is used."""
         return Views(self)
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """Number of passes of each kind of view and each rehearsal."""
-        return self.chosen
-
-    @property
-    def classes(self) -> int:
-        """The number of classes, k."""
-        return self.store.index.classes
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of the logits; shards in float16 are read as float32."""
-        return self.store.dtype
-
-    @property
-    def device(self) -> torch.device:
-        """Device that shards are read to."""
-        return torch.device("cpu")
-
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, rows: Rows) -> Predictions:
+    def __getitem__(self, rows: Rows) -> FolderPredictions:
         """Choose some of the images, without reading them."""
-        return self._with(rows=self.rows[as_index(rows, len(self))])
+        return FolderPredictions(self.store, self.rows[as_index(rows, len(self))], self.counts)
 
     def chunks(self, rows: int) -> Iterator[Predictions]:
         """Read at most `rows` images at a time."""
-        for start in range(0, len(self), rows):
-            yield self._read(self.rows[start : start + rows])
+        return map(self._read, torch.split(self.rows, rows))
 
-    def select(self, kinds: Sequence[str]) -> FolderPredictions:
-        """Keep these kinds of view, in this order, and the rehearsals."""
-        kept = dict.fromkeys([*self.check_kinds(kinds), *self.rehearsals])
-        return self._with(counts={kind: self.counts[kind] for kind in kept})
-
-    def take(self, repeats: Mapping[str, int]) -> FolderPredictions:
-        """Keep the first repeats of these kinds of view, and the rehearsals."""
-        self.check_repeats(repeats)
-        return self._with(
-            counts={
-                **repeats,
-                **{kind: self.counts[kind] for kind in self.rehearsals if kind not in repeats},
-            }
-        )
-
-    def unrehearsed(self) -> FolderPredictions:
-        """Leave the rehearsals out."""
-        return self._with(
-            counts={
-                kind: count for kind, count in self.counts.items() if not kind.startswith(REHEARSAL)
-            }
-        )
+    def only(self, counts: Mapping[str, int]) -> FolderPredictions:
+        """Keep these numbers of passes, and no others, without reading them."""
+        return FolderPredictions(self.store, self.rows, counts)
 
     def to(self, *args: Any, **kwargs: Any) -> Predictions:
         """Read all of it, and move or cast it."""
-        return Predictions._trusted(self.logits, dict(self.views)).to(*args, **kwargs)
-
-    def _with(
-        self, *, rows: Tensor | None = None, counts: Mapping[str, int] | None = None
-    ) -> FolderPredictions:
-        chosen = self.rows if rows is None else rows
-        return FolderPredictions(self.store, chosen, self.counts if counts is None else counts)
-
-    def only(self, counts: Mapping[str, int]) -> FolderPredictions:
-        """Keep these numbers of passes, and no others."""
-        return self._with(counts=counts)
+        return Predictions(self.logits, dict(self.views), check=False).to(*args, **kwargs)
 
     def parts(self) -> Iterator[Predictions]:
         """Read everything, a few megabytes at a time."""
@@ -360,7 +318,8 @@ class FolderPredictions(Predictions):
                         if kind == LOGITS
                         else answers[:, first : first + self.counts[kind]]
                     )
-        return Predictions._trusted(found[LOGITS], {kind: found[kind] for kind in self.counts})
+        views = {kind: found[kind] for kind in self.counts}
+        return Predictions(found[LOGITS], views, check=False)
 
 
 def open_folder(folder: Path) -> Record:
@@ -390,6 +349,12 @@ def check_folder(folder: Path) -> str:
     return repr(predictions).removeprefix("Predictions(").removesuffix(")")
 
 
+def columns_of(counts: Mapping[str, int]) -> Columns:
+    """Return where the passes of each kind of view are, one kind after the other."""
+    starts = accumulate(counts.values(), initial=0)
+    return {kind: (at, count) for (kind, count), at in zip(counts.items(), starts, strict=False)}
+
+
 def write_index(
     folder: Path,
     groups: Sequence[tuple[Columns, Sequence[Path], str]],
@@ -413,7 +378,7 @@ def write_index(
     if labels is not None:
         write_tensors(folder / LABELS, {"labels": labels}, {})
         labelled = read_header(folder / LABELS)[DIGEST]
-    Index(images, classes, str(dtype).removeprefix("torch."), made, labelled, dict(origin)).write(
-        folder
-    )
+    text = {readable(str(key)): readable(str(value)) for key, value in origin.items()}
+    kind = str(dtype).removeprefix("torch.")
+    Index(images, classes, kind, made, labelled, text).write(folder)
     return open_folder(folder)

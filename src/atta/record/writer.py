@@ -28,7 +28,7 @@ from atta._base.files import content_hash, whole_file
 from atta._base.tensors import read_tensors, tensor_bytes, write_tensors
 from atta.data.source import Source
 from atta.record.predictions import FLOAT16_MAX, Predictions, Record, as_labels
-from atta.record.store import LOGITS, ROWS, RUN, write_index
+from atta.record.store import LOGITS, ROWS, RUN, Columns, columns_of, write_index
 
 SHARDS = "[0-9]*-[0-9]*.safetensors"
 SECONDS = 10.0
@@ -90,11 +90,11 @@ class ShardWriter:
 
     # ---- resuming --------------------------------------------------------------------------------
 
-    def begin(self, size: int) -> tuple[int, int]:
-        """Return the sizes of batches and passes: those of the run that is resumed, or `size`."""
+    def begin(self, size: int) -> int:
+        """Return the size of batches: that of the run that is resumed, or `size`."""
         self.batch, rows = self._earlier() or (size, size)
         self.keep_rows(rows)
-        return self.batch, rows
+        return self.batch
 
     def keep_rows(self, rows: int) -> None:
         """Write the settings, and how many images go into one pass."""
@@ -133,15 +133,34 @@ class ShardWriter:
 
     def resume(self, source: Source) -> Resumed:
         """Check the shards of an earlier run, remove the bad ones, and say what is left to do."""
-        gaps, labels = list[tuple[int, int | None]](), list[tuple[int, Tensor]]()
-        images = done = 0
-        for shard in self._good(source):
-            if shard.start > done:
-                gaps.append((done, shard.start))
+        bad, labels = list[tuple[Path, str]](), list[tuple[int, Tensor]]()
+        gaps, images, done = list[tuple[int, int | None]](), 0, 0
+        for start, stop in self.stretches():
+            if source.once and start != done:
+                break  # a stream cannot go back to what is missing
+            try:
+                shard = self.read(start, stop)
+                ends = [batch.pixels for batch in source.read([[start], [stop - 1]])]
+                if len(ends) < 2 or mark(ends[0], ends[1]) != shard.mark:
+                    raise InputError(
+                        f"expected the images from {source.where(start)} on to be those whose "
+                        f"shards are in {self.folder}, got others; choose another folder"
+                    )
+            except InputError as error:
+                if source.once:
+                    raise
+                bad.append((self.path(start, stop), str(error)))
+                continue
+            if start > done:
+                gaps.append((done, start))
             if shard.labels is not None:
-                labels.append((shard.start, shard.labels))
-            images += shard.stop - shard.start
-            done = shard.stop
+                labels.append((start, shard.labels))
+            images, done = images + stop - start, stop
+        if bad and not done:  # probably somebody else's work
+            raise InputError(bad[0][1])
+        for path, fault in bad:
+            advise(f"{fault}: it is recorded again")
+            path.unlink(missing_ok=True)
         if done != source.count:
             gaps.append((done, source.count))
         return Resumed(images, gaps, labels)
@@ -156,38 +175,6 @@ class ShardWriter:
         self._buffer, self._start = [(shard.answers, shard.labels)], shard.start
         self._partial = (shard.start, shard.stop)
         self._first = next(source.read([[shard.start]])).pixels
-
-    def _good(self, source: Source) -> Iterator[Shard]:
-        """Yield the shards that belong to this run and to these images; remove the others."""
-        bad, good = list[tuple[int, int, str]](), list[tuple[int, int]]()
-        for start, stop in self.stretches():
-            if source.once and start != (good[-1][1] if good else 0):
-                break  # a stream cannot go back to what is missing
-            try:
-                self._recognise(self.read(start, stop), source)
-                good.append((start, stop))
-            except InputError as error:
-                if source.once:
-                    raise
-                bad.append((start, stop, str(error)))
-        if bad and not good:  # probably somebody else's work
-            raise InputError(bad[0][2])
-        for start, stop, fault in bad:
-            advise(f"{fault}: it is recorded again")
-            self.path(start, stop).unlink(missing_ok=True)
-        yield from (self.read(*one) for one in good)
-
-    def _recognise(self, shard: Shard, source: Source) -> None:
-        """Refuse a shard of other views or other images."""
-        if shard.answers.ndim != 3 or shard.answers.shape[1] != self.passes:
-            path = self.path(shard.start, shard.stop)
-            raise InputError(f"{path} holds other views than its run has")
-        ends = [batch.pixels for batch in source.read([[shard.start], [shard.stop - 1]])]
-        if len(ends) < 2 or mark(ends[0], ends[1]) != shard.mark:
-            raise InputError(
-                f"expected the images from {source.where(shard.start)} on to be those whose shards "
-                f"are in {self.folder}, got others; choose another folder"
-            )
 
     # ---- reading and writing shards --------------------------------------------------------------
 
@@ -212,9 +199,12 @@ class ShardWriter:
                 f"{path} was recorded by another run: another network, other views or draws"
             )
         answers, rows = tensors.get("answers"), text.get(ROWS, path.stem)
-        short = answers is None or len(answers) != stop - start
-        if answers is None or short or "mark" not in text or rows != path.stem:
+        if answers is None or answers.ndim != 3 or "mark" not in text:
+            raise InputError(f"{path} is no shard of a record")
+        if len(answers) != stop - start or rows != path.stem:
             raise InputError(f"{path} holds other rows than its name says")
+        if answers.shape[1] != self.passes:
+            raise InputError(f"{path} holds other views than its run has")
         return Shard(start, stop, answers, tensors.get("labels"), text["mark"])
 
     @property
@@ -324,7 +314,7 @@ class RecordWriter:
             raise InputError(f"dtype: expected 'float16' or 'float32', got {dtype!r}")
         self.folder, self.dtype, self.origin = Path(folder), dtype, dict(origin or {})
         self._writer: ShardWriter | None = None
-        self._columns: dict[str, tuple[int, int]] = {}
+        self._columns: Columns = {}
         self._labels: list[Tensor] = []
         self.images = 0
         """Images that are written or waiting to be written."""
@@ -373,10 +363,8 @@ class RecordWriter:
         if self._writer is None:
             if any(self.folder.glob(SHARDS)):
                 raise InputError(f"expected an empty folder, found shards in {self.folder}")
-            self._columns, at = {LOGITS: (0, 1)}, 1
-            for kind, repeats in predictions.counts.items():
-                self._columns[kind], at = (at, repeats), at + repeats
-            writer = ShardWriter(self.folder, run, at)
+            self._columns = columns_of({LOGITS: 1, **predictions.counts})
+            writer = ShardWriter(self.folder, run, 1 + sum(predictions.counts.values()))
             writer.begin(1)
             self._writer = writer
         elif list(run.items()) != list(self._writer.run.items()):  # also the order of the views

@@ -22,7 +22,7 @@ from atta._base.html import listed, shortened
 from atta.report.figures import comparison
 from atta.report.figures.detail import confidence_histogram, per_class, shares, weights
 from atta.report.figures.reliability import diagram, overlaid
-from atta.report.figures.theme import theme, unchecked
+from atta.report.figures.theme import ForScript, alt, theme
 from atta.report.sections import CRITERIA, WORDS, Line, Section, packed, sections_of
 from atta.report.thumbnails import thumbnails
 from atta.results.rows import Results, finite
@@ -37,8 +37,6 @@ with require("report", "a report"):
 FOLDER = Path(__file__).parent / "templates"
 BUDGET = 250_000
 """Characters of chart data after which no more charts are added, so that a page can be mailed."""
-Pictures: TypeAlias = Mapping[tuple[str, int], Mapping[str, str]]
-"""Data URIs by dataset and test row, then by what they show ("image", "flip", ...)."""
 _Drawn: TypeAlias = Iterator[tuple[str, Any]]
 """Charts and their kinds."""
 
@@ -56,7 +54,6 @@ def report(
     *,
     title: str = "",
     images: Any = None,
-    pictures: Pictures | None = None,
     tables: Tables | None = None,
 ) -> str:
     """Write results as one self-contained HTML page; equal results give equal pages.
@@ -67,14 +64,13 @@ def report(
         images: The images of the dataset, or {dataset: images}, as they were given to `collect`.
             The page shows those whose confidence changed most. By default they are read from the
             folder that the record remembers; False shows none.
-        pictures: Pictures of test images as data URIs, which replace those of `images`.
         tables: Tables to add below the sections.
 
     Returns:
         The HTML of the page.
 
     Raises:
-        InputError: If there are no rows, or if images or pictures do not fit the results.
+        InputError: If there are no rows, or if the images do not fit the results.
     """
     if not results.rows:
         raise InputError("there are no rows to report")
@@ -86,7 +82,6 @@ def report(
         "parts": charts.parts,
         "themes": {"light": theme(), "dark": theme(dark=True)},
         "sections": {section.id: section.data(charts.shown[section.id]) for section in sections},
-        "pictures": _pictures(pictures or {}, sections),
         "thumbs": thumbs,
         "words": WORDS,
     }
@@ -109,11 +104,10 @@ def write_report(
     *,
     title: str = "",
     images: Any = None,
-    pictures: Pictures | None = None,
     tables: Tables | None = None,
 ) -> Path:
     """Write the page of `report` to a file, and return its path; the arguments are the same."""
-    text = report(results, title=title, images=images, pictures=pictures, tables=tables)
+    text = report(results, title=title, images=images, tables=tables)
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
     return Path(path)
@@ -172,7 +166,7 @@ class _Charts:
 def _draw(sections: Sequence[Section]) -> _Charts:
     """Draw every section, then its lines one rank at a time until the page is large enough."""
     charts = _Charts({one.id: [] for one in sections}, {one.id: set() for one in sections})
-    with unchecked():  # the tests check the charts
+    with alt.utils.schemapi.debug_mode(False):  # slow checks of charts, which the tests check
         for section in sections:
             charts.add(section, _of_section(section))
         for rank in range(max(len(section.lines) for section in sections)):
@@ -205,7 +199,7 @@ def _of_line(one: Line) -> _Drawn:
 def _of_section(section: Section) -> _Drawn:
     compared = {one.label: one.detail for one in (section.baseline, section.chosen)}
     if all(detail.get("bins") for detail in compared.values()):
-        yield "overlay", overlaid(compared, title="Accuracy at each confidence")
+        yield "overlay", overlaid(compared)
     results, criterion = section.results, section.criterion
     if len(section.sizes) > 1:
         wanted = [metric for metric in section.metrics if metric in CRITERIA]
@@ -223,34 +217,10 @@ def _of_section(section: Section) -> _Drawn:
 # ---- page
 
 
-def _pictures(pictures: Pictures, sections: Sequence[Section]) -> dict[str, Mapping[str, str]]:
-    """The pictures that the page shows, by "dataset/row"."""
-    for (dataset, row), shown in pictures.items():
-        for name, uri in shown.items():
-            if not uri.startswith("data:image/"):
-                raise InputError(
-                    f"picture {name} of {dataset}, row {row}: "
-                    f"expected a data URI of an image, got {uri[:40]!r}"
-                )
-    wanted = {
-        (section.dataset, image["row"])
-        for section in sections
-        for one in section.lines
-        for image in one.detail.get("changed") or ()
-    }
-    return {
-        f"{dataset}/{row}": dict(pictures[dataset, row])
-        for dataset, row in sorted(wanted & set(pictures))
-    }
-
-
 def inlined(data: Any) -> str:
     """JSON for a script element, which no text in it can end; null for nan and inf."""
     numbers = finite(data, lambda number: None)
-    text = json.dumps(numbers, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for character in "<>&\u2028\u2029":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+    return ForScript(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(numbers)
 
 
 @cache

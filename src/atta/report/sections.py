@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from atta.report.figures.comparison import with_cost
 from atta.results.rows import Results, Row
@@ -103,8 +103,7 @@ class Line:
         return Difference(found.mean, interval, better)
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """The mean difference of two lines, and half the width of its 95 % interval."""
 
     mean: float
@@ -223,9 +222,7 @@ class Section:
     @cached_property
     def ranked(self) -> list[Line]:
         """The lines that keep the class, best first."""
-        means = {one: one.mean(self.criterion) for one in self._compared if one.keeps_class}
-        known = [one for one, mean in means.items() if not math.isnan(mean)]
-        return sorted(known, key=means.__getitem__)
+        return _sorted([one for one in self._compared if one.keeps_class], self.criterion)
 
     @property
     def tested(self) -> str:
@@ -285,9 +282,8 @@ class Section:
 
     def highest(self, metric: str) -> Line | None:
         """The line with the highest mean, if several lines have one."""
-        means = {one: one.mean(metric) for one in self.lines}
-        known = [one for one, mean in means.items() if not math.isnan(mean)]
-        return max(known, key=means.__getitem__) if len(known) > 1 else None
+        known = _sorted(self.lines[::-1], metric)  # of equal means, the first line is last
+        return known[-1] if len(known) > 1 else None
 
     def data(self, shown: Sequence[int]) -> dict[str, Any]:
         """What the switches of the page need; `shown` are the lines that have charts."""
@@ -295,20 +291,20 @@ class Section:
         return {
             "metrics": metrics,
             "differences": {
-                f"{one.index} {other.index}": [_plain(one.difference(other, m)) for m in metrics]
+                f"{one.index} {other.index}": [one.difference(other, m) for m in metrics]
                 for one in self.lines
                 for other in self.lines[: one.index]
             },
             "changed": {i: packed(self.lines[i].detail.get("changed") or ()) for i in shown},
             "classes": (self.detail("per_class") or {}).get("names"),
-            "dataset": self.dataset,
             "record": self.tested,
         }
 
 
-def _plain(found: Difference | None) -> list[Any] | None:
-    """A difference as JSON."""
-    return None if found is None else [found.mean, found.interval, found.better]
+def _sorted(lines: Sequence[Line], metric: str) -> list[Line]:
+    """The lines that have the metric, lowest mean first."""
+    known = (one for one in lines if not math.isnan(one.mean(metric)))
+    return sorted(known, key=lambda one: one.mean(metric))
 
 
 def _values(rows: Sequence[Row]) -> dict[str, dict[int, float]]:
@@ -332,12 +328,7 @@ def sections_of(results: Results) -> list[Section]:
         main = name.removesuffix(COST)
         if main != name and (main, dataset) in pairs:
             continue
-        details = [
-            d
-            for d in results.details
-            if (d.get("experiment", ""), d.get("dataset")) == (name, dataset)
-        ]
-        found = replace(results.where(experiment=name, dataset=dataset), details=tuple(details))
+        found = results.where(experiment=name, dataset=dataset)
         experiment = experiments.get(name, {})
         record = records.get(str(experiment.get("fit", "")), {})
         cost = merged.where(experiment=main, dataset=dataset)

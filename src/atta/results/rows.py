@@ -114,10 +114,8 @@ class Results:
 
     def __add__(self, other: Results) -> Results:
         """Join the rows; what is known of different runs becomes a list, `about["runs"]`."""
-        runs: list[Mapping[str, Any]] = []
-        for about in (*_runs(self.about), *_runs(other.about)):
-            if about not in runs:
-                runs.append(about)
+        runs = list(_runs(self.about))
+        runs += [about for about in _runs(other.about) if about not in runs]
         return Results(
             self.rows + other.rows,
             {"runs": runs} if len(runs) > 1 else dict(*runs),
@@ -131,20 +129,29 @@ class Results:
         return list(dict.fromkeys(getattr(row, column) for row in self.rows))
 
     def where(self, **columns: Any) -> Results:
-        """Return the rows with these values in their columns, and the intervals of such rows.
+        """Return the rows with these values in their columns, with their intervals and details.
 
         Args:
             columns: A value, or a list or tuple of allowed values, by the name of the column. No
                 interval is left if a split or seed is named: it belongs to the mean over all.
         """
         check_columns(columns)
-        allowed = {name: one_of(value) for name, value in columns.items()}
+        allowed = {
+            name: value if isinstance(value, list | tuple) else (value,)
+            for name, value in columns.items()
+        }
 
-        def kept(one: Row | Interval) -> bool:
-            return all(getattr(one, name, None) in values for name, values in allowed.items())
+        def kept(one: Mapping[str, Any]) -> bool:
+            return all(one[name] in values for name, values in allowed.items() if name in one)
 
-        intervals = (i for i in self.intervals if kept(i) and (not i.against or kept(i.other)))
-        return replace(self, rows=tuple(filter(kept, self.rows)), intervals=tuple(intervals))
+        rows = tuple(row for row in self.rows if kept(vars(row)))
+        intervals = tuple(
+            one
+            for one in self.intervals
+            if allowed.keys() <= vars(one).keys()
+            if kept(vars(one)) and (not one.against or kept(vars(one.other)))
+        )
+        return Results(rows, self.about, tuple(filter(kept, self.details)), intervals)
 
     def renamed(self, name: Callable[[Row | Interval], tuple[str, str, str]]) -> Results:
         """Return the results with the method, policy and choice that `name` returns for each."""
@@ -198,14 +205,14 @@ class Results:
 
     def known(self, what: str) -> dict[str, Mapping[str, Any]]:
         """Return what is known of the "experiments" or "records" by name, of all joined runs."""
-        found: dict[str, Mapping[str, Any]] = {}
-        for run in _runs(self.about):
-            inside = run.get(what) if isinstance(run, Mapping) else None
-            if isinstance(inside, Mapping):
-                found |= {
-                    str(k): known for k, known in inside.items() if isinstance(known, Mapping)
-                }
-        return found
+        every = (run.get(what) for run in _runs(self.about) if isinstance(run, Mapping))
+        return {
+            str(name): known
+            for inside in every
+            if isinstance(inside, Mapping)
+            for name, known in inside.items()
+            if isinstance(known, Mapping)
+        }
 
     def csv(self) -> str:
         """Return the rows as CSV under the names of the columns; floats keep their last bit."""
@@ -253,7 +260,8 @@ class Results:
             )
         about, rows = content.get("about", {}), content.get("rows", {})
         details, intervals = (content.get(name, []) for name in ("details", "intervals"))
-        if not isinstance(about, dict) or {type(rows), type(details), type(intervals)} != {list}:
+        lists = {type(rows), type(details), type(intervals)} == {list}
+        if not lists or not all(isinstance(one, dict) for one in (about, *details)):
             raise InputError(f"{path} is damaged: expected lists of rows, details and intervals")
         results = cls(
             tuple(_read(Row, row, f"{path}, row {i}") for i, row in enumerate(rows, 1)),
@@ -328,11 +336,6 @@ def check_columns(names: Iterable[str], *, besides: str = "") -> None:
                 f"there is no column {name!r}; expected some of {', '.join(known)}."
                 f"{suggest(name, known)}"
             )
-
-
-def one_of(value: Any) -> Sequence[Any]:
-    """Return the values that a condition allows: those of a list or tuple, or the value."""
-    return value if isinstance(value, (list, tuple)) else (value,)
 
 
 def _runs(about: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

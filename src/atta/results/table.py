@@ -324,16 +324,16 @@ def _best(
     by_line = bool(CONTENDERS & set(rows))
     others = [name for name in (rows if by_line else columns) if name not in CONTENDERS]
     races: dict[Key, dict[Cell, float]] = {}
-    for (i, j), (one, *_) in groups.items():
-        if better.get(one.metric) and eligible(one.method) and not math.isnan(means[i, j]):
-            race = (one.metric, j if by_line else i, values_of(one, others))
-            races.setdefault(race, {})[i, j] = means[i, j]
-    best: set[Cell] = set()
-    for (metric, *_), run in races.items():
-        top = (max if better[metric] == "higher" else min)(run.values())
-        if len(run) > 1:
-            best |= {cell for cell, mean in run.items() if mean == top}
-    return frozenset(best)
+    for cell, (one, *_) in groups.items():
+        if better.get(one.metric) and eligible(one.method) and not math.isnan(means[cell]):
+            race = races.setdefault((one.metric, cell[by_line], values_of(one, others)), {})
+            race[cell] = means[cell] * (-1 if better[one.metric] == "higher" else 1)
+    return frozenset(
+        cell
+        for race in races.values()
+        for cell, mean in race.items()
+        if len(race) > 1 and mean == min(race.values())
+    )
 
 
 def _significant(

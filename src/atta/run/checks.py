@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from atta._base.errors import InputError, advise
 from atta._base.types import Labels
 from atta.data.labels import Labelling
-from atta.data.source import Source, StreamSource
+from atta.data.source import Positions, Source, StreamSource
 from atta.data.views import Policy
 from atta.networks.adapters import left_unnormalised, watched_spread
 from atta.networks.borrowing import dtype_of
 from atta.record.predictions import Predictions, Record, as_labels, look_like_probabilities
+from atta.run.execution import Execution
 from atta.run.runner import as_pixels, failing_on, logits_of, running
 
 IMAGES = 8
@@ -99,8 +100,7 @@ def try_out(
     source: Source,
     labelling: Labelling,
     policy: Policy,
-    device: torch.device,
-    half: torch.dtype | None = None,
+    execution: Execution,
 ) -> Trial:
     """Run the network on a few images, and compare its answers with all that was given."""
     if (wanted := left_unnormalised(network)) is not None:
@@ -108,11 +108,17 @@ def try_out(
             f"the network states that it wants photographs as '{wanted}', and is given pixels that "
             "are not normalised: preprocess=model does all of it (--resize, --crop, --mean, --std)"
         )
-    images, own, positions = _few(source)
-    check_views(policy, as_pixels(images, torch.float32))
-    pixels = as_pixels(images.to(device), dtype_of(network))
+    places: Positions = range(IMAGES)
+    if source.count is not None and not source.once:  # from the first to the last of a set
+        few = min(IMAGES, source.count)
+        places = torch.linspace(0, source.count - 1, few).round().long().tolist()
+    batch = next(source.read([places]))
+    check_views(policy, as_pixels(batch.pixels, torch.float32))
+    there = execution.engine and not torch.cuda.is_available()  # the cluster has other devices
+    device = torch.device("cpu") if there else execution.device_of(network)
+    pixels = as_pixels(batch.pixels.to(device), dtype_of(network))
     answers, begun = list[Tensor](), 0.0
-    with running(network, device, False, half), watched_spread(network) as spread:
+    with running(network, device, False, execution.half), watched_spread(network) as spread:
         for part in pixels.tensor_split(min(2, len(pixels))):  # the first pass warms up
             begun = time.perf_counter()
             with failing_on(part):
@@ -120,17 +126,19 @@ def try_out(
     seconds = (time.perf_counter() - begun) / len(answers[-1])
     logits = torch.cat(answers)
     if not (known := torch.isfinite(logits).all(dim=1)).all():
-        which = source.where(positions[int(known.long().argmin())])
+        which = source.where(batch.positions[int(known.long().argmin())])
         raise InputError(f"expected finite logits, got {float(logits[~known].sum())} for {which}")
     if (classes := logits.shape[1]) < 2:
         raise InputError(f"expected the model to return at least two classes, got {classes}")
     if classes == 2 and not logits[:, 0].any():
         _say_one(logits[:, 1])
     labelling = labelling.settled(classes)
-    labels = labelling.labels if labelling.labels is not None else labelling.own(own)
+    labels = labelling.labels if labelling.labels is not None else labelling.own(batch.labels)
     if labels is not None:
         as_labels(labels, images=len(labels), classes=classes)
-    return Trial(labelling, labels is not None, seconds, look_like_probabilities(logits), spread())
+    probabilities = look_like_probabilities(logits)
+    ratio = spread[0] if spread else None
+    return Trial(labelling, labels is not None, seconds, probabilities, ratio)
 
 
 def _say_one(answers: Tensor) -> None:
@@ -147,21 +155,11 @@ def _say_one(answers: Tensor) -> None:
     advise(sentence)
 
 
-def _few(source: Source) -> tuple[Tensor, Tensor | None, list[int]]:
-    """Read a few images, from the first to the last of a set, or from the start of a stream."""
-    if source.once or source.count is None:
-        batch = next(source.read([range(IMAGES)]))
-        return batch.pixels, batch.labels, list(batch.positions)
-    places = torch.linspace(0, source.count - 1, min(IMAGES, source.count)).round().long().tolist()
-    batch = next(source.read([places]))
-    return batch.pixels, batch.labels, places
-
-
-def advice(record: Record) -> list[str]:
-    """Return what looks wrong in a record, one sentence each."""
+def look_over(record: Record) -> None:
+    """Warn of what looks wrong in a record, one sentence each."""
     images, classes, labels = len(record), record.predictions.classes, record.labels
     normal, certain, right, at = True, 0, 0, 0
-    for part in record.predictions.select(()).unrehearsed().chunks(max(1, PIECE // classes)):
+    for part in record.predictions.select((), rehearsals=False).chunks(max(1, PIECE // classes)):
         normal = normal and look_like_probabilities(part.logits)
         certain += int((part.logits.double().softmax(dim=-1).amax(dim=-1) > CERTAIN).sum())
         if labels is not None:
@@ -180,25 +178,25 @@ def advice(record: Record) -> list[str]:
             "the confidence of every image is 1.0: are the logits scaled, or was the network "
             "trained on these images?"
         )
-    if labels is None or images < JUDGED:
-        return found
-    accuracy, chance = right / images, 1 / classes
-    if accuracy <= chance + 2 * (chance * (1 - chance) / images) ** 0.5:
-        found.append(
-            f"{accuracy:.1%} accuracy on {classes} classes is no better than chance: are mean and "
-            "std those of the network (atta.Normalized), and the classes in its order?"
-        )
-    elif moved := _moved(record.predictions, labels):
-        found.append(
-            "most images of class {} are predicted as class {}, and most of that as class {}, "
-            "counted from 0: are the classes in the network's order?".format(*moved)
-        )
-    if accuracy == 1:
-        found.append(
-            "all predictions are right: was the network trained on these images? Calibration needs "
-            "images that it was not trained on"
-        )
-    return found
+    if labels is not None and images >= JUDGED:
+        accuracy, chance = right / images, 1 / classes
+        if accuracy <= chance + 2 * (chance * (1 - chance) / images) ** 0.5:
+            found.append(
+                f"{accuracy:.1%} accuracy on {classes} classes is no better than chance: are mean "
+                "and std those of the network (atta.Normalized), and the classes in its order?"
+            )
+        elif moved := _moved(record.predictions, labels):
+            found.append(
+                "most images of class {} are predicted as class {}, and most of that as class {}, "
+                "counted from 0: are the classes in the network's order?".format(*moved)
+            )
+        if accuracy == 1:
+            found.append(
+                "all predictions are right: was the network trained on these images? Calibration "
+                "needs images that it was not trained on"
+            )
+    for sentence in found:
+        advise(sentence)
 
 
 def _moved(predictions: Predictions, labels: Labels) -> tuple[int, int, int] | None:
@@ -207,7 +205,7 @@ def _moved(predictions: Predictions, labels: Labels) -> tuple[int, int, int] | N
     A poor network may confuse two classes; a chain of three suggests that classes are permuted.
     """
     classes = predictions.classes
-    parts = predictions.select(()).unrehearsed().chunks(max(1, PIECE // classes))
+    parts = predictions.select((), rehearsals=False).chunks(max(1, PIECE // classes))
     answers = torch.cat([part.logits.argmax(dim=-1) for part in parts])
     taken = torch.zeros(classes, classes, dtype=torch.long, device=labels.device)
     taken.index_put_((labels, answers), torch.ones_like(labels), accumulate=True)
@@ -218,9 +216,3 @@ def _moved(predictions: Predictions, labels: Labels) -> tuple[int, int, int] | N
         return None
     first = int((moved & moved[most]).nonzero()[0])
     return first, int(most[first]), int(most[most[first]])
-
-
-def look_over(record: Record) -> None:
-    """Warn of what looks wrong in a record."""
-    for sentence in advice(record):
-        advise(sentence)

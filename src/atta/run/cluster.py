@@ -15,9 +15,11 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, Literal, TypeVar
 
@@ -29,9 +31,9 @@ from atta.data.source import ArraySource, Batch, CachedSource, Positions, Source
 from atta.run.runner import Runner, running
 
 RAY: Literal["ray"] = "ray"
-WINDOW = 4096
-"""Batches that are submitted at a time: Ray keeps state for each in this process."""
-AHEAD = 2  # calls that wait for each worker that fits
+AHEAD = 4  # calls for each worker that fits: some are read while others are processed
+RETRIES = 3  # of a call whose process was killed
+PATIENCE = 5.0  # seconds without an answer until the machines are counted again
 
 Item = TypeVar("Item")
 Read = TypeVar("Read")
@@ -70,7 +72,6 @@ def check_engine(
 def _ray() -> Any:
     with require(RAY, "engine 'ray'"):
         import ray
-        import ray.data
     return ray
 
 
@@ -93,22 +94,28 @@ def connected(engine: Engine) -> Iterator[tuple[Any, int]]:
             ) from error
         started = True
     try:
-        there = ray.cluster_resources()
-        cpus, gpus = int(there.get("CPU", 0)), int(there.get("GPU", 0))
-        room = gpus if engine.gpu else (cpus - 1) // engine.threads
+        room = _room(ray, engine)
         actors = max(1, room) if engine.actors is None else engine.actors
         if actors > room:
-            each = (
-                "a GPU each" if engine.gpu else f"{engine.threads} CPUs each, and one to read with"
-            )
+            each = "a GPU" if engine.gpu else f"{engine.threads} CPUs"
             raise InputError(
-                f"expected a Ray cluster with room for {actors} actors, {each}, got {cpus} CPUs "
-                f"and {gpus} GPUs"
+                f"expected a Ray cluster with room for {actors} actors, {each} each, and one CPU "
+                f"to read with, got room for {room}"
             )
         yield ray, actors
     finally:
         if started:
             ray.shutdown()
+
+
+def _room(ray: Any, engine: Engine) -> int:
+    """Return how many actors fit into the machines that are alive, with a CPU left for readers."""
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cpus = [int(node.get("CPU", 0)) for node in alive]
+    if engine.gpu:
+        return sum(int(node.get("GPU", 0)) for node in alive) if any(cpus) else 0
+    fitting = sum(one // engine.threads for one in cpus)
+    return max(0, min(fitting, (sum(cpus) - 1) // engine.threads))
 
 
 def stream(
@@ -126,58 +133,74 @@ def stream(
         engine: How many actors there are, and what each gets.
     """
     left = iter(items)
-    first = next(left, None)
-    if first is None:
+    if (first := next(left, None)) is None:
         return
-    with connected(engine) as (ray, actors), _quiet(ray):
+    left = chain([first], left)
+    with connected(engine) as (ray, actors):
         reader, worker = _sent(ray, read, "images"), _sent(ray, work, "a network")
-        takes = {"num_gpus": 1} if engine.gpu else {"num_cpus": engine.threads}
-        pool = ray.data.ActorPoolStrategy(size=actors)
-        left = chain([first], left)
+        reads = ray.remote(max_retries=RETRIES)(_read)
+        takes = {"num_cpus": 0, "num_gpus": 1} if engine.gpu else {"num_cpus": engine.threads}
+        make = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **takes)(_Worker)
+        pool = _Pool([make.remote([worker], engine.threads) for _ in range(actors)])
         try:
-            while window := list(islice(left, WINDOW)):
-                rows = [{"data": pickle.dumps(item)} for item in window]
-                # One byte of memory: without a difference in resources, Ray would fuse reading and
-                # processing, and the actors would decode.
-                data = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
-                    _Reader(reader), memory=1
-                )
-                data = data.map_batches(
-                    _Worker,
-                    fn_constructor_args=(worker, engine.threads),
-                    batch_size=1,
-                    batch_format="numpy",
-                    zero_copy_batch=True,
-                    compute=pool,
-                    **takes,
-                )
-                for row in data.iter_rows():
-                    done = pickle.loads(row["data"])
-                    if isinstance(done, _Refused):
-                        raise InputError(done.sentence)
-                    yield done
+            while True:
+                for item in islice(left, max(0, AHEAD * len(pool.actors) - len(pool.doing))):
+                    pool.add(reads.remote([reader], item))
+                if not pool.doing:
+                    break
+                if ray.wait([pool.doing[0][2]], timeout=PATIENCE)[0]:
+                    yield _got(ray, pool.doing.popleft()[2])
+                else:
+                    pool.shrink(ray, _room(ray, engine))
         except ray.exceptions.RayError as error:
             last = str(error).strip().splitlines()[-1]  # the lines before it are a traceback
             raise InputError(
                 f"Ray gave up: {last}; what is finished is kept, the same call resumes"
             ) from error
+        finally:
+            for actor in pool.actors:
+                ray.kill(actor)
 
 
-@contextmanager
-def _quiet(ray: Any) -> Iterator[None]:
-    """Keep the order of answers, and hide the progress bars of Ray."""
-    context = ray.data.DataContext.get_current()
-    options = context.execution_options
-    before = options.preserve_order, context.enable_progress_bars
-    logger = logging.getLogger("ray.data")
-    level = logger.level
-    options.preserve_order, context.enable_progress_bars = True, False
-    logger.setLevel(logging.ERROR)
+@dataclass
+class _Pool:
+    """Actors, and what they do: what was read, the actor, and its answer, in order."""
+
+    actors: list[Any]
+    doing: deque[tuple[Any, Any, Any]] = field(default_factory=deque)
+
+    def add(self, read: Any) -> None:
+        """Give what is read to the actor with the least to do."""
+        busy = Counter(actor for _, actor, _ in self.doing)
+        actor = min(self.actors, key=busy.__getitem__)
+        self.doing.append((read, actor, actor.answer.remote(read)))
+
+    def shrink(self, ray: Any, room: int) -> None:
+        """Remove actors that no longer fit: they would wait for ever, or leave readers no CPU."""
+        if room < 1:
+            raise InputError(
+                "the Ray cluster has lost machines, and an actor and a reader no longer fit; what "
+                "is finished is kept, the same call resumes"
+            )
+        for actor in self.actors[room:]:
+            ray.kill(actor)
+        gone, self.actors = self.actors[room:], self.actors[:room]
+        doing, self.doing = self.doing, deque()
+        for one in doing:
+            if one[1] in gone:
+                self.add(one[0])
+            else:
+                self.doing.append(one)
+
+
+def _got(ray: Any, ref: Any) -> Any:
+    """Return the result of a call, or raise its `InputError` as it was."""
     try:
-        yield
-    finally:
-        options.preserve_order, context.enable_progress_bars = before
-        logger.setLevel(level)
+        return ray.get(ref)
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, InputError):
+            raise InputError(str(error.cause)) from None
+        raise
 
 
 def _sent(ray: Any, what: object, named: str) -> Any:
@@ -191,54 +214,38 @@ def _sent(ray: Any, what: object, named: str) -> Any:
         ) from error
 
 
-@dataclass(frozen=True)
-class _Refused:
-    sentence: str
+@lru_cache(maxsize=1)
+def _fetched(ref: Any) -> Any:
+    """Fetch an object once in each process."""
+    return _ray().get(ref)
 
 
-def _answered(call: Callable[[Any], Any], given: Any) -> bytes:
-    """Pickle the result of a call, or its `InputError`."""
-    try:
-        done = given if isinstance(given, _Refused) else call(given)
-    except InputError as error:
-        done = _Refused(str(error))
-    return pickle.dumps(done, protocol=5)
-
-
-class _Reader:
-    """Reads an item; the reading function is fetched once in each process."""
-
-    fetched: tuple[Any, Any] | None = None
-
-    def __init__(self, ref: Any) -> None:
-        self.ref = ref
-
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        if _Reader.fetched is None or _Reader.fetched[0] != self.ref:
-            _Reader.fetched = (self.ref, _ray().get(self.ref))
-        return {"data": _answered(_Reader.fetched[1], pickle.loads(row["data"]))}
+def _read(refs: Sequence[Any], item: Any) -> Any:
+    """Read an item; Ray would fetch a reference that is not in a list for every item."""
+    return _fetched(refs[0])(item)
 
 
 class _Worker:
     """An actor that holds the network."""
 
-    def __init__(self, ref: Any, threads: int) -> None:
+    def __init__(self, refs: Sequence[Any], threads: int) -> None:
         torch.set_num_threads(threads)
-        self.call = _ray().get(ref)()
+        self.call = _ray().get(refs[0])()
 
-    def __call__(self, rows: dict[str, Any]) -> dict[str, Any]:
-        return {"data": [_answered(self.call, pickle.loads(data)) for data in rows["data"]]}
+    def answer(self, given: Any) -> Any:
+        """Process what was read."""
+        return self.call(given)
 
 
 # ---- collecting ----------------------------------------------------------------------------------
 
 
-def check_source(source: Source, who: str = "engine 'ray'") -> None:
+def check_source(source: Source) -> None:
     """Refuse a source that several processes cannot read."""
     if source.once or source.count is None:
         raise InputError(
-            f"{who} reads images in several processes, and {source.name} can be read only once, in "
-            "its order: give the dataset itself, a folder or files"
+            f"engine 'ray' reads images in several processes, and {source.name} can be read only "
+            "once, in its order: give the dataset itself, a folder or files"
         )
 
 
@@ -248,20 +255,17 @@ class Showing:
 
     network: nn.Module
     runner: Runner
-    half: torch.dtype | None
     compiled: bool
 
     def __call__(self) -> Callable[[tuple[Batch, Tensor]], tuple[Batch, Tensor]]:
         """Move the network to its device, once, and return the function that answers batches."""
         runner, stack = self.runner, ExitStack()
-        how = (self.network, runner.device, runner.channels_last, self.half)
-        stack.enter_context(running(*how))
+        stack.enter_context(running(self.network, runner.device, runner.channels_last, runner.half))
         runner.forward = torch.compile(self.network) if self.compiled else self.network
 
         def answer(given: tuple[Batch, Tensor]) -> tuple[Batch, Tensor]:
             batch, places = given
-            with running(*how):  # gradients and autocast belong to a thread; Ray has several
-                ((_, answers),) = runner.run([batch], lambda positions: places)
+            ((_, answers),) = runner.run([batch], lambda positions: places)
             ends = torch.cat([batch.pixels[:1], batch.pixels[-1:]])  # the writer needs no more
             return batch._replace(pixels=ends), answers
 
@@ -320,9 +324,8 @@ def spread(
         environment: Environment variables of the processes.
     """
     with connected(Engine(None)) as (ray, room):
-        task = ray.remote(num_cpus=1, max_retries=3, runtime_env={"env_vars": dict(environment)})(
-            _begun
-        )
+        how = {"env_vars": dict(environment)}
+        task = ray.remote(num_cpus=1, max_retries=RETRIES, runtime_env=how)(_begun)
         doing: dict[Any, Kept] = {}
         try:
             for function, arguments, kept in calls:
@@ -344,10 +347,4 @@ def _begun(begin: Callable[[], None], function: Callable[..., Any], *arguments: 
 
 def _finished(ray: Any, doing: dict[Any, Kept]) -> tuple[Kept, Any]:
     (ref,), _ = ray.wait(list(doing), num_returns=1)
-    kept = doing.pop(ref)
-    try:
-        return kept, ray.get(ref)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, InputError):
-            raise InputError(str(error.cause)) from None
-        raise
+    return doing.pop(ref), _got(ray, ref)

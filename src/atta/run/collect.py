@@ -15,8 +15,8 @@ Batch size, order and workers do not change it. The model is the same after the 
 import operator
 import os
 import shutil
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from atta._base.errors import InputError
-from atta._base.files import locked, readable
+from atta._base.files import locked
 from atta._base.progress import counted
 from atta._base.settings import checked
 from atta._base.tensors import read_tensors
@@ -36,11 +36,11 @@ from atta.data.origin import Origin, digest_of
 from atta.data.preprocess import Preprocess
 from atta.data.source import Batch, Channels, Source, batches_of, cached
 from atta.data.views import Policy
-from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of, normalised
+from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of
 from atta.networks.borrowing import dtype_of
 from atta.networks.weights import fingerprint
 from atta.record.predictions import Predictions, Record, as_labels
-from atta.record.store import LOGITS, Columns, write_index
+from atta.record.store import LOGITS, Columns, columns_of, write_index
 from atta.record.writer import SHARDS, ShardWriter
 from atta.run.checks import check_labels, look_over, try_out
 from atta.run.cluster import Engine, Showing, check_source, run_on_ray
@@ -120,7 +120,14 @@ def collect(
     read = Reading(class_names, channels, wanted, rest.get("shuffle"), rest.get("skip_bad", False))
     run, about = prepared(model, images, labels, read, execution, as_seed(seed), draws)
     about |= dict(rest.get("origin") or {}) | folder_of(images, run.source)
-    return run.written(Policy.parse(policy), rehearse, about, output, rest.get("checks", True))
+    if rehearse and execution.engine is None and not run.source.once:
+        run = replace(run, source=cached(run.source, in_memory=True))
+    parsed, checks = Policy.parse(policy), rest.get("checks", True)
+    with _output(output) as folder:
+        record = run.record(parsed, rehearse, about, folder, checks=checks)
+        if output is None or as_folder(output):
+            return record
+        return Record.load(record.save(output))
 
 
 def prepared(
@@ -133,11 +140,11 @@ def prepared(
     draws: str,
 ) -> tuple["Run", dict[str, str]]:
     """Prepare a network and its images for runs, and say what the origin says of their order."""
-    network = as_logits(normalised(model, read.preprocess))
+    network = as_logits(model, read.preprocess)
     read = replace(
         read,
         class_names=read.class_names or class_names_of(network),
-        cache=read.cache and not execution.on_ray,
+        cache=read.cache and execution.engine is None,
         workers=execution.workers,
     )
     source, labelling, about = labelled_source(images, labels, read)
@@ -198,24 +205,6 @@ class Run:
     seed: int
     draws: str
 
-    def written(
-        self,
-        policy: Policy,
-        rehearse: bool | Iterable[int],
-        about: Mapping[str, str],
-        output: str | PathLike[str] | None,
-        checks: bool,
-    ) -> Record:
-        """Run a policy and write the record as a folder or a file, if `output` names one."""
-        run = self
-        if rehearse and not self.execution.on_ray and not self.source.once:
-            run = replace(self, source=cached(self.source, in_memory=True))
-        with _output(output) as folder:
-            record = run.record(policy, rehearse, about, folder, checks=checks)
-            if output is None or as_folder(output):
-                return record
-            return Record.load(record.save(output))
-
     def record(
         self,
         policy: Policy,
@@ -226,15 +215,14 @@ class Run:
         checks: bool = True,
     ) -> Record:
         """Try a few images, run all of them, rehearse, and check the answers."""
-        source, once = self.source, self.source.once
-        if self.execution.on_ray:
+        source, labelling = self.source, self.labelling
+        if self.execution.engine:
             check_source(source)
         if checks:
-            check_labels(self.labelling, source)
-            where = self.execution.trial_device(self.network)
-            try_out(self.network, source, self.labelling, policy, where, self.execution.half)
-        search = rehearse is True and not once
-        unlabelled = search and self.labelling.labels is None
+            check_labels(labelling, source)
+            try_out(self.network, source, labelling, policy, self.execution)
+        search = rehearse is True and not source.once
+        unlabelled = search and labelling.labels is None
         if unlabelled and next(iter(source.read([[0]]))).labels is None:
             raise InputError(
                 "labels: expected a class number for every image, to see how far accuracy falls "
@@ -243,55 +231,61 @@ class Run:
         severities = () if search or rehearse is False else rehearse
         severities = STREAM_SEVERITIES if severities is True else severities
         first = self.answers(Policy((*policy.terms, *rehearsed(severities).terms)), folder=folder)
-        runs = [first, *(self._search(first, folder) if search else ())]
-        record = joined(runs, {**self.origin(policy, first.classes), **about}, folder)
+        if not first.classes:
+            raise InputError(f"expected at least one image in {source.name}, found none")
+        runs, labels = [first], first.labels()
+        severity = FIRST_SEVERITY if search else 0  # a search begins in the middle
+        while severity and labels is not None:
+            place = None if folder is None else folder / REHEARSALS[severity].name
+            runs.append(self.answers(rehearsed([severity]), itself=False, folder=place))
+            severity = _next_severity(severity, first, runs[-1], labels)
+        origin = {**self.origin(policy, first.classes), **about}
+        if folder is None:
+            views = {kind: view for run in runs for kind, view in run.views().items()}
+            record = Record(Predictions(views.pop(LOGITS)[:, 0], views), labels, origin)
+        else:
+            parts = [(run.columns, run.writer) for run in runs if run.writer]
+            groups = [(columns, writer.paths(), writer.name) for columns, writer in parts]
+            record = write_index(folder, groups, labels, origin)
         if checks:
             look_over(record)
         return record
-
-    def _search(self, base: "Answers", folder: Path | None) -> list["Answers"]:
-        """Record rehearsals from the middle severity: up if accuracy hardly fell, else down."""
-        found: list[Answers] = []
-        labels = base.labels()
-        assert labels is not None
-        before, chance, severity = base.accuracy(labels), 1 / base.classes, FIRST_SEVERITY
-        while severity:
-            place = None if folder is None else folder / REHEARSALS[severity].name
-            found.append(self.answers(rehearsed([severity]), itself=False, folder=place))
-            after = found[-1].accuracy(labels)
-            fell, near_chance = before - after >= FALL, after - chance < FALL * (before - chance)
-            if severity == FIRST_SEVERITY:
-                severity = int(near_chance) if fell else max(REHEARSALS)
-            else:
-                severity = 2 if severity == 1 and not fell else 0
-        return found
 
     def answers(
         self, policy: Policy, *, itself: bool = True, folder: Path | None = None
     ) -> "Answers":
         """Run the network on the images themselves, unless told otherwise, and on their views."""
-        device = self.execution.device_of(self.network)
-        answers = Answers(self.source, self.labelling, policy, itself)
+        execution, network = self.execution, self.network
+        device, passes = execution.device_of(network), policy.passes - (not itself)
+        writer, size = None, batch_size(execution.batch_size, device)
         if folder is not None:
-            run = {**self._settings(policy), "device": device.type, **self.execution.settings()}
-            run = {"model": fingerprint(self.network), **run}
-            answers.writer = ShardWriter(folder, run, answers.passes)
-        writer, size = answers.writer, batch_size(self.execution.batch_size, device)
+            writer = ShardWriter(folder, self._settings(policy, device), passes)
+        columns = columns_of(({LOGITS: 1} if itself else {}) | policy.repeats)
+        answers = Answers(self.source, self.labelling, columns, writer)
         alone = nullcontext() if writer is None else locked(writer.settings)
-        here = nullcontext() if self.execution.on_ray else self._running(device)
+        how = device, execution.channels_last, execution.half
+        here = nullcontext() if execution.engine else running(network, *how)
+        title = "collecting" if itself else f"rehearsing, {policy}"
+        progress, told = execution.progress, 0
         with alone, here:
-            size, rows = (size, size) if writer is None else writer.begin(size)
-            runner = self._runner(policy, device, rows, itself, writer)
+            size = size if writer is None else writer.begin(size)
             gaps = answers.resume()
-            with self._counted(policy, itself, answers.images) as tell:
+            total, done = self.source.count, answers.images
+            tells = None if callable(progress) else counted(title, total, shown=progress, done=done)
+            with tells or nullcontext() as tell:
                 for start, stop in gaps:
                     if writer is not None:
                         writer.go_to(start, self.source)
+                    batches = self._batches(policy, itself, writer, size, start, stop)
                     try:
-                        with closing(self._batches(runner, size, start, stop)) as batches:
+                        with closing(batches):
                             for batch, logits in batches:
                                 answers.append(batch, logits)
-                                tell(answers.images)
+                                if tell is not None:
+                                    tell(answers.images)
+                                elif callable(progress):
+                                    progress((answers.images - told) * passes)
+                                    told = answers.images
                     finally:
                         if writer is not None:
                             writer.flush()
@@ -299,76 +293,54 @@ class Run:
                 writer.finish()
         return answers
 
-    def _settings(self, policy: Policy) -> dict[str, Any]:
-        """Return what shards must have been made of to be resumed."""
-        run = {
+    def _settings(self, policy: Policy, device: torch.device) -> dict[str, Any]:
+        """Return what changes bits: shards with other settings are not resumed."""
+        execution, labelling = self.execution, self.labelling
+        named = labelling.labels is None and labelling.numbers is not None
+        return {
+            "model": fingerprint(self.network),
             "policy": str(policy),
             "seed": self.seed,
             "draws": self.draws,
             "images": self.source.count,
+            **({"classes": list(labelling.classes)} if named else {}),  # shards hold such labels
+            "device": device.type,
+            "batch_size": execution.batch_size,
+            "autocast": str(execution.half),
+            "channels_last": execution.channels_last,
+            "compile": execution.compile,
         }
-        if self.labelling.labels is None and self.labelling.numbers is not None:
-            run["classes"] = list(self.labelling.classes)  # shards hold labels by these names
-        return run
 
-    def _running(self, device: torch.device) -> AbstractContextManager[None]:
-        execution = self.execution
-        return running(self.network, device, execution.channels_last, execution.half)
-
-    def _runner(
+    def _batches(
         self,
         policy: Policy,
-        device: torch.device,
-        rows: int,
         itself: bool,
         writer: ShardWriter | None,
-    ) -> Runner:
-        execution = self.execution
-        compiled = execution.compile and not execution.on_ray
-        return Runner(
-            torch.compile(self.network) if compiled else self.network,
+        size: int,
+        start: int,
+        stop: int | None,
+    ) -> Generator[tuple[Batch, Tensor]]:
+        """Yield batches with their answers, from this process or from a cluster."""
+        execution, network, wanted = self.execution, self.network, batches_of(size, start, stop)
+        device, here = execution.device_of(network), execution.engine is None
+        runner = Runner(
+            torch.compile(network) if execution.compile and here else network,
             policy,
             self.seed,
             self.draws,
-            device,
-            dtype_of(self.network),
+            device if here else torch.device(device.type),
+            dtype_of(network),
             execution.channels_last,
-            rows,
+            size if writer is None else writer.rows,
             execution.half,
-            None if writer is None else writer.keep_rows,
+            writer.keep_rows if writer is not None and here else None,
             itself,
         )
-
-    def _batches(
-        self, runner: Runner, size: int, start: int, stop: int | None
-    ) -> Generator[tuple[Batch, Tensor]]:
-        """Yield batches with their answers, from this process or from a cluster."""
-        execution, wanted = self.execution, batches_of(size, start, stop)
-        if not execution.on_ray:
-            batches = self.source.read(wanted, execution.workers)
-            return runner.run(batches, self.source.places)
-        there = replace(runner, device=torch.device(runner.device.type), told=None)
-        showing = Showing(self.network, there, execution.half, execution.compile)
-        on_gpu = runner.device.type == "cuda"
-        engine = Engine(execution.actors, on_gpu, torch.get_num_threads())
+        if here:
+            return runner.run(self.source.read(wanted, execution.workers), self.source.places)
+        showing = Showing(network, runner, execution.compile)
+        engine = Engine(execution.actors, device.type == "cuda", torch.get_num_threads())
         return run_on_ray(showing, self.source, wanted, engine)
-
-    def _counted(
-        self, policy: Policy, itself: bool, begun: int
-    ) -> AbstractContextManager[Callable[[int], None]]:
-        """Show how many images are done, or tell a function how many passes were run."""
-        progress = self.execution.progress
-        if not callable(progress):
-            title = "collecting" if itself else f"rehearsing, {policy}"
-            return counted(title, self.source.count, shown=progress, done=begun)
-        passes, last = policy.passes - (not itself), 0
-
-        def tell(images: int) -> None:
-            nonlocal last
-            progress((images - last) * passes)
-            last = images
-
-        return nullcontext(tell)
 
     def origin(self, policy: Policy, classes: int) -> dict[str, str]:
         """Describe the run as text, for the origin of a record."""
@@ -399,28 +371,13 @@ class Answers:
 
     source: Source
     labelling: Labelling
-    policy: Policy
-    itself: bool
+    columns: Columns
     writer: ShardWriter | None = None
     images: int = 0
     classes: int = 0
     parts: list[Tensor] = field(default_factory=list)
     own: list[tuple[int, Tensor]] = field(default_factory=list)
     """Labels that came with the images, by the position of the first."""
-
-    @property
-    def passes(self) -> int:
-        """Passes per image."""
-        return self.itself + sum(self.policy.repeats.values())
-
-    @property
-    def columns(self) -> Columns:
-        """Return the first pass of each kind of view, and how many there are."""
-        found, at = {LOGITS: (0, 1)} if self.itself else {}, int(self.itself)
-        for kind, repeats in self.policy.repeats.items():
-            found[kind] = (at, repeats)
-            at += repeats
-        return found
 
     def resume(self) -> list[tuple[int, int | None]]:
         """Return what is left to do: everything, or what an earlier run did not finish."""
@@ -472,14 +429,6 @@ class Answers:
             for path in self.writer.paths():
                 yield read_tensors(path, sealed=False)[0]["answers"]
 
-    def accuracy(self, labels: Tensor) -> float:
-        """Return how often the first pass is right."""
-        right = start = 0
-        for part in self.blocks():
-            right += int((part[:, 0].argmax(dim=1) == labels[start : start + len(part)]).sum())
-            start += len(part)
-        return right / start
-
     def views(self) -> dict[str, Tensor]:
         """Return the logits of each pass by kind, the images themselves under `LOGITS`."""
         blocks = list(self.blocks())
@@ -489,14 +438,17 @@ class Answers:
         }
 
 
-def joined(runs: Sequence[Answers], origin: Mapping[str, str], folder: Path | None) -> Record:
-    """Make a record of one run over the images and further runs over their views."""
-    first = runs[0]
-    if not first.classes:
-        raise InputError(f"expected at least one image in {first.source.name}, found none")
-    if folder is None:
-        views = {kind: view for run in runs for kind, view in run.views().items()}
-        return Record(Predictions(views.pop(LOGITS)[:, 0], views), first.labels(), origin)
-    groups = [(run.columns, run.writer.paths(), run.writer.name) for run in runs if run.writer]
-    text = {readable(key): readable(str(value)) for key, value in origin.items()}
-    return write_index(folder, groups, first.labels(), text)
+def _next_severity(severity: int, base: Answers, rehearsal: Answers, labels: Tensor) -> int:
+    """Return where to go on: up if accuracy hardly fell, down near chance, 0 to end."""
+    accuracies = []
+    for run in (base, rehearsal):
+        right = start = 0
+        for part in run.blocks():
+            right += int((part[:, 0].argmax(dim=1) == labels[start : start + len(part)]).sum())
+            start += len(part)
+        accuracies.append(right / start)
+    (before, after), chance = accuracies, 1 / base.classes
+    fell, near_chance = before - after >= FALL, after - chance < FALL * (before - chance)
+    if severity == FIRST_SEVERITY:
+        return int(near_chance) if fell else max(REHEARSALS)
+    return 2 if severity == 1 and not fell else 0

@@ -11,7 +11,7 @@ from torch import nn
 from atta._base.errors import InputError, suggest
 from atta._base.settings import Count
 from atta.networks.borrowing import device_of, find_device
-from atta.run.cluster import RAY, check_engine
+from atta.run.cluster import check_engine
 
 
 class ExecutionOptions(TypedDict, total=False):
@@ -70,30 +70,11 @@ class Execution:
             return torch.bfloat16
         return self.autocast if isinstance(self.autocast, torch.dtype) else None
 
-    @property
-    def on_ray(self) -> bool:
-        """Whether the network runs on a Ray cluster."""
-        return self.engine == RAY
-
     def device_of(self, network: nn.Module) -> torch.device:
         """Return where the network runs; a cluster's devices are not looked for here."""
         if self.device is None:
             return device_of(network)
-        return torch.device(self.device) if self.on_ray else find_device(self.device)
-
-    def trial_device(self, network: nn.Module) -> torch.device:
-        """Return where a few images are tried: the cluster's device may not exist here."""
-        missing = self.on_ray and not torch.cuda.is_available()
-        return torch.device("cpu") if missing else self.device_of(network)
-
-    def settings(self) -> dict[str, Any]:
-        """Return what changes bits: shards with other settings are not resumed."""
-        return {
-            "batch_size": self.batch_size,
-            "autocast": str(self.half),
-            "channels_last": self.channels_last,
-            "compile": self.compile,
-        }
+        return torch.device(self.device) if self.engine else find_device(self.device)
 
 
 def split_options(

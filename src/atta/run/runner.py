@@ -34,11 +34,6 @@ Network: TypeAlias = Callable[[Tensor], Tensor]
 # ---- one batch -----------------------------------------------------------------------------------
 
 
-def wider(dtype: torch.dtype) -> torch.dtype:
-    """Return float32 or wider: half precision would round classes into ties."""
-    return torch.promote_types(dtype, torch.float32)
-
-
 def without_autocast(device: torch.device) -> AbstractContextManager[object]:
     """Disable autocast: only the network may run in half precision, not views or calibrators."""
     return (
@@ -63,7 +58,7 @@ def running(
 
 def as_pixels(images: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert bytes, or floats in [0, 1] up to rounding, to pixels for views and networks."""
-    wide = wider(dtype)
+    wide = torch.promote_types(dtype, torch.float32)
     if images.dtype != torch.uint8:
         return images.to(wide).clamp(0, 1)
     # A tensor as divisor: with a Python number, a GPU multiplies by the inverse and the last bit
@@ -72,9 +67,12 @@ def as_pixels(images: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def logits_of(network: Network, images: Tensor, dtype: torch.dtype) -> Tensor:
-    """Run the network in its own dtype, and return float32 logits or wider."""
+    """Run the network in its own dtype, and return float32 logits or wider.
+
+    Half precision would round classes into ties.
+    """
     logits = network(images.to(dtype))
-    return logits.to(wider(logits.dtype))
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 @contextmanager
@@ -94,25 +92,19 @@ def failing_on(images: Tensor, *passed: type[Exception]) -> Iterator[None]:
 
 def run_views(network: Network, shown: Iterable[Shown], most: int) -> list[Shown]:
     """Return the logits of each view, (n, k), with up to `most` views of one size in a pass."""
-    groups: list[list[Shown]] = []
     answers: list[Shown] = []
-    for view in shown:
-        if groups and len(groups[-1]) < most and groups[-1][0][2].shape == view[2].shape:
-            groups[-1].append(view)
-        else:
-            answers += _run_group(network, groups)
-            groups = [[view]]
-    return answers + _run_group(network, groups)
-
-
-def _run_group(network: Network, groups: list[list[Shown]]) -> list[Shown]:
-    """Run the last group of views in one pass."""
-    if not groups:
-        return []
-    views = [view for *_, view in groups[-1]]
-    logits = network(torch.cat(views) if len(views) > 1 else views[0])
-    each = logits.reshape(len(views), views[0].shape[0], -1)
-    return [(name, repeat, one) for (name, repeat, _), one in zip(groups[-1], each, strict=True)]
+    group: list[Shown] = []
+    for view in chain(shown, [None]):  # None ends the last group
+        if group and (view is None or len(group) == most or view[2].shape != group[0][2].shape):
+            views = [images for *_, images in group]
+            logits = network(torch.cat(views) if len(views) > 1 else views[0])
+            each = logits.reshape(len(views), views[0].shape[0], -1)
+            names = [(name, repeat) for name, repeat, _ in group]
+            answers += [(*name, one) for name, one in zip(names, each, strict=True)]
+            group = []
+        if view is not None:
+            group.append(view)
+    return answers
 
 
 @torch.no_grad()
@@ -160,19 +152,18 @@ class _Pending(NamedTuple):
         """Wait for the answers and check that they are finite."""
         if self.event is not None:
             self.event.synchronize()
-        logits = self.logits
-        if not torch.isfinite(logits).all():
-            image, view = (~torch.isfinite(logits)).any(dim=2).nonzero()[0].tolist()
-            value = float(logits[image, view][~torch.isfinite(logits[image, view])][0])
-            places = self.indices[(~torch.isfinite(logits)).flatten(1).any(dim=1)].tolist()
-            some = ", ".join(map(str, places[:5])) + (
-                f" and {len(places) - 5} more" if len(places) > 5 else ""
-            )
-            first = self.names[view]
+        bad = ~torch.isfinite(self.logits)
+        if bad.any():
+            image, view = bad.any(dim=2).nonzero()[0].tolist()
+            value = float(self.logits[image, view][bad[image, view]][0])
+            places = self.indices[bad.flatten(1).any(dim=1)].tolist()
+            some = ", ".join(map(str, places[:5]))
+            some += f" and {len(places) - 5} more" if len(places) > 5 else ""
             raise InputError(
-                f"expected finite logits, got {value} for images {some}, first in the view {first}"
+                f"expected finite logits, got {value} for images {some}, first in the view "
+                f"{self.names[view]}"
             )
-        return logits
+        return self.logits
 
 
 @dataclass
@@ -245,7 +236,14 @@ class Runner:
         """Run images in one pass, or in smaller ones once a GPU is full."""
         while True:
             try:
-                return torch.cat([self._pass(part) for part in torch.split(images, self.rows)])
+                mixed = torch.autocast(self.device.type, self.half) if self.half else nullcontext()
+                with mixed, failing_on(images, torch.cuda.OutOfMemoryError):
+                    answers = []
+                    for part in torch.split(images, self.rows):
+                        if self.channels_last:
+                            part = part.to(self.dtype, memory_format=torch.channels_last)
+                        answers.append(logits_of(self.forward, part, self.dtype))
+                    return torch.cat(answers)
             except torch.cuda.OutOfMemoryError as error:
                 if self.rows == 1:
                     raise InputError(
@@ -256,10 +254,3 @@ class Runner:
             torch.cuda.empty_cache()
             if self.told is not None:
                 self.told(self.rows)
-
-    def _pass(self, images: Tensor) -> Tensor:
-        if self.channels_last:
-            images = images.to(self.dtype).contiguous(memory_format=torch.channels_last)
-        mixed = torch.autocast(self.device.type, self.half) if self.half else nullcontext()
-        with mixed, failing_on(images, torch.cuda.OutOfMemoryError):
-            return logits_of(self.forward, images, self.dtype)

@@ -11,10 +11,9 @@ import pytest
 
 from atta import Record
 from atta._base.errors import InputError
-from atta.cli.experiments import _write_results_page
 from atta.lab import fits
 from atta.lab.experiment import Experiment
-from atta.lab.paper.page import results_page
+from atta.lab.paper.page import results_page, write_page
 from atta.lab.paper.published import against, published
 from atta.lab.paper.records import RECORDINGS, Making
 from atta.lab.paper.reproduce import (
@@ -300,7 +299,7 @@ def test_the_figures_of_the_paper_are_pictures_beside_the_page(
     whole: tuple[Reproduction, Places, list[str]], tmp_path: Path
 ) -> None:
     done, *_ = whole
-    _write_results_page(tmp_path / "mine.md", done)
+    write_page(done, tmp_path / "mine.md", command="atta reproduce")
     drawn = sorted(path.stem for path in (tmp_path / "mine").iterdir())
     assert drawn == [
         "ood-aid",

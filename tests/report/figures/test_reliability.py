@@ -97,7 +97,7 @@ def test_labels_of_any_whole_numbers_draw_the_same_diagram(kind: str) -> None:
 
 
 def test_before_and_after_lie_over_each_other_in_one_small_diagram(detail: dict[str, Any]) -> None:
-    chart = overlaid({"vanilla": detail, "ours": detail}, title="both")
+    chart = overlaid({"vanilla": detail, "ours": detail})
     filled = sum(count > 0 for count in detail["bins"]["counts"])
     drawn = [row for row in data(chart) if "images" in row]
     assert [row["method"] for row in drawn] == ["vanilla"] * filled + ["ours"] * filled

@@ -18,16 +18,7 @@ pytest.importorskip("altair")
 pytest.importorskip("vl_convert")
 
 
-ODD = [
-    '</script><script>alert("x")</script>',
-    "a.b[0]",
-    'it\'s "quoted"',
-    "back\\slash",
-    "a\nb",
-    "",
-    "ü → 𝔘",
-    "a.b[0]",
-]
+ODD = '</script><script>alert("x")</script>'
 
 
 @pytest.mark.parametrize(
@@ -44,7 +35,7 @@ def test_a_picture_is_written_by_its_suffix(
     suffix: str, start: bytes, detail: dict[str, Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "new folder" / f"picture.{suffix}"
-    assert picture(diagram(detail, ODD[0]), path) == path
+    assert picture(diagram(detail, ODD), path) == path
     content = path.read_bytes()
     assert content.lstrip().startswith(start.lstrip())
     assert list(path.parent.iterdir()) == [path], "and no other file"
@@ -58,7 +49,7 @@ def test_a_picture_is_written_by_its_suffix(
         )
     if suffix == "html":
         page = content.decode()
-        assert ODD[0] not in page, "a name cannot end the script"
+        assert ODD not in page, "a name cannot end the script"
         assert not re.search(r"<(script|link)[^>]+(src|href)=", page), "nothing is fetched"
 
 

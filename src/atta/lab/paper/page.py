@@ -7,15 +7,18 @@ text is `results.md.jinja`; there, too, is why ours differ, which is known for s
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from statistics import fmean
+from statistics import correlation, fmean
 from typing import Any
 
 from atta._base.errors import require
+from atta._base.files import whole_file
 from atta.lab import run as tables
 from atta.lab.experiment import Experiment
 from atta.lab.paper import claims, published
 from atta.lab.paper.reproduce import Reproduction
+from atta.lab.workers import machine
 from atta.report.figures.catalogue import figure
+from atta.report.figures.theme import picture
 from atta.results import words
 from atta.results.table import Table
 
@@ -31,6 +34,17 @@ def figures(done: Reproduction) -> Iterator[tuple[str, Any]]:
             name, metric = ("sizes", "brier") if several else ("entropy", "entropy")
             drawn = figure(name, done.results, metric=metric, experiment=experiment.name)
             yield experiment.name, drawn
+
+
+def write_page(done: Reproduction, path: Path, *, command: str) -> None:
+    """Write the page, and its pictures into a folder of the same name."""
+    folder, pictures = path.with_suffix(""), {}
+    for name, chart in figures(done):
+        folder.mkdir(parents=True, exist_ok=True)
+        pictures[name] = f"{folder.name}/{picture(chart, folder / f'{name}.svg').name}"
+    text = results_page(done, machine(), command=command, pictures=pictures)
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
 
 
 def results_page(
@@ -100,5 +114,5 @@ def _mean_difference(ours: Mapping[str, float], theirs: Mapping[str, float]) -> 
 def _spearman(a: Mapping[str, float], b: Mapping[str, float]) -> float:
     """Spearman's correlation of two orders of the same names."""
     one, other = (sorted(values, key=values.__getitem__) for values in (a, b))
-    apart, n = sum((one.index(name) - other.index(name)) ** 2 for name in a), len(a)
-    return 1 - 6 * apart / (n * (n * n - 1)) if n > 1 else 1.0
+    ranks = [one.index(name) for name in a], [other.index(name) for name in a]
+    return correlation(*ranks) if len(a) > 1 else 1.0

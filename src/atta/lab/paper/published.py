@@ -13,17 +13,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import fmean
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from atta._base.errors import InputError, suggest
 from atta.lab.experiment import Experiment
+from atta.lab.run import group_means
 from atta.results.rows import Results, Row
 from atta.results.table import Table
 from atta.results.words import RULE
 
 PublishedTable: TypeAlias = Mapping[str, Mapping[str, float]]
-Key = TypeVar("Key")
 FILE = Path(__file__).parent / "published.json"
 
 
@@ -58,9 +57,9 @@ class Numbers:
         rows = [row for row in rows if row.choice in ("", RULE)]
         brier = [row for row in rows if row.metric == "brier"]
         return cls(
-            _means((row.method, row.metric, row.value) for row in rows),
-            _means((row.method, row.policy, row.value) for row in brier),
-            _means((row.method, row.validation, row.value) for row in brier),
+            group_means((row.method, row.metric, row.value) for row in rows),
+            group_means((row.method, row.policy, row.value) for row in brier),
+            group_means((row.method, row.validation, row.value) for row in brier),
         )
 
     def column(self, metric: str) -> dict[str, float]:
@@ -68,13 +67,6 @@ class Numbers:
         methods = published("in_distribution.cifar10")
         rows = {method: self.table.get(method, {}) for method in methods}
         return {method: row[metric] for method, row in rows.items() if metric in row}
-
-
-def _means(values: Iterable[tuple[str, Key, float]]) -> dict[str, dict[Key, float]]:
-    groups: dict[str, dict[Key, list[float]]] = {}
-    for method, column, value in values:
-        groups.setdefault(method, {}).setdefault(column, []).append(value)
-    return {method: {c: fmean(v) for c, v in row.items()} for method, row in groups.items()}
 
 
 def against(results: Results, experiment: Experiment, *, first: bool = False) -> Table | None:

@@ -5,22 +5,28 @@ experiments/*.toml ──► which records they need ──► found, or made fr
 """
 
 import fnmatch
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeAlias
 
 from atta._base.errors import InputError, suggest
-from atta._base.files import locked
+from atta._base.files import digest, locked
 from atta.lab.experiment import Experiment, fits_of
 from atta.lab.fits import Fit, Fits
-from atta.lab.paper.published import published
+from atta.lab.paper.claims import claims_table
+from atta.lab.paper.published import against, published
 from atta.lab.paper.records import RECORDINGS, Making, check_made, make, network_file, obstacle
-from atta.lab.run import examined, joined, parts
+from atta.lab.run import examined, joined, own_table, parts, run
 from atta.lab.workers import Tell, silent
 from atta.record.predictions import CLONE, Record, own_records
 from atta.results.rows import Results
+from atta.results.table import Table
+from atta.results.words import dataset_name
 
 BUNDLED_AS = {
     "cifar10": "cifar10-resnet50",
@@ -38,8 +44,6 @@ class Places:
     output: Path
     records: Path | None = None
     data: Path | None = None
-    own: bool = True
-    """Whether records are also looked for in the output, where they are made."""
 
     @property
     def made(self) -> Path:
@@ -48,11 +52,16 @@ class Places:
 
     def find(self, name: str) -> Path | None:
         """The file of a record, if there is one."""
-        path = self.made / f"{name}.safetensors"
-        if (self.own or self.records is not None) and path.exists():
-            return path
-        own = own_records() if self.records is None and self.data is None else {}
-        return own.get(BUNDLED_AS.get(name, name))
+        own = self.records is None and self.data is None
+        return record_file(name, self.made) or (record_file(name) if own else None)
+
+
+def record_file(name: str, folder: Path | None = None) -> Path | None:
+    """The file of a record in a folder, by default among the package's own, if it is there."""
+    if folder is None:
+        return own_records().get(BUNDLED_AS.get(name, name))
+    path = folder / f"{name}.safetensors"
+    return path if path.exists() else None
 
 
 @dataclass
@@ -129,25 +138,43 @@ def needed(experiments: Iterable[Experiment]) -> list[str]:
     return list(dict.fromkeys(name for experiment in experiments for name in experiment.records))
 
 
-def find_records(experiments: Iterable[Experiment], places: Places) -> dict[str, Path]:
-    """The files of the records that experiments need; a missing one is an error that names it."""
-    found = {}
-    for name in needed(experiments):
-        if (path := places.find(name)) is None:
-            raise InputError(
-                f"there is no record {name}: expected {places.made / f'{name}.safetensors'}"
-            )
-        found[name] = path
-    return found
-
-
-def load_records(files: Mapping[str, Path]) -> dict[str, Record]:
-    """Load records by name."""
-    return {name: Record.load(path) for name, path in files.items()}
-
-
 Bar: TypeAlias = Callable[[str, int], AbstractContextManager[Tell]]
 """Makes a progress bar from a title and a total; what it yields is called once per step."""
+
+
+def run_alone(
+    experiment: Experiment,
+    records: Path | None = None,
+    *,
+    workers: int,
+    bar: Bar,
+    resumable: Callable[[Path], AbstractContextManager[None]],
+) -> Results:
+    """Run one experiment on the records of a folder, or on the package's own.
+
+    Fits are kept in the user's cache until it ends, inside of `resumable(folder)`, so that a run
+    that was stopped or lost a process resumes.
+    """
+    files = {}
+    for name in experiment.records:
+        if (path := record_file(name, records)) is None:
+            where = records or "the package: name a folder of records that has it"
+            raise InputError(f"there is no record {name} in {where}")
+        files[name] = path
+    fits = Fits(_loaded(files), workers=workers, files=files)
+    key = digest([experiment.about(), *map(fits.fingerprint, files)])[:16]
+    home = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or "~/.cache"
+    folder = Path(home).expanduser() / "atta" / "runs" / key
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(folder))
+            stack.enter_context(resumable(folder))
+        except InputError:  # the cache cannot be written, or the same run is going on
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+        with bar(experiment.name, len(fits_of(experiment, fits.records))) as done:
+            results = run(experiment, fits.records, fits=replace(fits, folder=folder), done=done)
+        shutil.rmtree(folder, ignore_errors=True)
+        return results
 
 
 def reproduce(
@@ -169,7 +196,7 @@ def reproduce(
     """
     with locked(places.output / "results.json"):
         files, missing = _gather(needed(experiments), places, making or Making(), say)
-        fits = Fits(load_records(files), places.output / "fits", workers, files, engine)
+        fits = Fits(_loaded(files), places.output / "fits", workers, files, engine)
         done = Reproduction(Results(()), [], files=files)
         wanted: list[Fit] = []
         for experiment in experiments:
@@ -186,6 +213,21 @@ def reproduce(
         if done.experiments:
             _run_all(done, fits, wanted, places.output, bar)
         return done
+
+
+def _loaded(files: Mapping[str, Path]) -> dict[str, Record]:
+    return {name: Record.load(path) for name, path in files.items()}
+
+
+def reproduced_tables(done: Reproduction) -> Iterator[Table]:
+    """Our table of each experiment, the differences to the published, and the claims."""
+    for experiment in done.experiments:
+        yield own_table(done.results, experiment)
+        tables = (against(done.results, experiment, first=first) for first in (False, True))
+        yield from filter(None, tables)
+    claims = claims_table(done.results, names=dataset_name)
+    if claims.cells:
+        yield claims
 
 
 def _run_all(done: Reproduction, fits: Fits, wanted: Sequence[Fit], output: Path, bar: Bar) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from atta._base.errors import InputError, suggest
@@ -12,7 +11,7 @@ from atta.report.figures.detail import confidence_histograms, per_class, shares,
 from atta.report.figures.parts import Detail, grid, names_of
 from atta.report.figures.reliability import diagram
 from atta.report.figures.theme import finished
-from atta.results.rows import Results, one_of
+from atta.results.rows import Results
 from atta.results.words import COST
 
 
@@ -68,14 +67,8 @@ def figure(
     if name == "cost" and "experiment" not in wanted:
         results = comparison.with_cost(results)
     main = [one for one in results.names("experiment") if not one.endswith(COST)]
-    allowed = {column: one_of(value) for column, value in {"experiment": main, **wanted}.items()}
-    chosen = results.where(**allowed)
-    details = [
-        detail
-        for detail in results.details
-        if all(detail.get(column) in values for column, values in allowed.items())
-    ]
-    if not chosen.rows and not details:
+    chosen = results.where(**{"experiment": main, **wanted})
+    if not chosen.rows and not chosen.details:
         raise InputError(f"the results have nothing with {asked}")
     for column in ("experiment", "dataset", *(() if name == "sizes" else ("validation",))):
         if len(found := chosen.names(column)) > 1:
@@ -83,4 +76,4 @@ def figure(
             raise InputError(
                 f"expected one {column} to draw, got {len(found)}; choose one: --{column} {names}"
             )
-    return finished(FIGURES[name](replace(chosen, details=tuple(details)), metric), dark)
+    return finished(FIGURES[name](chosen, metric), dark)

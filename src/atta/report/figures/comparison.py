@@ -237,15 +237,11 @@ def cost_points(results: Results, metric: str = "brier") -> list[Datum]:
     points = []
     for key, summary in zip(keys, _summaries(results, metric), strict=True):
         detail = details.get(key, {"policy": key.policy})
-        passes = detail.get("passes") or _passes(key.policy)
+        views = Policy.parse(key.policy).repeats if key.policy else {}
+        passes = detail.get("passes") or 1 + sum(views.values())
         name = label(key.method, key.choice)
         points.append({**summary, "method": name, "policy": detail["policy"], "passes": passes})
     return points
-
-
-def _passes(policy: str) -> int:
-    """How often the network runs per image: once, and once per view."""
-    return 1 + sum(Policy.parse(policy).repeats.values()) if policy else 1
 
 
 def _summaries(results: Results, metric: str) -> list[Datum]:

@@ -45,14 +45,9 @@ _TOOLTIPS = {
 """The title of each field in a tooltip, and its format if it is a number."""
 
 
-def inline(values: list[Datum]) -> alt.InlineData:
-    """Data that is stored in the chart itself."""
-    return alt.InlineData(values=values)
-
-
 def chart_of(values: list[Datum]) -> alt.Chart:
-    """A chart of these rows, without marks."""
-    return alt.Chart(inline(values))
+    """A chart of these rows, which it contains, without marks."""
+    return alt.Chart(alt.InlineData(values=values))
 
 
 def grid(
@@ -150,9 +145,9 @@ def histogram(
     return layers
 
 
-def above(offset: int = 4) -> alt.Legend:
+def above(offset: int = 4, **more: Any) -> alt.Legend:
     """A legend above the chart."""
-    return alt.Legend(orient="top", title=None, offset=offset)
+    return alt.Legend(orient="top", title=None, offset=offset, **more)
 
 
 def told_apart(names: Sequence[str], **legend: Any) -> dict[str, Any]:

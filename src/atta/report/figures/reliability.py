@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from atta._base.errors import InputError
 from atta._base.settings import Cells, Count, checked
 from atta.metrics.binning import reliability_bins
-from atta.metrics.per_image import Array, LabelArray, validate
-from atta.metrics.scores import evaluate
+from atta.metrics.formulas import measurable
+from atta.metrics.per_image import Array, LabelArray, per_image, validate
 from atta.report.figures import parts
 from atta.report.figures.parts import OVER, UNDER, Datum, Detail
 from atta.report.figures.theme import BLUE, GREY, ORANGE, PURPLE, SKY, alt, finished
@@ -113,15 +115,13 @@ def reliabilities(details: Sequence[Detail], *, columns: int = 3) -> alt.TopLeve
 
 def _measured(probs: Array, labels: LabelArray, bins: int, simplex: bool) -> Detail:
     """The part of a detail that a reliability diagram shows."""
-    # `evaluate` checks the arguments.
-    accuracy = evaluate(probs, labels, simplex=simplex, metrics=["accuracy"])["accuracy"]
-    checked_probs, y = validate(probs, labels)
-    assert y is not None
-    p, y = checked_probs.double().cpu(), y.cpu()
-    confidence, correct = p.amax(1).clamp(0, 1), (p.argmax(1) == y).double()
+    p, y = validate(probs, labels)
+    measurable(["accuracy"], labelled=y is not None)
+    found = [(part.confidence, part.correct) for part in per_image(p, y, simplex=simplex)]
+    confidence, correct = (torch.cat(column).cpu() for column in zip(*found, strict=True))
     return {
         "images": len(p),
-        "accuracy": accuracy,
+        "accuracy": correct.mean().item(),
         "confidence": confidence.mean().item(),
         "bins": reliability_bins(confidence, correct, count=bins),
     }
@@ -162,7 +162,7 @@ def diagram(detail: Detail, title: str, width: int = 300, *, offset: int = 4) ->
     return parts.titled(both, width, title, notes, what)
 
 
-def overlaid(details: Mapping[str, Detail], *, title: str = "", width: int = 230) -> Any:
+def overlaid(details: Mapping[str, Detail]) -> Any:
     """Draw the accuracy at each confidence of one or two methods as lines in one small diagram.
 
     The first of two methods is grey. Larger dots stand for more images.
@@ -170,7 +170,7 @@ def overlaid(details: Mapping[str, Detail], *, title: str = "", width: int = 230
     names = list(details)
     data = [{"method": name, **row} for name, detail in details.items() for row in _bins(detail)]
     colours = alt.Scale(domain=names, range=[GREY, BLUE][-len(names) :])
-    legend = alt.Legend(orient="top", title=None, offset=4, symbolOpacity=1)
+    legend = parts.above(symbolOpacity=1)
     base = parts.chart_of(data).encode(
         x=parts.unit(alt.X, "confidence", "confidence"),
         color=alt.Color("method:N", scale=colours, legend=legend),
@@ -188,12 +188,12 @@ def overlaid(details: Mapping[str, Detail], *, title: str = "", width: int = 230
         base.mark_rule(opacity=0.45).encode(y="low:Q", y2="high"),
         base.mark_line(strokeWidth=1.5).encode(y=y),
         dots,
-        width=width,
-        height=width,
+        width=230,
+        height=230,
     )
     note = "ECE " + " → ".join(f"{_ece(detail):.4f}" for detail in details.values())
     what = f"Accuracy at each confidence of {' and '.join(names)}; on the dashed line both agree"
-    return parts.titled(chart, width, title, [note], what)
+    return parts.titled(chart, 230, "Accuracy at each confidence", [note], what)
 
 
 def _diagonal() -> Any:

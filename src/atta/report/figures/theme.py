@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,21 +107,16 @@ def finished(chart: Any, dark: bool = False) -> alt.TopLevelMixin:
     return themed
 
 
-def unchecked() -> AbstractContextManager[None]:
-    """Skip altair's schema checks inside this context: they take longer than drawing a chart."""
-    check: AbstractContextManager[None] = alt.utils.schemapi.debug_mode(False)
-    return check
-
-
 # ---- writing charts ------------------------------------------------------------------------------
 
 
-class _ForScript(json.JSONEncoder):
+class ForScript(json.JSONEncoder):
     """Encodes JSON for a <script> element, which no text in it can end."""
 
     def encode(self, o: Any) -> str:
+        """Return a value as JSON."""
         text = super().encode(o)
-        for character in "<\u2028\u2029":
+        for character in "<>&\u2028\u2029":
             text = text.replace(character, f"\\u{ord(character):04x}")
         return text
 
@@ -132,7 +126,7 @@ _FORMATS: dict[str, dict[str, Any]] = {
     "png": {"scale_factor": 2},
     "pdf": {},
     "json": {"json_kwds": {"indent": 1, "ensure_ascii": False, "allow_nan": False}},
-    "html": {"inline": True, "json_kwds": {"cls": _ForScript}},
+    "html": {"inline": True, "json_kwds": {"cls": ForScript}},
 }
 
 

@@ -97,21 +97,17 @@
 
   const percent = (value) => (100 * value).toFixed(1) + " %";
   const showChanged = (box) => {
-    const {changed, classes, dataset, record} = data.sections[box.dataset.changed];
+    const {changed, classes, record} = data.sections[box.dataset.changed];
     const rows = changed[chosen(box.dataset.pane).value];
     const name = (label) => label === null ? "–" : classes ? classes[label] : String(label);
     const images = rows ? records(rows) : [];
-    const seen = ({row, image}) => {
-      const thumb = data.thumbs[`${record}/${image}`];
-      return data.pictures[`${dataset}/${row}`] ?? (thumb ? {image: thumb} : {});
-    };
-    const pictured = images.some((one) => Object.keys(seen(one)).length);
+    const seen = ({image}) => data.thumbs[`${record}/${image}`];
+    const pictured = images.some(seen);
     const heads = [...(pictured ? ["image"] : []), "row", "confidence", "predicted", "label"];
     const named = (text) => made("span", text, {class: "name", title: text});
     const body = images.map((one) => {
       const {row, predicted, label, before, after} = one;
-      const views = Object.entries(seen(one));
-      const thumbs = views.map(([what, source]) => made("img", [], {src: source, alt: `${what} of row ${row}`, title: what, class: "thumb"}));
+      const thumbs = [seen(one)].filter(Boolean).map((source) => made("img", [], {src: source, alt: `image of row ${row}`, title: "image", class: "thumb"}));
       thumbs.forEach((image) => image.addEventListener("load", () => image.classList.toggle("coarse", image.naturalWidth < 48)));
       const verdict = label === null ? "–" : label === predicted ? "✓ right" : [made("span", "✗ "), named(name(label))];
       return [
