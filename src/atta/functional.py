@@ -126,20 +126,19 @@ def largest_share(
     size = torch.maximum(ahead, level).detach()  # of the numbers that are rounded
     lead, gain = ahead - slack(base) * size - base, fused - level
     if step is not None:
-        # Walk down from the limit as Algorithms 1 and 2 do, starting near the end of the walk.
         lead = lead.clamp(min=TINY)
         catch_up = (lead / (lead + gain.clamp(min=0))).amin(dim=-1)
-        # Detached: the share then moves with the limit.
+        # The paper's walk down from the limit, from near its end; detached: only the limit moves.
         steps = ((limit - catch_up) / step).detach().ceil().clamp(min=0)
         share = torch.zeros_like(catch_up)
         for nearby in (1, 0, -1):  # rounding can move the end of the walk by one step
             candidate = limit - (steps + nearby).clamp(min=0) * step
             mixed = torch.lerp(base, fused, candidate.unsqueeze(-1))
-            keeps = (candidate > 0) & (leader(mixed) == first).squeeze(-1)
+            rival = mixed.scatter(-1, first, -1.0).amax(dim=-1)
+            keeps = (candidate > 0) & (mixed.gather(-1, first).squeeze(-1) > rival)
             share = torch.where(keeps, candidate, share)
         return share
-    # In place: allocating memory costs as much as the arithmetic.
-    lead = lead.clamp_(min=0)
+    lead = lead.clamp_(min=0)  # in place: allocating memory costs as much as the arithmetic
     reach = torch.maximum(lead + gain.clamp(min=0), NEAR * size)
     catch_up = ((lead - gain.clamp(max=0)) / reach).scatter(-1, first, 1.0).amin(dim=-1)
     # Rows without a bound take the limit itself: a minimum with 1 would halve its slope at 1.
