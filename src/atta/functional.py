@@ -24,9 +24,9 @@ without a loop or an epsilon. `step=0.01` gives the paper's grid instead.
 
 **For every input, ties included, argmax(probs) == argmax(logits)**, the first of equal classes. At
 the bound two classes tie, and rounding would decide between them. So leads count as a few rounding
-errors shorter (`slack`), the share stays a relative `MARGIN` below the bound, and a row whose class
-would still change is answered by `base`. Softmax itself rounds logits that are nearly equal to
-equal probabilities: then the class of the logits gets a few rounding errors more (`put_first`).
+errors shorter (`slack`), and the share stays a relative `MARGIN` below the bound. Softmax itself
+rounds logits that are nearly equal to equal probabilities: where another class is first after all,
+the class of the logits gets a few rounding errors more than it (`put_first`).
 
 **The answer is continuous** in `base` and `fused`, so that a batch, a graph or a GPU that rounds
 differently gives the same answer. The bound above is not continuous: if a rival is level with the
@@ -162,10 +162,7 @@ def blend(base: Probs, fused: Probs, share: Shares, *, first: First | None = Non
     """
     mixed = torch.lerp(base, fused, share.unsqueeze(-1))
     first = leader(base) if first is None else first
-    keeps = leader(mixed) == first
-    if mixed.device.type == "cpu" and not torch.compiler.is_compiling() and keeps.all():
-        return mixed  # nearly always; the rest would copy all rows twice
-    return torch.where(keeps, mixed, put_first(base, first))
+    return put_first(torch.where(leader(mixed) == first, mixed, base), first)
 
 
 def atta(
@@ -206,7 +203,7 @@ def guarded_blend(
 ) -> Probs:
     """Blend in as much of `fused` as the limit and the class `first` allow."""
     share = largest_share(base, fused, limit, step=step, first=first)
-    return blend(base, fused, share, first=first)
+    return put_first(torch.lerp(base, fused, share.unsqueeze(-1)), first)
 
 
 def guard_class(probs: Probs, logits: Logits) -> Probs:
@@ -221,8 +218,8 @@ def guard_class(probs: Probs, logits: Logits) -> Probs:
 def put_first(probs: Probs, first: First) -> Probs:
     """Raise the probability of the class `first` just above all others, where it is not first."""
     most, winner = probs.max(dim=-1, keepdim=True)
-    above = most + slack(probs) * most  # not a factor: exporters drop those close to 1
-    return torch.where(winner == first, probs, probs.scatter(-1, first, above))
+    above = torch.add(most, most, alpha=slack(probs))  # exporters drop a factor close to 1
+    return probs.scatter(-1, first, torch.where(winner == first, most, above))
 
 
 def slack(base: Tensor) -> float:
