@@ -9,7 +9,18 @@ from torch import Tensor, nn
 
 import reference
 from atta import functional
-from atta.functional import MARGIN, NEAR, atta, blend, fuse, guarded_blend, largest_share
+from atta.functional import (
+    MARGIN,
+    NEAR,
+    atta,
+    blend,
+    fuse,
+    guard_class,
+    guarded_blend,
+    largest_share,
+    leader,
+)
+from scenarios import near_ties
 
 SPACES = ("logits", "probabilities")
 seeds = st.integers(0, 2**32 - 1)
@@ -49,6 +60,10 @@ def loops(
 
 
 # --- Against the paper's loop -----------------------------------------------------------------------------------------
+
+
+def guarded(base: Tensor, fused: Tensor, limit: float) -> Tensor:
+    return guarded_blend(base, fused, limit, leader(base))
 
 
 @given(seeds, st.floats(0.005, 1), st.booleans())
@@ -165,7 +180,7 @@ def test_the_last_bit_does_not_decide_where_two_classes_are_level_in_both_answer
     moved = fused + torch.tensor([[0.0, 3e-8, 0.0]])
     assert not torch.equal(moved, fused)
     torch.testing.assert_close(
-        guarded_blend(base, moved, 1.0), guarded_blend(base, fused, 1.0), rtol=0, atol=1e-5
+        guarded(base, moved, 1.0), guarded(base, fused, 1.0), rtol=0, atol=1e-5
     )
 
 
@@ -187,7 +202,7 @@ def test_the_answer_moves_no_further_than_a_fixed_multiple_of_what_moves_it(seed
         for x in (base, fused)
     ]
     same = nudged[0].argmax(-1) == first  # another class is another answer
-    moved = (guarded_blend(*nudged, limit) - guarded_blend(base, fused, limit)).abs().amax(-1)
+    moved = (guarded(*nudged, limit) - guarded(base, fused, limit)).abs().amax(-1)
     assert (moved <= size * (2 + 6 / (NEAR * base.amax(-1))))[same].all()
 
 
@@ -309,10 +324,9 @@ def test_never_changes_the_predicted_class(
     views = hard_rows(view_kind, n * m, k, g).reshape(n, m, k).to(dtype)
     weights = (scale * torch.randn(m, k if wide else 1, generator=g, dtype=torch.float64)).float()
     probs = atta(logits, views, weights, limit, step=step, space=space)
-    base = logits.to(probs.dtype).softmax(-1)
     assert probs.dtype == torch.promote_types(dtype, torch.float32)
     assert torch.isfinite(probs).all()
-    assert torch.equal(probs.argmax(-1), base.argmax(-1))
+    assert torch.equal(probs.argmax(-1), logits.argmax(-1))
     assert ((probs.sum(-1) - 1).abs() < 1e-4).all()
 
 
@@ -392,7 +406,7 @@ class Deployed(nn.Module):
     def forward(self, logits: Tensor, views: Tensor) -> tuple[Tensor, Tensor]:
         return atta(
             logits, views, self.weights, self.limit, step=self.step, space=self.space
-        ), logits.softmax(-1)
+        ), guard_class(logits.softmax(-1), logits)
 
 
 def close_calls(n: int, m: int = 3, k: int = 10, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -405,6 +419,13 @@ def close_calls(n: int, m: int = 3, k: int = 10, seed: int = 0) -> tuple[Tensor,
     logits[:, rival] = top + 1 - 10 ** (-6 * torch.rand(n, generator=g))
     views = logits[:, None] + torch.randn(n, m, k, generator=g)
     views[:, :, rival] += 3
+    return logits, views
+
+
+def ties(n: int) -> tuple[Tensor, Tensor]:
+    """Rows that softmax rounds to a tie in the base."""
+    logits, views = (0.05 * x for x in close_calls(n))
+    near_ties(logits, generator(1))
     return logits, views
 
 
@@ -433,8 +454,10 @@ def test_an_exported_graph_takes_any_batch_and_changes_no_class(graph):
     for n in (1, 2, 7, 256):
         inputs = close_calls(n, seed=n)
         torch.testing.assert_close(run(*inputs), module(*inputs), rtol=0, atol=1e-5)
-    probs, base = run(*close_calls(200_000))
-    assert torch.equal(probs.argmax(-1), base.argmax(-1))
+    for logits, views in (close_calls(200_000), ties(20_000)):
+        probs, base = run(logits, views)
+        assert torch.equal(probs.argmax(-1), logits.argmax(-1))
+        assert torch.equal(base.argmax(-1), logits.argmax(-1))
 
 
 @pytest.mark.filterwarnings(
@@ -458,10 +481,9 @@ def test_onnx_runtime_takes_any_batch_and_changes_no_class(graph, tmp_path):
         inputs = close_calls(n, seed=n)
         for ours, theirs in zip(module(*inputs), run(*inputs), strict=True):
             torch.testing.assert_close(torch.from_numpy(theirs), ours, rtol=0, atol=1e-5)
-    logits, views = close_calls(200_000)
-    probs, base = run(logits, views)
-    assert (probs.argmax(-1) == base.argmax(-1)).all()
-    assert (probs.argmax(-1) == logits.softmax(-1).argmax(-1).numpy()).all()
+    for logits, views in (close_calls(200_000), ties(20_000)):
+        for answer in run(logits, views):
+            assert (answer.argmax(-1) == logits.argmax(-1).numpy()).all()
 
 
 @pytest.mark.parametrize("scale", [0.003, 0.03, 0.3])
@@ -474,3 +496,18 @@ def test_a_rounding_error_in_the_logits_does_not_make_the_answer_jump(scale):
     weights = torch.tensor([[0.6], [0.5]])
     probs, others = (functional.atta(x, views, weights, 1.0) for x in (logits, nearly))
     assert (probs - others).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 1000])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("step", [None, 0.01])
+def test_the_class_is_that_of_the_logits_where_softmax_rounds_them_to_a_tie(classes, dtype, step):
+    g = torch.Generator().manual_seed(classes)
+    for scale in (1e-3, 0.05, 1.0, 30.0, 1e3):
+        logits = (scale * torch.randn(200, classes, generator=g)).to(dtype)
+        views = (scale * torch.randn(200, 2, classes, generator=g)).to(dtype)
+        near_ties(logits, g)
+        for limit in (0.3, 1.0):
+            probs = functional.atta(logits, views, torch.tensor([[0.6], [0.5]]), limit, step=step)
+            assert torch.equal(probs.argmax(dim=1), logits.argmax(dim=1))
+            torch.testing.assert_close(probs.sum(dim=1), torch.ones(200, dtype=probs.dtype))

@@ -10,7 +10,7 @@ how much each view counts,
 W has one column per class in M-ATTA, `(m, k)`, and one column for all classes in V-ATTA, `(m, 1)`.
 The share is the largest one that a learned `limit` in [0, 1] allows and that **keeps the predicted
 class**. The paper finds it by walking down from the limit in steps of 0.01. But `probs` is linear
-in the share, so with c = argmax(base),
+in the share, so with c = argmax(logits),
 
     lead_j = base_c - base_j     how far rival j is behind
     gain_j = fused_j - fused_c   how fast it comes up as the share grows
@@ -22,10 +22,11 @@ rival j draws level at share = lead_j / (lead_j + gain_j) if gain_j > 0, and nev
 
 without a loop or an epsilon. `step=0.01` gives the paper's grid instead.
 
-**For every input, ties included, argmax(probs) == argmax(base).** At the bound two classes tie, and
-rounding would decide between them. So leads count as a few rounding errors shorter (`slack`), the
-share stays a relative `MARGIN` below the bound, and a row whose class would still change is
-answered by `base`.
+**For every input, ties included, argmax(probs) == argmax(logits)**, the first of equal classes. At
+the bound two classes tie, and rounding would decide between them. So leads count as a few rounding
+errors shorter (`slack`), and the share stays a relative `MARGIN` below the bound. Softmax itself
+rounds logits that are nearly equal to equal probabilities: where another class is first after all,
+the class of the logits gets a few rounding errors more than it (`put_first`).
 
 **The answer is continuous** in `base` and `fused`, so that a batch, a graph or a GPU that rounds
 differently gives the same answer. The bound above is not continuous: if a rival is level with the
@@ -44,7 +45,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from atta._base.types import Logits, Probs, Scalar, Shares, ViewLogits, ViewWeights
@@ -107,7 +108,7 @@ def largest_share(
         fused: The probabilities of the views.
         limit: The largest share.
         step: None for the closed form, or the step of the paper's grid.
-        first: `leader(base)`, if it is known.
+        first: The class to keep, `leader(logits)`; None takes that of `base`.
 
     Returns:
         One share per image.
@@ -125,19 +126,19 @@ def largest_share(
     size = torch.maximum(ahead, level).detach()  # of the numbers that are rounded
     lead, gain = ahead - slack(base) * size - base, fused - level
     if step is not None:
-        # Walk down from the limit as Algorithms 1 and 2 do, starting near the end of the walk.
         lead = lead.clamp(min=TINY)
         catch_up = (lead / (lead + gain.clamp(min=0))).amin(dim=-1)
-        # Detached: the share then moves with the limit.
+        # The paper's walk down from the limit, from near its end; detached: only the limit moves.
         steps = ((limit - catch_up) / step).detach().ceil().clamp(min=0)
         share = torch.zeros_like(catch_up)
         for nearby in (1, 0, -1):  # rounding can move the end of the walk by one step
             candidate = limit - (steps + nearby).clamp(min=0) * step
             mixed = torch.lerp(base, fused, candidate.unsqueeze(-1))
-            share = torch.where((candidate > 0) & _leads(mixed, first), candidate, share)
+            rival = mixed.scatter(-1, first, -1.0).amax(dim=-1)
+            keeps = (candidate > 0) & (mixed.gather(-1, first).squeeze(-1) > rival)
+            share = torch.where(keeps, candidate, share)
         return share
-    # In place: allocating memory costs as much as the arithmetic.
-    lead = lead.clamp_(min=0)
+    lead = lead.clamp_(min=0)  # in place: allocating memory costs as much as the arithmetic
     reach = torch.maximum(lead + gain.clamp(min=0), NEAR * size)
     catch_up = ((lead - gain.clamp(max=0)) / reach).scatter(-1, first, 1.0).amin(dim=-1)
     # Rows without a bound take the limit itself: a minimum with 1 would halve its slope at 1.
@@ -151,7 +152,7 @@ def blend(base: Probs, fused: Probs, share: Shares, *, first: First | None = Non
         base: The probabilities of the network (images, classes).
         fused: The probabilities of the views.
         share: One share per image.
-        first: `leader(base)`, if it is known.
+        first: The class to keep, `leader(logits)`; None takes that of `base`.
 
     Returns:
         The probabilities (images, classes).
@@ -161,7 +162,7 @@ def blend(base: Probs, fused: Probs, share: Shares, *, first: First | None = Non
     """
     mixed = torch.lerp(base, fused, share.unsqueeze(-1))
     first = leader(base) if first is None else first
-    return torch.where(_leads(mixed, first).unsqueeze(-1), mixed, base)
+    return put_first(torch.where(leader(mixed) == first, mixed, base), first)
 
 
 def atta(
@@ -173,7 +174,7 @@ def atta(
     step: float | None = None,
     space: Space = "logits",
 ) -> Probs:
-    """Return calibrated probabilities, whose class is always that of softmax(logits).
+    """Return calibrated probabilities, whose class is always argmax(logits).
 
     Args:
         logits: The logits of the images (images, classes).
@@ -194,22 +195,31 @@ def atta(
     dtype = torch.promote_types(logits.dtype, torch.float32)
     base = logits.to(dtype).softmax(dim=-1)
     fused = fuse(view_logits.to(dtype), weights.to(dtype), space=space)
-    return guarded_blend(base, fused, limit, step=step)
+    return guarded_blend(base, fused, limit, leader(logits), step=step)
 
 
 def guarded_blend(
-    base: Probs, fused: Probs, limit: Scalar | float, *, step: float | None = None
+    base: Probs, fused: Probs, limit: Scalar | float, first: First, *, step: float | None = None
 ) -> Probs:
-    """Blend in as much of `fused` as the limit and the class allow."""
-    first = leader(base)
+    """Blend in as much of `fused` as the limit and the class `first` allow."""
     share = largest_share(base, fused, limit, step=step, first=first)
-    return blend(base, fused, share, first=first)
+    return put_first(torch.lerp(base, fused, share.unsqueeze(-1)), first)
 
 
-def guard_class(probs: Probs, base: Probs) -> Probs:
-    """Return `probs`, with the rows of `base` where rounding would change the class."""
-    same: Tensor = probs.argmax(dim=-1, keepdim=True) == base.argmax(dim=-1, keepdim=True)
-    return torch.where(same, probs, base)
+def guard_class(probs: Probs, logits: Logits) -> Probs:
+    """Return `probs` with the class of `logits` first, where rounding made it tie or fall behind.
+
+    >>> guard_class(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0, 1.0000001]])).argmax()
+    tensor(1)
+    """
+    return put_first(probs, leader(logits))
+
+
+def put_first(probs: Probs, first: First) -> Probs:
+    """Raise the probability of the class `first` just above all others, where it is not first."""
+    most, winner = probs.max(dim=-1, keepdim=True)
+    above = torch.add(most, most, alpha=slack(probs))  # exporters drop a factor close to 1
+    return probs.scatter(-1, first, torch.where(winner == first, most, above))
 
 
 def slack(base: Tensor) -> float:
@@ -217,11 +227,6 @@ def slack(base: Tensor) -> float:
     return 4 * torch.finfo(base.dtype).eps
 
 
-def leader(base: Probs) -> First:
-    """Return the class with the largest probability in each row; the first one in a tie."""
-    return base.max(dim=-1, keepdim=True).indices  # like argmax, in half the time
-
-
-def _leads(probs: Probs, first: First) -> Bool[Tensor, "n"]:
-    """Return for each row whether that class is strictly ahead of all others."""
-    return probs.gather(-1, first).squeeze(-1) > probs.scatter(-1, first, -1.0).amax(dim=-1)
+def leader(scores: Logits) -> First:
+    """Return the class with the largest score in each row; the first one in a tie."""
+    return scores.max(dim=-1, keepdim=True).indices  # like argmax, in half the time

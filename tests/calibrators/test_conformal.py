@@ -215,18 +215,52 @@ def test_rows_left_unnormalised_are_taken_if_that_is_said():
     assert sets(probs * 0.9).any(1).all()
 
 
+def scored(probs: Tensor, labels: Tensor) -> ConformityScores:
+    """Conformity scores that were written to a file and read again."""
+    return ConformityScores.read(json.loads(json.dumps(asdict(ConformityScores.of(probs, labels)))))
+
+
 @pytest.mark.parametrize("n", [300, 5000])
 @pytest.mark.parametrize("coverage", [0.8, 0.95, 0.99])
-def test_what_was_strange_gives_the_sets_of_every_coverage(n: int, coverage: float) -> None:
+def test_conformity_scores_give_the_sets_of_every_coverage(n: int, coverage: float) -> None:
     probs, labels = made(n)
-    known = ConformityScores.read(
-        json.loads(json.dumps(asdict(ConformityScores.of(probs, labels))))
-    )
-    found, exact = known.sets(coverage), Conformal(coverage=coverage).fit(probs, labels)
+    known = scored(probs, labels)
+    found = known.sets(coverage)
+    exact = Conformal(coverage=coverage, score="aps").fit(probs, labels).threshold
+    assert known.score == "aps"
     assert len(known.scores) == min(n, 2000)
-    assert 0 <= found.threshold - exact.threshold < (1e-12 if n <= 2000 else 0.01)
+    assert 0 <= found.threshold - max(exact, coverage) < (1e-12 if n <= 2000 else 0.01)
     others, truth = made(20000, seed=1)
-    assert covered(found(others), truth) == pytest.approx(coverage, abs=0.04)
+    assert covered(found(others), truth) > coverage - 0.04
+
+
+def test_the_scores_of_older_files_give_the_sets_that_they_gave() -> None:
+    probs, labels = made(300)
+    own = (1 - probs.double()[torch.arange(300), labels]).sort().values.tolist()
+    found = ConformityScores.read({"images": 300, "scores": own}).sets(0.9)
+    assert found.threshold == Conformal(coverage=0.9).fit(probs, labels).threshold
+    assert torch.equal(found(probs), Conformal(coverage=0.9).fit(probs, labels)(probs))
+
+
+def test_a_set_is_large_where_the_classifier_is_lost() -> None:
+    probs, _ = made(500, k=50, sharp=9.0)
+    labels = probs.argmax(dim=1)
+    labels[::20] = probs[::20].argsort(dim=1)[:, -2]  # right in 95 % of the images
+    sets = scored(probs, labels).sets(0.9)
+    lost = torch.full((1, 50), 0.95 / 49)
+    lost[0, 7] = 0.05  # a threshold gives it one class
+    assert Conformal(coverage=0.9).fit(probs, labels)(lost).sum() == 1
+    assert sets(lost).all()  # less confident than every validation image
+    found = sets(probs)
+    assert (found.double() * probs).sum(dim=1).min() >= 0.9
+    assert found[probs.amax(dim=1) > 0.9].sum(dim=1).max() == 1
+    by_confidence = found.sum(dim=1)[probs.amax(dim=1).argsort()].double()
+    assert by_confidence[:100].mean() > by_confidence[-100:].mean()
+
+
+def test_rows_that_do_not_sum_to_one_keep_the_threshold() -> None:
+    probs, labels = made(300)
+    assert scored(0.9 * probs, labels).score == "threshold"
 
 
 @pytest.mark.parametrize("scores", [[], [0.2, 0.1], [-0.1], [0.5, 1.5], ["x"], [float("nan")]])

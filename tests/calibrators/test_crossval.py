@@ -1,5 +1,7 @@
 """Held-out answers against a slow loop, and the one-standard-error rule."""
 
+import warnings
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 import atta
 from atta import InputError
-from atta.calibrators.crossval import CLOSE, GAIN, held_out, losses, rank
+from atta.calibrators.crossval import CLOSE, GAIN, held_out, losses, note_on_views, rank
 from atta.calibrators.fitting import fold_splits
 
 
@@ -107,3 +109,34 @@ def test_a_probability_of_zero_has_a_finite_loss():
 def test_nothing_to_choose_from_is_refused():
     with pytest.raises(InputError, match="expected at least one policy"):
         rank({}, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("nll", "policy", "worse"),
+    [(0.4048, "flip", "1.2%"), (0.4001, "flip", ""), (0.39, "flip", ""), (0.41, "", "")],
+)
+def test_views_that_are_worse_than_temperature_scaling_are_named(nll, policy, worse):
+    rivals = [
+        {"method": "vanilla", "policy": "", "passes": 1, "nll": 0.5},
+        {"method": "temperature", "policy": "", "passes": 1, "nll": 0.4},
+        {"method": "c-atta", "policy": policy, "passes": 2, "nll": nll},
+    ]
+    note = " ".join(note_on_views(rivals))
+    assert note.startswith(f"cross-validated, flip is {worse} worse" if worse else "")
+    assert bool(note) == bool(worse)
+    assert "method='temperature'" in note or not worse
+
+
+def test_a_summary_says_that_forced_views_are_worse():
+    images = torch.rand(300, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    weight = 3 * torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    weight[..., 4:] = 0  # it looks at the left half only: the mirror image has another class
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 3))
+    network.load_state_dict({"1.weight": weight.flatten(1), "1.bias": torch.zeros(3)})
+    labels = network(images).argmax(dim=1)
+    labels[::5] = (labels[::5] + 1) % 3
+    how = {"policy": "flip", "progress": False, "method": "mean-tta-temperature"}
+    with warnings.catch_warnings(action="ignore"):
+        summary = atta.calibrate(network, images, labels, **how).summary
+    assert "flip is" in str(summary)
+    assert "worse in NLL than temperature scaling: use method='temperature'" in str(summary)

@@ -151,9 +151,7 @@ def test_sets_hold_the_true_class_as_often_as_promised_and_always_the_predicted_
     )[:, 0]
     for coverage in (0.9, 0.95):
         sets = torch.from_numpy(classifier.predict_set(images, coverage=coverage))
-        assert float(sets.gather(1, labels[:, None]).double().mean()) == pytest.approx(
-            coverage, abs=0.04
-        )
+        assert float(sets.gather(1, labels[:, None]).double().mean()) > coverage - 0.04
         assert sets.gather(1, torch.from_numpy(classifier.predict(images))[:, None]).all()
     classifier.save(tmp_path / "classifier")
     again = CalibratedClassifier.load(tmp_path / "classifier", model=linear())

@@ -117,7 +117,9 @@ def test_no_gradient_is_kept_whatever_surrounds_it(fitted, mode):
 
 def averaging(network):
     """As `blend`, by an average of probabilities, which autocast would compute in half precision."""
-    calibrator = AverageBlend(torch.tensor([0.3, 0.6]), torch.tensor(0.8), kinds=("flip", "crop"))
+    calibrator = AverageBlend(
+        weights=torch.tensor([0.3, 0.6]), limit=torch.tensor(0.8), kinds=("flip", "crop")
+    )
     calibrator.classes, calibrator.method = 3, atta.AdaptiveTTA()
     return CalibratedClassifier(network, calibrator, POLICY, image_shape=SHAPE)
 

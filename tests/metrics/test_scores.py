@@ -314,6 +314,13 @@ def test_class_changes_counts_rows_and_the_first_of_equals_is_the_class() -> Non
     assert class_changes(torch.tensor([[0.4, 0.6], [0.4, 0.6], [0.9, 0.1]]), base) == 3
 
 
+def test_class_changes_go_by_the_logits_where_their_softmax_is_a_tie() -> None:
+    logits = torch.tensor([[0.0, 1e-9], [3.0, 3.0]])
+    probs = logits.softmax(dim=1)
+    assert probs.argmax(dim=1).tolist() == [0, 0]
+    assert class_changes(probs, logits) == 1
+
+
 # --- Laws -------------------------------------------------------------------------------------
 
 
@@ -384,5 +391,5 @@ def test_a_metric_that_needs_labels_asks_for_them() -> None:
 def test_two_sets_of_probabilities_have_to_belong_together() -> None:
     with pytest.raises(InputError, match="probs_out: expected 2 classes as in probs_in, got 5"):
         ood_auroc(GOOD, sample(3)[0])
-    with pytest.raises(InputError, match=r"base: expected shape \(2, 2\) as probs, got \(3, 5\)"):
+    with pytest.raises(InputError, match=r"logits: expected shape \(2, 2\) as probs, got \(3, 5\)"):
         class_changes(GOOD, sample(3)[0])

@@ -70,7 +70,7 @@ class Blend(Calibrator):
         base, fused = self.parts(logits, views)
         if not self.guarded:
             return fused
-        return guarded_blend(base, fused, self.limit.to(logits), step=self.step)
+        return guarded_blend(base, fused, self.limit.to(logits), leader(logits), step=self.step)
 
     def certainty(self, logits: Logits, views: Views) -> PerImage:
         """Return the probability of the network's class with the largest share of the views.
@@ -312,7 +312,9 @@ def blended_nll(
             clear &= limit > 0  # on the grid, no share moves with a limit of 0
             hard = torch.where(~clear)[0]
         picked = torch.lerp(label_base, fused.gather(-1, label), limit.expand(len(labels), 1))
-        blended = guarded_blend(base[hard], fused.index_select(0, hard), limit, step=step)
+        blended = guarded_blend(
+            base[hard], fused.index_select(0, hard), limit, first[hard], step=step
+        )
         picked = picked.index_copy(0, hard, blended.gather(-1, label[hard]))
         return -picked.clamp(min=tiny).log().mean()
 

@@ -19,6 +19,12 @@ The sums of aps and raps end before class j. The papers add a random fraction of
 the coverage exact even below the accuracy of the network. Our sets are deterministic and hold the
 predicted class, so they cover at least as often as the network is correct. Adding all of p_j, the
 other deterministic choice, gives sets of several classes to images with a certain answer.
+
+**The sets of a classifier** (`ConformityScores`) must not be small where the classifier is lost.
+The promise is a mean over images, so a threshold can give one class to an image with a confidence
+of 5 %. They use aps, hold at least `coverage` of the probability of each image, and hold all
+classes of an image with a lower confidence than every validation image. All of this only adds
+classes, so the promise holds.
 """
 
 import math
@@ -142,6 +148,7 @@ class ConformalSets:
         how: The settings.
         threshold: The largest score of a class in a set.
         simplex: Whether rows of probabilities have to sum to 1.
+        least: A lower confidence than this makes a set of all classes.
 
     >>> sets = ConformalSets(Conformal(), threshold=0.7)
     >>> sets(torch.tensor([[0.6, 0.35, 0.05]]))
@@ -151,12 +158,14 @@ class ConformalSets:
     how: Conformal
     threshold: float
     simplex: bool = True
+    least: float = 0.0
 
     def __call__(self, probs: Any) -> Bool[Tensor, "n k"]:
         """Return which classes are in the set of each image; the predicted class always is."""
         probs = as_probs(probs, self.simplex)
-        inside = self.how.scores(probs) <= self.threshold
-        return inside.scatter(1, probs.argmax(dim=1, keepdim=True), True)
+        confidence, winner = probs.max(dim=1, keepdim=True)
+        near = self.how.scores(probs) <= self.threshold
+        return torch.logical_or(near, confidence < self.least).scatter(1, winner, True)
 
 
 @dataclass(frozen=True)
@@ -165,20 +174,29 @@ class ConformityScores:
 
     Args:
         images: The number of images.
-        scores: The scores of `Conformal(score="threshold")`: all of them or, with many images,
-            quantiles that are rounded up.
+        scores: The scores: all of them or, with many images, quantiles that are rounded up.
+        score: Which scores they are; files of older versions have those of "threshold".
+        least: The lowest confidence of these images; 0 if it is unknown.
     """
 
     images: int
     scores: tuple[float, ...]
+    score: Score = "threshold"
+    least: float = 0.0
 
     @classmethod
     def of(cls, probs: Probs, labels: Labels) -> "ConformityScores":
-        """Make them of the probabilities of labelled images that no fit has seen."""
-        own = 1 - probs.double().gather(1, labels[:, None].to(probs.device))[:, 0]
-        own, kept = own.sort().values, min(len(own), KEPT)
+        """Make them of the probabilities of labelled images that no fit has seen.
+
+        Rows that do not sum to 1, as raw maps return them, have no adaptive sets.
+        """
+        score: Score = "aps" if (probs.sum(dim=1) - 1).abs().amax() < 1e-3 else "threshold"
+        every = Conformal(score=score).scores(probs).clamp(0, 1)
+        own = every.gather(1, labels[:, None].to(probs.device))[:, 0].sort().values
+        kept = min(len(own), KEPT)
         ranks = (torch.arange(1, kept + 1, dtype=torch.float64) * len(own) / kept).ceil()
-        return cls(len(own), tuple(own.cpu()[ranks.long() - 1].tolist()))
+        scores = tuple(own.cpu()[ranks.long() - 1].tolist())
+        return cls(len(own), scores, score, probs.amax(dim=1).min().item())
 
     @classmethod
     def read(cls, about: Mapping[str, Any]) -> "ConformityScores":
@@ -189,13 +207,18 @@ class ConformityScores:
             raise InputError(
                 "conformity scores: expected numbers between 0 and 1 in ascending order, got others"
             )
-        return cls(images, scores)
+        least = check_one("least", about.get("least", 0.0), float)
+        score = check_one("score", about.get("score", "threshold"), Score)
+        return cls(images, scores, score, least)
 
     def sets(self, coverage: float) -> ConformalSets:
         """Return the sets that hold the true class with this probability."""
-        how = Conformal(coverage=coverage)
+        how = Conformal(coverage=coverage, score=self.score)
         place = math.ceil(_rank(coverage, self.images) * len(self.scores) / self.images)
-        return ConformalSets(how, self.scores[place - 1], simplex=False)
+        threshold = self.scores[place - 1]
+        if self.score == "aps":  # the classes of a set hold at least `coverage` of the probability
+            threshold = max(threshold, coverage)
+        return ConformalSets(how, threshold, simplex=False, least=self.least)
 
 
 def covered(sets: Bool[Tensor, "n k"], labels: Labels) -> float:

@@ -15,9 +15,10 @@ too many passes: with it, 4 passes reached 93 % of the Brier gain of 17 passes o
 tenth of a standard error 106 % (docs/method.md).
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,6 +31,7 @@ from atta.record.predictions import Predictions
 FOLDS = 5
 CLOSE = 0.1  # standard errors
 GAIN = 1e-6  # nats per image: a smaller gain is rounding
+NOTED = 5e-4  # relative: a smaller loss by views than this would be written as 0.0 %
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,3 +125,19 @@ def rank(answers: Mapping[str, tuple[int, Probs]], labels: Labels) -> list[Candi
     ]
     chosen = min(close, key=lambda one: (one.passes, one.nll))
     return [chosen, *sorted((one for one in judged if one is not chosen), key=lambda one: one.nll)]
+
+
+def note_on_views(rivals: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence if the views, the last of the rivals, are worse than temperature scaling.
+
+    Args:
+        rivals: The method, policy, passes and held-out NLL of each.
+    """
+    plain = next((one["nll"] for one in rivals if one["method"] == "temperature"), math.inf)
+    if not rivals or not rivals[-1]["policy"] or rivals[-1]["nll"] <= plain * (1 + NOTED):
+        return []
+    more = rivals[-1]["nll"] / plain - 1 if plain > 0 else math.inf
+    return [
+        f"cross-validated, {rivals[-1]['policy']} is {more:.1%} worse in NLL than temperature "
+        "scaling: use method='temperature', which needs 1 pass, or policy='auto', which compares"
+    ]

@@ -22,26 +22,26 @@ from torch import Tensor
 from atta._base.settings import Cells
 from atta._base.types import Labels, Logits, Probs
 from atta.calibrators.base import Calibrator, Method, Views, base_probs
-from atta.functional import MARGIN, guard_class
+from atta.functional import MARGIN, leader, put_first
 from atta.metrics.binning import bin_index, even_edges
 from atta.record.predictions import Predictions
 
 
-def carry_class(mapped: Probs, base: Probs, floor: Tensor) -> Probs:
-    """Normalise mapped probabilities with the class of `base` first.
+def carry_class(mapped: Probs, logits: Logits, floor: Tensor) -> Probs:
+    """Normalise mapped probabilities with the class of `logits` first.
 
-    With v = mapped, c the class of `base` and q_j the fraction of rival j among the rivals, the
+    With v = mapped, c the class of `logits` and q_j the fraction of rival j among the rivals, the
     result is p_c = v_c and p_j = (1 - v_c) q_j. If a rival would then lead, p_c is the least value
     that keeps c first: max q / (1 + max q). Values stay `floor` away from 0 and 1: the validation
     images cannot support more certainty.
     """
-    first = base.argmax(dim=-1, keepdim=True)
+    first = leader(logits)
     mapped = mapped.clamp(min=floor, max=1 - floor)
     rivals = mapped.scatter(-1, first, 0.0)
     part = rivals / rivals.sum(dim=-1, keepdim=True)
     strongest = part.amax(dim=-1, keepdim=True)
     confidence = torch.maximum(mapped.gather(-1, first), (1 + MARGIN) * strongest / (1 + strongest))
-    return guard_class(((1 - confidence) * part).scatter(-1, first, confidence), base)
+    return put_first(((1 - confidence) * part).scatter(-1, first, confidence), first)
 
 
 class _ProbabilityMap(Calibrator):
@@ -57,9 +57,8 @@ class _ProbabilityMap(Calibrator):
 
     def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Map the softmax, and keep the class if `normalize`."""
-        base = base_probs(logits)
-        mapped = self.map(base)
-        return carry_class(mapped, base, self.floor.to(base)) if self.normalize else mapped
+        mapped = self.map(base_probs(logits))
+        return carry_class(mapped, logits, self.floor.to(logits)) if self.normalize else mapped
 
 
 class Steps(_ProbabilityMap):

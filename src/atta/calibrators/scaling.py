@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from atta._base.errors import InputError
 from atta._base.settings import Folds, Seed, shown
 from atta._base.types import Labels, Logits, Probs
-from atta.calibrators.base import Calibrator, Method, Views, base_probs
+from atta.calibrators.base import Calibrator, Method, Views
 from atta.calibrators.fitting import cholesky, fold_splits, minimize
 from atta.functional import guard_class
 from atta.record.predictions import Predictions
@@ -107,19 +107,19 @@ class TemperatureScaling(Method):
 
 
 def scaled(logits: Logits, temperature: Tensor) -> Probs:
-    """Return softmax(logits / temperature), with the class of softmax(logits) even in near ties."""
+    """Return softmax(logits / temperature), with the class of the logits even in near ties."""
     # Minus the largest logit, as softmax does itself: a small temperature then cannot overflow.
     behind = logits - logits.amax(dim=-1, keepdim=True)
     probs = (behind / temperature).softmax(dim=-1)
     if logits.device.type != "cpu" or torch.compiler.is_compiling() or probs.requires_grad:
-        return guard_class(probs, base_probs(logits))
+        return guard_class(probs, logits)
     # Only rows in which a second class is close to the first need the guard. Skipping the others
     # makes the function 2 to 4 times faster (10 to 1,000 classes). `nearness` is 1 for the first
     # class and falls to 0 for classes that are far enough behind, so its sum tells.
     nearness = behind.mul_(1 / (CLOSE * max(1.0, float(temperature)))).add_(1).clamp_(min=0)
     close = (nearness.sum(dim=-1) != 1).nonzero()[:, 0]
     if len(close):
-        probs[close] = guard_class(probs[close], base_probs(logits[close]))
+        probs[close] = guard_class(probs[close], logits[close])
     return probs
 
 

@@ -6,7 +6,7 @@
 It holds the network, the calibrator and the policy. Views are stratified: their numbers are the
 same for every image, so that an answer depends on the image alone, and fit and deployment see the
 same views. The network runs in its own precision, the calibrator in float32 or wider:
-**argmax(probs) == argmax(base), in the dtype that is returned**, for every calibrator that keeps
+**argmax(probs) == argmax(logits), in the dtype that is returned**, for every calibrator that keeps
 the class.
 
 A gated calibrator (`selective-v-atta`) decides before each stage which images need more views. A
@@ -38,7 +38,7 @@ from atta.data.batched import BatchedViews
 from atta.data.preprocess import Preprocess
 from atta.data.source import check_range
 from atta.data.views import Policy
-from atta.functional import largest_share
+from atta.functional import guard_class, largest_share, leader
 from atta.networks.adapters import as_logits
 from atta.networks.borrowing import device_of, dtype_of
 from atta.run.runner import (
@@ -173,7 +173,8 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         pixels = as_pixels(images, dtype_of(self.model))
         found = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most=self.policy.passes)
         answer = _Answer(found.pop(IMAGE)[:, 0], found)
-        return self._calibrated(answer), answer.logits.softmax(dim=-1)
+        base = guard_class(answer.logits.softmax(dim=-1), answer.logits)
+        return self._calibrated(answer), base
 
     @torch.no_grad()
     def details(self, images: Any) -> Details:
@@ -184,13 +185,15 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         start = fused = share = None
         if isinstance(calibrator, ViewBlend | AverageBlend):
             start, fused = calibrator.parts(logits, answer.views)
-            share = largest_share(start, fused, calibrator.limit.to(start), step=calibrator.step)
+            limit, step = calibrator.limit.to(start), calibrator.step
+            share = largest_share(start, fused, limit, step=step, first=leader(logits))
             if not calibrator.keeps_class:
                 share = torch.ones_like(share)
         views = {name: view.softmax(dim=-1) for name, view in answer.views.items()}
         if passes is None:
             passes = torch.full(probs.shape[:1], self.policy.passes, device=probs.device)
-        return Details(probs, logits.softmax(dim=-1), fused, share, views, passes, start)
+        base = guard_class(logits.softmax(dim=-1), logits)
+        return Details(probs, base, fused, share, views, passes, start)
 
     @torch.no_grad()
     def shown(self, images: Any) -> list[Shown]:

@@ -100,7 +100,8 @@ class Estimator(Archived):
         """Return a set of classes for each image that contains the true class this often.
 
         The coverage holds for images like those of calibration, up to the noise of their number.
-        The predicted class is always in the set.
+        The predicted class is always in the set. A set holds at least `coverage` of the
+        probability, and all classes if the image is less confident than every validation image.
 
         Args:
             images: As in `predict_proba`.

@@ -9,9 +9,10 @@ from typing import Any
 from atta._base.html import html_table
 from atta._base.types import Probs
 from atta.calibrators import Calibrator, TemperatureScaling, Vanilla
-from atta.calibrators.crossval import Candidate, held_out
+from atta.calibrators.crossval import Candidate, held_out, note_on_views
 from atta.data.preprocess import Preprocess
 from atta.data.views import Policy
+from atta.functional import guard_class
 from atta.metrics.binning import reliability_bins
 from atta.metrics.scores import class_changes, evaluate
 from atta.record.predictions import Record
@@ -102,6 +103,7 @@ class Summary:
             ]
             lines.append(f"chosen from {len(self.candidates)} policies by cross-validated NLL")
             lines.append("tried, with NLL above the best: " + "; ".join(groups))
+        lines += note_on_views(self.rivals)
         if self.after["nll"] >= self.before["nll"]:
             lines.append(
                 "not better than the network itself: "
@@ -130,7 +132,7 @@ def summarise(
 ) -> Summary:
     """Compare held-out `answers` of a method with the network itself, on the images of `record`."""
     method, predictions, labels = calibrator.method, record.predictions, record.require_labels()
-    base = predictions.logits.softmax(dim=-1)
+    base = guard_class(predictions.logits.softmax(dim=-1), predictions.logits)
     before, after = (
         evaluate(probs, labels, metrics=(*SHOWN, "accuracy"), simplex=method.on_simplex)
         for probs in (base, answers)
@@ -158,7 +160,7 @@ def summarise(
         before=before,
         after=after,
         accuracy=accuracy,
-        class_changes=class_changes(answers, base),
+        class_changes=class_changes(answers, predictions.logits),
         bins=bins,
         candidates=[asdict(one) for one in judged],
         preprocess="" if given is None else str(Preprocess.of(json.loads(given))),

@@ -75,12 +75,11 @@ class Rows:
 
     def folded(self) -> tuple[Int[Tensor, " f"], Int[Tensor, " h"]]:
         """The validation rows to fit on, and those of the fold that is held out."""
-        rows, kept = self.drawn()[0], torch.ones(self.validation, dtype=torch.bool)
+        rows = self.drawn()[0]
         if self.fold is None:
             return rows, rows[:0]
-        held_out = fold_splits(self.validation, FOLDS)[self.fold][1]
-        kept[held_out] = False
-        return rows[kept], rows[held_out]
+        rest, held_out = fold_splits(self.validation, FOLDS)[self.fold]
+        return rows[rest.sort().values], rows[held_out]
 
     def parted(self) -> list[Rows]:
         """These rows once for each fold, with that fold held out."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from atta._base.types import Probs
 from atta.calibrators import AverageBlend, Calibrator, Vanilla, ViewBlend
 from atta.calibrators.conformal import Conformal, cross_checked, fewest
-from atta.functional import largest_share
+from atta.functional import largest_share, leader
 from atta.metrics.binning import bin_index, even_edges, reliability_bins
 from atta.metrics.resampling import intervals
 from atta.metrics.scores import METRICS, class_changes, evaluate, ood_auroc
@@ -47,9 +47,7 @@ def measure(
     numbers = evaluate(probs, test.labels, simplex=simplex)
     alone = test.predictions.select((), rehearsals=False)
     both = zip(torch.split(probs, ROWS), alone.chunks(ROWS), strict=True)
-    numbers[CLASS_CHANGES] = float(
-        sum(class_changes(p, part.logits.softmax(dim=-1)) for p, part in both)
-    )
+    numbers[CLASS_CHANGES] = float(sum(class_changes(p, part.logits) for p, part in both))
     numbers[PASSES] = calibrator.passes(test.predictions).double().mean().item()
     if test.labels is not None and len(test) >= 2 * fewest(COVERED):
         numbers[COVERAGE], numbers[SET_SIZE] = cross_checked(
@@ -86,7 +84,7 @@ def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> 
         "classes": predictions.classes,
         "passes": round(calibrator.passes(predictions).double().mean().item(), 2),
         "keeps_class": calibrator.keeps_class,
-        "class_changes": class_changes(probs, base),
+        "class_changes": class_changes(probs, predictions.logits),
         "accuracy": None,
         "confidence": confidence.mean().item(),
         "bins": None,
@@ -132,7 +130,9 @@ def _views(calibrator: Calibrator, test: Record, base: Probs) -> dict[str, Any] 
         return None
     start, fused = calibrator.parts(test.predictions.logits, test.predictions.views)
     limit = calibrator.limit.to(base)
-    shares = largest_share(start, fused, limit, step=calibrator.step).double().clamp(0, 1).cpu()
+    first = leader(test.predictions.logits)
+    shares = largest_share(start, fused, limit, step=calibrator.step, first=first)
+    shares = shares.double().clamp(0, 1).cpu()
     itself = isinstance(calibrator, ViewBlend) and calibrator.itself
     kinds = [*(["the image"] if itself else []), *calibrator.kinds]
     return {

@@ -123,12 +123,10 @@ def ood_auroc(probs_in: Array, probs_out: Array, *, simplex: bool = True) -> flo
     return float((lower + not_higher).double().mean() / 2 / len(inside))
 
 
-def class_changes(probs: Array, base: Array) -> int:
-    """Return the number of images whose class, the first of the largest, differs."""
-    a, b = (validate(p, None)[0] for p in (probs, base))
-    if a.shape != b.shape:
-        raise InputError(f"base: expected shape {tuple(a.shape)} as probs, got {tuple(b.shape)}")
-    one, other = (
-        torch.cat([part.winner for part in per_image(p, None, simplex=False)]) for p in (a, b)
-    )
-    return int((one != other.to(one.device)).sum())
+def class_changes(probs: Array, logits: Array) -> int:
+    """Return the number of images whose class is not `argmax(logits)`, the first of the largest."""
+    p, z = (validate(scores, None)[0] for scores in (probs, logits))
+    if p.shape != z.shape:
+        raise InputError(f"logits: expected shape {tuple(p.shape)} as probs, got {tuple(z.shape)}")
+    winner = torch.cat([part.winner for part in per_image(p, None, simplex=False)])
+    return int((winner != z.argmax(dim=1).to(winner.device)).sum())
