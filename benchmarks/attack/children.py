@@ -144,6 +144,12 @@ def little_disk(size: int) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 
 
+def little_memory(more: int) -> None:
+    """This process takes no more than so many bytes in addition to what it has."""
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + more, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+
 def command(*arguments: str) -> Callable[[], None]:
     """The command line with these words, as `atta` would run it."""
 
