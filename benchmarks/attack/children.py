@@ -64,6 +64,10 @@ class Child:
         if self.pid == 0:
             _live(action, log, before)
 
+    def running(self) -> bool:
+        """Whether it has not ended; a child that has can still be waited for."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
     def kill(self) -> None:
         """End it at once, as a power cut would."""
         with contextlib.suppress(ProcessLookupError):

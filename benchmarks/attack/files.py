@@ -1,10 +1,12 @@
 """Files that were cut short, have a bit flipped, or were forged: refused in a sentence, or read as what was written."""
 
 import hashlib
+import io
+import pickle
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch
 
 import atta
 from benchmarks.attack import toys
-from benchmarks.attack.children import time_limit
+from benchmarks.attack.children import Child, command, time_limit
 from benchmarks.attack.inputs import typed
 from benchmarks.attack.tally import Attack, Effort, Tally, refusal
 
@@ -244,24 +246,135 @@ def graphs(tally: Tally, effort: Effort) -> None:
     """Exported graphs through `atta predict`: an answer or a sentence; the process stays alive."""
     answered = 0
     with shop(graphs=True) as folder:
-        for name, cuts, flips in (("graph.onnx", 8, 60), ("graph.pt2", 4, 24)):
-            path, output = folder / name, folder / "out.csv"
-            for what, content in damaged(path.read_bytes(), effort, name, cuts, flips):
-                path.write_bytes(content)
-                trouble = typed(
-                    [
-                        "predict",
-                        str(path),
-                        str(folder / "photos" / "dark" / "000.png"),
-                        "-o",
-                        str(output),
-                    ]
-                )
-                tally.count(not trouble, f"atta predict {name}, {what}: {trouble}")
-                answered += output.exists()
-                output.unlink(missing_ok=True)
-                output.with_name("out.csv.part").unlink(missing_ok=True)
+        path, output = folder / "graph.onnx", folder / "out.csv"
+        photo = folder / "photos" / "dark" / "000.png"
+        for what, content in damaged(path.read_bytes(), effort, path.name, 8, 60):
+            path.write_bytes(content)
+            trouble = typed(["predict", str(path), str(photo), "-o", str(output)])
+            tally.count(not trouble, f"atta predict {path.name}, {what}: {trouble}")
+            answered += output.exists()
+            output.unlink(missing_ok=True)
+            output.with_name("out.csv.part").unlink(missing_ok=True)
     tally.note = f"{answered} changed graphs still answer: they carry no checksum"
+
+
+# ---- what a stopped run left -----------------------------------------------------------------------------------------
+
+
+class Stopped(Exception):
+    """Raised where a run is stopped."""
+
+
+def trained(folder: Path, stop_after: int | None = None) -> Any:
+    """Train a small network, or go on; give its weights and losses."""
+    from atta.data.image_set import ImageSet
+    from atta.lab import training
+    from atta.lab.recipe import Recipe
+
+    def stop(epoch: Any) -> None:
+        if epoch.epoch == stop_after:
+            raise Stopped
+
+    training.CHECKPOINT_SECONDS = 0.0
+    images = ImageSet("toy", toys.images(64), torch.arange(64) % 2, ["a", "b"])
+    found = training.train(
+        "small_cnn",
+        images,
+        recipe=Recipe(steps=6, batch_size=32),
+        output=folder,
+        device="cpu",
+        progress=False,
+        on_epoch=stop,
+    )
+    return [found.model.state_dict(), [epoch.loss for epoch in found.history]]
+
+
+def checkpoints(tally: Tally, effort: Effort) -> None:
+    """The checkpoint of a stopped training: it is refused, or training ends with the same bits as without."""
+    with tempfile.TemporaryDirectory() as home:
+        folder, expected = Path(home), known_by(trained(Path(home) / "whole"))
+        with suppress(Stopped):
+            trained(folder / "stopped", stop_after=2)
+        (left,) = (path for path in (folder / "stopped").iterdir() if "checkpoint" in path.name)
+        whole = left.read_bytes()
+        cases = [("as it was", whole), *damaged(whole, effort, left.name, 10, 60)]
+        cases += [(kind, bomb) for kind, bomb in bombs(folder / "it-ran").items()]
+        for what, content in cases:
+            path = toys.fresh(folder / "again") / left.name
+            path.write_bytes(content)
+            try_to_read(tally, f"{left.name}: {what}", path.parent, trained, expected)
+            ran = (folder / "it-ran").exists()
+            tally.count(not ran, f"{left.name}: {what}: CODE IN THE FILE WAS RUN")
+            (folder / "it-ran").unlink(missing_ok=True)
+
+
+def logs(tally: Tally, effort: Effort) -> None:
+    """The log of a stopped `atta predict`: it is refused, or the table is the same as without."""
+    with shop() as folder:
+        output, part = folder / "out.csv", folder / "out.csv.part"
+        line = ["predict", str(folder / "classifier"), str(folder / "photos"), "-o", str(output)]
+        line += ["--batch-size", "2"]
+        typed(line)
+        expected = output.read_bytes()
+        output.unlink()
+        whole = _stopped(line, part, folder / "log.txt")
+        first, *rest = whole.splitlines(keepends=True)
+        other = rest[0].replace(b"000.png", b"001.png")
+        cases = [
+            ("as it was", whole),
+            *damaged(whole, effort, part.name, 10, 80, begin=len(first)),
+            ("two lines swapped", b"".join([first, rest[1], rest[0], *rest[2:]])),
+            ("a line twice", b"".join([first, rest[0], *rest])),
+            ("a line missing", b"".join([first, *rest[1:]])),
+            ("a line of another image", b"".join([first, other, *rest[1:]])),
+            ("a line without numbers", b"".join([first, b"{}\n", *rest[1:]])),
+            ("a line that is no line", b"".join([first, b"[]\n", *rest[1:]])),
+            ("the first line alone", first),
+            ("no first line", b"".join(rest)),
+            ("an empty line", b"".join([first, b"\n", *rest])),
+        ]
+        for what, content in cases:
+            part.write_bytes(content)
+            trouble = typed(line)
+            found = output.read_bytes() if output.exists() else b""
+            tally.count(not trouble, f"{part.name}, {what}: {trouble}")
+            tally.count(found in (b"", expected), f"{part.name}, {what}: the table is another one")
+            output.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
+
+
+def _stopped(line: list[str], part: Path, log: Path) -> bytes:
+    """Kill the command while it works, and give what it leaves: at least four lines."""
+    while True:
+        child = Child(command(*line), log=log)
+        while child.running() and not (part.exists() and part.read_bytes().count(b"\n") > 8):
+            pass
+        child.kill()
+        child.wait()
+        if part.exists() and part.read_bytes().count(b"\n") > 4:
+            return part.read_bytes()
+
+
+class Bomb:
+    """What a forger puts into a pickle."""
+
+    def __init__(self, sentinel: Path) -> None:
+        self.sentinel = sentinel
+
+    def __reduce__(self) -> Any:
+        return open, (str(self.sentinel), "w")
+
+
+def bombs(sentinel: Path) -> dict[str, bytes]:
+    """The same, as a bare pickle, and as torch.save writes one, in both of its formats."""
+    new, old = io.BytesIO(), io.BytesIO()
+    torch.save(Bomb(sentinel), new)
+    torch.save(Bomb(sentinel), old, _use_new_zipfile_serialization=False)
+    return {
+        "a pickle": pickle.dumps(Bomb(sentinel)),
+        "a torch.save": new.getvalue(),
+        "an old torch.save": old.getvalue(),
+    }
 
 
 ATTACKS = (
@@ -278,5 +391,16 @@ ATTACKS = (
         "ONNX graphs through `atta predict`: cut short, one bit flipped",
         graphs,
         400,
+    ),
+    Attack(
+        "files: checkpoints",
+        "the checkpoint of a stopped training: cut short, one bit flipped, pickles",
+        checkpoints,
+    ),
+    Attack(
+        "files: logs",
+        "the log of a stopped `atta predict`: cut short, one bit flipped, lines changed",
+        logs,
+        300,
     ),
 )

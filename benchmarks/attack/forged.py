@@ -3,7 +3,6 @@
 Every file is read in a child with little memory: one that crashes the reader or fills the memory is found, and costs nothing.
 """
 
-import io
 import json
 import pickle
 import tempfile
@@ -23,6 +22,7 @@ from benchmarks.attack import toys
 from benchmarks.attack.children import Ended, command, little_memory, run
 from benchmarks.attack.files import (
     SEALED,
+    bombs,
     read_calibrator,
     read_classifier,
     read_experiment,
@@ -75,28 +75,6 @@ def place() -> Iterator[Path]:
 
 
 # ---- files of ours -------------------------------------------------------------------------------------------------
-
-
-class Bomb:
-    """What a forger puts into a pickle."""
-
-    def __init__(self, sentinel: Path) -> None:
-        self.sentinel = sentinel
-
-    def __reduce__(self) -> Any:
-        return open, (str(self.sentinel), "w")
-
-
-def bombs(sentinel: Path) -> dict[str, bytes]:
-    """The same, as a bare pickle, and as torch.save writes one, in both of its formats."""
-    new, old = io.BytesIO(), io.BytesIO()
-    torch.save(Bomb(sentinel), new)
-    torch.save(Bomb(sentinel), old, _use_new_zipfile_serialization=False)
-    return {
-        "a pickle": pickle.dumps(Bomb(sentinel)),
-        "a torch.save": new.getvalue(),
-        "an old torch.save": old.getvalue(),
-    }
 
 
 def classifiers(folder: Path) -> Iterator[Case]:
