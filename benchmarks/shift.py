@@ -31,11 +31,12 @@ from torch.nn import functional as F
 
 from atta import CATTA, VATTA, Normalized, Predictions, Record, TemperatureScaling, find_record
 from atta.calibrators import Calibrator, HedgedCATTA, HedgedTemperature, Temperature
-from atta.calibrators.hedged import rehearsing
+from atta.calibrators.hedged import hedge, rehearsing
 from atta.calibrators.scaling import fit_temperature, scaled
 from atta.calibrators.shift import Reference, adapt, estimate, scores, softness_at
-from atta.data.corruptions import CONSTANTS, CORRUPTIONS, FAMILIES, REHEARSALS, family_of
+from atta.data.corruptions import CONSTANTS, CORRUPTIONS, FAMILIES, REHEARSALS, families_of
 from atta.data.draws import random_numbers
+from atta.data.transforms import pick
 from atta.data.views import Policy
 from atta.lab.datasets import load
 from atta.lab.workers import machine
@@ -224,7 +225,8 @@ def _rehearsed_in_others(family: int) -> Tensor:
     rows = torch.arange(FITTED)
     seen = torch.zeros(FITTED, dtype=torch.bool)
     for rung in RUNGS:
-        seen |= family_of(random_numbers(REHEARSALS[rung].name, 1, rows)) == family
+        (number,) = random_numbers(REHEARSALS[rung].name, 1, rows).unbind(1)
+        seen |= pick(number, len(FAMILIES)) == family
     return rows[~seen]
 
 
@@ -308,7 +310,11 @@ def _draw(found: Found, generator: torch.Generator) -> None:
         there = there[tested[there + pair.offset]]
     images, labels = clean.predictions[fitted], clean.require_labels()[fitted]
     fits = candidates(images, labels, pair.views)
-    reference = Reference.of(fits[PLAIN], images, labels)
+    families = families_of(images.rehearsals, fitted, 0)
+    reference = Reference.of(fits[PLAIN], images, labels, families)
+    hedges = {
+        name: hedge(fits[name], images, labels) or fits[name] for name in (PLAIN, "temperature")
+    }
     truth = float(
         (shifted.predictions.logits[there].argmax(1) == shifted.require_labels()[there])
         .double()
@@ -325,7 +331,12 @@ def _draw(found: Found, generator: torch.Generator) -> None:
             sample, rest = order[:size], order[size:]
             seen = record.predictions[sample]
             for name, base in (("adapted", PLAIN), ("adapted temperature", "temperature")):
-                terms.add(f"{name}, {size}", rest, adapt(fits[base], reference, seen)[0], record)
+                terms.add(
+                    f"{name}, {size}",
+                    rest,
+                    adapt(fits[base], hedges[base], reference, seen)[0],
+                    record,
+                )
             mixed = None if pair.mixed is None else pair.mixed[terms is found.shifted][sample]
             for name, calibrator in others_adapted(
                 fits["temperature"], reference, images, seen, mixed
@@ -369,7 +380,7 @@ def candidates(images: Predictions, labels: Tensor, views: Sequence[str]) -> dic
 
 def warmed(logits: Tensor, labels: Tensor) -> Temperature:
     """A temperature of these logits and labels."""
-    found = Temperature(fit_temperature(logits, labels).to(logits.dtype))
+    found = Temperature(temperature=fit_temperature(logits, labels).to(logits.dtype))
     found.classes, found.method = logits.shape[1], TemperatureScaling()
     return found
 

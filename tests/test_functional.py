@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import reference
 from atta import functional
-from atta.functional import MARGIN, NEAR, atta, blend, fuse, guarded_blend, largest_share, mix
+from atta.functional import MARGIN, NEAR, atta, blend, fuse, guarded_blend, largest_share
 
 SPACES = ("logits", "probabilities")
 seeds = st.integers(0, 2**32 - 1)
@@ -117,8 +117,9 @@ def test_the_share_is_the_largest_and_a_little_more_would_change_the_class(seed)
     share = largest_share(base, fused, 1.0)
     limited = (share < 1) & apart(base, fused)
     first = base.argmax(-1)
-    assert (mix(base, fused, share).argmax(-1) == first).all()
-    assert (mix(base, fused, (1 + 3 * MARGIN) * share).argmax(-1) != first)[limited].all()
+    assert (torch.lerp(base, fused, share[:, None]).argmax(-1) == first).all()
+    further = torch.lerp(base, fused, (1 + 3 * MARGIN) * share[:, None])
+    assert (further.argmax(-1) != first)[limited].all()
 
 
 @given(seeds, st.sampled_from(SPACES), st.booleans())

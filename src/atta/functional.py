@@ -103,10 +103,10 @@ def largest_share(
     """Return the share of the views in each answer: the limit, or less if a rival would overtake.
 
     Args:
-        base: The probabilities of the network (images, classes). fused: The probabilities of the
-        views. limit: The largest share. step: None for the closed form. A number is the step of the
-        paper's grid: limit, limit - step,
-            … down to the first share that keeps the class, or 0 if no positive one does.
+        base: The probabilities of the network (images, classes).
+        fused: The probabilities of the views.
+        limit: The largest share.
+        step: None for the closed form, or the step of the paper's grid.
         first: `leader(base)`, if it is known.
 
     Returns:
@@ -115,8 +115,6 @@ def largest_share(
     >>> base, fused = torch.tensor([[0.6, 0.4]]), torch.tensor([[0.2, 0.8]])
     >>> largest_share(base, fused, limit=1.0)           # 0.2 / (0.2 + 0.6): then the rival leads
     tensor([0.2500])
-    >>> largest_share(base, fused, limit=0.1)
-    tensor([0.1000])
     """
     first = leader(base) if first is None else first
     limit = torch.as_tensor(limit, dtype=base.dtype, device=base.device)
@@ -127,31 +125,23 @@ def largest_share(
     size = torch.maximum(ahead, level).detach()  # of the numbers that are rounded
     lead, gain = ahead - slack(base) * size - base, fused - level
     if step is not None:
-        return _share_on_grid(base, fused, limit, lead, gain, step, first)
-    # In place where possible: allocating memory costs as much as the arithmetic.
+        # Walk down from the limit as Algorithms 1 and 2 do, starting near the end of the walk.
+        lead = lead.clamp(min=TINY)
+        catch_up = (lead / (lead + gain.clamp(min=0))).amin(dim=-1)
+        # Detached: the share then moves with the limit.
+        steps = ((limit - catch_up) / step).detach().ceil().clamp(min=0)
+        share = torch.zeros_like(catch_up)
+        for nearby in (1, 0, -1):  # rounding can move the end of the walk by one step
+            candidate = limit - (steps + nearby).clamp(min=0) * step
+            mixed = torch.lerp(base, fused, candidate.unsqueeze(-1))
+            share = torch.where((candidate > 0) & _leads(mixed, first), candidate, share)
+        return share
+    # In place: allocating memory costs as much as the arithmetic.
     lead = lead.clamp_(min=0)
     reach = torch.maximum(lead + gain.clamp(min=0), NEAR * size)
     catch_up = ((lead - gain.clamp(max=0)) / reach).scatter(-1, first, 1.0).amin(dim=-1)
     # Rows without a bound take the limit itself: a minimum with 1 would halve its slope at 1.
     return torch.where(catch_up < 1, torch.minimum(limit, (1 - MARGIN) * catch_up), limit)
-
-
-def _share_on_grid(
-    base: Probs, fused: Probs, limit: Scalar, lead: Probs, gain: Probs, step: float, first: First
-) -> Shares:
-    """Walk down from the limit as Algorithms 1 and 2 do, starting near the end of the walk."""
-    # Floors instead of masks: the class itself and rivals without a gain come out at 1.
-    lead = lead.clamp(min=TINY)
-    catch_up = (lead / (lead + gain.clamp(min=0))).amin(dim=-1)
-    # Detached: the share then moves with the limit.
-    steps = ((limit - catch_up) / step).detach().ceil().clamp(min=0)
-    share = torch.zeros_like(catch_up)
-    # Rounding can move the end of the walk by one step; the fewest steps win.
-    for nearby in (1, 0, -1):
-        candidate = limit - (steps + nearby).clamp(min=0) * step
-        keeps = (candidate > 0) & _leads(mix(base, fused, candidate), first)
-        share = torch.where(keeps, candidate, share)
-    return share
 
 
 def blend(base: Probs, fused: Probs, share: Shares, *, first: First | None = None) -> Probs:
@@ -169,14 +159,9 @@ def blend(base: Probs, fused: Probs, share: Shares, *, first: First | None = Non
     >>> blend(torch.tensor([[0.6, 0.4]]), torch.tensor([[0.2, 0.8]]), torch.tensor([0.1]))
     tensor([[0.5600, 0.4400]])
     """
-    mixed = mix(base, fused, share)
+    mixed = torch.lerp(base, fused, share.unsqueeze(-1))
     first = leader(base) if first is None else first
     return torch.where(_leads(mixed, first).unsqueeze(-1), mixed, base)
-
-
-def mix(base: Probs, fused: Probs, share: Shares) -> Probs:
-    """Return (1 - share) · base + share · fused, whatever happens to the class."""
-    return torch.lerp(base, fused, share.unsqueeze(-1))
 
 
 def atta(

@@ -76,7 +76,7 @@ def test_views_that_say_nothing_are_not_drawn_towards_equal_weights():
 def test_without_the_guard_the_answer_is_what_the_passes_say_together():
     predictions, labels = copies()
     calibrator = CATTA(keep_class=False).fit(predictions, labels)
-    fused = calibrator.fused(predictions.logits, predictions.views)
+    _, fused = calibrator.parts(predictions.logits, predictions.views)
     assert not calibrator.keeps_class
     assert torch.equal(calibrator(predictions), fused)
     accuracy, before = (

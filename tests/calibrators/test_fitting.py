@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from atta.calibrators import fitting
-from atta.calibrators.fitting import descend, folds, laplace_smoothing, minimize, nll
+from atta.calibrators.fitting import descend, fold_splits, laplace_smoothing, minimize, nll
 
 seeds = st.integers(0, 2**32 - 1)
 
@@ -286,13 +286,14 @@ def test_a_vanished_probability_costs_much_but_not_infinitely_much(dtype):
 @given(st.integers(1, 60), st.integers(1, 12), seeds)
 @settings(max_examples=50, deadline=None)
 def test_folds_hold_each_row_once_and_are_nearly_equal(images, count, seed):
-    parts = folds(images, count, seed=seed)
+    splits = fold_splits(images, count, seed=seed)
+    parts = [part for _, part in splits]
     assert len(parts) == count
+    assert all(sorted([*rest, *part]) == list(range(images)) for rest, part in splits)
     assert sorted(torch.cat(parts).tolist()) == list(range(images))
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
-    assert all(
-        torch.equal(a, b) for a, b in zip(parts, folds(images, count, seed=seed), strict=True)
-    )
+    again = fold_splits(images, count, seed=seed)
+    assert all(torch.equal(a, b) for a, (_, b) in zip(parts, again, strict=True))
 
 
 def test_only_answers_that_are_all_right_leave_a_doubt():

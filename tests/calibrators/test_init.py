@@ -5,8 +5,8 @@ import math
 import re
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -56,16 +56,14 @@ def test_entry_points_add_methods_that_are_imported_when_they_are_used(monkeypat
         name = "foreign"
 
     loaded = []
-    entry_point = SimpleNamespace(name="foreign", load=lambda: loaded.append("foreign") or Foreign)
 
-    class Declared:
-        names = frozenset({"foreign"})
-
-        def select(self, name):
-            return [entry_point] if name == "foreign" else []
+    class Declared(EntryPoint):
+        def load(self):
+            loaded.append(self.name)
+            return Foreign
 
     methods = type(METHODS)({"histogram": Histogram})
-    methods._entry_points = Declared()
+    methods.data["foreign"] = Declared("foreign", "foreign:Foreign", "atta.methods")
     monkeypatch.setattr(calibrators, "METHODS", methods)
     assert list(methods) == ["histogram", "foreign"]
     assert len(methods) == 2
@@ -112,8 +110,8 @@ BAD = {
     "MATTA(decay=-1.0)": "decay must be a number ≥ 0, got -1.0",
     "VATTA(step=0)": "step must be a number > 0 and ≤ 1 or None, got 0",
     "VATTA(step=1.5)": "step must be a number > 0 and ≤ 1 or None, got 1.5",
-    "VATTA(views='flip')": "views must be a list of kinds, such as ['flip'], got 'flip'",
-    "MeanTTA(views='flip')": "views must be a list of kinds, such as ['flip'], got 'flip'",
+    "VATTA(views='flip')": "views must be a list or None, got 'flip'",
+    "MeanTTA(views='flip')": "views must be a list or None, got 'flip'",
     "AdaptiveTTA(objective='accuracy')": "objective must be one of brier, nll, ece, got 'accuracy'",
     "AdaptiveTTA(step=-0.1)": "step must be a number > 0 and ≤ 1 or None, got -0.1",
     "Histogram(bins=0)": "bins must be a whole number ≥ 1 and ≤ 1000000, got 0",
@@ -130,13 +128,13 @@ BAD = {
     "ShrunkMATTA(strengths=[0.0])": "strengths must be numbers, positive and finite (∞ is always tried), got [0.0]",
     "ShrunkMATTA(strengths=5.0)": "strengths must be numbers, positive and finite (∞ is always tried), got 5.0",
     "ShrunkMATTA(folds=1)": "folds must be a whole number ≥ 2, got 1",
-    "ShrunkMATTA(views='flip')": "views must be a list of kinds, such as ['flip'], got 'flip'",
+    "ShrunkMATTA(views='flip')": "views must be a list or None, got 'flip'",
     "ShrunkMATTA(step=2)": "step must be a number > 0 and ≤ 1 or None, got 2",
     "MATTA(epochs=None)": "epochs must be a whole number ≥ 1, got None",
     "MATTA(seed=1.5)": "seed must be a whole number ≥ -9223372036854775808 and ≤ 9223372036854775807, got 1.5",
     "MATTA(space=['logits'])": "space must be one of logits, probabilities, got ['logits']",
     "VATTA(lr=True)": "lr must be a number > 0, got True",
-    "VATTA(views=5)": "views must be a list of kinds, such as ['flip'], got 5",
+    "VATTA(views=5)": "views must be a list or None, got 5",
     "Isotonic(pooled=torch.ones(2))": "pooled must be True or False, got tensor([1., 1.])",
     "MeanTTA(original='no')": "original must be True or False, got 'no'",
     "Conformal(score='best')": "score must be one of threshold, aps, raps, got 'best'",

@@ -17,7 +17,7 @@ from atta.calibrators import (
     Vanilla,
     scaling,
 )
-from atta.calibrators.fitting import folds
+from atta.calibrators.fitting import fold_splits
 from atta.functional import guard_class
 from scenarios import toy
 
@@ -61,14 +61,13 @@ def test_a_fit_of_many_images_begins_with_some_and_works_on_pieces_and_finds_the
     predictions, labels = toy(3000, seed=5, confidence=3.0, signal=1.0)
     whole = scaling.fit_temperature(predictions.logits, labels)
     sizes: list[int] = []
-    pieces = scaling.pieces
+    chunks = Predictions.chunks
 
-    def watched(*given):
-        for part, own in pieces(*given):
-            sizes.append(len(part))
-            yield part, own
+    def watched(self, rows):
+        sizes.append(rows)
+        return chunks(self, rows)
 
-    monkeypatch.setattr(scaling, "pieces", watched)
+    monkeypatch.setattr(Predictions, "chunks", watched)
     monkeypatch.setattr(scaling, "SAMPLE_LOGITS", 400)
     monkeypatch.setattr(scaling, "PIECE_LOGITS", 1000)
     torch.testing.assert_close(
@@ -134,8 +133,7 @@ def test_dirichlet_chooses_the_pair_that_a_fit_a_fold_and_a_pair_chooses():
     slow = {}
     for pair in grid:
         total = 0.0
-        for held_out in folds(30, 3, seed=2):
-            kept = [i for i in range(30) if i not in held_out.tolist()]
+        for kept, held_out in fold_splits(30, 3, seed=2):
             part = Dirichlet(grid=[pair]).fit(predictions[kept], labels[kept])
             probs = [
                 reference.softmax(part.weight.numpy() @ x + part.bias.numpy())

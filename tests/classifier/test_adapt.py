@@ -44,7 +44,7 @@ def test_calibration_leaves_a_reference_behind(classifier):
     reference = classifier.reference
     assert reference.images == 400
     assert 0.7 < reference.accuracy < 1
-    assert reference.slope >= 1
+    assert 0 < reference.slope < 2
     assert Reference.read(classifier.about()["reference"]) == reference
 
 
@@ -68,7 +68,7 @@ def test_faded_images_have_drifted_and_one_sentence_says_so(classifier):
 
 def test_an_adapted_classifier_is_less_sure_of_the_same_classes(classifier, adapted):
     before, after = classifier(faded()), adapted(faded())
-    assert adapted.adapted.softness < 1
+    assert adapted.adapted.changed
     assert after.amax(1).mean() < before.amax(1).mean()
     assert torch.equal(after.argmax(1), before.argmax(1))
     assert after.amax(1).mean() == pytest.approx(adapted.adapted.confidence, abs=1e-5)

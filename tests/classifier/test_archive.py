@@ -522,13 +522,16 @@ FORGED = {
         "is damaged",
     ),
     "no model": (lambda about: about.pop("model"), "is damaged: KeyError 'model'"),
-    "kind": (lambda about: about["model"]["model"].update(kind=[1]), "is damaged"),
-    "an unknown network": (lambda about: about["model"]["model"].update(name="os"), "is damaged"),
+    "kind": (lambda about: about["model"]["model"].update(kind=[1]), "builds none"),
+    "an unknown network": (lambda about: about["model"]["model"].update(name="os"), "builds none"),
     "classes": (
         lambda about: about["model"]["model"].update(num_classes=10**12),
-        "to fit the model",
+        "numbers of classes and channels from 1 to 100000",
     ),
-    "channels": (lambda about: about["model"]["model"].update(in_channels="x"), "is damaged"),
+    "channels": (
+        lambda about: about["model"]["model"].update(in_channels="x"),
+        "builds none|channels from 1",
+    ),
 }
 
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import atta
 from atta._base.errors import InputError
-from atta.classifier.choice import NOT_TRIED, candidates
+from atta.classifier.choice import NOT_TRIED, candidates, fitting
 from atta.classifier.classifier import CalibratedClassifier
 from atta.data.image_set import ImageSet
 from atta.data.views import POLICIES, Policy, View
@@ -146,10 +146,10 @@ def test_auto_and_a_budget_choose_from_the_policies_that_the_budget_allows(netwo
 
 def test_policies_that_are_not_tried_are_used_if_they_or_their_views_are_named():
     assert set(POLICIES) > NOT_TRIED
-    assert not NOT_TRIED & set(candidates("auto", 9, pixels(1), atta.CATTA()))
+    assert not NOT_TRIED & set(candidates("auto", 9, atta.CATTA()))
     for name in NOT_TRIED:
-        assert [*candidates(name, 9, pixels(1), atta.CATTA())] == [name]
-    assert "vflip-2" in candidates("auto", 2, pixels(1), atta.CATTA(views=["vflip"]))
+        assert [*candidates(name, 9, atta.CATTA())] == [name]
+    assert "vflip-2" in candidates("auto", 2, atta.CATTA(views=["vflip"]))
 
 
 def test_a_view_that_changes_the_size_or_fails_is_no_candidate(monkeypatch):
@@ -159,8 +159,9 @@ def test_a_view_that_changes_the_size_or_fails_is_no_candidate(monkeypatch):
     monkeypatch.setitem(POLICIES, "native", Policy.parse("2 native-crop"))
     monkeypatch.setitem(POLICIES, "failing", Policy(((View.of("fails", fails), 1),)))
     monkeypatch.setitem(POLICIES, "taken", Policy.parse("flip"))
-    assert "taken" in candidates("auto", 3, pixels(1), atta.CATTA())
-    assert not {"native", "failing"} & set(candidates("auto", 3, pixels(1), atta.CATTA()))
+    found = fitting(candidates("auto", 3, atta.CATTA()), pixels(1))
+    assert "taken" in found
+    assert not {"native", "failing"} & set(found)
 
 
 def test_a_policy_of_own_views_needs_no_name_in_the_library(network, labels, tmp_path):
@@ -355,7 +356,7 @@ def test_calibration_that_was_stopped_resumes_from_its_cache(labels, tmp_path):
     views = len(
         {
             kind
-            for name in candidates("auto", 3, pixels(1), atta.CATTA())
+            for name in candidates("auto", 3, atta.CATTA())
             if name in POLICIES
             for kind in POLICIES[name].kinds
         }

@@ -27,10 +27,10 @@ def test_numbers_of_before_a_classifier_was_adapted_are_called_so() -> None:
         "confidence_before": 0.9,
         "p_value": 0.0,
     }
-    for softness, said in ((0.5, True), (1.0, False)):
-        adapted = {**told, "softness": softness, "confidence": 0.6}
+    for confidence, said in ((0.6, True), (0.9, False)):
+        adapted = {**told, "softness": 1.0, "confidence": confidence}
         text = hub.card_text({**made_classifier().about(), "adapted": adapted})
-        assert ("- Adapted by a softness of 0.500: of 500 images" in text) is said
+        assert ("- Adapted: of 500 images" in text) is said
         assert ("All other numbers are from before the adaptation." in text) is said
 
 

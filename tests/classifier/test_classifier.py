@@ -16,7 +16,17 @@ from atta._base.errors import InputError
 from atta.calibrators import AverageBlend
 from atta.classifier.classifier import CalibratedClassifier
 from atta.networks.adapters import NumpyModel
-from scenarios import POLICY, SHAPE, Counting, Doubtful, blend, counted, linear, pixels
+from scenarios import (
+    POLICY,
+    SHAPE,
+    Counting,
+    Doubtful,
+    blend,
+    counted,
+    linear,
+    made_classifier,
+    pixels,
+)
 
 # ---- what is answered
 
@@ -406,3 +416,11 @@ def test_it_says_what_it_is(fitted):
     assert repr(fitted) == (
         "CalibratedClassifier(Sequential, c-atta, classes=3, views=flip+crop, 'flip + 2 crop', images 3 × 8 × 8)"
     )
+
+
+def test_a_notebook_shows_network_method_views_and_what_calibration_gained():
+    classifier = made_classifier()
+    html = classifier._repr_html_()
+    for words in ("Sequential", "v-atta", "flip + 2 brightness", "NLL", "passes per image"):
+        assert words in html, words
+    assert "<table>" not in made_classifier(summary=False)._repr_html_()

@@ -28,7 +28,7 @@ from atta.classifier.predict import (
     predict,
 )
 from atta.data.folder import find_images
-from scenarios import made_classifier
+from scenarios import encoded, made_classifier
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 NAMES = ("cat", "dog", "emu, grey", 'f"x', "gnu")
@@ -237,6 +237,16 @@ def test_unreadable_files_are_told_and_do_not_stop_the_others(tmp_path: Path) ->
     assert [row["file"] for row in read(done.path)] == [str(paths[i]) for i in (0, 3, 4)]
 
 
+def test_a_link_that_leads_nowhere_is_told_with_its_name(tmp_path: Path) -> None:
+    paths = write_images(tmp_path / "in", 2)
+    link = tmp_path / "in" / "gone.png"
+    link.symlink_to(tmp_path / "nowhere.png")
+    done = predict(fake(), find_images([tmp_path / "in"]), tmp_path / "out.csv")
+    assert list(done.unreadable) == [str(link)]
+    assert str(link) in done.unreadable[str(link)]
+    assert [row["file"] for row in read(done.path)] == [*map(str, paths)]
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_where_nothing_can_be_read_the_table_is_empty(ending: str, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"")
@@ -262,6 +272,18 @@ def test_other_colours_become_what_the_classifier_takes_and_other_sizes_are_list
     assert (done.images, done.unreadable) == (6, {})
     with pytest.raises(atta.InputError, match=r"1 channel \(grey\) or 3"):
         predict(fake((4, 8, 8)), files, tmp_path / "out.csv")
+
+
+def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
+    paths = write_images(tmp_path / "in", 2)
+    links = [tmp_path / "in" / name for name in ("gone", "x.png")]
+    for link in links:
+        link.symlink_to(tmp_path / "nowhere" / link.name)
+    (tmp_path / "in" / "notes.txt").write_text("not an image, and not meant as one")
+    files = find_images([tmp_path / "in"])
+    assert sorted(files) == sorted([*paths, *links])
+    done = predict(fake(), files, tmp_path / "out.csv")
+    assert (done.images, sorted(done.unreadable)) == (2, sorted(map(str, links)))
 
 
 def test_folders_are_walked_in_order_and_no_file_comes_twice(tmp_path: Path) -> None:
@@ -297,6 +319,43 @@ def test_a_graph_answers_as_its_classifier_does(tmp_path: Path) -> None:
     assert done.passes is None
     with pytest.raises(atta.InputError, match="is a graph"):
         open_predictor(path, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("body", "about", "sentence"),
+    [
+        ("probs = Reshape (images, sizes) base = Identity (probs)", {}, "ONNX Runtime says"),
+        (
+            "probs = ReduceMean <axes=[2,3], keepdims=0> (images) base = Slice (probs, a, b)",
+            {},
+            "rows of 3 probabilities",
+        ),
+        ("probs = ReduceMean <axes=[2,3], keepdims=0> (images) base = Log (probs)", {}, "finite"),
+        ("", {"class_names": '["a"]'}, "3 class names, got 1"),
+        ("", {"class_names": "7"}, "as `export` writes them"),
+        ("", {"class_names": "["}, "as `export` writes them"),
+        ("", {"preprocess": '{"resize": "x"}'}, "as `export` writes them"),
+        ("", {"preprocess": "[" * 100_000}, "as `export` writes them"),
+        ("", {"reference": '{"quantiles": 1e400}'}, "as `export` writes them"),
+        ("", {"strangeness": '{"images": 1e400, "scores": [0.5]}'}, "as `export` writes them"),
+    ],
+)
+def test_a_forged_graph_costs_a_sentence(
+    body: str, about: dict[str, str], sentence: str, tmp_path: Path
+) -> None:
+    onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+    mean = "probs = ReduceMean <axes=[2,3], keepdims=0> (images) base = Identity (probs)"
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+    forged (float[n,3,8,8] images) => (float[n,3] probs, float[n,k] base)
+    <int64[2] sizes = {{5, 3}}, int64[1] a = {{0}}, int64[1] b = {{1}}> {{ {body or mean} }}"""
+    model = onnx.parser.parse_model(text)
+    onnx.helper.set_model_props(model, about)
+    onnx.save(model, tmp_path / "graph.onnx")
+    files = write_images(tmp_path / "in", 3)
+    files[0].write_bytes(encoded(torch.zeros(3, 8, 8).byte(), "PNG"))
+    with pytest.raises(atta.InputError, match=sentence):
+        predict(open_predictor(tmp_path / "graph.onnx"), files, tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_what_is_no_classifier_is_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -396,6 +455,24 @@ def test_a_name_that_is_no_text_has_its_row(ending: str, tmp_path: Path) -> None
     assert [row["file"] for row in read(done.path)] == [
         str(path).replace("\udce9", "\\udce9") for path in sorted([paths[0], odd, paths[2]])
     ]
+
+
+def test_a_line_break_in_a_name_begins_neither_a_row_nor_a_formula(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    (image,) = write_images(tmp_path, 1)
+    names = ["a\r=1+1.png", "b\n=2.png", "c\r\n@d.png", "e\r.png", "f,g.png", "\r-h.png"]
+    files = [tmp_path / name for name in names]
+    for path in files:
+        path.write_bytes(image.read_bytes())
+    table = predict(fake(), files, tmp_path / "out.csv").path
+    expected = ["a\r'=1+1.png", "b\n'=2.png", "c\r'\n'@d.png", "e\r.png", "f,g.png", "\r'-h.png"]
+    expected = [f"{tmp_path}/{name}" for name in expected]
+    assert [row["file"] for row in read(table)] == expected
+    frame = pandas.read_csv(table)
+    assert list(frame["file"]) == expected
+    assert frame["confidence"].dtype == float
+    for line in table.read_bytes().replace(b"\r", b"\n").split(b"\n"):
+        assert not line.startswith((b"=", b"+", b"-", b"@"))
 
 
 def test_no_spreadsheet_works_out_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,17 @@
 import http.client
 import json
 import logging
+import os
+import pickle
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,7 @@ from torch import Tensor
 import atta
 from atta._base.errors import InputError
 from atta.classifier.predict import Answers, Predictor, of_classifier
+from atta.data.image_set import decode
 from scenarios import encoded, pixels
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
@@ -26,7 +32,7 @@ pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 from atta.classifier import serve as service
-from atta.classifier.serve import Explainer, TryIt, is_here
+from atta.classifier.serve import Decoder, Explainer, TryIt, is_here
 
 CHROMIUM = Path("/usr/bin/chromium")
 
@@ -110,6 +116,7 @@ def test_another_page_in_the_same_browser_is_not_answered(port: int) -> None:
         {"Host": "[::1"},
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Origin": f"http://127.0.0.1:{port + 1}"},
         {"Sec_Fetch_Site": "cross-site"},
     ):
@@ -192,13 +199,138 @@ def test_many_callers_are_answered_one_image_at_a_time() -> None:
         found: list[int] = []
         callers = [
             threading.Thread(target=lambda: found.append(send(port, encoded(pixels()[0]))[0]))
-            for _ in range(8)
+            for _ in range(40)
         ]
         for caller in callers:
             caller.start()
         for caller in callers:
             caller.join()
-    assert (found, at_once[1]) == ([200] * 8, 1)
+    assert (found, at_once[1]) == ([200] * 40, 1)
+
+
+def constant(images: Tensor) -> Answers:
+    return Answers(torch.tensor([[0.9, 0.1]]), torch.tensor([[0.8, 0.2]]), None)
+
+
+def test_idle_and_slow_connections_are_ended_and_keep_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "QUIET", 4.0)  # looked at each second
+    with open_page(Explainer(Predictor(constant, (3, 8, 8), 2))) as port, ExitStack() as stack:
+        idle = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            for _ in range(40)
+        ]
+        idle[0].sendall(b"POST /answer HTTP/1.1\r\nHost: local")
+        assert send(port, encoded(pixels()[0]))[0] == 200
+        monkeypatch.setattr(service, "QUIET", 0.0)
+        for line in idle:
+            with suppress(ConnectionResetError):
+                assert line.recv(100) == b""
+
+
+def test_an_image_that_pauses_is_refused_in_a_sentence(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "QUIET", 0.5)
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as line:
+        head = "POST /answer HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+        line.sendall(f"{head}Content-Length: 9\r\n\r\nslow".encode())
+        found = http.client.HTTPResponse(line)
+        found.begin()
+        assert found.status == 408
+        assert b"within 30 seconds, without a pause of 0.5" in found.read()
+
+
+def test_images_wait_for_their_turn_and_those_beyond_the_queue_are_told_when_to_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "QUEUE", 1)
+    begun, go_on, found = threading.Event(), threading.Event(), list[int]()
+
+    def answer(images: Tensor) -> Answers:
+        begun.set()
+        go_on.wait()
+        return constant(images)
+
+    image = encoded(pixels()[0])
+    with open_page(Explainer(Predictor(answer, (3, 8, 8), 2))) as port:
+        first = threading.Thread(target=lambda: found.append(send(port, image)[0]))
+        first.start()
+        begun.wait()
+        status, headers, text = ask(port, "POST", "/answer", image, Content_Type="image/png")
+        assert (status, headers["Retry-After"]) == (503, "5")
+        assert "1 images are waiting" in json.loads(text)["error"]
+        go_on.set()
+        first.join()
+        assert send(port, image)[0] == 200
+    assert found == [200]
+
+
+@pytest.fixture
+def decoder() -> Iterator[Decoder]:
+    decoder = Decoder()
+    yield decoder
+    decoder.close()
+
+
+def test_another_process_decodes_to_the_same_pixels(decoder: Decoder) -> None:
+    image, wanted = pixels(1, (3, 9, 12))[0], atta.Preprocess(resize=8, crop=8)
+    for arguments in ((encoded(image, "PNG"), "RGB", None), (encoded(image, "JPEG"), "L", wanted)):
+        found = decoder(*arguments, "here")
+        assert torch.equal(found, decode(*arguments, "here", sent=True))
+    with pytest.raises(InputError, match="expected an image in here, but it cannot be decoded"):
+        decoder(b"no image", "RGB", None, "here")
+
+
+def test_an_image_that_takes_too_long_or_too_much_costs_a_sentence(decoder: Decoder) -> None:
+    small, large = encoded(pixels()[0], "PNG"), encoded(torch.zeros(3, 4000, 4000).byte(), "PNG")
+    decoder.seconds = 0.0
+    with pytest.raises(InputError, match="can be decoded within 0 seconds, got one that takes"):
+        decoder(large, "RGB", None, "here")
+    decoder.seconds, decoder.memory = 60.0, 20_000_000
+    with pytest.raises(InputError, match="at most 20 MB to decode, got one that takes more"):
+        decoder(large, "RGB", None, "here")
+    assert torch.equal(decoder(small, "RGB", None, "here"), pixels()[0])
+    process = decoder.start()
+    process.kill()
+    process.wait()
+    assert torch.equal(decoder(small, "RGB", None, "here"), pixels()[0])
+
+
+def test_the_process_that_decodes_ends_with_its_parent() -> None:
+    script = (
+        "import os, sys; from atta.classifier.serve import Decoder\n"
+        "decoder = Decoder(); decoder.start()\n"
+        "os.kill(os.getpid(), 9)"
+    )
+    path = {"PYTHONPATH": str(Path(atta.__file__).parent.parent)}
+    parent = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | path,
+        stderr=subprocess.PIPE,  # both processes hold it: it ends when both have ended
+        check=False,
+    )
+    assert (parent.returncode, parent.stderr) == (-9, b"")
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no alarms here")
+def test_a_process_that_is_stuck_in_an_image_ends_without_its_parent() -> None:
+    script = (
+        "import time; from atta.data import image_set\n"
+        "image_set.decode = lambda *arguments, sent: time.sleep(1e6)\n"
+        "image_set.decode_requests(-0.9, 1 << 30)"  # a second is added
+    )
+    path = {"PYTHONPATH": str(Path(atta.__file__).parent.parent)}
+    with subprocess.Popen(
+        [sys.executable, "-c", script],
+        env=os.environ | path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    ) as stuck:
+        stuck.stdin.write(pickle.dumps(()))  # type: ignore[union-attr]
+        stuck.stdin.flush()  # type: ignore[union-attr]
+        assert stuck.wait() == -signal.SIGALRM
 
 
 def test_an_address_that_cannot_be_had_is_said(port: int) -> None:

@@ -18,6 +18,13 @@ def test_an_empty_class_folder_is_named(tmp_path):
         folder_of_images(tmp_path)
 
 
+def test_a_class_folder_whose_link_leads_nowhere_is_named(tmp_path):
+    write_images(tmp_path)
+    (tmp_path / "dog").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"in every class folder of .* found none in dog"):
+        folder_of_images(tmp_path)
+
+
 def test_a_corrupt_file_is_named(tmp_path):
     write_images(tmp_path)
     (tmp_path / "bee" / "1.png").write_bytes(b"no image")

@@ -1,5 +1,6 @@
 """Sets of images: what they decode to, what they are cut and saved as."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from atta._base.errors import InputError
 from atta.data.folder import folder_of_images
-from atta.data.image_set import BadImage, ImageSet, resize
+from atta.data.image_set import BadImage, ImageSet, decode, resize
 from atta.data.preprocess import Preprocess
 from atta.data.source import as_source
 from atta.lab.datasets import load
@@ -91,6 +92,45 @@ def test_a_file_that_pillow_refuses_in_its_own_way_is_named_and_can_be_left_out(
     assert "too large" in batch.faults[1]
 
 
+def progressive(scans: int, side: int = 16) -> bytes:
+    """A JPEG whose last scan is repeated; each repeat costs a pass over all pixels."""
+    file = io.BytesIO()
+    Image.new("RGB", (side, side), (90, 120, 200)).save(file, "JPEG", progressive=True)
+    data = file.getvalue()
+    last = data.rindex(b"\xff\xda")
+    return data[:last] + data[last:-2] * scans + data[-2:]
+
+
+def test_a_jpeg_of_thousands_of_scans_is_named_and_can_be_left_out(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(progressive(2000))
+    # A comment and what follows the end, such as the film of a live photo, are not scans.
+    comment = b"\xff\xfe\x01\x92" + b"\xff\xda" * 200
+    (tmp_path / "b.jpg").write_bytes(b"\xff\xd8" + comment + progressive(3)[2:] + b"\xff\xda" * 200)
+    with pytest.raises(BadImage, match=r"at most 100 scans in the JPEG .*a\.jpg, got more"):
+        folder_of_images(tmp_path).images[0]
+    (batch,) = as_source(tmp_path, skip_bad=True).read([range(2)], skip=BadImage)
+    assert list(batch.positions) == [1]
+
+
+def test_an_image_that_was_sent_has_a_stricter_limit_of_pixels():
+    file = io.BytesIO()
+    Image.new("1", (5001, 5000)).save(file, "PNG")
+    with pytest.raises(BadImage, match="at most 25 million pixels, got one of 5001 x 5000"):
+        decode(file.getvalue(), "L", None, "what was sent", sent=True)
+    assert decode(file.getvalue(), "L", None, "a file of one's own").shape == (1, 5000, 5001)
+
+
+def test_resizing_never_takes_more_memory_than_the_limit(tmp_path):
+    Image.new("L", (20_000, 1)).save(tmp_path / "line.png")
+    with pytest.raises(
+        BadImage, match=r"line\.png.* at most 100 million pixels after resizing, got 4480000 x 224"
+    ):
+        decode(tmp_path / "line.png", None, Preprocess(resize=224, crop=224), "line.png")
+    for forged in ({"resize": 10_001}, {"crop": (1, 10**9)}, {"resize": (40_000, 30_000)}):
+        with pytest.raises(InputError, match="expected at most 100 million pixels, got"):
+            Preprocess.of(forged)
+
+
 def test_a_photograph_is_turned_upright(tmp_path):
     (tmp_path / "one").mkdir()
     exif = Image.Exif()
@@ -115,6 +155,32 @@ def test_a_file_that_holds_no_set_is_refused(tmp_path):
     save_file({"weight": torch.zeros(1)}, tmp_path / "weights.safetensors")
     with pytest.raises(InputError, match=r"expected images, a name and classes in .* found weight"):
         ImageSet.load_file(tmp_path / "weights.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("forged", "message"),
+    [
+        ({"classes": "[1"}, "expected a list of names as the classes in"),
+        ({"classes": "[" * 100_000}, "expected a list of names as the classes in"),
+        ({"classes": "[1, 2, 3]"}, "expected a list of names as the classes in"),
+        ({"classes": '{"a": 1}'}, "expected a list of names as the classes in"),
+        ({"indices": torch.arange(5)}, r"expected 6 indices in toy, got shape \(5,\)"),
+        ({"indices": torch.zeros(6)}, "expected whole numbers as indices in toy, got torch.float"),
+        ({"labels": torch.zeros(6)}, "expected whole numbers as labels in toy, got torch.float32"),
+        ({"labels": torch.full((6,), 9)}, "expected labels from 0 to 2 in toy"),
+        ({"images": EXPECTED.float()}, "expected the images of toy as uint8"),
+    ],
+)
+def test_a_forged_set_is_refused_in_a_sentence(tmp_path, forged, message):
+    from safetensors.torch import save_file
+
+    tensors = {"images": EXPECTED, "labels": torch.tensor(LABELS)}
+    tensors |= {name: value for name, value in forged.items() if name != "classes"}
+    tensors["images"] = tensors["images"].contiguous()
+    text = {"name": "toy", "classes": forged.get("classes", '["ant", "bee", "cat"]')}
+    save_file(tensors, tmp_path / "set.safetensors", text)
+    with pytest.raises(InputError, match=message):
+        ImageSet.load_file(tmp_path / "set.safetensors")
 
 
 def test_a_set_is_a_torch_dataset():

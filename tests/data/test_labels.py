@@ -1,5 +1,8 @@
 """The same images with the same labels, however the labels are told."""
 
+import warnings
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +11,10 @@ from torch.nn import functional as F
 
 import atta
 from atta._base.errors import InputError
-from atta.data.labels import read_labels
+from atta.data.class_names import imagenet, imagenet_names
+from atta.data.labels import labelling_of, read_labels
 from atta.data.source import as_source
+from atta.record.predictions import as_labels
 from scenarios import command, vit
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -96,6 +101,71 @@ def test_labels_come_from_a_table(tmp_path, ending, label_of):
             pa.table({"file": [r[0] for r in rows], "label": [r[1] for r in rows]}), path
         )
     assert right(recorded(folder, str(path), class_names=NAMES)) == 40
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["image,category", "filename,target", " Path , Class ", "img,labels", "image_path,label"],
+)
+def test_obvious_names_of_columns_are_known(tmp_path, header):
+    (tmp_path / "labels.csv").write_text(f"{header}\na.png,ant\nb.png,bee\n")
+    assert read_labels(tmp_path / "labels.csv") == {"a.png": "ant", "b.png": "bee"}
+    (tmp_path / "labels.csv").write_text("target,category,label,file\n9,bird,ant,a.png\n")
+    assert read_labels(tmp_path / "labels.csv") == {"a.png": "ant"}
+
+
+def test_columns_of_pandas_are_lists(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    folder = write(tmp_path / "flat", lambda k: "")
+    rows = [(str(folder / f"{i:02}.png"), NAMES[i % 4], i % 4) for i in range(40)]
+    table = pandas.DataFrame(rows, columns=["file", "name", "number"])
+    table = table.sample(frac=1, random_state=0)  # the index is not the position any more
+    for labels in (table["name"], table["name"].astype("category"), table["number"]):
+        assert right(recorded(table["file"], labels, class_names=NAMES)) == 40
+    record = recorded(table["file"].to_numpy(), table["number"], class_names=NAMES)
+    assert torch.equal(as_labels(table["number"], images=40, classes=4), record.labels)
+    assert torch.equal(as_labels(table["name"], images=40, classes=4, names=NAMES), record.labels)
+
+
+def test_the_order_that_is_assumed_of_classes_without_names_is_said(tmp_path):
+    folder = write(tmp_path / "named", NAMES.__getitem__)
+    files = sorted(folder.rglob("*.png"))
+    order = "alphabetical order: 0 is ant, 1 is bee, 2 is cat, 3 is dog.*class_names="
+    with pytest.warns(atta.Advice, match=order):
+        recorded(folder)
+    with pytest.warns(atta.Advice, match=order):
+        recorded(files, [file.parent.name for file in files])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        recorded(folder, class_names=NAMES)
+    assert not [one for one in said if "alphabetical" in str(one.message)]
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_imagenet_s_classes_have_human_names_where_timm_is_installed(
+    tmp_path, monkeypatch, installed
+):
+    info = tmp_path / "timm" / "data" / "_info"
+    info.mkdir(parents=True)
+    rows = [
+        f"{wnid}\tname {i // 2}, n{i}" if i else f"{wnid}\tcrane" for wnid, i in imagenet().items()
+    ]
+    (info / "imagenet_synset_to_lemma.txt").write_text(
+        "\n".join(rows).replace("name 0, n1", "crane")
+    )
+    spec = SimpleNamespace(origin=str(tmp_path / "timm" / "__init__.py"))
+    monkeypatch.setattr("atta.data.class_names.find_spec", lambda name: spec if installed else None)
+    imagenet_names.cache_clear()
+    wnids = [*imagenet()]
+    given = [wnids[1], wnids[3], wnids[1]]
+    found = labelling_of(given, as_source(torch.zeros(3, 3, 8, 8)), ()).settled(1000)
+    assert found.labels.tolist() == [1, 3, 1]
+    expected = (f"crane ({wnids[0]})", f"crane ({wnids[1]})", "name 1, n2", "name 1, n3")
+    assert found.classes[:4] == (expected if installed else tuple(wnids[:4]))
+    everything = labelling_of(wnids, as_source(torch.zeros(1000, 1, 1, 1)), ()).settled(1000)
+    assert everything.labels.tolist() == [*range(1000)]
+    assert everything.classes == found.classes
+    imagenet_names.cache_clear()
 
 
 def test_whole_paths_tell_files_of_one_name_apart(tmp_path):

@@ -26,6 +26,11 @@ KINDS = {
     "Levit": {},
     "PoolFormer": {},
     "DeiT": {"do_rescale": False, "image_mean": [127.0] * 3, "image_std": [128.0] * 3},
+    "Beit": {},
+    "MobileNetV1": {},
+    "MobileNetV2": {},
+    "CLIP": {},
+    "MobileViT, padded by an odd number": {"crop_size": {"height": 257, "width": 257}},
 }
 
 
@@ -38,17 +43,17 @@ def seen(preprocess, image):
     return preprocess.normalise(preprocess(image)[None].float() / 255)[0]
 
 
+@pytest.mark.parametrize("backend", ["Pil", ""], ids=["pillow", "torchvision"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_pixels_are_those_of_the_hugging_face_processor(kind):
+def test_pixels_are_those_of_the_hugging_face_processor(kind, backend, tmp_path, request):
     transformers = pytest.importorskip("transformers")
-    processor = getattr(transformers, kind.split()[0].strip(",") + "ImageProcessorPil")(
-        **KINDS[kind]
-    )
+    if not backend:
+        request.getfixturevalue("torchvision")
+    name = kind.split()[0].strip(",") + "ImageProcessor"
+    processor = getattr(transformers, name + backend)(**KINDS[kind])
     preprocess = Preprocess.of(processor)
     for size in SIZES:
-        theirs = torch.from_numpy(
-            np.array(processor(photograph(*size))["pixel_values"][0], dtype=np.float32)
-        )
+        theirs = processor(photograph(*size), return_tensors="pt")["pixel_values"][0].float()
         ours = seen(preprocess, photograph(*size))
         assert torch.isfinite(theirs).all()
         torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=1e-6)
@@ -56,7 +61,22 @@ def test_pixels_are_those_of_the_hugging_face_processor(kind):
         assert size == (224, 224) or not torch.allclose(
             off, theirs, atol=1e-3
         )  # or this test could not fail
-    assert Preprocess.of(processor.to_dict()) == preprocess
+    assert Preprocess.of(json.loads(json.dumps(preprocess.about()))) == preprocess
+    # Settings do not say which library resizes: it is the one that transformers would choose.
+    processor.save_pretrained(tmp_path)
+    for given in (processor.to_dict(), str(tmp_path)):
+        assert replace(Preprocess.of(given), library=preprocess.library) == preprocess
+
+
+def test_a_folder_without_settings_says_which_file_is_missing(tmp_path):
+    with pytest.raises(InputError, match=r"preprocessor_config\.json or config\.json in .*, found"):
+        Preprocess.of(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match=r"preprocessor_config\.json cannot be read"):
+        Preprocess.of(tmp_path)
+    settings = {"pretrained_cfg": {"input_size": [3, 160, 160], "crop_pct": 1.0}}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    assert Preprocess.of(tmp_path / "config.json").size == (160, 160)
 
 
 def test_a_processor_with_habits_that_are_not_known_is_refused():

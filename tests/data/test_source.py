@@ -4,11 +4,13 @@ from collections import Counter
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from PIL import Image
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
 from atta._base.errors import InputError
 from atta.data import source as source_module
 from atta.data.image_set import BadImage, EncodedImages, ImageSet
+from atta.data.labels import Reading, labelled_source
 from atta.data.source import (
     ArraySource,
     CachedSource,
@@ -16,6 +18,7 @@ from atta.data.source import (
     as_source,
     batches_of,
     cached,
+    copies,
 )
 from scenarios import LABELS, Items, Stream, twenty
 
@@ -167,3 +170,69 @@ def test_the_faults_of_a_subset_are_named_by_its_own_positions(folder):
     assert batch.positions == [0, 2]
     assert [*batch.faults] == [1]
     assert "b/08.png" in batch.faults[1]
+
+
+@pytest.mark.parametrize(
+    ("image", "label"), [("image", "label"), ("img", "label"), ("pixel_values", "labels")]
+)
+def test_a_dataset_of_dicts_holds_images_and_their_labels(image, label):
+    images = twenty()
+    items = [{image: one, label: i % 3} for i, one in enumerate(images)]
+    for given in (items, Items(items), DataLoader(Items(items), batch_size=7)):
+        source = cached(as_source(given))
+        batches = list(source.read(batches_of(6, 0, 20)))
+        assert torch.equal(torch.cat([batch.pixels for batch in batches]), images)
+        labels = source.labels
+        if labels is None:
+            labels = torch.cat([batch.labels for batch in batches])
+        assert labels.tolist() == [i % 3 for i in range(20)]
+    bare = next(as_source([{image: one} for one in images]).read([range(20)]))
+    assert torch.equal(bare.pixels, images)
+    assert bare.labels is None
+
+
+def test_one_image_is_a_batch_of_one(tmp_path):
+    image = twenty(1)[0]
+    photo = Image.fromarray(image.permute(1, 2, 0).numpy())
+    photo.save(tmp_path / "one.png")
+    for given, channels in (
+        (image, None),
+        (image.numpy(), "first"),
+        (image.permute(1, 2, 0).numpy(), "last"),
+        (photo, None),
+        (tmp_path / "one.png", None),
+    ):
+        positions, pixels = everything(as_source(given, channels))
+        assert positions == [0]
+        assert torch.equal(pixels[0], image)
+
+
+def test_images_without_an_axis_of_channels_are_not_one_image():
+    for images, shape in ((twenty()[:, 0], None), (twenty(3)[:, 0], (1, 8, 8))):
+        with pytest.raises(InputError, match=r"images\[:, None\] for grey images"):
+            as_source(images, shape=shape)
+
+
+@pytest.mark.parametrize("sampler", [None, SubsetRandomSampler(range(20))])
+def test_labels_apart_from_a_shuffled_loader_are_refused_and_its_own_are_taken(sampler):
+    images, labels = twenty(), torch.arange(20) % 3
+    how = {"batch_size": 7, "shuffle": sampler is None or None, "sampler": sampler}
+    loader = DataLoader(Items(images, labels), **how)
+    with pytest.raises(InputError, match="leave labels out if the batches hold them"):
+        labelled_source(loader, labels, Reading(cache=True))
+    source, labelling, _ = labelled_source(loader, None, Reading(cache=True))
+    (batch,) = source.read([range(20)])
+    rows = [int((images == one).flatten(1).all(1).nonzero()[0]) for one in batch.pixels]
+    assert labelling.labels.tolist() == labels[rows].tolist()
+    plain = DataLoader(images, batch_size=7)
+    assert labelled_source(plain, labels, Reading()).labelling.labels.tolist() == labels.tolist()
+
+
+def test_copies_are_counted_where_the_pixels_are_at_hand(tmp_path):
+    images = twenty()
+    images[10:12] = images[0]
+    assert copies(as_source(images)) == 3
+    assert copies(cached(as_source(Items(images)))) == 3
+    assert copies(cached(as_source(Items(images))).subset(torch.arange(11))) == 2
+    assert copies(as_source(Items(images))) == 0
+    assert copies(as_source(twenty().float() / 255)) == 0

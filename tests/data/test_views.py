@@ -15,7 +15,7 @@ from torch import Tensor
 from atta import calibrators
 from atta._base.errors import InputError
 from atta.data import transforms
-from atta.data.draws import draw_numbers, random_numbers
+from atta.data.draws import random_numbers
 from atta.data.views import (
     PAPER_POLICIES,
     POLICIES,
@@ -148,7 +148,7 @@ def test_render_yields_each_view_with_the_numbers_drawn_for_it():
     views = rendered("flip + 2 crop + contrast", images, indices, seed=9)
     assert list(views) == [("flip", 0), ("crop", 0), ("crop", 1), ("contrast", 0)]
     assert torch.equal(views["flip", 0], transforms.flip(images))
-    u = draw_numbers("crop", 2, indices, repeat=1, repeats=2, seed=9)
+    u = random_numbers("crop", 2, indices, repeat=1, seed=9)
     assert torch.equal(views["crop", 1], transforms.crop(images, u))
 
 

@@ -106,7 +106,7 @@ class Halved(Method):
     temperature: float = 2.0
 
     def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
-        return Temperature(torch.tensor(self.temperature))
+        return Temperature(temperature=torch.tensor(self.temperature))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class Pretender(TemperatureScaling):
     """A method of one's own under the name and settings of another, and with other answers."""
 
     def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
-        return Temperature(torch.tensor(3.0))
+        return Temperature(temperature=torch.tensor(3.0))
 
 
 def test_two_methods_of_one_name_are_compared_under_labels_that_tell_them_apart(

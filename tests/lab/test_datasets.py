@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from atta._base.errors import InputError
-from atta.data.image_set import ImageSet, split_indices
-from atta.lab.datasets import NAMES, load, present
+from atta.data.image_set import ImageSet
+from atta.lab.datasets import NAMES, load, present, split_indices
 from layouts_made import (
     EXPECTED,
     LABELS,

@@ -3,6 +3,8 @@
 import os
 import pickle
 import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -147,6 +149,54 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path, capfd, content):
     ):
         load("cifar10", "test", data=tmp_path)
     assert capfd.readouterr().out == ""
+
+
+POINTERS = (
+    b"cnumpy\nndarray\n((K\x01tcnumpy\ndtype\n(X\x02\x00\x00\x00O8K\x00K\x01tR"
+    b"(K\x03X\x01\x00\x00\x00|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tbU\x08AAAAAAAAtR"
+)
+"""An array whose type is that of objects, without the flag that says so: its bytes are pointers."""
+READ_ALL = """
+import resource, sys
+from pathlib import Path
+from atta._base.errors import InputError
+from atta.lab.datasets import load
+
+root = Path(sys.argv[1])
+for forged in sorted(root.glob("*.forged")):
+    (root / "test_batch").write_bytes(forged.read_bytes())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        load("cifar10", "test", data=root)
+        print(forged.name, "was loaded")
+    except InputError as error:
+        assert "test_batch" in str(error), error
+    if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before > 200_000:
+        print(forged.name, "took too much memory")
+print("done")
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no module resource")
+def test_a_forged_array_is_refused_and_does_not_end_the_process(tmp_path):
+    write_cifar10(tmp_path)
+    labels = b"U\x06labels](K\x03e"
+    for name, content in {
+        "pointers": b"\x80\x02}(U\x04data" + POINTERS + labels + b"u.",
+        "memo": b"\x80\x02}r\xff\xff\xff\x03.",
+        "no array": b"\x80\x02}(U\x04dataK\x03" + labels + b"u.",
+        "no labels": pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [[3]]}, 4),
+        "far label": pickle.dumps({b"data": np.zeros((1, 3072), np.uint8), b"labels": [2**70]}, 4),
+        "floats": pickle.dumps({b"data": np.zeros((1, 3072)), b"labels": [3]}, 4),
+        "columns": pickle.dumps(
+            {b"data": np.asfortranarray(np.zeros((2, 3072), np.uint8)), b"labels": [3, 3]}, 4
+        ),
+        "short": pickle.dumps({b"data": np.zeros((1, 3071), np.uint8), b"labels": [3]}, 4),
+    }.items():
+        (tmp_path / f"{name}.forged").write_bytes(content)
+    typed = [sys.executable, "-c", READ_ALL, str(tmp_path)]
+    done = subprocess.run(typed, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
 def test_a_broken_cifar_file_is_named(tmp_path):

@@ -27,14 +27,21 @@ def values(results: Results, **columns: Any) -> dict[tuple[Any, ...], float]:
 
 
 @pytest.fixture(scope="module")
-def usual(few_resamples: None) -> Results:
+def told() -> list[str]:
+    """What is said while the usual experiment runs."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def usual(few_resamples: None, told: list[str]) -> Results:
     """The small experiment as it is, on the usual record."""
-    return run(small(), {"a": made_up()})
+    return run(small(), {"a": made_up()}, done=told.append)
 
 
-def test_there_is_a_row_for_every_method_split_choice_and_metric(record: Record) -> None:
-    experiment, told = small(), []
-    results = run(experiment, {"a": record}, done=told.append)
+def test_there_is_a_row_for_every_method_split_choice_and_metric(
+    usual: Results, told: list[str], record: Record
+) -> None:
+    experiment, results = small(), usual
     assert len(told) == len(fits_of(experiment, {"a": record})) == 2 * (2 + 2 * 3 * (1 + 5))
     chosen = {(m, c) for m in ("v-atta", "quick") for c in ("paper", "cross-validated")}
     assert {(row.method, row.choice) for row in results} == {
@@ -232,12 +239,13 @@ def test_what_is_tested_in_other_processes_has_the_same_bits(
     record: Record, tmp_path: Path
 ) -> None:
     file = record.save(tmp_path / "a.safetensors")
-    here = run(small(), {"a": record})
-    there = run(
-        small(),
-        {"a": record},
-        fits=Fits({"a": record}, tmp_path / "fits", workers=2, files={"a": file}),
+    # Few methods, without intervals: other processes take all resamples.
+    experiment = small(
+        methods={"vanilla": {}, "v-atta": {}}, policies=["flip"], metrics=[CLASS_CHANGES, "passes"]
     )
+    here = run(experiment, {"a": record}, fits=Fits({"a": record}, tmp_path / "fits"))
+    fits = Fits({"a": record}, tmp_path / "fits", workers=2, files={"a": file})
+    there = run(experiment, {"a": record}, fits=fits)
     assert there.rows == here.rows
     assert [detail["method"] for detail in there.details] == [
         detail["method"] for detail in here.details

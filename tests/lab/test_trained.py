@@ -1,11 +1,13 @@
 """A trained network on disk: it is built again, says how it was made, and belongs to one run."""
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
 
 from atta._base.errors import InputError
+from atta._base.tensors import read_tensors, write_tensors
 from atta.lab.recipe import load_trained
 from atta.lab.training import pixel_statistics, train
 from atta.networks.resnet import small_cnn
@@ -82,4 +84,48 @@ def test_a_broken_file_is_named(tmp_path):
         InputError,
         match=r"expected a checkpoint of `train` at .*checkpoint.pt, but it cannot be read",
     ):
+        train("small_cnn", stripes(), recipe=BRIEF, output=tmp_path, progress=False)
+
+
+WHOLE = object()
+FORGED = {
+    "no JSON": (WHOLE, "{"),
+    "a list": (WHOLE, "[]"),
+    "nested too deeply": (WHOLE, 100_000 * "[" + 100_000 * "]"),
+    "no architecture": ("architecture", None),
+    "an architecture in words": ("architecture", "small_cnn"),
+    "a network without a name": ("architecture", {"name": ["small_cnn"]}),
+    "an unknown network": ("architecture", {"name": "vit"}),
+    "an unknown setting": ("architecture", {"name": "small_cnn", "num_classes": 2, "path": "x"}),
+    "a class too many": ("architecture", {"name": "small_cnn", "num_classes": 3}),
+    "more classes than memory": ("architecture", {"name": "small_cnn", "num_classes": 10**12}),
+    "more classes than numbers": ("architecture", {"name": "small_cnn", "num_classes": 10**30}),
+    "classes in words": ("architecture", {"name": "small_cnn", "num_classes": "two"}),
+    "a mean in words": ("mean", ["a", "b", "c"]),
+    "no mean": ("mean", None),
+    "a mean too few": ("mean", [0.5]),
+    "a deviation of 0": ("std", [0, 0, 0]),
+    "a deviation in a list": ("std", [[1], [1], [1]]),
+    "a seed in words": ("seed", "zero"),
+    "no recipe": ("recipe", []),
+    "no dataset": ("dataset", 5),
+    "no classes": ("classes", "two"),
+    "a history in words": ("history", "long"),
+    "an accuracy in words": ("accuracy", "high"),
+}
+
+
+def test_forged_metadata_of_a_trained_model_is_refused_in_a_sentence(tmp_path):
+    path = tmp_path / "model.safetensors"
+    train("small_cnn", stripes(), recipe=BRIEF, output=tmp_path, progress=False)
+    tensors, whole = read_tensors(path)
+    about = json.loads(whole["atta"])
+    for what, (key, value) in FORGED.items():
+        text = value if key is WHOLE else json.dumps({**about, key: value})
+        write_tensors(path, tensors, {"atta": text})
+        with pytest.raises(InputError, match=r"model\.safetensors|std|means") as refused:
+            load_trained(path)
+        assert "\n" not in str(refused.value), what
+    write_tensors(path, tensors, {"atta": json.dumps({**about, "history": [{"epoch": 1}]})})
+    with pytest.raises(InputError, match="expected the epochs of a training"):
         train("small_cnn", stripes(), recipe=BRIEF, output=tmp_path, progress=False)

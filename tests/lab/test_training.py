@@ -1,7 +1,10 @@
 """The same result however often the run was stopped."""
 
+import random
 import subprocess
 import sys
+import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -11,7 +14,7 @@ from atta._base.errors import Advice, InputError
 from atta._base.files import locked
 from atta.data.image_set import ImageSet
 from atta.lab import training
-from atta.lab.recipe import RunFolder
+from atta.lab.recipe import SEAL, RunFolder
 from atta.lab.training import pixel_statistics, train
 from scenarios import BRIEF, StopsAt, stripes
 
@@ -160,3 +163,52 @@ def test_one_run_at_a_time_trains_into_a_folder_on_a_device_that_is_there(tmp_pa
     ):
         with pytest.raises(InputError, match=sentence):
             train(StopsAt(), stripes(), recipe=BRIEF, progress=False, **settings)
+
+
+def damaged(content: bytes, seed: int) -> bytes:
+    """The content with one fault: other bytes, a lost or repeated piece, or a lost end."""
+    draw = random.Random(seed)
+    start = draw.randrange(len(content))
+    stop = min(len(content), start + draw.choice((1, 1, 1, 8, 512)))
+    changed = bytes(byte ^ draw.randrange(1, 256) for byte in content[start:stop])
+    piece = (changed, bytes(stop - start), b"", 2 * content[start:stop])[seed % 4]
+    return content[:start] if seed % 10 == 9 else content[:start] + piece + content[stop:]
+
+
+def state_of(network, optimizer) -> list[torch.Tensor]:
+    momentum = (one["momentum_buffer"] for one in optimizer.state.values())
+    return [*network.state_dict().values(), *momentum]
+
+
+@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "as 0.1.0 wrote it"])
+def test_a_damaged_checkpoint_never_changes_what_is_resumed(tmp_path, sealed):
+    history = [{"epoch": 1, "of": 2, "loss": 0.5, "accuracy": 0.5, "images_per_second": 9.0}]
+
+    def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        network = torch.nn.Linear(6, 3)
+        return network, torch.optim.SGD(network.parameters(), 0.1, momentum=0.9)
+
+    network, optimizer = made()
+    network(torch.rand(2, 6)).sum().backward()
+    optimizer.step()
+    folder = RunFolder(tmp_path, {"seed": 0})
+    folder.write_checkpoint(network, optimizer, history)
+    content = folder.checkpoint.read_bytes()
+    content = content if sealed else content.rpartition(SEAL)[0]
+    folder.checkpoint.write_bytes(content)
+    with nullcontext() if sealed else pytest.warns(Advice, match="version 0.1.0 wrote it"):
+        assert folder.resume(*made()) == history
+    refused = 0
+    for seed in range(120):
+        folder.checkpoint.write_bytes(damaged(content, seed))
+        resumed = made()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", Advice)
+                assert folder.resume(*resumed) == history
+        except InputError:
+            refused += 1
+            continue
+        pairs = zip(state_of(*resumed), state_of(network, optimizer), strict=True)
+        assert all(torch.equal(one, other) for one, other in pairs)
+    assert refused > (110 if sealed else 60)

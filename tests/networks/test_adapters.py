@@ -298,6 +298,21 @@ def test_numbers_beside_an_onnx_file_are_read_by_a_model_and_refused_in_a_graph_
         check_external_data(copy, same_folder=False)
 
 
+def test_an_onnx_network_that_fails_while_it_runs_says_so_in_a_sentence(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    for name, node in {
+        "shape": "shape = Constant <value_ints=[7, 7]> () y = Reshape (x, shape)",
+        "batch": "shape = Constant <value_ints=[1, -1]> () y = Reshape (x, shape)",
+        "memory": "shape = Constant <value_ints=[1000000, 1000000, 1, 1]> () y = Expand (x, shape)",
+    }.items():
+        text = f"""<ir_version: 8, opset_import: ["": 17]>
+            fails (float[n,c,h,w] x) => (float[p,q] y) {{{node}}}"""
+        onnx.save(onnx.parser.parse_model(text), tmp_path / f"{name}.onnx")
+        with pytest.raises(InputError, match=r"images of shape \(5, 3, 8, 8\)|logits of shape"):
+            as_logits(tmp_path / f"{name}.onnx")(IMAGES)
+
+
 class OneNumber(nn.Module):
     """One number per image, its brightness relative to grey: a logit, or its sigmoid."""
 

@@ -1,14 +1,17 @@
 """What a network is built from, as JSON, and the same network from it."""
 
 import json
+from itertools import islice
 
 import pytest
+import torch
 from torch import nn
 
 import atta
 from atta._base.errors import InputError
 from atta.networks.adapters import NumpyModel, TorchModel, as_logits
 from atta.networks.description import build, describe, has_weights
+from atta.networks.resnet import resnet18
 from scenarios import REBUILT, Own
 
 
@@ -122,3 +125,77 @@ def test_what_says_only_where_a_configuration_came_from_is_not_used():
     assert network.config.id2label[0] == "a/b"
     network.config._name_or_path = "/home/somebody/model"
     assert "somebody" not in json.dumps(describe(network))
+
+
+FORGED = (
+    None,
+    True,
+    -1,
+    0,
+    1.5,
+    10**9,
+    10**30,
+    float("nan"),
+    "",
+    "a" * 9,
+    [],
+    [[]],
+    {},
+    {"kind": 1},
+)
+
+
+def forgeries(value, depth=0):
+    """Copies of a description in which one value is another one, missing, or nested."""
+    if isinstance(value, dict):
+        yield from ({k: v for k, v in value.items() if k != key} for key in value)
+        yield value | {"more": 1}
+        for key in value:
+            yield from (value | {key: forged} for forged in forgeries(value[key], depth + 1))
+    elif isinstance(value, list):
+        for i in range(len(value)):
+            yield from (
+                [*value[:i], forged, *value[i + 1 :]] for forged in forgeries(value[i], depth + 1)
+            )
+    if depth:
+        yield from FORGED
+        yield [value]
+
+
+@pytest.mark.parametrize(("name", "step"), [("small_cnn", 1), ("vit", 11)])
+def test_a_forged_description_builds_a_network_or_is_refused_in_a_sentence(name, step):
+    model = as_logits(atta.Normalized(REBUILT[name](), [0.5] * 3, [0.2] * 3))
+    description = json.loads(json.dumps(describe(model)))
+    assert describe(build(description)) == description
+    refused = 0
+    for forged in islice(forgeries(description), 0, None, step):
+        try:
+            with torch.device("meta"):  # as `CalibratedClassifier.load`: sizes fill no memory
+                assert isinstance(build(forged), nn.Module)
+        except InputError:
+            refused += 1
+    assert refused > 20
+    for wrong in ({}, {"kind": None}, {"model": description}):
+        with pytest.raises(InputError, match="expected a network as atta describes it"):
+            build(wrong)
+    for _ in range(5000):
+        description = {"kind": "TorchModel", "model": description}
+    with pytest.raises(InputError, match="expected a network as atta describes it"):
+        build(description)
+
+
+def test_no_size_of_a_network_fills_the_memory():
+    for settings in ({"num_classes": 10**12}, {"num_classes": 0}, small_in(10**9), small_in(-1)):
+        with pytest.raises(InputError, match="numbers of classes and channels from 1 to 100000"):
+            resnet18(**settings)
+    for settings in (
+        {"num_classes": "10"},
+        small_in([3]),
+        {"num_classes": 2, "small_images": "no"},
+    ):
+        with pytest.raises(InputError):
+            build({"kind": "atta", "name": "resnet18", **settings})
+
+
+def small_in(channels):
+    return {"num_classes": 2, "in_channels": channels}

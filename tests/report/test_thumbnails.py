@@ -13,7 +13,7 @@ import torch
 
 from atta import Results, find_method
 from atta._base.errors import InputError
-from atta.data.folder import by_file_name, folder_of_images
+from atta.data.folder import folder_of_images
 from atta.data.image_set import ImageSet, arrange
 from atta.data.origin import digest_of
 from atta.lab.compare import compare
@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def remembered(folder: Path) -> dict[str, str]:
-    found = arrange(by_file_name(folder_of_images(folder)), shuffle=0)
+    found = arrange(folder_of_images(folder), by_name=True, shuffle=0)
     files = [folder / Path(found.images.where(int(i))).name for i in found.images.rows]  # type: ignore[union-attr]
     return {"folder": str(folder), "files": digest_of(files, folder), "shuffle": "0"}
 

@@ -1,6 +1,7 @@
 """Check first, run later: a mistake costs no pass, or eight."""
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -87,12 +88,22 @@ def test_the_images_of_a_trial_come_from_all_over_the_set_and_none_is_lost_of_a_
     assert torch.equal(first.predictions.logits, again.predictions.logits)
 
 
-def test_a_shuffled_loader_beside_separate_labels_is_said():
-    loader = DataLoader(pixels(), batch_size=7, shuffle=True)
+def test_images_that_occur_twice_are_counted():
+    images, network = pixels(), Scripted(lambda images, _: looks(images))
+    images[40:46] = images[:6]
+    how = {"policy": "flip", "method": "temperature", "progress": False}
+    for given, wanted in ((images, True), (pixels(), False), (Items(images), True)):
+        with pytest.warns(Advice) as said:
+            atta.calibrate(network, given, torch.arange(60) % 3, **how)
+        sentences = [str(one.message) for one in said]
+        assert any("12 of 60 images occur more than once" in one for one in sentences) == wanted
+
+
+def test_labels_of_one_class_only_are_said():
     with pytest.warns(
-        Advice, match="the DataLoader is shuffled and the labels do not come with it"
+        Advice, match="all labels are class 2: a network cannot be calibrated on one"
     ):
-        collect(Counting(), loader, torch.arange(60) % 3, policy="flip", progress=False)
+        collect(Counting(), pixels(), torch.full((60,), 2), policy="flip", progress=False)
 
 
 def test_a_view_that_leaves_the_range_is_clipped_and_said():
@@ -237,3 +248,41 @@ def test_advice_points_at_the_line_of_the_caller():
         look_over(made_up(50))
         advise("beware")
     assert {one.filename for one in caught} == {__file__}
+
+
+class Stated(nn.Module):
+    """A network that states its input as those of timm do, or as those of Hugging Face."""
+
+    def __init__(self, side, **config):
+        super().__init__()
+        self.pretrained_cfg = {"input_size": (3, side, side), **config} if config else None
+        self.config = SimpleNamespace(image_size=side)
+
+    def forward(self, images):
+        return looks(images)
+
+
+@pytest.mark.parametrize(
+    ("model", "images", "sentence"),
+    [
+        (Stated(224), pixels(), "states images of 224 x 224 pixels, and is given 8 x 8"),
+        (
+            atta.Normalized(Stated(8, mean=(0.5,) * 3, std=(0.5,) * 3), (0.1,) * 3, (0.9,) * 3),
+            pixels(),
+            "and is given another mean and std",
+        ),
+        (Stated(8), pixels().float() / 255**2, "above 0.0039: were they divided by 255 twice"),
+        (Stated(10), pixels(), None),
+        (
+            atta.Normalized(Stated(8, mean=(0.48,) * 3, std=(0.23,) * 3), (0.5,) * 3, (0.25,) * 3),
+            pixels(),
+            None,
+        ),
+    ],
+)
+def test_images_that_contradict_what_the_network_states_are_said(model, images, sentence):
+    with pytest.warns(Advice) as said:
+        collect(model, images, policy="flip", progress=False)
+    found = [str(one.message) for one in said if "images are few" not in str(one.message)]
+    assert len(found) == (sentence is not None), found
+    assert sentence is None or sentence in found[0]

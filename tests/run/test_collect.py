@@ -390,7 +390,8 @@ def nan_at(images, calls):
             {"channels": "first"},
             "floating point pixels in the images, got uint16",
         ),
-        (lambda: twenty()[0], {}, r"expected images of shape \(n, c, h, w\), got \(3, 8, 8\)"),
+        (lambda: twenty()[0, 0], {}, r"expected images of shape \(n, c, h, w\), got \(8, 8\)"),
+        (lambda: twenty()[:, 0], {}, r"got \(20, 8, 8\); write images\[None\] for one image"),
         (lambda: twenty()[:0], {}, "expected at least one image in the images, found none"),
         (
             lambda: DataLoader(Stream(()), batch_size=2),
@@ -400,9 +401,14 @@ def nan_at(images, calls):
         (lambda: 3, {}, "expected images as a tensor, .* got int"),
         (lambda: ["a"], {}, "expected files of images, found none at a"),
         (
-            lambda: Items([{"image": 1}]),
+            lambda: Items([{"picture": 1}]),
             {},
-            "expected an image, or an image and its label, .* got a dict of image",
+            r"expected one image \(image, .* in image 0 of Items, got a dict of picture: rename",
+        ),
+        (
+            lambda: Items([{"image": 1, "img": 2, "label": 3}]),
+            {},
+            "got a dict of image, img, label: rename or remove keys",
         ),
         (
             lambda: Items(twenty(), ["cat"] * 20),

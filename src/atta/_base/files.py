@@ -60,10 +60,10 @@ def content_hash(parts: Iterable[str | Any], kind: Literal["sha256", "blake2b"] 
     return found.hexdigest()
 
 
-def file_hash(path: str | os.PathLike[str], kind: Literal["sha256", "blake2b"] = "sha256") -> str:
-    """Return the `content_hash` of a file, read in pieces of 1 MB."""
+def file_hash(path: str | os.PathLike[str]) -> str:
+    """Return the `content_hash` of a file, "blake2b", read in pieces."""
     with Path(path).open("rb") as file:
-        return content_hash(iter(lambda: file.read(2**20), b""), kind)
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def digest(words: Any, numbers: Iterable[tuple[str, Any]] = ()) -> str:

@@ -72,14 +72,3 @@ def counted(
             tell(completed, f"{speed:,.1f} images/s")
 
         yield count
-
-
-def spoken(seconds: float) -> str:
-    """Return a duration in words.
-
-    >>> spoken(0.4), spoken(75.0), spoken(5000.0)
-    ('about 1 s', 'about 1 min', 'about 1.4 h')
-    """
-    if seconds < 60:
-        return f"about {max(1, round(seconds))} s"
-    return f"about {seconds / 60:.0f} min" if seconds < 3600 else f"about {seconds / 3600:.1f} h"

@@ -26,7 +26,6 @@ from typing import (
     TypeAlias,
     TypeVar,
     Union,
-    Unpack,
     get_args,
     get_origin,
     get_type_hints,
@@ -50,7 +49,7 @@ Step: TypeAlias = Annotated[float, "> 0", "≤ 1"] | None
 
 _SIGNS = {">": operator.gt, "≥": operator.ge, "<": operator.lt, "≤": operator.le}
 _SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 100
+_SHORT.maxstring, _SHORT.maxother, _SHORT.maxdict = 100, 100, 1
 _WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -84,12 +83,10 @@ def hints(of: Any) -> dict[str, Any]:
 @cache
 def _named(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the annotations of keyword-only arguments, and of those in `**rest: Unpack[...]`."""
-    every, found = hints(function), dict[str, Any]()
-    for name, argument in inspect.signature(function).parameters.items():
-        if argument.kind is inspect.Parameter.KEYWORD_ONLY:
-            found[name] = every.get(name, Any)
-        elif get_origin(every.get(name)) is Unpack:
-            found |= hints(get_args(every[name])[0])
+    every, names = hints(function), inspect.getfullargspec(inspect.unwrap(function))
+    found = {name: every.get(name, Any) for name in names.kwonlyargs}
+    for rest in get_args(every.get(names.varkw or "")):
+        found |= hints(rest)
     return found
 
 
@@ -104,21 +101,17 @@ def check(given: Mapping[str, Any], annotations: Mapping[str, Any]) -> dict[str,
 
 def check_one(name: str, value: Any, annotation: Any) -> Any:
     """Return a setting if it fits its annotation, or raise `InputError`."""
-    union = get_origin(annotation) in (Union, UnionType)
-    kinds = [_parts(kind) for kind in (get_args(annotation) if union else (annotation,))]
-    if any(base is Any or not (base is Literal or isinstance(base, type)) for base, _ in kinds):
-        return value
+    kinds, text = _kinds(annotation), isinstance(value, str | bytes)
     flag = isinstance(value, bool | np.bool_)
     for base, bounds in kinds:
         if base is Literal:
-            right = isinstance(value, str) and value in bounds
+            right = text and value in bounds
         elif base is bool:
             right = flag or (isinstance(value, Integral) and value in (0, 1))
         elif base in (int, float):
             right = isinstance(value, Integral if base is int else Real) and not flag
         else:  # text is rarely meant as a list of letters
-            letters = base is Sequence and isinstance(value, str | bytes)
-            right = isinstance(value, base) and not letters
+            right = base is Any or (isinstance(value, base) and not (text and base is Sequence))
         if not right:
             continue
         if base not in (bool, int, float):
@@ -126,7 +119,7 @@ def check_one(name: str, value: Any, annotation: Any) -> Any:
         with suppress(OverflowError):  # a whole number too large for a float
             plain, limits = base(value), map(str.split, bounds)
             within = (_SIGNS[sign](plain, base(number)) for sign, number in limits)
-            if (base is int or math.isfinite(plain)) and all(within):
+            if abs(plain) < math.inf and all(within):
                 return plain
     words = " or ".join(_words(base, bounds) for base, bounds in kinds)
     raise InputError(f"{name} must be {words}, got {shown(value)}")
@@ -137,14 +130,23 @@ def shown(value: Any) -> str:
     return " ".join(_SHORT.repr(value).split())
 
 
-def _parts(kind: Any) -> tuple[Any, tuple[str, ...]]:
-    """Return the class of an annotation and its bounds, or Literal and its choices."""
-    base, *bounds = get_args(kind) if get_origin(kind) is Annotated else (kind,)
-    if get_origin(base) is Literal:
-        return Literal, get_args(base)
-    if base == float | int:
-        base = float  # strict type checkers do not accept an int for a float
-    return get_origin(base) or base, tuple(bounds)
+@cache
+def _kinds(annotation: Any) -> list[tuple[Any, tuple[str, ...]]]:
+    """Return each class that an annotation allows with its bounds, or Literal and its choices.
+
+    It is Any alone if one of them cannot be checked.
+    """
+    union, found = get_origin(annotation) in (Union, UnionType), []
+    for kind in get_args(annotation) if union else (annotation,):
+        base, *bounds = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+        if base == float | int:
+            base = float  # strict type checkers do not accept an int for a float
+        choices = get_args(base) if get_origin(base) is Literal else bounds
+        found.append((get_origin(base) or base, tuple(choices)))
+    known = all(
+        base is Literal or (base is not Any and isinstance(base, type)) for base, _ in found
+    )
+    return found if known else [(Any, ())]
 
 
 def _words(base: Any, bounds: Sequence[str]) -> str:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from atta._base.errors import InputError
 from atta._base.files import check_digest, digest, named, whole_file
-from atta._base.types import dense
 
 HASH, DIGEST = "atta.hash", "atta.digest"
 """Metadata keys: the hash function of the digest, and the digest."""
@@ -84,22 +83,20 @@ def write_tensors(
     return Path(path)
 
 
-def buffers(tensors: Mapping[str, Tensor], prefix: str = "") -> Iterator[tuple[str, memoryview]]:
+def buffers(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, memoryview]]:
     """Yield what a digest covers, by name: a line of name, dtype and shape, and the bytes."""
     for name, tensor in sorted(tensors.items()):
-        yield f"{prefix}{name} {tensor.dtype} {tuple(tensor.shape)}", tensor_bytes(tensor).data
+        yield f"{name} {tensor.dtype} {tuple(tensor.shape)}", tensor_bytes(tensor).data
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors on the CPU, copied if they share memory, which safetensors refuses."""
-    separate: dict[str, Tensor] = {}
-    taken: set[int] = set()
+    separate, taken = dict[str, Tensor](), set[int]()
     for name, tensor in tensors.items():
         plain = tensor.detach().cpu().contiguous()
-        if (memory := plain.untyped_storage().data_ptr()) in taken:
-            plain = plain.clone(memory_format=torch.contiguous_format)
+        memory = plain.untyped_storage().data_ptr()
+        separate[name] = plain.clone() if memory in taken else plain
         taken.add(memory)
-        separate[name] = plain
     return separate
 
 
@@ -115,13 +112,21 @@ def _sort_metadata(path: Path) -> None:
             file.write(text.ljust(size))
 
 
+def plain(values: Any) -> Any:
+    """Return a column of pandas or polars as an array, and an array of texts as a list."""
+    if hasattr(values, "to_numpy"):
+        values = values.to_numpy()
+    texts = isinstance(values, np.ndarray) and values.dtype.kind in "OUT"
+    return values.tolist() if texts else values
+
+
 def as_tensor(values: Any, name: str, expected: str, *, lists_as_numpy: bool = False) -> Tensor:
-    """Return numbers as a tensor; `lists_as_numpy` reads Python floats as float64.
+    """Return numbers in memory as a tensor; `lists_as_numpy` reads Python floats as float64.
 
     Raises:
         InputError: The values are not numbers; the message names them and what was expected.
     """
-    found = values
+    values = found = plain(values)
     try:
         if isinstance(values, np.ndarray) or (lists_as_numpy and not isinstance(values, Tensor)):
             # torch shares the memory of contiguous and writeable arrays only
@@ -132,7 +137,11 @@ def as_tensor(values: Any, name: str, expected: str, *, lists_as_numpy: bool = F
         raise InputError(
             f"{name}: expected {expected}, got {type(values).__name__} ({error})"
         ) from None
-    return dense(found, name)
+    if found.is_meta or found.layout != torch.strided:
+        layout = f"layout {found.layout}; see Tensor.to_dense"
+        got = "the meta device, which holds none" if found.is_meta else layout
+        raise InputError(f"{name}: expected numbers in memory, got a tensor of {got}")
+    return found
 
 
 def tensor_bytes(tensor: Tensor) -> Any:

@@ -13,11 +13,8 @@
 
 from typing import TypeAlias
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-
-from atta._base.errors import InputError
 
 Images: TypeAlias = Float[Tensor, "n c h w"]
 """Pixels in [0, 1], before any normalisation."""
@@ -30,18 +27,8 @@ ViewLogits: TypeAlias = Float[Tensor, "n m k"]
 """One row per kind of view: the mean of the logits of its repeats."""
 ViewWeights: TypeAlias = Float[Tensor, "m #k"]
 """(m, k) is M-ATTA, (m, 1) is V-ATTA."""
+PerImage: TypeAlias = Float[Tensor, "n"]
+"""A number for each image."""
 Shares: TypeAlias = Float[Tensor, "n"]
 """The share of the views in each answer."""
 Scalar: TypeAlias = Float[Tensor, ""]
-
-
-def dense(tensor: Tensor, name: str) -> Tensor:
-    """Return the tensor if its numbers are in memory; error messages call it `name`."""
-    got = ""
-    if tensor.is_meta:
-        got = "a tensor of the meta device, which holds none"
-    elif tensor.layout != torch.strided:
-        got = f"a tensor of layout {tensor.layout}; see Tensor.to_dense"
-    if got:
-        raise InputError(f"{name}: expected numbers in memory, got {got}")
-    return tensor

@@ -33,9 +33,8 @@ import dataclasses
 import json
 import os
 from collections import UserDict
-from collections.abc import Iterator, Mapping
-from functools import cached_property
-from importlib.metadata import EntryPoints, entry_points
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import torch
@@ -97,30 +96,19 @@ __all__ = [
 ]
 
 
-class _Methods(UserDict[str, type[Method]]):
-    """The methods by name, with those of entry points, which are imported when they are used."""
+class Methods(UserDict[str, type[Method]]):
+    """Methods by name; those of entry points are imported when they are used."""
 
-    @cached_property
-    def _entry_points(self) -> EntryPoints:
-        return entry_points(group="atta.methods")
+    data: dict[str, Any]  # methods and entry points
 
-    def __missing__(self, name: str) -> type[Method]:
-        for entry_point in self._entry_points.select(name=name):
-            self.data[name] = entry_point.load()
-            return self.data[name]
-        raise KeyError(name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.data or name in self._entry_points.names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self.data, *sorted(self._entry_points.names)]))
-
-    def __len__(self) -> int:
-        return len(self.data.keys() | self._entry_points.names)
+    def __getitem__(self, name: str) -> type[Method]:
+        if isinstance(self.data[name], EntryPoint):
+            self.data[name] = self.data[name].load()
+        method: type[Method] = self.data[name]
+        return method
 
 
-METHODS = _Methods(
+METHODS = Methods(
     {
         method.name: method
         for method in (
@@ -142,6 +130,8 @@ METHODS = _Methods(
         )
     }
 )
+for point in sorted(entry_points(group="atta.methods")):
+    METHODS.data.setdefault(point.name, point)
 CALIBRATORS: dict[str, type[Calibrator]] = {
     calibrator.__name__: calibrator
     for calibrator in (
@@ -176,11 +166,12 @@ def find_method(name: str, /, **settings: Any) -> Method:
     >>> find_method("mean-tta", views=["flip", "crop"])
     MeanTTA(views=('flip', 'crop'), original=True)
     """
-    if not isinstance(name, str) or name not in METHODS:
+    found = METHODS.get(name) if isinstance(name, str) else None
+    if found is None:
         raise InputError(
             f"unknown method {shown(name)}.{suggest(name, METHODS)} Known: {', '.join(METHODS)}"
         )
-    known = [field.name for field in dataclasses.fields(METHODS[name])]
+    known = [field.name for field in dataclasses.fields(found)]
     for setting in settings:
         if setting not in known:
             hint = suggest(setting, known)
@@ -188,7 +179,7 @@ def find_method(name: str, /, **settings: Any) -> Method:
                 f"{name} has no setting {setting!r}.{hint} It has: {', '.join(known) or 'none'}"
             )
     try:
-        method = METHODS[name](**settings)
+        method = found(**settings)
         hash(method)  # methods are keys of dictionaries
     except InputError as error:
         raise InputError(f"{name}: {error}") from None

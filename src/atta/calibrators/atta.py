@@ -18,15 +18,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from atta._base.settings import Count, Seed, Step
-from atta._base.types import Labels, Logits, Probs, ViewLogits, ViewWeights
+from atta._base.types import Labels, Logits, PerImage, Probs, ViewLogits, ViewWeights
 from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, Views, base_probs
 from atta.calibrators.fitting import (
+    ONE_PIECE_LOGITS,
+    SAMPLE_LOGITS,
     Parameters,
     descend,
-    fits_one_piece,
     minimize,
     prepared,
-    sample,
 )
 from atta.calibrators.scaling import scaled
 from atta.calibrators.slopes import Slopes
@@ -36,7 +36,6 @@ from atta.functional import (
     fuse,
     guarded_blend,
     leader,
-    mix,
     weighted_sum,
 )
 from atta.record.predictions import Predictions, mean_views, repeat_mean
@@ -59,20 +58,28 @@ class Blend(Calibrator):
 
     weights: Tensor
     limit: Tensor
-    step: float | None
+    step: float | None = None
+    guarded: bool = True
 
     @abstractmethod
-    def fused(self, logits: Logits, views: Views) -> Probs:
-        """Return the probabilities of the views together."""
-
-    def base(self, logits: Logits) -> Probs:
-        """Return the probabilities that the views are blended into."""
-        return base_probs(logits)
+    def parts(self, logits: Logits, views: Views) -> tuple[Probs, Probs]:
+        """Return the probabilities of the network and those of the views, to be blended."""
 
     def calibrate(self, logits: Logits, views: Views) -> Probs:
-        """Blend the probabilities of the views into those of the network."""
-        base, fused = self.base(logits), self.fused(logits, views)
+        """Blend both, or return the probabilities of the views if there is no guard."""
+        base, fused = self.parts(logits, views)
+        if not self.guarded:
+            return fused
         return guarded_blend(base, fused, self.limit.to(logits), step=self.step)
+
+    def certainty(self, logits: Logits, views: Views) -> PerImage:
+        """Return the probability of the network's class with the largest share of the views.
+
+        The guard takes a smaller share where the views prefer another class.
+        """
+        own = logits.argmax(dim=-1, keepdim=True)
+        base, fused = (part.gather(-1, own).squeeze(-1) for part in self.parts(logits, views))
+        return torch.lerp(base, fused, self.limit.to(logits))
 
 
 class ViewBlend(Blend):
@@ -92,7 +99,6 @@ class ViewBlend(Blend):
     temperature: Tensor | None
     space: Space
     itself: bool
-    guarded: bool
 
     def __init__(
         self,
@@ -110,13 +116,17 @@ class ViewBlend(Blend):
         super().__init__(weights=weights, limit=limit, kinds=tuple(kinds), **options)
         self.register_buffer("temperature", temperature)
 
-    def fused(self, logits: Logits, views: Views) -> Probs:
-        """Average the repeats and fuse the kinds."""
+    def parts(self, logits: Logits, views: Views) -> tuple[Probs, Probs]:
+        """Return the softmax, at the temperature if there is one, and the fused kinds of view."""
         weights, rows = self.weights.to(logits), [repeat_mean(views[kind]) for kind in self.kinds]
         rows = [logits, *rows] if self.itself else rows
         if self.space == "logits":
-            return weighted_sum(rows, weights).softmax(dim=-1)
-        return fuse(torch.stack(rows, dim=1), weights, space=self.space)
+            fused = weighted_sum(rows, weights).softmax(dim=-1)
+        else:
+            fused = fuse(torch.stack(rows, dim=1), weights, space=self.space)
+        if self.temperature is None:
+            return base_probs(logits), fused
+        return scaled(logits, self.temperature.to(logits)), fused
 
     def softened(self, softness: float) -> Calibrator:
         """Lower the weights and raise the temperature by the same factor."""
@@ -125,18 +135,6 @@ class ViewBlend(Blend):
         before = torch.ones_like(self.limit) if self.temperature is None else self.temperature
         softer.temperature = before / softness
         return softer
-
-    def base(self, logits: Logits) -> Probs:
-        """Return the softmax, at the temperature if there is one."""
-        if self.temperature is None:
-            return base_probs(logits)
-        return scaled(logits, self.temperature.to(logits))
-
-    def calibrate(self, logits: Logits, views: Views) -> Probs:
-        """Blend, or return the probabilities of the views if there is no guard."""
-        if self.guarded:
-            return super().calibrate(logits, views)
-        return self.fused(logits, views)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +230,7 @@ class _Atta(ViewMethod):
         """Minimise by L-BFGS, in float64."""
         predictions, labels, kinds = fit
         predictions = predictions.select(kinds, rehearsals=False)
-        images, one_piece = len(predictions), fits_one_piece(predictions)
+        images, logits = len(predictions), len(predictions) * predictions.classes
         weak = prior * prior_penalty(images)
 
         def prepare(
@@ -252,8 +250,10 @@ class _Atta(ViewMethod):
                 cost = 0.0
 
         start, tolerance = self._start(next(iter(parts()))[0].transpose(0, 1)), 1e-11
+        one_piece = logits <= ONE_PIECE_LOGITS
         if not one_piece:  # The kinks of many images are small: a polished sample is near enough.
-            rows = sample(predictions)
+            every = -(-logits * (1 + len(kinds)) // SAMPLE_LOGITS)
+            rows = torch.arange(0, images, every)
             near = self._by_lbfgs((predictions[rows], labels[rows], kinds), prior)
             start, tolerance = {"weights": near.weights, "limit": near.limit}, 1e-9
         polish = self.polish and one_piece
@@ -311,7 +311,7 @@ def blended_nll(
             clear &= lead > 2 * NEAR * torch.maximum(ahead, level)
             clear &= limit > 0  # on the grid, no share moves with a limit of 0
             hard = torch.where(~clear)[0]
-        picked = mix(label_base, fused.gather(-1, label), limit.expand(len(labels)))
+        picked = torch.lerp(label_base, fused.gather(-1, label), limit.expand(len(labels), 1))
         blended = guarded_blend(base[hard], fused.index_select(0, hard), limit, step=step)
         picked = picked.index_copy(0, hard, blended.gather(-1, label[hard]))
         return -picked.clamp(min=tiny).log().mean()
@@ -332,17 +332,7 @@ class MATTA(_Atta):
     there are thousands of validation images. To convergence (`optimizer="lbfgs"`), M-ATTA over-fits
     a small validation set badly: the short Adam run is a hidden early stopping.
 
-    Args:
-        views: The kinds of view to use; None uses all kinds in the predictions.
-        optimizer: "adam" (the paper's recipe), or "lbfgs" (full batch, to convergence).
-        start: The initial weights: "1/m" (kinds), "1/k" (classes) or a number.
-        epochs: The epochs of Adam.
-        batch: The batch size of Adam.
-        lr: The learning rate of Adam.
-        decay: The weight decay of Adam.
-        step: None for the share in closed form, 0.01 for the paper's grid.
-        space: Where the views are summed: "logits" or "probabilities".
-        seed: The seed that shuffles the batches.
+    Its settings are those of `VATTA`; the defaults of `optimizer` and `start` differ.
 
     >>> logits, labels = 4 * torch.eye(3).repeat(4, 1), [0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2, 0]
     >>> predictions = Predictions(logits, {"flip": logits.unsqueeze(1)})

@@ -7,7 +7,7 @@ mean-tta-temperature    mean of their logits (or log of the mean softmax), divid
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,14 +28,10 @@ from atta.record.predictions import Predictions, repeat_mean
 class AverageBlend(Blend):
     """A weighted mean of the probabilities of the views, blended into the softmax."""
 
-    def __init__(
-        self, weights: Tensor, limit: Tensor, *, kinds: Sequence[str], step: float | None = None
-    ) -> None:
-        super().__init__(weights=weights, limit=limit, kinds=tuple(kinds), step=step)
-
-    def fused(self, logits: Logits, views: Views) -> Probs:
-        """Average the probabilities of the repeats and weigh the kinds."""
-        return _average(_mean_probs(views, self.kinds), self.weights.to(logits))
+    def parts(self, logits: Logits, views: Views) -> tuple[Probs, Probs]:
+        """Return the softmax, and the weighted mean of the probabilities of the views."""
+        fused = _average(_mean_probs(views, self.kinds), self.weights.to(logits))
+        return base_probs(logits), fused
 
 
 class ViewMean(Calibrator):
@@ -121,7 +117,7 @@ class AdaptiveTTA(ViewMethod):
             {"weights": (0.0, 1.0), **LIMIT_BOUNDS},
             polish=self.objective != "ece",
         )
-        return AverageBlend(found["weights"], found["limit"], kinds=kinds, step=self.step)
+        return AverageBlend(**found, kinds=kinds, step=self.step)
 
 
 def _brier(probs: Probs, labels: Labels) -> Tensor:

@@ -19,7 +19,7 @@ import inspect
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -30,9 +30,9 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from atta._base.errors import InputError, advise
-from atta._base.settings import check, hints, shown
+from atta._base.settings import check, hints
 from atta._base.tensors import write_tensors
-from atta._base.types import Labels, Logits, Probs, RepeatLogits
+from atta._base.types import Labels, Logits, PerImage, Probs, RepeatLogits
 from atta.record.predictions import Predictions, as_labels, look_like_probabilities
 
 FORMAT = "atta.calibrator"
@@ -61,23 +61,15 @@ class Method(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     needs_views: ClassVar[bool] = False  # whether it needs the logits of views
+    keeps_class: ClassVar[bool] = True  # whether it guarantees that the class never changes
+    on_simplex: ClassVar[bool] = True  # whether each row of probabilities sums to one
     foreign: ClassVar[bool] = False  # whether it learns an object of another library
     takes_many: ClassVar[bool] = False  # whether `fit_many` is faster than several calls of `fit`
 
     def __post_init__(self) -> None:
         """Check every setting by its annotation; methods check what an annotation cannot say."""
         for name, value in check(vars(self), hints(type(self))).items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def keeps_class(self) -> bool:
-        """Whether the method guarantees that the predicted class never changes."""
-        return True
-
-    @property
-    def on_simplex(self) -> bool:
-        """Whether each row of probabilities sums to one."""
-        return True
+            object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings by name."""
@@ -105,9 +97,7 @@ class Method(ABC):
         >>> TemperatureScaling().fit(logits, [0, 0, 1, 0])(logits[:1])     # three of four are right
         tensor([[0.7500, 0.2500]])
         """
-        given = as_predictions(predictions, self.name, self.needs_views)
-        if given is predictions:
-            _advise_on_probabilities(given)
+        given = as_predictions(predictions, self.name, self.needs_views, examine=True)
         return self.fit_many([(given, labels)])[0]
 
     def fit_many(self, sets: Sequence[tuple[Any, Any]]) -> list[Calibrator]:
@@ -145,20 +135,9 @@ class ViewMethod(Method):
 
     needs_views = True
 
-    def __post_init__(self) -> None:
-        if self.views is not None:
-            listed = isinstance(self.views, Iterable) and not isinstance(self.views, str)
-            kinds = tuple(self.views) if listed else (None,)
-            if not all(isinstance(kind, str) for kind in kinds):
-                raise InputError(
-                    f"views must be a list of kinds, such as ['flip'], got {shown(self.views)}"
-                )
-            object.__setattr__(self, "views", kinds)
-        super().__post_init__()
-
     def kinds_of(self, predictions: Predictions) -> tuple[str, ...]:
         """Return the kinds of view to use: the given ones, or all kinds in the predictions."""
-        chosen = predictions.kinds if self.views is None else tuple(self.views)
+        chosen = predictions.kinds if self.views is None else tuple(map(str, self.views))
         predictions.select(chosen)  # refuses kinds that are missing
         if not chosen:
             got = "predictions without any" if self.views is None else "an empty list of kinds"
@@ -196,6 +175,11 @@ class Calibrator(nn.Module, ABC):
     @abstractmethod
     def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Map tensors to probabilities: no checks, no Python values, fit for `torch.export`."""
+
+    def certainty(self, logits: Logits, views: Views) -> PerImage:
+        """Return the probability that the network's own class is right, as `calibrate` does."""
+        own = logits.argmax(dim=-1, keepdim=True)
+        return self.calibrate(logits, views).gather(-1, own).squeeze(-1)
 
     def softened(self, softness: float) -> Calibrator:
         """Return a less confident calibrator: all logits are multiplied by `softness`, in (0, 1].
@@ -239,14 +223,27 @@ class Calibrator(nn.Module, ABC):
             needed.
         """
         predictions = as_predictions(predictions, "this calibrator", bool(self.kinds))
-        parts = self._pieces(predictions)
-        shape = (len(predictions), predictions.classes)
-        probs = torch.empty(shape, dtype=_computing_dtype(predictions), device=predictions.device)
-        start = 0
-        for part in parts:
+        dtype = torch.promote_types(predictions.dtype, torch.float32)
+        shape, start = (len(predictions), predictions.classes), 0
+        probs = torch.empty(shape, dtype=dtype, device=predictions.device)
+        for part in self._pieces(predictions):
             probs[start : start + len(part)] = self.calibrate(part.logits, part.views)
             start += len(part)
         return probs
+
+    @torch.no_grad()
+    def confidence(self, predictions: Any) -> PerImage:
+        """Return for each image the probability that the network's own class is right.
+
+        It differs from the largest probability where views are blended in: those keep the class
+        on top, and so its probability up. The views themselves may think less of it.
+
+        Args:
+            predictions: What calling the calibrator takes.
+        """
+        predictions = as_predictions(predictions, "this calibrator", bool(self.kinds))
+        parts = [self.certainty(part.logits, part.views) for part in self._pieces(predictions)]
+        return torch.cat(parts).to(predictions.device)
 
     @torch.no_grad()
     def passes(self, predictions: Any) -> Int[Tensor, " n"]:
@@ -273,7 +270,8 @@ class Calibrator(nn.Module, ABC):
         used = predictions.select(self.kinds, rehearsals=False)
         state = next(self.buffers(), None)
         device = used.device if state is None else state.device
-        dtype = _computing_dtype(used)
+        # Half precision would round different classes to equal ones.
+        dtype = torch.promote_types(used.dtype, torch.float32)
         most = CHUNK_LOGITS if device.type == "cpu" else GPU_CHUNK_LOGITS
         parts = used.chunks(max(1, most // self.classes))
         return (part.to(device=device, dtype=dtype) for part in parts)
@@ -315,32 +313,29 @@ class Calibrator(nn.Module, ABC):
         return f"{self.method.name}, classes={self.classes}{views}"
 
 
-def as_predictions(given: Any, who: str, needs_views: bool) -> Predictions:
-    """Return predictions unchanged, or make them of an array of logits if no views are needed."""
+def as_predictions(
+    given: Any, who: str, needs_views: bool, *, examine: bool = False
+) -> Predictions:
+    """Return predictions unchanged, or make them of an array of logits if no views are needed.
+
+    An array, and with `examine` also predictions, are checked for probabilities instead of logits.
+    """
     if isinstance(given, Predictions):
-        return given
-    if needs_views or not isinstance(given, Tensor | np.ndarray | list):
-        takes = "atta.Predictions (of logits and views, or a record's .predictions)"
-        also = "" if needs_views else ", or an array or tensor of logits"
-        raise InputError(f"{who} takes {takes}{also}, got {type(given).__name__}")
-    predictions = Predictions(given)
-    _advise_on_probabilities(predictions)
-    return predictions
-
-
-def _advise_on_probabilities(predictions: Predictions) -> None:
-    """Warn if the logits look like probabilities."""
-    examined = next(predictions.select((), rehearsals=False).chunks(EXAMINED_IMAGES), None)
-    if examined is not None and look_like_probabilities(examined.logits):
-        advise(
-            "expected logits, got rows that are not negative and sum to 1: "
-            "take the logarithm where these are probabilities"
-        )
-
-
-def _computing_dtype(predictions: Predictions) -> torch.dtype:
-    """Return at least float32: half precision would round different classes to equal ones."""
-    return torch.promote_types(predictions.dtype, torch.float32)
+        found = given
+    else:
+        if needs_views or not isinstance(given, Tensor | np.ndarray | list):
+            takes = "atta.Predictions (of logits and views, or a record's .predictions)"
+            also = "" if needs_views else ", or an array or tensor of logits"
+            raise InputError(f"{who} takes {takes}{also}, got {type(given).__name__}")
+        found, examine = Predictions(given), True
+    if examine:
+        first = next(found.select((), rehearsals=False).chunks(EXAMINED_IMAGES))
+        if look_like_probabilities(first.logits):
+            advise(
+                "expected logits, got rows that are not negative and sum to 1: "
+                "take the logarithm where these are probabilities"
+            )
+    return found
 
 
 def base_probs(logits: Logits) -> Probs:

@@ -175,11 +175,10 @@ class ConformityScores:
     scores: tuple[float, ...]
 
     @classmethod
-    def of(cls, probs: Any, labels: Labels, *, simplex: bool = True) -> "ConformityScores":
+    def of(cls, probs: Probs, labels: Labels) -> "ConformityScores":
         """Make them of the probabilities of labelled images that no fit has seen."""
-        probs = 1 - as_probs(probs, simplex).double()
-        own = probs.gather(1, labels[:, None].to(probs.device))[:, 0].sort().values
-        kept = min(len(own), KEPT)
+        own = 1 - probs.double().gather(1, labels[:, None].to(probs.device))[:, 0]
+        own, kept = own.sort().values, min(len(own), KEPT)
         ranks = (torch.arange(1, kept + 1, dtype=torch.float64) * len(own) / kept).ceil()
         return cls(len(own), tuple(own.cpu()[ranks.long() - 1].tolist()))
 

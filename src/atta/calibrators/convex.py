@@ -45,7 +45,6 @@ from atta.calibrators.fitting import (
     fold_splits,
     laplace_smoothing,
     newton,
-    nll,
     prepared,
     standard_error,
 )
@@ -68,10 +67,9 @@ class GuardedMethod(ViewMethod):
 
     keep_class: bool = True
 
-    @property
-    def keeps_class(self) -> bool:
-        """Whether the guard is on."""
-        return self.keep_class
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "keeps_class", self.keep_class)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,20 +128,20 @@ class CATTA(GuardedMethod):
             rows, _, wide = prepare(used, labels)  # all at once: the folds are made of all images
             free, equal = _free_and_equal(rows, labels, passes, alone)
             share = _best_share(
-                rows, labels, passes, free, lambda found, part: _answer(blend(found), wide[part])
+                rows,
+                labels,
+                passes,
+                free,
+                lambda found, part: blend(found).calibrate(wide[part].logits, wide[part].views),
             )
-            weights = _between(free, equal, share)
+            weights = (1 - share) * free + share * equal
         else:
             weights = _free_weights(lambda: ((rows, own) for rows, own, _ in parts()), alone)
         blends, sums = [blend(weights), blend(alone)], [0.0, 0.0]
         for _, own, wide in parts():
             for i, one in enumerate(blends):
-                sums[i] += float(nll(_answer(one, wide), own)) * len(own)
+                sums[i] += float(losses(one.calibrate(wide.logits, wide.views), own).sum())
         return blends[0] if sums[0] <= sums[1] else blends[1]
-
-
-def _answer(blend: ViewBlend, wide: Predictions) -> Probs:
-    return blend.calibrate(wide.logits, wide.views)
 
 
 def _free_and_equal(
@@ -155,10 +153,6 @@ def _free_and_equal(
     smoothing = laplace_smoothing([(rows[:, 0], labels)])
     scale = newton(lambda: [(mean, labels)], rows.new_ones(1), smoothing=smoothing)
     return _free_weights(lambda: [(rows, labels)], start, most), same * scale
-
-
-def _between(free: Weights, equal: Weights, share: float) -> Weights:
-    return (1 - share) * free + share * equal
 
 
 def _free_weights(parts: Pieces, start: Weights, most: int = 100) -> Weights:
@@ -183,9 +177,10 @@ def _best_share(
     found = rows.new_zeros(len(SHARES), len(labels))
     for split in fold_splits(len(labels), FOLDS):
         rest, part = (order[picked.to(order.device)] for picked in split)
-        near = _free_and_equal(rows[rest], labels[rest], passes, start, FOLD_STEPS)
+        free, equal = _free_and_equal(rows[rest], labels[rest], passes, start, FOLD_STEPS)
         for i, share in enumerate(SHARES):
-            found[i, part] = losses(answers(_between(*near, share), part), labels[part])
+            between = (1 - share) * free + share * equal
+            found[i, part] = losses(answers(between, part), labels[part])
     above = found[-1] - found[0]
     if above.mean() > standard_error(above):
         return SHARES[0]

@@ -17,13 +17,14 @@ tenth of a standard error 106 % (docs/method.md).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from atta._base.errors import InputError
-from atta._base.types import Labels, Probs
+from atta._base.types import Labels, PerImage, Probs
 from atta.calibrators.base import Method
-from atta.calibrators.fitting import PerImage, fold_splits, standard_error
+from atta.calibrators.fitting import fold_splits, standard_error
 from atta.record.predictions import Predictions
 
 FOLDS = 5
@@ -51,25 +52,34 @@ class Candidate:
     error: float
     images: int = 0
 
-    @property
-    def close(self) -> bool:
-        """Whether it is as good as the best, up to noise and rounding."""
-        return self.above <= max(self.error if self.passes <= 1 else CLOSE * self.error, GAIN)
+
+class HeldAnswers(NamedTuple):
+    """Probabilities and confidence in the network's class, of calibrators fitted on other folds."""
+
+    probs: Probs
+    confidence: PerImage
 
 
 def held_out(
     method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0
 ) -> Probs:
+    """Return the probabilities of each image by a calibrator that was fitted on other folds."""
+    return held_answers(method, predictions, labels, count=count, seed=seed).probs
+
+
+def held_answers(
+    method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0
+) -> HeldAnswers:
     """Answer each image with a calibrator that was fitted on the other folds."""
     images = len(predictions)
     check_folds(images, count)
     splits = fold_splits(images, count, seed=seed)
     fitted = method.fit_many([(predictions[rest], labels[rest]) for rest, _ in splits])
-    probs = torch.cat(
-        [one(predictions[part]) for one, (_, part) in zip(fitted, splits, strict=True)]
-    )
-    order = torch.cat([part for _, part in splits]).argsort()
-    return probs[order.to(probs.device)]
+    parts = [(one, predictions[part]) for one, (_, part) in zip(fitted, splits, strict=True)]
+    probs = torch.cat([one(part) for one, part in parts])
+    confidence = torch.cat([one.confidence(part) for one, part in parts])
+    order = torch.cat([part for _, part in splits]).argsort().to(probs.device)
+    return HeldAnswers(probs[order], confidence[order])
 
 
 def check_folds(images: int, count: int = FOLDS) -> None:
@@ -96,18 +106,20 @@ def rank(answers: Mapping[str, tuple[int, Probs]], labels: Labels) -> list[Candi
         raise InputError("expected at least one policy to choose from, got none")
     found = {name: losses(probs, labels) for name, (_, probs) in answers.items()}
     best = min(found.values(), key=lambda loss: loss.mean().item())
-    judged = [judge(name, answers[name][0], loss, best) for name, loss in found.items()]
-    chosen = min((one for one in judged if one.close), key=lambda one: (one.passes, one.nll))
+    judged = [
+        Candidate(
+            policy=name,
+            passes=answers[name][0],
+            nll=loss.mean().item(),
+            above=(loss - best).mean().item(),
+            error=standard_error(loss - best),
+        )
+        for name, loss in found.items()
+    ]
+    close = [  # as good as the best, up to noise and rounding
+        one
+        for one in judged
+        if one.above <= max(one.error if one.passes <= 1 else CLOSE * one.error, GAIN)
+    ]
+    chosen = min(close, key=lambda one: (one.passes, one.nll))
     return [chosen, *sorted((one for one in judged if one is not chosen), key=lambda one: one.nll)]
-
-
-def judge(name: str, passes: int, loss: PerImage, best: PerImage) -> Candidate:
-    """Compare the losses of a policy with those of the best one, image by image."""
-    above = loss - best
-    return Candidate(
-        policy=name,
-        passes=passes,
-        nll=loss.mean().item(),
-        above=above.mean().item(),
-        error=standard_error(above),
-    )

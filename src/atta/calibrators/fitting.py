@@ -1,8 +1,9 @@
 """Optimisers for the parameters of calibrators.
 
-Images come in `pieces`: all at once if they are few, otherwise in pieces that fit the processor's
-caches. Beyond KEPT_LOGITS the pieces are prepared anew for each step of a fit, so memory does not
-grow with the number of images. Losses, gradients and curvatures are sums over the pieces.
+Images come in pieces (`prepared`): all at once if they are few, otherwise in pieces that fit the
+processor's caches. Beyond KEPT_LOGITS the pieces are prepared anew for each step of a fit, so
+memory does not grow with the number of images. Losses, gradients and curvatures are sums over the
+pieces.
 
 There are three ways to minimise a mean loss over the validation images:
 
@@ -26,13 +27,12 @@ from scipy import optimize
 from torch import Tensor
 from torch.nn import functional as F
 
-from atta._base.types import Labels, Logits, Probs, ViewLogits
+from atta._base.types import Labels, Logits, PerImage, Probs, ViewLogits
 from atta.record.predictions import Predictions
 
 Parameters: TypeAlias = Mapping[str, Tensor]
 Loss: TypeAlias = Callable[[Parameters], Tensor | Iterator[Tensor]]
 """A loss, or terms that add up to it: each is freed before the next one is computed."""
-PerImage: TypeAlias = Float[Tensor, " n"]
 Weights: TypeAlias = Float[Tensor, " m"]
 Bounds: TypeAlias = Mapping[str, tuple[float, float]]
 Pieces: TypeAlias = Callable[[], Iterable[tuple[ViewLogits, Labels]]]
@@ -52,41 +52,17 @@ def nll(probs: Probs, labels: Labels) -> Tensor:
     return -picked.clamp(min=torch.finfo(probs.dtype).tiny).log().mean()
 
 
-def pieces(
-    predictions: Predictions, labels: Labels, logits: int
-) -> Iterator[tuple[Predictions, Labels]]:
-    """Yield the images with their labels in pieces of at most so many logits per pass."""
-    start = 0
-    for part in predictions.chunks(max(1, logits // predictions.classes)):
-        yield part, labels[start : start + len(part)]
-        start += len(part)
-
-
-def fits_one_piece(predictions: Predictions) -> bool:
-    """Whether all images are one piece."""
-    return len(predictions) * predictions.classes <= ONE_PIECE_LOGITS
-
-
 def prepared(
     predictions: Predictions, labels: Labels, prepare: Callable[[Predictions, Labels], Prepared]
 ) -> Callable[[], Iterable[Prepared]]:
     """Return a function that yields the prepared pieces; up to KEPT_LOGITS, it keeps them."""
-    logits = ONE_PIECE_LOGITS if fits_one_piece(predictions) else PIECE_LOGITS
-    if _logits_of_all_passes(predictions) > KEPT_LOGITS:
-        return lambda: (prepare(*piece) for piece in pieces(predictions, labels, logits))
-    kept = [prepare(*piece) for piece in pieces(predictions, labels, logits)]
+    images, classes = len(predictions), predictions.classes
+    one_piece = images * classes <= ONE_PIECE_LOGITS
+    rows = images if one_piece else max(1, PIECE_LOGITS // classes)
+    if images * classes * (1 + len(predictions.kinds)) > KEPT_LOGITS:
+        return lambda: map(prepare, predictions.chunks(rows), torch.split(labels, rows))
+    kept = list(map(prepare, predictions.chunks(rows), torch.split(labels, rows)))
     return lambda: kept
-
-
-def sample(predictions: Predictions) -> Int[Tensor, " s"]:
-    """Return evenly spaced rows of the images: a fit to them is the start of the fit to all."""
-    return torch.arange(
-        0, len(predictions), -(-_logits_of_all_passes(predictions) // SAMPLE_LOGITS)
-    )
-
-
-def _logits_of_all_passes(predictions: Predictions) -> int:
-    return len(predictions) * predictions.classes * (1 + len(predictions.kinds))
 
 
 def laplace_smoothing(pieces: Iterable[tuple[Logits, Labels]]) -> float:
@@ -323,15 +299,16 @@ def cholesky(curvature: Float[Tensor, "b m m"]) -> Float[Tensor, "b m m"]:
     return size.sqrt() * eye
 
 
-def folds(images: int, count: int, *, seed: int = 0) -> list[Int[Tensor, " rows"]]:
-    """Deal the rows at random into `count` folds of nearly equal size, always alike for a seed."""
+def fold_splits(
+    images: int, count: int, *, seed: int = 0
+) -> list[tuple[Int[Tensor, " rest"], Int[Tensor, " rows"]]]:
+    """Deal the rows at random into `count` folds of nearly equal size, always alike for a seed.
+
+    Returns:
+        For each fold the rows of the other folds, to fit on, and its own rows.
+    """
     generator = torch.Generator().manual_seed(seed)
-    return list(torch.randperm(images, generator=generator).tensor_split(count))
-
-
-def fold_splits(images: int, count: int, *, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
-    """Return for each fold the rows of the other folds, to fit on, and its own rows."""
-    parts = folds(images, count, seed=seed)
+    parts = torch.randperm(images, generator=generator).tensor_split(count)
     return [(torch.cat([other for other in parts if other is not part]), part) for part in parts]
 
 

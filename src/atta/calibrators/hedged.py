@@ -19,6 +19,7 @@ such kinds replace them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,11 +27,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from atta._base.errors import advise
-from atta._base.types import Labels, RepeatLogits
+from atta._base.types import Labels, PerImage, RepeatLogits
 from atta.calibrators.base import Calibrator, Method
 from atta.calibrators.convex import CATTA, GuardedMethod
 from atta.calibrators.crossval import losses
-from atta.calibrators.fitting import PerImage, standard_error
+from atta.calibrators.fitting import standard_error
 from atta.calibrators.scaling import TemperatureScaling, fit_temperature
 from atta.record.predictions import Predictions
 
@@ -83,7 +84,8 @@ class HedgedCATTA(GuardedMethod):
     def learn(self, predictions: Predictions, labels: Labels) -> Calibrator:
         """Fit the weights of the harmless kinds, or a temperature without any; then soften."""
         every = self.kinds_of(predictions)
-        kinds = [kind for kind in every if not _lowers_accuracy(predictions, labels, kind)]
+        harmful = rehearsing(predictions, labels, every)
+        kinds = [kind for kind in every if kind not in harmful]
         method: Method = TemperatureScaling()
         if kinds:
             method = CATTA(views=kinds, keep_class=self.keep_class)
@@ -122,19 +124,35 @@ def _hedged(calibrator: Calibrator, predictions: Predictions, labels: Labels) ->
     return calibrator.softened(found)
 
 
-def rehearsing(predictions: Predictions, labels: Labels) -> tuple[str, ...]:
-    """Return the rehearsals that lower the accuracy; without rehearsals, the views that do."""
-    names = predictions.rehearsals or predictions.kinds
-    return tuple(name for name in names if _lowers_accuracy(predictions, labels, name))
+def hedge(calibrator: Calibrator, predictions: Predictions, labels: Labels) -> Calibrator | None:
+    """Return what replaces a calibrator after a drift, fitted to the same images and rehearsals.
+
+    It has the same views. Returns None if nothing that was recorded lowers the accuracy, and for
+    methods that may change the class.
+    """
+    method = calibrator.method
+    if isinstance(method, HedgedCATTA | HedgedTemperature):
+        return calibrator
+    if not method.keeps_class or not rehearsing(predictions, labels):
+        return None
+    hedged = HedgedCATTA(views=calibrator.kinds) if calibrator.kinds else HedgedTemperature()
+    return hedged.fit(predictions, labels)
 
 
-def _lowers_accuracy(predictions: Predictions, labels: Labels, name: str) -> bool:
-    """Return whether the network is significantly less accurate on this view than on the image."""
-    own = correct(predictions.logits.unsqueeze(1), labels).squeeze(1)
-    fall = own - correct(predictions.views[name], labels).mean(dim=1)
-    if len(fall) < 2:
-        return False
-    return bool(fall.mean() > max(LEAST_FALL, SIGNIFICANT * standard_error(fall)))
+def rehearsing(
+    predictions: Predictions, labels: Labels, names: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return which of these views significantly lower the accuracy.
+
+    By default, the rehearsals are tested; without rehearsals, all kinds of view.
+    """
+    own, found = correct(predictions.logits.unsqueeze(1), labels).squeeze(1), []
+    for name in names or predictions.rehearsals or predictions.kinds:
+        fall = own - correct(predictions.views[name], labels).mean(dim=1)
+        least = max(LEAST_FALL, SIGNIFICANT * standard_error(fall)) if len(fall) > 1 else 1.0
+        if fall.mean() > least:
+            found.append(name)
+    return tuple(found)
 
 
 def correct(view: RepeatLogits, labels: Labels) -> Float[Tensor, "n r"]:

@@ -11,7 +11,7 @@ the paper.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,15 +98,19 @@ class _MapMethod(Method):
     pooled: bool = True
     normalize: bool = True
 
-    @property
-    def keeps_class(self) -> bool:
-        """Whether the predicted class is guaranteed never to change."""
-        return self.normalize
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for promise in ("keeps_class", "on_simplex"):
+            object.__setattr__(self, promise, self.normalize)
 
-    @property
-    def on_simplex(self) -> bool:
-        """Whether each row sums to one."""
-        return self.normalize
+    def pairs(
+        self, predictions: Predictions, labels: Labels
+    ) -> tuple[list[Sequence[Tensor]], Tensor]:
+        """Return probabilities and hits for each map, and the lowest frequency they can show."""
+        probs = base_probs(predictions.logits)
+        floor = torch.tensor(1.0 / probs.numel(), dtype=torch.float64, device=probs.device)
+        every = [(column.double(), (labels == k).double()) for k, column in enumerate(probs.T)]
+        return [[*map(torch.cat, zip(*every, strict=True))]] if self.pooled else [*every], floor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +131,7 @@ class Isotonic(_MapMethod):
 
     def learn(self, predictions: Predictions, labels: Labels) -> Polyline:
         """Pool adjacent violators, over all classes at once or class by class."""
-        pairs, floor = _pairs(predictions, labels, pooled=self.pooled)
+        pairs, floor = self.pairs(predictions, labels)
         lines = [_isotonic_knots(probs, hits) for probs, hits in pairs]
         longest = max(line.shape[1] for line in lines)
         padded = [np.pad(line, ((0, 0), (0, longest - line.shape[1])), "edge") for line in lines]
@@ -170,7 +174,7 @@ class Histogram(_MapMethod):
 
     def learn(self, predictions: Predictions, labels: Labels) -> Steps:
         """Count the hits in each bin; an empty bin keeps its midpoint."""
-        pairs, floor = _pairs(predictions, labels, pooled=self.pooled)
+        pairs, floor = self.pairs(predictions, labels)
         # In the dtype of the calibrator: a softmax of exactly 1/5 must always fall into one bin.
         edges = even_edges(self.bins).to(predictions.logits)
         values = []
@@ -181,16 +185,3 @@ class Histogram(_MapMethod):
             midpoints = (edges[1:] + edges[:-1]).double() / 2
             values.append(torch.where(counts > 0, rights / counts.clamp(min=1), midpoints))
         return Steps(edges=edges, values=torch.stack(values), floor=floor, normalize=self.normalize)
-
-
-def _pairs(
-    predictions: Predictions, labels: Labels, *, pooled: bool
-) -> tuple[Iterator[tuple[Tensor, Tensor]], Tensor]:
-    """Return probabilities and hits for each map, and the lowest frequency they can show."""
-    probs = base_probs(predictions.logits)
-    floor = torch.tensor(1.0 / probs.numel(), dtype=torch.float64, device=probs.device)
-    columns = ((column.double(), (labels == k).double()) for k, column in enumerate(probs.T))
-    if not pooled:
-        return columns, floor
-    every, hits = (torch.cat(parts) for parts in zip(*columns, strict=True))
-    return iter([(every, hits)]), floor

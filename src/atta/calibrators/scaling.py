@@ -22,7 +22,7 @@ from atta._base.errors import InputError
 from atta._base.settings import Folds, Seed, shown
 from atta._base.types import Labels, Logits, Probs
 from atta.calibrators.base import Calibrator, Method, Views, base_probs
-from atta.calibrators.fitting import cholesky, fold_splits, minimize, pieces
+from atta.calibrators.fitting import cholesky, fold_splits, minimize
 from atta.functional import guard_class
 from atta.record.predictions import Predictions
 
@@ -47,9 +47,6 @@ class Temperature(Calibrator):
     """softmax(logits / temperature)."""
 
     temperature: Tensor
-
-    def __init__(self, temperature: Tensor) -> None:
-        super().__init__(temperature=temperature)
 
     def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Divide by the temperature."""
@@ -87,7 +84,7 @@ class Vanilla(Method):
 
     def learn(self, predictions: Predictions, labels: Labels) -> Temperature:
         """Learn nothing: the temperature is 1."""
-        return Temperature(torch.ones((), device=predictions.device))
+        return Temperature(temperature=torch.ones((), device=predictions.device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +103,7 @@ class TemperatureScaling(Method):
 
     def learn(self, predictions: Predictions, labels: Labels) -> Temperature:
         """Fit the temperature by NLL, to convergence, in float64."""
-        return Temperature(fit_temperature(predictions, labels))
+        return Temperature(temperature=fit_temperature(predictions, labels))
 
 
 def scaled(logits: Logits, temperature: Tensor) -> Probs:
@@ -138,7 +135,8 @@ def fit_temperature(given: Predictions | Logits, labels: Labels) -> Tensor:
     images, stride = len(labels), max(1, len(labels) * alone.classes // SAMPLE_LOGITS)
 
     def every() -> Iterable[tuple[Tensor, Labels]]:
-        for part, own in pieces(alone, labels, PIECE_LOGITS):
+        rows = max(1, PIECE_LOGITS // alone.classes)
+        for part, own in zip(alone.chunks(rows), torch.split(labels, rows), strict=True):
             # How far each class is behind the first.
             yield part.logits.double() - part.logits.amax(dim=-1, keepdim=True), own
 

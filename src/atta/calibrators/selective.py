@@ -92,12 +92,9 @@ class StagedBlend(Calibrator):
 
     def goes_on(self, logits: Logits, views: Views) -> Bool[Tensor, " n"]:
         """Return for each image whether no stage has been confident yet."""
-        going = super().goes_on(logits, views)
-        for (_, confidence), gate in zip(
-            self.answers(logits, views), self.gates.to(logits), strict=False
-        ):
-            going = torch.logical_and(going, confidence < gate)
-        return going
+        answers, gates = self.answers(logits, views), self.gates.to(logits)
+        below = [confidence < gate for (_, confidence), gate in zip(answers, gates, strict=False)]
+        return torch.stack(below).all(dim=0)
 
     def calibrate(self, logits: Logits, views: Views) -> Probs:
         """Answer each image by the stage at which it stops."""
@@ -192,10 +189,8 @@ class SequentialVATTA(_Staged):
 
     Use it to limit the mean number of passes per image if there are several kinds of view.
 
-    Args:
-        views: The kinds of view in their order; None uses all kinds in a learned order.
-        passes: The mean passes per image, on images like those of the fit.
-        blend: "c-atta", or "v-atta" for the paper's method.
+    Its settings are those of `SelectiveVATTA`. The kinds in `views` are used in their order; None
+    uses all kinds in a learned order.
 
     >>> logits, labels = 4 * torch.eye(3).repeat(4, 1), [0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2, 0]
     >>> predictions = Predictions(logits * torch.arange(1, 13)[:, None], {"flip": logits[:, None]})

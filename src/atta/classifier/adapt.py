@@ -9,14 +9,16 @@
 (`calibrators.shift`).
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from atta._base.errors import InputError
 from atta.calibrators import Calibrator, shift
 from atta.calibrators.shift import LEVEL, Reference
+from atta.classifier.archive import Kept
 from atta.classifier.estimator import Estimator
 from atta.data.source import Channels
+from atta.networks.borrowing import device_of
 
 Classifier = TypeVar("Classifier", bound="Adaptable")
 
@@ -25,7 +27,8 @@ Classifier = TypeVar("Classifier", bound="Adaptable")
 class Drift:
     """Unlabelled images, compared with the validation images.
 
-    `accuracy` is an estimate, with the 95 % interval from `low` to `high`. `p_value` is how often
+    `accuracy` is an estimate, with the standard error `error` and the
+    95 % interval from `low` to `high`. `p_value` is how often
     images that did not drift look as uncertain as these; `drifted` means that it is below `level`,
     the false-alarm rate.
     """
@@ -34,6 +37,7 @@ class Drift:
     accuracy: float
     low: float
     high: float
+    error: float
     expected_accuracy: float
     expected_confidence: float
     seen_confidence: float
@@ -130,20 +134,25 @@ class Adaptable(Estimator):
                 "recorded when it was calibrated lowered its accuracy: calibrate it again with "
                 "rehearse=True, on a few hundred images or more"
             )
-        plain.calibrator.softened(1.0)  # one that cannot be raises before the network runs
+        hedged = plain.kept.hedged or plain.calibrator
+        hedged.softened(1.0)  # one that cannot be raises before the network runs
         predictions = plain.record(images, channels=channels).predictions
-        calibrator, adapted = shift.adapt(plain.calibrator, reference, predictions)
-        return plain._with(calibrator, adapted, (plain.calibrator,))
+        hedged = hedged.to(device_of(plain.model))
+        calibrator, done = shift.adapt(plain.calibrator, hedged, reference, predictions)
+        return plain._with(
+            calibrator, replace(plain.kept, adapted=done, before=plain.calibrator, promise=None)
+        )
 
     def unadapted(self: Classifier) -> Classifier:
         """Return the classifier as it was before it was adapted, to the last bit."""
-        return self if self.adapted is None else self._with(self.before[0], None, ())
+        if self.adapted is None or self.kept.before is None:
+            return self
+        return self._with(self.kept.before, replace(self.kept, adapted=None, before=None))
 
     def _with(
         self: Classifier,
         calibrator: Calibrator,
-        adapted: shift.Adaptation | None,
-        before: tuple[Calibrator, ...],
+        kept: Kept,
     ) -> Classifier:
         """Return this classifier with another calibrator; both share the network."""
         return type(self)(
@@ -156,8 +165,7 @@ class Adaptable(Estimator):
             preprocess=self.preprocess,
             reference=self.reference,
             conformity=self.conformity,
-            adapted=adapted,
-            before=before,
+            kept=kept,
         )
 
     def _known_reference(self) -> Reference:

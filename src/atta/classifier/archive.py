@@ -18,7 +18,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -31,6 +31,7 @@ from atta._base.files import alone, check_digest, digest, named, whole_file, who
 from atta._base.tensors import buffers, read_header, read_tensors, write_tensors
 from atta.calibrators import Calibrator, restore
 from atta.calibrators.conformal import ConformityScores
+from atta.calibrators.risk import HeldOut, Promise
 from atta.calibrators.shift import Adaptation, Reference
 from atta.classifier.summary import Summary
 from atta.data.preprocess import Preprocess
@@ -46,7 +47,7 @@ ABOUT = "classifier.json"
 SUFFIX = ".safetensors"
 LONGEST_SIDE, PIXELS = 1 << 16, 1 << 28  # the largest image shape that a file may name
 PICKLES = (b"PK\x03\x04", b"\x80")  # a zip of torch.save, and a bare pickle
-PARTS = ("calibrator", "model", "before")
+PARTS = ("calibrator", "model", "before", "hedged")
 PART = "atta.part"  # key in the header of a part, with its name
 _BY_CONTENT = re.compile(rf"classifier-({'|'.join(PARTS)})-[0-9a-f]{{12}}{re.escape(SUFFIX)}")
 AnyPath: TypeAlias = str | os.PathLike[str]
@@ -57,6 +58,28 @@ Classifier = TypeVar("Classifier", bound="Archived")
 def optional(value: Any, convert: Callable[[Any], T]) -> T | None:
     """Convert a value, or return None for None."""
     return None if value is None else convert(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What a classifier keeps besides what it answers with.
+
+    Args:
+        hedged: The calibrator that takes over after a drift.
+        held_out: The validation images as cross-validation answered them, for `at_risk`.
+        promise: The risk that was promised.
+        adapted: What an adaptation did.
+        before: The calibrator before it.
+    """
+
+    hedged: Calibrator | None = None
+    held_out: HeldOut | None = None
+    promise: Promise | None = None
+    adapted: Adaptation | None = None
+    before: Calibrator | None = None
+
+
+NOTHING_KEPT = Kept()
 
 
 class Archived(nn.Module):
@@ -71,9 +94,7 @@ class Archived(nn.Module):
     preprocess: Preprocess | None
     reference: Reference | None
     conformity: ConformityScores | None
-    adapted: Adaptation | None
-    before: tuple[Calibrator, ...]
-    """The calibrator before adaptation, if any; a tuple keeps it out of the module's parameters."""
+    kept: Kept
 
     def check(self) -> None:
         """Find out if the parts fit together."""
@@ -82,7 +103,12 @@ class Archived(nn.Module):
     @property
     def answers_otherwise(self) -> bool:
         """Whether adaptation changed its confidence."""
-        return self.adapted is not None and self.adapted.softness != 1
+        return self.adapted is not None and self.adapted.changed
+
+    @property
+    def adapted(self) -> Adaptation | None:
+        """What an adaptation did; None for a classifier as it was calibrated."""
+        return self.kept.adapted
 
     def about(self) -> dict[str, Any]:
         """Describe the classifier in words and numbers, as its file does.
@@ -109,6 +135,8 @@ class Archived(nn.Module):
             "reference": optional(self.reference, Reference.json),
             "strangeness": optional(self.conformity, asdict),
             "adapted": optional(self.adapted, asdict),
+            "held_out": optional(self.kept.held_out, asdict),
+            "promise": optional(self.kept.promise, asdict),
         }
         plain: dict[str, Any] = json.loads(json.dumps(about))
         return plain
@@ -134,8 +162,9 @@ class Archived(nn.Module):
         (3, 2, 2)
         """
         parts = {"calibrator": Part(self.calibrator.state_dict(), self.calibrator.header())}
-        for before in self.before:
-            parts["before"] = Part(before.state_dict(), before.header())
+        for name in ("before", "hedged"):
+            if (other := getattr(self.kept, name)) is not None:
+                parts[name] = Part(other.state_dict(), other.header())
         if description.has_weights(self.model):
             parts["model"] = Part(self.model.state_dict(), {})
         return write(path, self.about(), parts)
@@ -196,8 +225,11 @@ class Archived(nn.Module):
             for name, tensor in network.state_dict(keep_vars=True).items():
                 tensor.data = tensor.data.to(weights[name].dtype)  # a network may have several
             network.load_state_dict(weights)
+
         # Older files lack some of these; `adapt`, `drift` and `predict_set` say what is missing.
-        adapted = optional(about.get("adapted"), lambda given: Adaptation(**given))
+        def other(name: str) -> Calibrator | None:
+            return optional(parts.get(name), lambda part: restore(*part, path=path))
+
         loaded = cls(
             network.to(device),
             calibrator,
@@ -208,8 +240,13 @@ class Archived(nn.Module):
             preprocess=optional(about.get("preprocess"), Preprocess.of),
             reference=optional(about.get("reference"), Reference.read),
             conformity=optional(about.get("strangeness"), ConformityScores.read),
-            adapted=adapted,
-            before=() if adapted is None else (restore(*parts["before"], path=path),),
+            kept=Kept(
+                hedged=other("hedged"),
+                before=other("before"),
+                adapted=optional(about.get("adapted"), lambda given: Adaptation(**given)),
+                held_out=optional(about.get("held_out"), HeldOut.read),
+                promise=optional(about.get("promise"), Promise.read),
+            ),
         )
         loaded.check()
         return loaded

@@ -9,28 +9,35 @@ wrap        `CalibratedClassifier`, with a summary of cross-validated numbers
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
+from math import ceil
 from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
 from atta._base.errors import InputError, advise
-from atta._base.progress import bar, spoken
+from atta._base.progress import bar
 from atta._base.settings import checked
 from atta.calibrators import METHODS, Method, TemperatureScaling, as_method
 from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.convex import GuardedMethod
 from atta.calibrators.crossval import check_folds
+from atta.calibrators.hedged import hedge
+from atta.calibrators.risk import HeldOut
 from atta.calibrators.shift import Reference
+from atta.classifier.archive import Kept
 from atta.classifier.choice import (
     NO_VIEWS,
+    Choice,
     Recorder,
-    as_budget,
     candidates,
     choose,
+    fitting,
     most_passes,
 )
 from atta.classifier.classifier import CalibratedClassifier, used_views
 from atta.classifier.summary import summarise
+from atta.data.corruptions import families_of
 from atta.data.labels import Reading
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels
@@ -107,19 +114,55 @@ def calibrate(
         >>> calibrate(network, images, labels, policy="flip", progress=False)(images[:2]).shape
         torch.Size([2, 3])
     """
-    chosen = _as_method(method, keep_class)
-    as_budget(policy, budget)  # a mistake in it need not wait for the images
-    execution, read, rest = _read_options(options, class_names, preprocess)
+    chosen, execution, read, rest = _settings(method, keep_class, class_names, preprocess, options)
+    policies = candidates(policy, budget, chosen)  # a mistake in it need not wait for the images
     run, about = prepared(model, images, labels, read, execution, rest["seed"], "stratified")
-    policies = candidates(policy, budget, next(run.source.read([[0]])).pixels, chosen)
-    about |= rest.get("origin") or {}
-    return _calibrated(run, chosen, policies, rehearse, about, rest.get("cache"))
+    policies = fitting(policies, next(run.source.read([[0]])).pixels)
+    trial = _check(run, policies)
+    methods = dict.fromkeys(policies, chosen)
+    if chosen.needs_views and NO_VIEWS in methods:
+        methods[NO_VIEWS] = TemperatureScaling()
+    folder = None if rest.get("cache") is None else Path(rest["cache"])
+    most = most_passes(run.source.count or 0, policies, rehearse)
+    time = timedelta(seconds=ceil(most * trial.seconds))
+    title = f"recording views, at most {most:,} passes, about {time}"
+    progress, passes = execution.progress, 0
+    with bar(title, most, shown=progress is True) as tell:
+
+        def count(more: int) -> None:
+            nonlocal passes
+            passes += more
+            tell(passes, "")
+            if callable(progress):
+                progress(more)
+
+        run = replace(run, execution=replace(execution, progress=count))
+        about |= rest.get("origin") or {}
+        first = None if folder is None else folder / "0"
+        base = run.record(Policy(()), rehearse, about, first, checks=False)
+        look_over(base, run.source)
+        choice = choose(Recorder(run, base, folder), policies, methods)
+    names, found = trial.labelling.classes, methods[choice.policy]
+    return _wrapped(run, names, found, policies[choice.policy], choice)
 
 
-def _read_options(
-    options: Mapping[str, Any], class_names: Sequence[str], preprocess: Any
-) -> tuple[Execution, Reading, dict[str, Any]]:
-    """Check the keyword arguments of `calibrate`."""
+def _settings(
+    given: Any,
+    keep_class: bool,
+    class_names: Sequence[str],
+    preprocess: Any,
+    options: Mapping[str, Any],
+) -> tuple[Method, Execution, Reading, dict[str, Any]]:
+    """Check the arguments of `calibrate` that need neither the network nor the images."""
+    method = as_method(given)
+    if method.keeps_class and not keep_class:
+        if not isinstance(method, GuardedMethod):
+            able = [name for name, one in METHODS.items() if issubclass(one, GuardedMethod)]
+            raise InputError(
+                "keep_class=False: expected a method that can do without its guard "
+                f"({', '.join(able)}), got {method.name}"
+            )
+        method = replace(method, keep_class=False)
     if "draws" in options:
         raise InputError(
             "draws: a classifier shows every image in the same, stratified views; expected none"
@@ -134,55 +177,7 @@ def _read_options(
         rest.get("skip_bad", False),
         cache=True,
     )
-    return execution, read, rest
-
-
-def _calibrated(
-    run: Run,
-    method: Method,
-    policies: Mapping[str, Policy],
-    rehearse: bool | Iterable[int],
-    about: Mapping[str, str],
-    cache: str | PathLike[str] | None,
-) -> CalibratedClassifier:
-    """Check everything by a few images, record, choose a policy, fit the method and wrap it."""
-    trial = _check(run, policies)
-    most = most_passes(run.source.count or 0, policies, rehearse)
-    title = f"recording views, at most {most:,} passes, {spoken(most * trial.seconds)}"
-    methods = dict.fromkeys(policies, method)
-    if method.needs_views and NO_VIEWS in methods:
-        methods[NO_VIEWS] = TemperatureScaling()
-    folder, passes = None if cache is None else Path(cache), 0
-    progress = run.execution.progress
-    with bar(title, most, shown=progress is True) as tell:
-
-        def count(more: int) -> None:
-            nonlocal passes
-            passes += more
-            tell(passes, "")
-            if callable(progress):
-                progress(more)
-
-        counted = replace(run, execution=replace(run.execution, progress=count))
-        first = None if folder is None else folder / "0"
-        base = counted.record(Policy(()), rehearse, about, first, checks=False)
-        look_over(base)
-        choice = choose(Recorder(counted, base, folder), policies, methods)
-    record, labels = choice.record, choice.record.require_labels()
-    answers, method = choice.answers[choice.policy], methods[choice.policy]
-    calibrator = method.fit(record.predictions, labels)
-    policy = used_views(policies[choice.policy], calibrator)
-    return CalibratedClassifier(
-        run.network,
-        calibrator,
-        policy,
-        image_shape=run.source.shape,
-        class_names=trial.labelling.classes,
-        summary=summarise(calibrator, policy, record, answers, choice.judged),
-        preprocess=run.source.preprocess,
-        reference=Reference.of(calibrator, record.predictions, labels),
-        conformity=ConformityScores.of(answers, labels, simplex=method.on_simplex),
-    )
+    return method, execution, read, rest
 
 
 def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:
@@ -210,15 +205,25 @@ def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:
     return trial
 
 
-def _as_method(given: Any, keep_class: bool) -> Method:
-    """Return the method, without its guard if that is asked for."""
-    method = as_method(given)
-    if keep_class or not method.keeps_class:
-        return method
-    if not isinstance(method, GuardedMethod):
-        able = ", ".join(name for name, one in METHODS.items() if issubclass(one, GuardedMethod))
-        raise InputError(
-            f"keep_class=False: expected a method that can do without its guard ({able}), got "
-            f"{method.name}"
-        )
-    return replace(method, keep_class=False)
+def _wrapped(
+    run: Run, names: Sequence[str], method: Method, policy: Policy, choice: Choice
+) -> CalibratedClassifier:
+    """Fit the method to all images, and wrap it with the network and its views."""
+    record, answers, seen = choice.record, choice.answers, choice.record.predictions
+    labels = record.require_labels()
+    calibrator = method.fit(seen, labels)
+    policy = used_views(policy, calibrator)
+    groups = families_of(seen.rehearsals, run.source.places(range(len(record))), run.seed)
+    held_out = HeldOut.of(answers.confidence, seen.logits.argmax(dim=1), labels)
+    return CalibratedClassifier(
+        run.network,
+        calibrator,
+        policy,
+        image_shape=run.source.shape,
+        class_names=names,
+        summary=summarise(calibrator, policy, record, answers.probs, choice.judged),
+        preprocess=run.source.preprocess,
+        reference=Reference.of(calibrator, seen, labels, groups),
+        conformity=ConformityScores.of(answers.probs, labels),
+        kept=Kept(hedged=hedge(calibrator, seen, labels), held_out=held_out),
+    )

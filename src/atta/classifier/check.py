@@ -152,7 +152,7 @@ def _zip(path: Path, about: str) -> tuple[str, bool]:
     try:
         with zipfile.ZipFile(path) as file:
             wrong = file.testzip()
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, RuntimeError) as error:
+    except (zipfile.BadZipFile, EOFError, ValueError, RuntimeError) as error:
         raise InputError(f"is not a whole file of torch ({error})") from None
     if wrong is not None:
         raise InputError(f"is damaged: the checksum of {wrong} does not fit")

@@ -14,7 +14,9 @@ a search with all views of all images, with 0.34 of its passes (`python -m bench
 FOLDER`).
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
@@ -24,11 +26,10 @@ import torch
 from torch import Tensor
 
 from atta._base.errors import InputError
-from atta._base.types import Probs
 from atta.calibrators import Method
 from atta.calibrators.base import ViewMethod
 from atta.calibrators.convex import GuardedMethod
-from atta.calibrators.crossval import Candidate, held_out, rank
+from atta.calibrators.crossval import Candidate, HeldAnswers, held_answers, rank
 from atta.data.views import POLICIES, Policy, View
 from atta.record.predictions import Predictions, Record
 from atta.run.collect import MOST_SEVERITIES, Run
@@ -59,45 +60,35 @@ class Choice(NamedTuple):
 
     policy: str
     record: Record
-    answers: Mapping[str, Probs]
+    answers: HeldAnswers
     judged: list[Candidate]
 
 
 # ---- candidates ----------------------------------------------------------------------------------
 
 
-def as_budget(policy: Any, budget: int) -> tuple[Policy | str, int]:
-    """Return the policy, or "auto" and the most passes; a policy that is a number is a budget."""
+def candidates(policy: Any, budget: int, method: Method) -> dict[str, Policy]:
+    """Return the given policy, or those of the library that fit the budget.
+
+    A policy that is a number is a budget. A method that keeps the class, or could, is temperature
+    scaling where it has no views: one pass is a candidate, too.
+    """
     policy, budget = ("auto", policy) if type(policy) is int else (policy, budget)
     auto = isinstance(policy, str) and policy.strip() == "auto"
-    return policy if auto else Policy.parse(policy), budget
-
-
-def candidates(policy: Any, budget: int, image: Tensor, method: Method) -> dict[str, Policy]:
-    """Return the given policy, or those of the library that fit the budget and such an image.
-
-    A method that keeps the class, or could, is temperature scaling where it has no views: one pass
-    is a candidate, too.
-    """
+    parsed = Policy(()) if auto else Policy.parse(policy)
     if not method.needs_views:
         return {NO_VIEWS: Policy(())}
-    parsed, budget = as_budget(policy, budget)
-    if isinstance(parsed, Policy):
+    if not auto:
         if isinstance(method, ViewMethod):  # it says if the policy lacks one of its views
             views = {kind: torch.zeros(1, repeats, 2) for kind, repeats in parsed.repeats.items()}
             method.kinds_of(Predictions(torch.zeros(1, 2), views))
         return {policy if isinstance(policy, str) else str(parsed): parsed}
     wanted = set(method.views or ()) if isinstance(method, ViewMethod) else set()
-    found = {
-        name: one
-        for name, one in POLICIES.items()
-        if one.passes <= budget
-        and wanted <= set(one.kinds)
-        and (wanted or name not in NOT_TRIED)
-        and _keeps_size(one, image)
-    }
-    if budget >= 1 and (method.keeps_class or isinstance(method, GuardedMethod)):
-        found = {NO_VIEWS: Policy(()), **found}
+    one_pass = budget >= 1 and (method.keeps_class or isinstance(method, GuardedMethod))
+    found = {NO_VIEWS: Policy(())} if one_pass else {}
+    for name, one in POLICIES.items():
+        if one.passes <= budget and wanted <= set(one.kinds) and (wanted or name not in NOT_TRIED):
+            found[name] = one
     if not found:
         raise InputError(
             f"budget: expected enough passes for {method.name}, 2 or more (1 is temperature "
@@ -106,14 +97,18 @@ def candidates(policy: Any, budget: int, image: Tensor, method: Method) -> dict[
     return found
 
 
-def _keeps_size(policy: Policy, image: Tensor) -> bool:
-    """Whether each view can be made of such an image, and has its size."""
-    pixels = as_pixels(image, torch.float32)
-    try:
-        views = policy.render(pixels, draws="stratified")
-        return all(shown.shape == pixels.shape for *_, shown in views)
-    except InputError:
-        return False
+def fitting(policies: Mapping[str, Policy], image: Tensor) -> dict[str, Policy]:
+    """Return the policies whose views can be made of such an image and have its size.
+
+    If there are none, return all: the first run says what is wrong with them.
+    """
+    pixels, found = as_pixels(image, torch.float32), dict[str, Policy]()
+    for name, policy in policies.items():
+        with suppress(InputError):
+            views = policy.render(pixels, draws="stratified")
+            if all(shown.shape == pixels.shape for *_, shown in views):
+                found[name] = policy
+    return found or dict(policies)
 
 
 # ---- recording in rounds -------------------------------------------------------------------------
@@ -163,7 +158,11 @@ class Recorder:
         differently are recorded separately.
         """
         logits, source = self.base.predictions.logits, self.run.source
-        for terms in _layers(_terms(policies)):
+        layers, seen = defaultdict[int, list[Term]](list), Counter[str]()
+        for term in _terms(policies).values():
+            layers[seen[term[0].name]].append(term)  # a policy has each view once
+            seen[term[0].name] += 1
+        for terms in layers.values():
             for view, repeats in terms:
                 nothing = logits.new_full((len(logits), repeats, logits.shape[1]), nan)
                 self._views.setdefault((view.name, repeats), nothing)
@@ -195,32 +194,28 @@ def choose(
     recorder: Recorder, policies: Mapping[str, Policy], methods: Mapping[str, Method]
 ) -> Choice:
     """Record in rounds, and choose the fewest passes that are as good as the best (`crossval`)."""
-    labels = recorder.base.require_labels()
+    labels, images = recorder.base.require_labels(), len(recorder.base)
     confidence = recorder.base.predictions.logits.softmax(dim=-1).amax(dim=-1)
     order, left, out = confidence.argsort(stable=True), list(policies), dict[str, Candidate]()
-
-    def judge(rows: Tensor) -> tuple[list[Candidate], dict[str, Probs]]:
-        """Record the policies that are left on these rows, and rank them."""
+    for size, keep in [*rounds(images, policies), (images, 0)]:
+        rows = order[:size].sort().values
         recorder.extend((policies[name] for name in left), rows)
         answers = {
-            name: held_out(
+            name: held_answers(
                 methods[name], recorder.record(policies[name], rows).predictions, labels[rows]
             )
             for name in left
         }
-        passes = {name: (policies[name].passes, probs) for name, probs in answers.items()}
-        return rank(passes, labels[rows]), answers
-
-    for size, keep in rounds(len(recorder.base), policies):
-        judged, _ = judge(order[:size].sort().values)
-        good = (one.policy for one in judged if one is judged[0] or one.above <= ERRORS * one.error)
-        left = _free(list(good)[:keep], policies)
-        out |= {one.policy: replace(one, images=size) for one in judged}
-    judged, answers = judge(torch.arange(len(recorder.base)))
+        passes = {name: (policies[name].passes, held.probs) for name, held in answers.items()}
+        judged = rank(passes, labels[rows])
+        if keep:
+            good = [one.policy for one in judged[1:] if one.above <= ERRORS * one.error]
+            left = _free([judged[0].policy, *good][:keep], policies)
+            out |= {one.policy: replace(one, images=size) for one in judged}
     others = [one for name, one in out.items() if name not in left]
     others.sort(key=lambda one: (-one.images, one.above))
     best = judged[0].policy
-    return Choice(best, recorder.record(policies[best]), answers, [*judged, *others])
+    return Choice(best, recorder.record(policies[best]), answers[best], [*judged, *others])
 
 
 def _free(names: Iterable[str], policies: Mapping[str, Policy]) -> list[str]:
@@ -233,14 +228,3 @@ def _terms(policies: Iterable[Policy]) -> dict[tuple[str, int], Term]:
     """Return the different terms of some policies by name and repeats, in their order."""
     terms = (term for policy in policies for term in policy.terms)
     return {(view.name, repeats): (view, repeats) for view, repeats in terms}
-
-
-def _layers(terms: Mapping[tuple[str, int], Term]) -> list[list[Term]]:
-    """Distribute terms over as few policies as possible, each view at most once in each."""
-    layers: list[list[Term]] = []
-    for term in terms.values():
-        free = (layer for layer in layers if all(term[0].name != view.name for view, _ in layer))
-        if (layer := next(free, None)) is None:
-            layers.append(layer := [])
-        layer.append(term)
-    return layers

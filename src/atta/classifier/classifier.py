@@ -17,6 +17,7 @@ gives the same answers.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from html import escape
 from math import inf, isfinite
 from typing import Any, NamedTuple
 
@@ -27,8 +28,9 @@ from atta._base.errors import InputError
 from atta._base.settings import check_one, checked
 from atta.calibrators import AverageBlend, Calibrator, ViewBlend
 from atta.calibrators.conformal import ConformityScores
-from atta.calibrators.shift import Adaptation, Reference
-from atta.classifier.adapt import Adaptable
+from atta.calibrators.shift import Reference
+from atta.classifier.archive import NOTHING_KEPT, Kept
+from atta.classifier.decide import Deciding
 from atta.classifier.export import Exportable
 from atta.classifier.hub import OnHub
 from atta.classifier.summary import Summary
@@ -78,7 +80,7 @@ class _Answer(NamedTuple):
     passes: Tensor | None = None
 
 
-class CalibratedClassifier(Adaptable, Exportable, OnHub):
+class CalibratedClassifier(Deciding, Exportable, OnHub):
     """A network with its calibrator: `classifier(images)` returns calibrated probabilities.
 
     `atta.calibrate` makes one; `CalibratedClassifier.load` reads a saved one.
@@ -93,8 +95,7 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         preprocess: How photographs are resized, cropped and normalised.
         reference: The validation images, for `drift` and `adapt`.
         conformity: Conformity scores of the validation images, for `predict_set`.
-        adapted: What an adaptation did.
-        before: The calibrator before the adaptation, as a tuple of one.
+        kept: What `adapt` and `at_risk` need.
 
     The constructor does not run the network: `check()` tells if the parts fit together.
     """
@@ -112,8 +113,7 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         preprocess: Any = None,
         reference: Reference | None = None,
         conformity: ConformityScores | None = None,
-        adapted: Adaptation | None = None,
-        before: tuple[Calibrator, ...] = (),
+        kept: Kept = NOTHING_KEPT,
     ) -> None:
         super().__init__()
         check_one("calibrator", calibrator, Calibrator)
@@ -133,27 +133,30 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
                 f"image_shape: expected {size} pixels, as preprocess states, got "
                 f"{tuple(image_shape[1:])}"
             )
-        self.model = as_logits(_unwrapped(model), self.preprocess)
+        model = getattr(model, "_orig_mod", model)  # saved by its own names, not by its wrapper's
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            model = model.module
+        self.model = as_logits(model, self.preprocess)
         self.calibrator = calibrator.to(device_of(self.model))
         self.policy = used_views(policy, calibrator)
         self.image_shape = tuple(int(side) for side in image_shape)
         self.class_names = tuple(map(str, class_names))
         self.summary, self.reference, self.conformity = summary, reference, conformity
-        self.adapted, self.before = adapted, before
+        self.kept = kept
         self.views = BatchedViews(self.policy, self.image_shape).to(device_of(self.model))
         self.images_seen = self.passes_run = 0
-        self.eval()
+        super().train(False)
 
+    @torch.no_grad()
     def check(self) -> None:
         """Answer one blank image, to find out if the parts fit together.
 
         Raises:
             InputError: The model fails on such an image, or has other classes than the calibrator.
         """
-        counts = self.images_seen, self.passes_run
         check_takes(self.model, self.image_shape, self.calibrator.classes)
-        self.details(torch.zeros(1, *self.image_shape, device=device_of(self)))
-        self.images_seen, self.passes_run = counts
+        blank = torch.zeros(1, *self.image_shape, device=device_of(self))
+        self.graph(self._validated(blank))
 
     # ---- answering -------------------------------------------------------------------------------
 
@@ -180,7 +183,7 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         probs = _checked(self._calibrated(answer), logits)
         start = fused = share = None
         if isinstance(calibrator, ViewBlend | AverageBlend):
-            start, fused = calibrator.base(logits), calibrator.fused(logits, answer.views)
+            start, fused = calibrator.parts(logits, answer.views)
             share = largest_share(start, fused, calibrator.limit.to(start), step=calibrator.step)
             if not calibrator.keeps_class:
                 share = torch.ones_like(share)
@@ -227,6 +230,11 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
         learned = f"{self.calibrator.extra_repr()}{views}"
         return f"CalibratedClassifier({type(inner).__name__}, {learned}, images {shape})"
 
+    def _repr_html_(self) -> str:
+        """The same for a notebook, and the summary: what was tried and what calibration gained."""
+        summary = "" if self.summary is None else self.summary._repr_html_()
+        return f"<p>{escape(repr(self))}</p>{summary}"
+
     def _validated(self, images: Any) -> Tensor:
         """Check what comes in, once, and make pixels of it."""
         shape = ", ".join(map(str, self.image_shape))
@@ -236,24 +244,17 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
                 f"{expected}, as a tensor, got {type(images).__name__}; predict_proba takes files, "
                 "folders, arrays and datasets"
             )
-        if images.ndim == 3:
-            raise InputError(
-                f"{expected}, got {tuple(images.shape)}: write images[None] for a batch of one"
-            )
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image_shape:
-            raise InputError(f"{expected}, got {tuple(images.shape)}")
+            advice = ": write images[None] for a batch of one" if images.ndim == 3 else ""
+            raise InputError(f"{expected}, got {tuple(images.shape)}{advice}")
         if images.dtype != torch.uint8 and not images.is_floating_point():
             raise InputError(f"expected images as uint8 or floats in [0, 1], got {images.dtype}")
         if images.device != device_of(self):
             raise InputError(
                 f"expected images on {device_of(self)}, where the model is, got {images.device}"
             )
-        self._check_mode()
         if images.is_floating_point() and images.shape[0]:
             check_range(images, "image {} of the batch".format)
-        return as_pixels(images, dtype_of(self.model))
-
-    def _check_mode(self) -> None:
         waiting: list[nn.Module | None] = [self.model]
         while waiting:  # four times as fast as `modules()`, which a GPU would wait for
             if (module := waiting.pop()) is not None:
@@ -263,31 +264,33 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
                         "classifier.eval()"
                     )
                 waiting.extend(module._modules.values())
+        return as_pixels(images, dtype_of(self.model))
 
     def _answer(self, pixels: Tensor) -> _Answer:
         """Run the network on the images and on the views that they need."""
-        n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
+        n, repeats = pixels.shape[0], self.policy.repeats
         if n == 0:  # many networks fail on an empty batch
-            logits = torch.zeros(0, self.calibrator.classes, dtype=pixels.dtype, device=device)
-            shapes = {kind: (0, count, logits.shape[1]) for kind, count in repeats.items()}
-            return _Answer(logits, {kind: logits.new_zeros(s) for kind, s in shapes.items()})
-        most = max(1, batch_size(None, device) // n)
+            logits = pixels.new_zeros(0, self.calibrator.classes)
+            views = {kind: logits[:, None].expand(-1, count, -1) for kind, count in repeats.items()}
+            return _Answer(logits, views)
+        most = max(1, batch_size(None, pixels.device) // n)
         if self.calibrator.gated:
-            answer, run = self._stage_by_stage(pixels, most)
+            answer = self._stage_by_stage(pixels, most)
         else:
             views = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most)
-            answer, run = _Answer(views.pop(IMAGE)[:, 0], views), n * self.policy.passes
+            answer = _Answer(views.pop(IMAGE)[:, 0], views)
+        every, passes = n * self.policy.passes, answer.passes
         self.images_seen += n
-        self.passes_run += run
+        self.passes_run += every if passes is None else int(passes.sum())
         return answer
 
-    def _stage_by_stage(self, pixels: Tensor, most: int) -> tuple[_Answer, int]:
+    def _stage_by_stage(self, pixels: Tensor, most: int) -> _Answer:
         """Run the views of each stage only for images that need them; count all passes."""
         n, repeats, device = pixels.shape[0], self.policy.repeats, pixels.device
         logits = self._logits(pixels, (IMAGE,), most)[IMAGE][:, 0]
         views: dict[str, Tensor] = {}
         passes = torch.ones(n, dtype=torch.int64, device=device)
-        left, run = torch.arange(n, device=device), n
+        left = torch.arange(n, device=device)
         for stage in self.calibrator.stages:
             if left.shape[0]:
                 seen = {kind: view[left] for kind, view in views.items()}
@@ -298,10 +301,8 @@ class CalibratedClassifier(Adaptable, Exportable, OnHub):
             if left.shape[0]:
                 for kind, answers in self._logits(pixels[left], stage, most).items():
                     views[kind][left] = answers
-            more = sum(repeats[kind] for kind in stage)
-            passes[left] += more
-            run += more * left.shape[0]
-        return _Answer(logits, views, passes), run
+            passes[left] += sum(repeats[kind] for kind in stage)
+        return _Answer(logits, views, passes)
 
     def _calibrated(self, answer: _Answer) -> Tensor:
         with without_autocast(answer.logits.device):
@@ -346,14 +347,6 @@ def used_views(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
     if missing := [kind for kind in calibrator.kinds if kind not in terms]:
         raise InputError(f"expected a policy with the views {', '.join(missing)}, got '{policy}'")
     return Policy(tuple(terms[kind] for kind in calibrator.kinds))
-
-
-def _unwrapped(model: object) -> object:
-    """Return the network inside of torch.compile or DataParallel, to save it by its own names."""
-    model = getattr(model, "_orig_mod", model)
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return model.module
-    return model
 
 
 def _checked(probs: Tensor, logits: Tensor) -> Tensor:

@@ -15,13 +15,14 @@ from atta._base.errors import InputError
 from atta._base.progress import counted
 from atta.calibrators import Vanilla
 from atta.calibrators.conformal import ConformalSets
+from atta.calibrators.hedged import hedge
 from atta.calibrators.shift import Reference
-from atta.classifier.archive import Archived
-from atta.data.labels import Labelling, Reading, labelling_of
+from atta.classifier.archive import Archived, Kept
+from atta.data.labels import Reading
 from atta.data.source import Channels, Source, as_source, batches_of
 from atta.metrics.scores import evaluate
 from atta.networks.borrowing import device_of
-from atta.record.predictions import Record, as_labels
+from atta.record.predictions import Record
 from atta.run.collect import CollectOptions, prepared
 from atta.run.execution import split_options
 from atta.run.runner import batch_size as usual_size
@@ -78,8 +79,16 @@ class Estimator(Archived):
         >>> classifier.predict_proba(np.zeros((5, 3, 2, 2), np.uint8)).shape
         (5, 3)
         """
-        source = self.source(images, channels)
-        return self._proba(source, Labelling(), batch_size, workers, progress)[0]
+        source, device = self.source(images, channels), device_of(self)
+        wanted = batches_of(usual_size(batch_size, device), 0, source.count)
+        found = list[Tensor]()
+        with counted("predicting", source.count, shown=progress) as tell:
+            for batch in source.read(wanted, workers):
+                found.append(self(batch.pixels.to(device)).cpu())
+                tell(batch.positions[-1] + 1)
+        if not found:
+            raise InputError(f"expected at least one image in {source.name}, found none")
+        return torch.cat(found).numpy()
 
     def source(self, images: Any, channels: Channels = None) -> Source:
         """Read images as the classifier expects them: its channels, its size, its preprocessing."""
@@ -126,37 +135,10 @@ class Estimator(Archived):
         """Whether the probabilities sum to one; those of isotonic and histogram maps may not."""
         return self.calibrator.method.on_simplex
 
-    def labelled_proba(
-        self, images: Any, labels: Any = None
-    ) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return `predict_proba` and the labels, which are given or come with the images."""
-        source = self.source(images)
-        labelling = labelling_of(labels, source, self.class_names)
-        labelling = labelling.settled(self.calibrator.classes)
-        probs, own = self._proba(source, labelling)
-        found = own if labelling.labels is None else labelling.labels
-        return probs, None if found is None else found.numpy()
-
-    def _proba(
-        self,
-        source: Source,
-        labelling: Labelling,
-        batch_size: int | None = None,
-        workers: int = 0,
-        progress: bool = False,
-    ) -> tuple[np.ndarray, Tensor | None]:
-        """Answer the images of a source, and return the labels that come with them."""
-        device = device_of(self)
-        size, probs, own = usual_size(batch_size, device), list[Tensor](), list[Tensor]()
-        with counted("predicting", source.count, shown=progress) as tell:
-            for batch in source.read(batches_of(size, 0, source.count), workers):
-                probs.append(self(batch.pixels.to(device)).cpu())
-                labels = labelling.own(batch.labels)
-                own += [] if labels is None else [labels]
-                tell(batch.positions[-1] + 1)
-        if not probs:
-            raise InputError(f"expected at least one image in {source.name}, found none")
-        return torch.cat(probs).numpy(), torch.cat(own) if own else None
+    def labelled_proba(self, images: Any, labels: Any = None) -> tuple[Tensor, Tensor | None]:
+        """Return the probabilities and the labels, which are given or come with the images."""
+        record = self.record(images, labels)
+        return self.calibrator(record.predictions), record.labels
 
     def record(
         self,
@@ -233,8 +215,8 @@ class Estimator(Archived):
         predictions, known = record.predictions, record.require_labels()
         self.calibrator = self.calibrator.method.fit(predictions, known).to(device_of(self))
         self.reference = Reference.of(self.calibrator, predictions, known)
-        self.summary = self.conformity = self.adapted = None
-        self.before = ()
+        self.summary = self.conformity = None
+        self.kept = Kept(hedged=hedge(self.calibrator, predictions, known))
         return self
 
     def score(self, images: Any, labels: Any) -> float:
@@ -247,16 +229,14 @@ class Estimator(Archived):
         Returns:
             The fraction of the images whose predicted class is right.
         """
-        numbers = as_labels(
-            labels, images=len(labels), classes=self.calibrator.classes, names=self.class_names
-        )
-        return float((self.predict(images) == numbers.numpy()).mean())
+        return evaluate(self, images, labels, metrics=("accuracy",))["accuracy"]
 
     def _channels(self, images: Any) -> Channels:
         """Where an array has its channels, by the shape that the classifier expects."""
-        if not isinstance(images, Tensor | np.ndarray) or images.ndim != 4:
+        if not isinstance(images, Tensor | np.ndarray) or images.ndim not in (3, 4):
             return None
-        first, last = tuple(images.shape[1:]), (images.shape[3], *images.shape[1:3])
+        first = tuple(images.shape[-3:])
+        last = (first[2], *first[:2])
         return "last" if last == self.image_shape != first else "first"
 
     def __sklearn_is_fitted__(self) -> bool:

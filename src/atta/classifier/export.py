@@ -99,20 +99,35 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
         outputs = {output.name: output for output in session.get_outputs()}
         if not outputs.keys() >= {*OUTPUTS}:
             raise InputError(f"it returns {', '.join(outputs)} and not probs and base")
-        _, channels, height, width = images.shape
         classes = outputs["probs"].shape[1]
+        sizes = [classes, *images.shape[1:]]
+        if len(sizes) != 4 or not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise InputError(f"it takes {images.shape} and returns {outputs['probs'].shape}")
     except Exception as error:  # ONNX Runtime has its own exceptions, and inputs may differ
         raise InputError(
             f"expected {path} to be a classifier that atta exported: {first_line(error)}"
         ) from error
 
     def run(batch: Tensor) -> Both:
-        probs, base = session.run(list(OUTPUTS), {images.name: batch.numpy()})
-        return torch.from_numpy(probs), torch.from_numpy(base)
+        try:
+            found = session.run(list(OUTPUTS), {images.name: batch.numpy()})
+            probs, base = map(torch.from_numpy, found)
+        except Exception as error:
+            raise InputError(
+                f"{path} fails on images of shape {tuple(batch.shape)}: expected a graph that atta "
+                f"exported, and enough memory; ONNX Runtime says {first_line(error)}"
+            ) from error
+        for each in (probs, base):
+            if each.shape != (len(batch), classes) or not each.isfinite().all():
+                raise InputError(
+                    f"{path} is damaged: expected {len(batch)} rows of {classes} probabilities, "
+                    f"got shape {tuple(each.shape)}, or values that are not finite"
+                )
+        return probs, base
 
     dtype = torch.uint8 if images.type == "tensor(uint8)" else torch.float32
     about = dict(session.get_modelmeta().custom_metadata_map)
-    return Graph(run, (channels, height, width), dtype, classes, about)
+    return Graph(run, tuple(images.shape[1:]), dtype, classes, about)
 
 
 # ---- writing

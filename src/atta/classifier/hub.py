@@ -246,7 +246,7 @@ def _introduction(about: About) -> str:
         lines.append(f"- preprocessing: {Preprocess.of(preprocess)}; `predict_proba` does it")
     if about["summary"] is not None:
         lines.append(f"- passes per image: {about['summary']['passes']:.3g}")
-    if (adapted := about.get("adapted")) is not None and adapted["softness"] != 1:
+    if (adapted := about.get("adapted")) is not None and Adaptation(**adapted).changed:
         lines.append(f"- {Adaptation(**adapted)} All other numbers are from before the adaptation.")
     if len(names) > FEW:
         every = " · ".join(f"{i} {name}" for i, name in enumerate(names))

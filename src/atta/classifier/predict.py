@@ -22,7 +22,6 @@ always hold the same files, so that the result has the same bits. A file that ca
 reported and has no row. File names that are not UTF-8 keep their row, escaped.
 """
 
-import hashlib
 import json
 import os
 from array import array
@@ -39,7 +38,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atta._base.errors import InputError, advise
+from atta._base.errors import InputError, advise, first_line
 from atta._base.files import content_hash, file_hash, locked, whole_file
 from atta._base.progress import counted
 from atta.calibrators import shift
@@ -62,6 +61,7 @@ from atta.run.runner import batch_size as usual_size
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
 READERS = 4  # threads that decode the next batch while the network runs
 CPU = torch.device("cpu")
+SENT = partial(decode, sent=True)  # decodes with the limits for bytes of a stranger
 TINY = 1e-38  # stands for a probability that was rounded to zero
 Lines: TypeAlias = list[dict[str, Any]]
 """What is kept of the images of a batch: a row of the table each, or an error."""
@@ -93,10 +93,11 @@ class Predictor:
     show: Callable[[Tensor], Iterable[Shown]] | None = None
     """Returns the views of images, in the order of `Answers.views`."""
 
-    def read(self, data: bytes) -> Tensor:
+    def read(self, data: bytes, decoder: Callable[..., Tensor] = SENT) -> Tensor:
         """Decode bytes that were sent to the shape that is answered."""
-        pixels = decode(data, mode_of(self.shape[0]), self.preprocess, "what was sent", sent=True)
-        return check_pixels(pixels[None], self.shape, self.preprocess, "what was sent")[0]
+        where = "what was sent"
+        pixels = decoder(data, mode_of(self.shape[0]), self.preprocess, where)
+        return check_pixels(pixels[None], self.shape, self.preprocess, where)[0]
 
     def columns(self, probs: bool, coverage: float | None = None) -> list[str]:
         """Return the names of the columns."""
@@ -168,31 +169,27 @@ def predict(
         engine: "ray" decodes and answers on a Ray cluster.
         actors: Ray processes that hold the predictor.
     """
-    output = Path(output)
-    check_format(output)
+    check_format(output := Path(output))
     check_engine(engine, actors)
     mode_of(predictor.shape[0])
     size = predictor.rows if batch_size is None else usual_size(batch_size, CPU)
-    names = "\n".join(map(str, files)).encode(errors="surrogateescape")
+    names = (f"{file}\0" for file in files)
     run = {
         "model": made_by,
-        "files": f"{len(files)}, {hashlib.blake2b(names, digest_size=8).hexdigest()}",
+        "files": f"{len(files)}, {content_hash(names, 'blake2b')}",
         "probs": probs,
         "coverage": coverage,
         "batch_size": size,
     }
     answer = partial(_answer, predictor, files, probs, predictor.conformal(coverage))
     with locked(output):
-        part = beside(output)
+        part, columns = beside(output), predictor.columns(probs, coverage)
         done, seal = _resumed(part, run, size)
-        answered = _answered(
-            answer, predictor, files, batches_of(size, done, len(files)), engine, actors
-        )
+        batches = batches_of(size, done, len(files))
+        answered = _answered(answer, predictor, files, batches, engine, actors)
         with counted("predicting", len(files), shown=progress, done=done) as tell:
             _keep(part, answered, done, seal, tell)
-        predicted = _finish(
-            part, output, predictor.columns(probs, coverage), len(files), predictor.reference
-        )
+        predicted = _finish(part, output, columns, len(files), predictor.reference)
         part.unlink()
     return predicted
 
@@ -291,18 +288,22 @@ def _of_graph(path: Path) -> Predictor:
 
     try:
         scores = optional(said("strangeness"), ConformityScores.read)
+        names = tuple(map(str, said("class_names") or ()))
+        if len(names) not in (0, graph.classes):
+            raise InputError(f"{graph.classes} class names, got {len(names)}")
         return Predictor(
             answer,
             graph.shape,
             graph.classes,
-            tuple(map(str, said("class_names") or ())),
+            names,
             preprocess=optional(said("preprocess"), Preprocess.of),
             reference=optional(said("reference"), Reference.read),
             sets=None if scores is None else scores.sets,
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except Exception as error:  # forged values can raise anything
         raise InputError(
-            f"{path}: expected class_names, preprocess, ... as `export` writes them: {error}"
+            f"{path}: expected class_names, preprocess, ... as `export` writes them: "
+            f"{first_line(error)}"
         ) from None
 
 
@@ -341,7 +342,7 @@ class _ByClassifier:
 
 def identity(path: str | os.PathLike[str]) -> str:
     """Hash the file of a classifier or graph; of a folder, its description, which has a hash."""
-    return file_hash(Path(path) / ABOUT if Path(path).is_dir() else path, "blake2b")
+    return file_hash(Path(path) / ABOUT if Path(path).is_dir() else path)
 
 
 # ---- one batch -----------------------------------------------------------------------------------
@@ -361,7 +362,7 @@ def _answer(
         each = answers.probs.double().tolist() if probs else [[]] * len(batch.positions)
         said = described(predictor, answers, sets)
         for row, found, p in zip(batch.positions, said, each, strict=True):
-            kept = {"passes": found.pop("passes"), "score": found.pop("score")}
+            kept = {name: found.pop(name) for name in ("passes", "score", "number")}
             if sets:
                 found["set"] = "|".join(map(str, found["set"]))
             lines[row] = {"row": [*found.values(), *p], **kept}
@@ -369,7 +370,7 @@ def _answer(
 
 
 def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None) -> Lines:
-    """Return the columns of each image, `set` as a list, and its `passes` and drift `score`."""
+    """Return the columns of each image, `set` as a list, and what the table leaves out."""
     p, base = answers.probs.double().cpu(), answers.base.double().cpu()
     reference, nothing = predictor.reference, [None] * len(p)
     confidence, winner = p.max(dim=1)
@@ -390,7 +391,7 @@ def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None
             for order, inside in zip(ranked, sets(p), strict=True)
         ]
     columns["passes"] = nothing if answers.passes is None else answers.passes.tolist()
-    columns["score"] = score
+    columns["score"], columns["number"] = score, base.argmax(dim=1).tolist()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -470,7 +471,7 @@ def _finish(
                 unreadable[line["file"]] = line["error"]
                 continue
             _, confidence, _, before, *_ = line["row"]
-            known = (confidence, before, line["passes"], line["score"])
+            known = (confidence, before, line["passes"], line["score"], line["number"])
             seen.extend(nan if value is None else value for value in known)
             yield [line["file"], *line["row"]]
         if count != files:
@@ -481,11 +482,12 @@ def _finish(
 
     with whole_file(output) as file:
         write_table(file, columns, rows(), ending=output.suffix)
-    each = torch.from_numpy(np.array(seen)).reshape(-1, 4)
-    confidence, before, passes, _ = each.mean(dim=0).tolist()
+    each = torch.from_numpy(np.array(seen)).reshape(-1, 5)
+    confidence, before, passes, *_ = each.mean(dim=0).tolist()
     drift = None
     if reference is not None and len(each) >= shift.LEAST:
-        drift = Drift.of(reference, shift.estimated(reference, each[:, 3]), confidence)
+        found = shift.estimated(reference, each[:, 3], each[:, 4].long())
+        drift = Drift.of(reference, found, confidence)
     return Predicted(
         path=output,
         images=len(each),

@@ -20,19 +20,28 @@ The page:
 Only this machine can connect, unless another `host` is named. Pages of other sites in the same
 browser are refused: `Host` must be an address, localhost or the given name (against DNS rebinding),
 `Origin` must equal `Host`, and forms cannot send the content types that are accepted. A request is
-one image of at most LARGEST bytes within PATIENCE seconds. Images are decoded one at a time and
-never written. Errors are one sentence for the client; the traceback goes to the terminal.
+one image of at most LARGEST bytes within PATIENCE seconds, and no pause is longer than QUIET. Up to
+QUEUE images wait for their turn, READING of them in memory. Another process decodes one at a time
+(`Decoder`); nothing is written. Errors are one sentence for the client; the traceback goes to the
+terminal.
 """
 
 import base64
 import hashlib
 import html
 import json
+import os
+import pickle
 import re
 import socket
+import subprocess
+import sys
+import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from ipaddress import ip_address
+from math import prod
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,7 +53,7 @@ from atta._base.errors import InputError, require
 from atta.calibrators import shift
 from atta.classifier.adapt import Drift
 from atta.classifier.predict import Answers, Predictor, described
-from atta.data.image_set import data_uri, mode_of, thumbnail
+from atta.data.image_set import data_uri, mode_of
 from atta.run.runner import IMAGE
 
 with require("serve", "a page to try a classifier on"):
@@ -56,11 +65,16 @@ with require("serve", "a page to try a classifier on"):
     from starlette.responses import HTMLResponse, JSONResponse, Response
     from starlette.routing import Route
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
 PAGE = Path(__file__).parent / "page"
 LARGEST = 20_000_000  # bytes of an image
-PATIENCE = 30  # seconds for the bytes to arrive
-CALLERS = 32  # connections at a time
+PATIENCE = 30.0  # seconds for a request to arrive, and for a client to take the answer
+QUIET = 10.0  # seconds until the first byte of a request, and between two
+QUEUE = 64  # images that wait for their turn; more are refused
+READING = 8  # of these, images that are in memory
+DECODING = 10.0  # seconds to decode an image
+MEMORY = 1 << 30  # bytes to decode an image
 HERE = "127.0.0.1"
 REMEMBERED = 500  # images that `drift` looks at
 PICTURE = 192  # pixels of a side; larger pictures are scaled down
@@ -89,15 +103,19 @@ class Explainer:
         mode_of(predictor.shape[0])  # says so if Pillow is missing or has no such images
         self.predictor, self.coverage, self.views = predictor, coverage, views
         self._sets = predictor.conformal(coverage)
-        self._seen = deque[tuple[float, float]](maxlen=REMEMBERED)
+        self._seen = deque[tuple[float, float, int]](maxlen=REMEMBERED)
 
     def __call__(self, data: bytes) -> dict[str, Any]:
         """Answer one image, or raise `InputError` with the reason why it cannot be answered."""
-        pixels = self.predictor.read(data)
+        return self.answer(self.predictor.read(data))
+
+    def answer(self, pixels: Tensor) -> dict[str, Any]:
+        """Answer the decoded pixels of one image."""
         answers = self.predictor.answer(pixels[None])
         (said,) = described(self.predictor, answers, self._sets)
-        if (score := said.pop("score")) is not None:
-            self._seen.append((score, said["confidence"]))
+        score, number = said.pop("score"), said.pop("number")
+        if score is not None:
+            self._seen.append((score, said["confidence"], number))
         if self.views:
             said["views"] = list(self._shown(pixels[None], answers))
         return said
@@ -108,8 +126,8 @@ class Explainer:
         seen = torch.tensor(list(self._seen), dtype=torch.float64)
         if reference is None or len(seen) < shift.LEAST:
             return None
-        scores, confidence = seen.unbind(dim=1)
-        found = shift.estimated(reference, scores)
+        scores, confidence, numbers = seen.unbind(dim=1)
+        found = shift.estimated(reference, scores, numbers.long())
         return Drift.of(reference, found, float(confidence.mean()), shift.histogram(confidence))
 
     def _shown(self, images: Tensor, answers: Answers) -> Iterator[dict[str, Any]]:
@@ -124,10 +142,87 @@ class Explainer:
             yield {
                 "view": kind,
                 "repeat": repeat,
-                "picture": data_uri(shown[0]) if small else thumbnail(shown[0], PICTURE),
+                "picture": data_uri(shown[0], None if small else PICTURE),
                 "class": self.predictor.named(int(winner)) if known else None,
                 "confidence": float(confidence) if known else None,
             }
+
+
+class Decoder:
+    """Decodes images in another process: one that takes too long or too much costs a sentence.
+
+    It is called as `decode`. The process starts with the first image or with `start`, ends with
+    `close` or with this process, and is replaced after an image that ended it.
+
+    Args:
+        seconds: Time of one image.
+        memory: Bytes that decoding may allocate, where the system has such limits.
+    """
+
+    def __init__(self, seconds: float = DECODING, memory: int = MEMORY) -> None:
+        self.seconds, self.memory = seconds, memory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start the process, or return the one that runs."""
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self.close()
+        code = f"decode_requests({self.seconds}, {self.memory})"
+        self._process = process = subprocess.Popen(
+            [sys.executable, "-P", "-c", f"from atta.data import image_set; image_set.{code}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        if not (process.stdout and process.stdout.readline()):  # it says when it is ready
+            raise RuntimeError("the process that decodes images cannot be started")
+        return process
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def __call__(self, *arguments: Any) -> Tensor:
+        """Decode an image, or raise `InputError` with the reason why it cannot be decoded."""
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        with self._lock:
+            process = self.start()
+            assert process.stdin
+            assert process.stdout
+            timer = threading.Timer(self.seconds, end)
+            timer.start()
+            try:
+                pickle.dump(arguments, process.stdin)
+                process.stdin.flush()
+                answer = json.loads(process.stdout.readline())
+                if "error" not in answer:
+                    content = bytearray(process.stdout.read(prod(answer["shape"])))
+                    return torch.frombuffer(content, dtype=torch.uint8).reshape(answer["shape"])
+                why = answer["error"]
+            except (OSError, ValueError, RuntimeError):  # the process ended
+                self.close()
+                why = "expected an image that can be decoded, got one that ends the decoder"
+                if late.is_set():
+                    why = (
+                        f"expected an image that can be decoded within {self.seconds:g} seconds, "
+                        "got one that takes longer"
+                    )
+            finally:
+                timer.cancel()
+                timer.join()
+                if late.is_set():
+                    self.close()
+        raise InputError(why)
 
 
 class TryIt:
@@ -165,10 +260,12 @@ class TryIt:
             ) from None
         name = f"[{host}]" if ":" in host else host
         self.url = f"http://{name}:{self._socket.getsockname()[1]}/"
-        self.app = application(explainer, host=host, title=title, note=note)
+        self._decoder = Decoder()
+        read = partial(explainer.predictor.read, decoder=self._decoder)
+        self.app = application(explainer, read, host=host, title=title, note=note)
         config = uvicorn.Config(
             self.app,
-            http="h11",
+            http=Timed,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -176,17 +273,50 @@ class TryIt:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=CALLERS,
         )
         self._server = uvicorn.Server(config)
 
     def run(self) -> None:
         """Serve until stopped."""
-        self._server.run(sockets=[self._socket])
+        self._decoder.start()
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._decoder.close()
 
     def stop(self) -> None:
         """End `run`, from another thread."""
         self._server.should_exit = True
+
+
+class Timed(H11Protocol):
+    """A connection that ends if the client is silent or slow, so that it keeps no others waiting.
+
+    `sent` does the same for the bytes of an image, with a sentence.
+    """
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to watch the clock."""
+        super().connection_made(transport)
+        self.since = self.heard = self.loop.time()
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Note the time of the last bytes."""
+        self.heard = self.loop.time()
+        super().data_received(data)
+
+    def _watch(self) -> None:
+        """End the connection if the client is to send or to receive, and takes too long."""
+        now, answering = self.loop.time(), self.cycle and not self.cycle.response_complete
+        if answering:
+            self.heard = now
+        if answering and not self.flow.write_paused:
+            self.since = now
+        if now - self.heard > QUIET or now - self.since > PATIENCE:
+            self.transport.abort()
+        elif self in self.connections:
+            self.loop.call_later(QUIET / 4, self._watch)
 
 
 def is_here(host: str) -> bool:
@@ -198,19 +328,36 @@ def is_here(host: str) -> bool:
 
 
 def application(
-    explainer: Explainer, *, host: str = HERE, title: str = "", note: str = ""
+    explainer: Explainer,
+    read: Callable[[bytes], Tensor],
+    *,
+    host: str = HERE,
+    title: str = "",
+    note: str = "",
 ) -> "Guarded":
     """The page and its answers as an ASGI application, for clients that name `host`."""
     page, policy = _page(explainer, title, note)
-    one_at_a_time = CapacityLimiter(1)  # memory for one image, and all cores for the network
+    waiting, reading = 0, CapacityLimiter(READING)
+    decoding, one_at_a_time = CapacityLimiter(1), CapacityLimiter(1)  # all cores for the network
 
-    def explain(data: bytes) -> dict[str, Any]:
-        said, drift = explainer(data), explainer.drift()
+    def explain(pixels: Tensor) -> dict[str, Any]:
+        said, drift = explainer.answer(pixels), explainer.drift()
         return said | {"drift": None if drift is None else drift.sentence}
 
     async def answer(request: Request) -> Response:
-        data = await sent(request)
-        return JSONResponse(await to_thread.run_sync(explain, data, limiter=one_at_a_time))
+        nonlocal waiting
+        if waiting >= QUEUE:
+            why = f"{QUEUE} images are waiting for an answer already: try again in a few seconds"
+            raise HTTPException(503, why, {"Retry-After": "5"})
+        waiting += 1
+        try:
+            async with reading:
+                data = await sent(request)
+                pixels = await to_thread.run_sync(read, data, limiter=decoding)
+                said = await to_thread.run_sync(explain, pixels, limiter=one_at_a_time)
+            return JSONResponse(said)
+        finally:
+            waiting -= 1
 
     async def index(request: Request) -> Response:
         return HTMLResponse(page)
@@ -228,20 +375,21 @@ async def sent(request: Request, largest: int = LARGEST) -> bytes:
             415,
             "expected an image, with Content-Type: application/octet-stream or image/...",
         )
-    data = bytearray()
+    data, parts = bytearray(), aiter(request.stream())
     try:
         with fail_after(PATIENCE):
-            async for part in request.stream():
-                data += part
-                if len(data) > largest:
-                    raise HTTPException(
-                        413, f"expected an image of at most {largest / 1e6:g} MB, got more"
-                    )
+            while len(data) <= largest:
+                with fail_after(QUIET):
+                    data += await anext(parts)
+        raise HTTPException(413, f"expected an image of at most {largest / 1e6:g} MB, got more")
+    except StopAsyncIteration:
+        return bytes(data)
     except TimeoutError:
-        raise HTTPException(408, f"expected the image within {PATIENCE} seconds") from None
+        raise HTTPException(
+            408, f"expected the image within {PATIENCE:g} seconds, without a pause of {QUIET:g}"
+        ) from None
     except ClientDisconnect:
         raise HTTPException(400, "the connection ended before the image did") from None
-    return bytes(data)
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -289,7 +437,10 @@ class Guarded:
                 "expected the address of this machine, localhost or the name given as --host, "
                 "got another name"
             )
-        elsewhere = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+        try:
+            elsewhere = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+        except ValueError:  # an address that cannot be read
+            elsewhere = True
         if elsewhere or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             return "expected a request from this page itself, got one from another page"
         return None

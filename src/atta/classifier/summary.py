@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import Any
 
 from atta._base.html import html_table
-from atta._base.types import Labels, Probs
+from atta._base.types import Probs
 from atta.calibrators import Calibrator, TemperatureScaling, Vanilla
 from atta.calibrators.crossval import Candidate, held_out
 from atta.data.preprocess import Preprocess
@@ -131,18 +131,24 @@ def summarise(
     """Compare held-out `answers` of a method with the network itself, on the images of `record`."""
     method, predictions, labels = calibrator.method, record.predictions, record.require_labels()
     base = predictions.logits.softmax(dim=-1)
-    before = evaluate(base, labels, metrics=SHOWN, simplex=method.on_simplex)
-    after = evaluate(answers, labels, metrics=SHOWN, simplex=method.on_simplex)
+    before, after = (
+        evaluate(probs, labels, metrics=(*SHOWN, "accuracy"), simplex=method.on_simplex)
+        for probs in (base, answers)
+    )
+    accuracy, accuracy_after = before.pop("accuracy"), after.pop("accuracy")
     passes = calibrator.passes(predictions).double().mean().item()
-    rivals = [_rival(Vanilla.name, before)]
+    rivals = [(Vanilla.name, "", 1.0, before)]
     if method.name != TemperatureScaling.name:
         tempered = held_out(TemperatureScaling(), predictions.select(()), labels)
         scores = evaluate(tempered, labels, metrics=SHOWN)
-        rivals.append(_rival(TemperatureScaling.name, scores))
+        rivals.append((TemperatureScaling.name, "", 1.0, scores))
     if method.name != Vanilla.name:
-        rivals.append(_rival(method.name, after, str(policy), passes))
+        rivals.append((method.name, str(policy), passes, after))
+    bins = {}
+    for when, probs in (("before", base), ("after", answers)):
+        confidence, winner = probs.double().max(dim=-1)
+        bins[when] = reliability_bins(confidence.clamp(0, 1), (winner == labels).double())
     given = record.origin.get("preprocess")
-    right = (answers.argmax(dim=-1) == labels).double().mean().item()
     return Summary(
         method=method.name,
         policy=str(policy),
@@ -151,20 +157,17 @@ def summarise(
         classes=predictions.classes,
         before=before,
         after=after,
-        accuracy=evaluate(base, labels, metrics=("accuracy",))["accuracy"],
+        accuracy=accuracy,
         class_changes=class_changes(answers, base),
-        bins={"before": _bins(base, labels), "after": _bins(answers, labels)},
+        bins=bins,
         candidates=[asdict(one) for one in judged],
         preprocess="" if given is None else str(Preprocess.of(json.loads(given))),
-        rivals=rivals,
-        accuracy_after=None if method.keeps_class else right,
+        rivals=[
+            {"method": name, "policy": views, "passes": count, **scores}
+            for name, views, count, scores in rivals
+        ],
+        accuracy_after=None if method.keeps_class else accuracy_after,
     )
-
-
-def _rival(
-    method: str, metrics: Mapping[str, float], policy: str = "", passes: float = 1
-) -> dict[str, Any]:
-    return {"method": method, "policy": policy, "passes": passes, **metrics}
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -177,9 +180,3 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         numbers = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
         found += ["  ".join([name.ljust(first), *numbers]).rstrip(), *more]
     return found
-
-
-def _bins(probs: Probs, labels: Labels) -> dict[str, Any]:
-    """The reliability bins of the top label."""
-    confidence, winner = probs.double().max(dim=-1)
-    return reliability_bins(confidence.clamp(0, 1), (winner == labels).double())

@@ -1,13 +1,15 @@
 r"""Write a table as CSV, JSON lines or Parquet.
 
-Names that are not text are escaped, as in `\udcff`. In a CSV file, a name that a spreadsheet would
-take for a formula (it begins with = + - @, a tab or a line break) gets a ' in front.
+Names that are not text are escaped, as in `\udcff`. In a CSV file, a name of which a spreadsheet
+would take a line for a formula (it begins with = + - @, a tab or a line break) gets a ' in front of
+it, and a name with a line break is quoted.
 """
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,8 @@ from atta._base.errors import InputError, require
 from atta._base.files import readable
 
 GROUP = 10_000  # rows written together
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
-"""How a formula begins in a spreadsheet."""
+FORMULA = re.compile(r"(?:^|(?<=[\r\n]))(?=[=+\-@\t\r\n])")
+"""Where a formula begins in a spreadsheet: some programs read a new row after any line break."""
 ENDINGS = (".csv", ".jsonl", ".parquet")
 Rows = Iterable[Sequence[Any]]
 
@@ -43,15 +45,12 @@ def write_table(path: Path, columns: Sequence[str], rows: Rows, *, ending: str) 
                 file.write(f"{line}\n")
         else:
             writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(names)
-            writer.writerows(map(_without_formulas, plain))
-
-
-def _without_formulas(row: Sequence[Any]) -> list[Any]:
-    """Put ' in front of names that a spreadsheet would compute."""
-    return [
-        f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell for cell in row
-    ]
+            whole = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+            for row in chain([names], plain):
+                cells = [FORMULA.sub("'", cell) if isinstance(cell, str) else cell for cell in row]
+                broken = any("\r" in cell for cell in cells if isinstance(cell, str))
+                # Python 3.11 does not quote a carriage return of itself.
+                (whole if broken else writer).writerow(cells)
 
 
 def _write_parquet(path: Path, columns: Sequence[str], rows: Rows) -> None:

@@ -16,7 +16,6 @@ from typer import Exit, Option, Typer
 from atta import __version__
 from atta._base.errors import InputError, first_line
 from atta.cli import deploy, experiments, networks, pages, records
-from atta.cli import experiments as demo
 from atta.cli.terminal import advised, fail, say, tell, unfailing
 
 commands = Typer(
@@ -126,7 +125,7 @@ for command in (  # in the order of --help
     experiments.run,
     experiments.reproduce,
     pages.report,
-    demo.demo,
+    experiments.demo,
     pages.figure,
     records.records,
     records.check,

@@ -220,7 +220,8 @@ def drift(
 ) -> None:
     """Compare unlabelled images with the validation images: estimated accuracy, and drift.
 
-    It needs 32 images or more. The false-alarm rate of the test is 1 %.
+    It needs 32 images or more. Files that cannot be read are named and left out. The false-alarm
+    rate of the test is 1 %.
     """
     from atta.data.folder import find_images
 

@@ -7,7 +7,7 @@ import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
@@ -28,6 +28,9 @@ from atta.cli.options import (
 )
 from atta.cli.pages import write_results
 from atta.cli.terminal import bar, formatted, out, resumable, say, say_written, tell
+
+if TYPE_CHECKING:
+    from atta.lab.paper.records import Making
 
 
 def run(
@@ -81,6 +84,14 @@ class Missing:
     image_size: ImageSize = None
     device: Device = None
 
+    def read(self, validation: int | None) -> Making:
+        """Return the settings of `reproduce`."""
+        from atta.lab.paper.records import VALIDATION, Making
+
+        read_device(self.device)
+        settings = {name: value for name, value in vars(self).items() if name != "data"}
+        return Making(**settings, validation=validation or VALIDATION)
+
 
 @grouped
 def reproduce(
@@ -105,22 +116,14 @@ def reproduce(
     Records that are not in --records are made from --data. Without either, the bundled ones are
     used. Experiments that cannot be run are named and skipped. The same command resumes.
     """
-    from atta.lab.paper.records import VALIDATION, Making
     from atta.lab.paper.reproduce import Places, find_experiments, reproduced_tables
     from atta.lab.paper.reproduce import reproduce as run_all
     from atta.lab.workers import cores, hold_memory
     from atta.run.cluster import check_engine
 
     check_engine(engine, called="--{}".format)
-    read_device(missing.device)
+    making = missing.read(validation)
     chosen = [e.changed(splits=splits, validation=validation) for e in find_experiments(only or [])]
-    making = Making(
-        model=missing.model,
-        steps=missing.steps,
-        image_size=missing.image_size,
-        validation=validation or VALIDATION,
-        device=missing.device,
-    )
     hold_memory()
     with resumable(output):
         places = Places(output=output, records=records, data=missing.data)

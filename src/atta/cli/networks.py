@@ -71,7 +71,8 @@ def train(
             progress=out.is_terminal,
             on_epoch=None if out.is_terminal else _print_epoch,
         )
-    tell(f"{model} on {dataset}: test accuracy {result.accuracy:.2%}: {result.path}")
+    accuracy = "not measured" if result.accuracy is None else f"{result.accuracy:.2%}"
+    tell(f"{model} on {dataset}: test accuracy {accuracy}: {result.path}")
 
 
 def _print_epoch(epoch: Epoch) -> None:

@@ -181,7 +181,9 @@ class Source:
             "folder": Path(dataset).absolute() if in_folder else None,
         }
         known = {name: str(value) for name, value in origin.items() if value is not None}
-        return arrange(images, shuffle=seed, rows=rows, image_size=self.image_size), known
+        by_name = in_folder and seed is not None  # independent of the names of the class folders
+        size = self.image_size
+        return arrange(images, by_name=by_name, shuffle=seed, rows=rows, image_size=size), known
 
     def _shuffle(self) -> int | bool:
         if self.shuffle in (None, "no"):

@@ -31,7 +31,7 @@ from atta.results.table import Table
 from atta.results.words import DIGITS, PASSES, dataset_name
 
 if TYPE_CHECKING:
-    from atta.calibrators import Calibrator
+    from atta.calibrators import Calibrator, Method
     from atta.record.predictions import Record
 
 RecordArguments = Annotated[
@@ -75,9 +75,8 @@ def compare(
     of the mean. ✓ and ✗: significantly better or worse than vanilla (95 %, bootstrap over images).
     """
     shown = read_images(images, [Path(name).stem for name in records], report_file)
-    from atta.calibrators import find_method
     from atta.lab.compare import compare as run
-    from atta.lab.compare import comparison_tables, suitable
+    from atta.lab.compare import comparison_tables
     from atta.record.predictions import find_record
 
     loaded = {Path(name).stem: find_record(name) for name in records}
@@ -85,13 +84,8 @@ def compare(
         raise InputError(f"expected records with different names, got {', '.join(records)}")
     fit_on = find_record(fit) if fit else None
     splits = 1 if fit_on else splits
-    if methods:
-        chosen = [find_method(name.strip()) for name in methods.split(",")]
-    else:
-        all_records = [*loaded.values(), *([fit_on] if fit_on else [])]
-        chosen, left_out = suitable(all_records, validation, splits)
-        for reason, names in left_out.items():
-            say(f"left out, {reason}: {', '.join(names)}")
+    all_records = [*loaded.values(), *([fit_on] if fit_on else [])]
+    chosen = _read_methods(methods, all_records, validation, splits)
     with bar("comparing", len(chosen) * len(loaded) * splits) as advance:
         results = run(
             loaded,
@@ -110,6 +104,21 @@ def compare(
         images=shown,
         write=formatted("markdown" if markdown else "table"),
     )
+
+
+def _read_methods(
+    names: str | None, records: list[Record], images: int, splits: int
+) -> list[Method]:
+    """Find the methods that were named, by default all suitable ones, and name the others."""
+    from atta.calibrators import find_method
+    from atta.lab.compare import suitable
+
+    if names:
+        return [find_method(name.strip()) for name in names.split(",")]
+    chosen, left_out = suitable(records, images, splits)
+    for reason, others in left_out.items():
+        say(f"left out, {reason}: {', '.join(others)}")
+    return chosen
 
 
 # ---- fit and evaluate ----------------------------------------------------------------------------

@@ -133,7 +133,9 @@ def _prepare(view: View, repeats: int, shape: Sequence[int]) -> tuple[_Render, S
 
 def _moved(images: Images, places: Tensor) -> Tensor:
     """Show, at each pixel, the pixel of the input at its place (r, h, w)."""
-    return transforms.look_up(images.expand(places.shape[0], *images.shape), places[:, None])
+    pixels = images.flatten(2).expand(places.shape[0], *images.shape[:2], -1)
+    index = places.flatten(1)[:, None, None].expand(-1, *images.shape[:2], -1)
+    return pixels.gather(-1, index).reshape(*pixels.shape[:3], *places.shape[1:])
 
 
 def _cropped(images: Images, *places: Tensor) -> Tensor:

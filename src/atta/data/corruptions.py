@@ -31,7 +31,7 @@ distribution is the same and the pixels are not.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import torch
@@ -41,7 +41,8 @@ from torch.nn import functional as F
 from atta._base.errors import InputError
 from atta._base.types import Images, Labels
 from atta.data import transforms
-from atta.data.transforms import Numbers, pick
+from atta.data.draws import random_numbers
+from atta.data.transforms import Numbers, normal, pick
 from atta.data.views import REHEARSAL, Policy, View
 
 SEVERITIES = (1, 2, 3, 4, 5)
@@ -75,28 +76,31 @@ CONSTANTS = {
 """Of each family: the constants of CIFAR-10-C and of ImageNet-C, one tuple per severity."""
 
 
-def _pixels(length: float, images: Images) -> float:
-    """Convert a length to pixels of these images: unchanged for small ones, else of 224."""
-    side = min(images.shape[2:])
-    return length if side <= SMALL else length * side / LARGE
-
-
 # ------------------------------------------------------------------------------------------- noise
 
-
-def gaussian_noise(images: Images, u: Numbers, deviation: float) -> Images:
-    """Add normal noise."""
-    return images + deviation * transforms.normal(u, images).to(images.dtype)
-
-
-def speckle_noise(images: Images, u: Numbers, deviation: float) -> Images:
-    """Add normal noise that is proportional to the value."""
-    return images + images * deviation * transforms.normal(u, images).to(images.dtype)
+MANY = 60.0
+"""Photons from which a rounded normal number with Poisson's mean, deviation and skew is used."""
 
 
 def shot_noise(images: Images, u: Numbers, count: float) -> Images:
-    """Count photons: a Poisson number with mean `count` x, divided by `count`."""
-    found = _poisson(count * images.double(), u.reshape(images.shape).double())
+    """Count photons: a Poisson number with mean `count` x, divided by `count`.
+
+    It is the least number whose cumulative probability exceeds u; approximate for bright images.
+    """
+    mean = count * images.double()
+    u = u.reshape(images.shape).double().clamp(2**-25, 1 - 2**-25)
+    z: Tensor = torch.special.ndtri(u)
+    found = (mean + mean.sqrt() * z + (z.square() - 1) / 6 + 0.5).floor().clamp(min=0)
+    # Decided for each image alone: the rest of the batch must not matter.
+    dark = mean.flatten(1).amax(dim=1) <= MANY
+    mean, u = mean[dark], u[dark]
+    exact, chance = torch.zeros_like(mean), (-mean).exp()
+    total = chance.clone()
+    for k in range(1, int(MANY + 8 * MANY**0.5)):
+        exact += total <= u
+        chance = chance * mean / k
+        total += chance
+    found[dark] = exact
     return (found / count).to(images.dtype)
 
 
@@ -106,38 +110,11 @@ def impulse_noise(images: Images, u: Numbers, share: float) -> Images:
     return images.masked_fill(numbers > 1 - share / 2, 1).masked_fill(numbers < share / 2, 0)
 
 
-MANY = 60.0
-"""Photons from which a rounded normal number with Poisson's mean, deviation and skew is used."""
-
-
-def _poisson(mean: Tensor, u: Tensor) -> Tensor:
-    """The least count whose cumulative probability exceeds u; approximate for bright images."""
-    u = u.clamp(2**-25, 1 - 2**-25)
-    normal: Tensor = torch.special.ndtri(u)
-    counts = (mean + mean.sqrt() * normal + (normal.square() - 1) / 6 + 0.5).floor().clamp(min=0)
-    # Decided for each image alone: the rest of the batch must not matter.
-    dark = mean.flatten(1).amax(dim=1) <= MANY
-    if dark.any():
-        counts[dark] = _exact_poisson(mean[dark], u[dark])
-    return counts
-
-
-def _exact_poisson(mean: Tensor, u: Tensor) -> Tensor:
-    count, chance = torch.zeros_like(mean), (-mean).exp()
-    total = chance.clone()
-    for k in range(1, int(MANY + 8 * MANY**0.5)):
-        count += total <= u
-        chance = chance * mean / k
-        total += chance
-    return count
-
-
 # -------------------------------------------------------------------------------------------- blur
 
 
 def gaussian_blur(images: Images, deviation: float) -> Images:
     """Blur with a Gaussian, cut off at four standard deviations; the border is repeated."""
-    deviation = _pixels(deviation, images)
     taps = _gaussian(deviation, int(4 * deviation + 0.5)).to(images)
     reach, channels = taps.shape[0] // 2, images.shape[1]
     images = F.pad(images, (reach, reach, reach, reach), mode="replicate")
@@ -149,7 +126,6 @@ def gaussian_blur(images: Images, deviation: float) -> Images:
 
 def defocus_blur(images: Images, radius: float, soft: float) -> Images:
     """Spread each pixel over a disk with a soft edge; the border is reflected."""
-    radius = _pixels(radius, images)
     reach, channels = math.ceil(radius) + 2, images.shape[1]
     place = torch.arange(-reach, reach + 1, dtype=torch.float64)
     disk = (place[:, None].square() + place.square() <= radius**2).double()
@@ -166,22 +142,23 @@ def defocus_blur(images: Images, radius: float, soft: float) -> Images:
 def glass_blur(images: Images, u: Numbers, deviation: float, reach: float, rounds: float) -> Images:
     """Blur, read each pixel from a random place nearby, and blur again."""
     n, _, h, w = images.shape
-    reach = max(1, round(_pixels(reach, images)))
+    reach = max(1, round(reach))
     moves = (u.reshape(n, int(rounds), 2, h, w) * 2 * reach).floor().long() - reach
     rows, columns = torch.arange(h, device=u.device)[:, None], torch.arange(w, device=u.device)
     images = gaussian_blur(images, deviation)
     for down, across in (move.unbind(1) for move in moves.unbind(1)):
         places = (rows + down).clamp(0, h - 1) * w + (columns + across).clamp(0, w - 1)
-        images = transforms.look_up(images, places)
+        index = places.flatten(1)[:, None].expand(-1, images.shape[1], -1)
+        images = images.flatten(2).gather(2, index).reshape(images.shape)
     return gaussian_blur(images, deviation)
 
 
 def motion_blur(images: Images, u: Numbers, radius: float, deviation: float) -> Images:
     """Average along a line, with the weights of half a Gaussian."""
-    steps = max(1, round(_pixels(radius, images)))
+    steps = max(1, round(radius))
     angle = (u[:, 0].double() - 0.5) * (math.pi / 2)
     down, across = angle.sin()[:, None, None], angle.cos()[:, None, None]
-    weights = _gaussian(_pixels(deviation, images), steps)[steps:]
+    weights = _gaussian(deviation, steps)[steps:]
     rows, columns = transforms.from_centre(images)
     blurred = torch.zeros_like(images)
     for step, weight in enumerate((weights / weights.sum()).tolist()):
@@ -193,10 +170,10 @@ def motion_blur(images: Images, u: Numbers, radius: float, deviation: float) -> 
 def zoom_blur(images: Images, stop: float, step: float) -> Images:
     """Average the image and versions that are enlarged by 1, 1 + `step`, ... up to `stop`."""
     factors = torch.arange(1, stop, step, dtype=torch.float64).tolist()
-    total = images.clone()
+    rows, columns = transforms.from_centre(images)
+    rows, columns, total = rows[None, :, None], columns[None, None], images.clone()
     for factor in factors:
-        steps = images.new_full((images.shape[0], 1), 1 / factor, dtype=torch.float64)
-        total += transforms.zoom(images, steps)
+        total += transforms.sample(images, rows * (1 / factor), columns * (1 / factor))
     return total / (len(factors) + 1)
 
 
@@ -234,12 +211,6 @@ def brightness(images: Images, more: float) -> Images:
     return torch.where(value > 0, images * factor, more)
 
 
-def contrast(images: Images, factor: float) -> Images:
-    """Move each channel towards its mean."""
-    mean = images.mean((2, 3), keepdim=True)
-    return mean + factor * (images - mean)
-
-
 def saturate(images: Images, factor: float, more: float) -> Images:
     """Scale the saturation of HSV; value and hue stay."""
     value = images.amax(1, keepdim=True)
@@ -254,19 +225,18 @@ def saturate(images: Images, factor: float, more: float) -> Images:
 
 def pixelate(images: Images, share: float) -> Images:
     """Shrink by the mean over boxes, and enlarge to the original size."""
-    (h, w), (low, narrow) = images.shape[2:], (max(1, int(s * share)) for s in images.shape[2:])
-    small = _boxes(h, low).to(images) @ images @ _boxes(w, narrow).to(images).T
-    return _boxes(low, h).to(images) @ small @ _boxes(narrow, w).to(images).T
-
-
-def _boxes(side: int, other: int) -> Tensor:
-    """The matrix (other, side) that resizes by the mean over boxes, or the nearest pixel."""
-    scale = side / other
-    place = torch.arange(side, dtype=torch.float64)
-    centre = (torch.arange(other, dtype=torch.float64)[:, None] + 0.5) * scale
-    distance = (place + 0.5 - centre) / max(scale, 1.0)
-    inside = (distance > -0.5) & (distance <= 0.5)
-    return inside.double() / inside.sum(1, keepdim=True)
+    sides = [(side, max(1, int(side * share))) for side in images.shape[2:]]
+    for sizes in (sides, [(few, side) for side, few in sides]):
+        for axis, (before, after) in enumerate(sizes):
+            # Each pixel is the mean of the pixels in its box, or the nearest one.
+            scale = before / after
+            place = torch.arange(before, dtype=torch.float64) + 0.5
+            centre = (torch.arange(after, dtype=torch.float64)[:, None] + 0.5) * scale
+            distance = (place - centre) / max(scale, 1.0)
+            inside = ((distance > -0.5) & (distance <= 0.5)).double()
+            boxes = (inside / inside.sum(1, keepdim=True)).to(images)
+            images = images @ boxes.T if axis else boxes @ images
+    return images
 
 
 def jpeg(images: Images, quality: float) -> Images:
@@ -278,93 +248,76 @@ def jpeg(images: Images, quality: float) -> Images:
 
 # ------------------------------------------------------------------------------------------- views
 
-
-def _per_value(c: int, h: int, w: int, severity: int) -> int:
-    return c * h * w
-
-
-def _glass_numbers(c: int, h: int, w: int, severity: int) -> int:
-    *_, rounds = CONSTANTS["glass-blur"][min(h, w) > SMALL][severity - 1]
-    return int(rounds) * 2 * h * w
-
-
-_NUMBERS: dict[Callable[..., Tensor], int | Callable[..., int]] = {
-    gaussian_noise: _per_value,
-    shot_noise: _per_value,
-    impulse_noise: _per_value,
-    speckle_noise: _per_value,
-    gaussian_blur: 0,
-    defocus_blur: 0,
-    glass_blur: _glass_numbers,
-    motion_blur: 1,
-    zoom_blur: 0,
-    fog: sum(side**2 for side in OCTAVES),
-    brightness: 0,
-    contrast: 0,
-    saturate: 0,
-    pixelate: 0,
-    jpeg: 0,
+_RULES: dict[str, tuple[Callable[..., Tensor], int]] = {
+    "gaussian-noise": (lambda x, u, c: x + c * normal(u, x).to(x.dtype), 0),
+    "shot-noise": (shot_noise, 0),
+    "impulse-noise": (impulse_noise, 0),
+    "speckle-noise": (lambda x, u, c: x + x * c * normal(u, x).to(x.dtype), 0),
+    "gaussian-blur": (gaussian_blur, 1),
+    "defocus-blur": (defocus_blur, 1),
+    "glass-blur": (glass_blur, 2),
+    "motion-blur": (motion_blur, 2),
+    "zoom-blur": (zoom_blur, 0),
+    "fog": (fog, 0),
+    "brightness": (brightness, 0),
+    "contrast": (lambda x, c: (mean := x.mean((2, 3), keepdim=True)) + c * (x - mean), 0),
+    "saturate": (saturate, 0),
+    "pixelate": (pixelate, 0),
+    "jpeg": (jpeg, 0),
 }
-"""The functions of the families, with the numbers that each needs per image."""
+"""The function of each family, and how many of its constants, from the first on, are lengths."""
+FAMILIES = tuple(_RULES)
+
+
+def _numbers(c: int, h: int, w: int, *, families: Sequence[str], severity: int) -> int:
+    """Count the numbers per image: what the family that needs most takes, and one to pick it."""
+    *_, rounds = CONSTANTS["glass-blur"][min(h, w) > SMALL][severity - 1]
+    needs = {family: c * h * w for family in families if family.endswith("-noise")} | {
+        "glass-blur": int(rounds) * 2 * h * w,
+        "motion-blur": 1,
+        "fog": sum(side**2 for side in OCTAVES),
+    }
+    return max(needs.get(family, 0) for family in families) + (len(families) > 1)
 
 
 def _corrupt(
-    images: Images, *u: Tensor, function: Callable[..., Tensor], family: str, severity: int
+    images: Images, u: Numbers | None = None, *, families: Sequence[str], severity: int
 ) -> Images:
-    """Apply a corruption with the constants for the size of these images, and clip."""
-    constants = CONSTANTS[family][min(images.shape[2:]) > SMALL][severity - 1]
-    return function(images, *u, *constants).clamp(0, 1)
-
-
-CORRUPTIONS = {
-    f"{family}-{severity}": View(
-        f"{family}-{severity}",
-        partial(_corrupt, function=function, family=family, severity=severity),
-        numbers if isinstance(numbers, int) else partial(numbers, severity=severity),
-    )
-    for (function, numbers), family in zip(_NUMBERS.items(), CONSTANTS, strict=True)
-    for severity in SEVERITIES
-}
-"""Every family at every severity, as views: `gaussian-noise-1` … `jpeg-5`."""
-
-
-# ---- rehearsals ----------------------------------------------------------------------------------
-
-FAMILIES = tuple(CONSTANTS)
-
-
-def family_of(u: Numbers) -> Labels:
-    """Return the position of each image's family in FAMILIES, by the first of its numbers."""
-    return pick(u[:, 0], len(FAMILIES))
-
-
-def _rehearse(images: Images, u: Numbers, *, severity: int) -> Images:
-    """Show each image in the family that its first number picks; the others are the family's."""
-    picked, shown = family_of(u), images.clone()
+    """Show each image in a family with its constants; the first number picks one of several."""
+    first, side, shown = int(len(families) > 1), min(images.shape[2:]), images.clone()
+    picked = torch.zeros(images.shape[0], dtype=torch.long, device=images.device)
+    if u is not None and first:
+        picked = pick(u[:, 0], len(families))
     for number in set(picked.tolist()):
-        rows = picked == number
-        view = CORRUPTIONS[f"{FAMILIES[number]}-{severity}"]
-        own = [u[rows, 1 : 1 + view.count(images)]] if view.random else []
-        shown[rows] = view.transform(images[rows], *own)
+        family, rows = families[number], picked == number
+        function, lengths = _RULES[family]
+        constants = list(CONSTANTS[family][side > SMALL][severity - 1])
+        if side > SMALL:
+            constants[:lengths] = [length * side / LARGE for length in constants[:lengths]]
+        count = _numbers(*images.shape[1:], families=[family], severity=severity)
+        own = [u[rows, first : first + count]] if u is not None and count else []
+        shown[rows] = function(images[rows], *own, *constants)
     return shown
 
 
-def _numbers(c: int, h: int, w: int, *, severity: int) -> int:
-    """One number to pick the family, and as many as the family that needs most."""
-    image = torch.empty(1, c, h, w)
-    return 1 + max(CORRUPTIONS[f"{family}-{severity}"].count(image) for family in FAMILIES)
+def _view(name: str, families: Sequence[str], severity: int, **how: bool) -> View:
+    numbers = partial(_numbers, families=families, severity=severity)
+    transform = partial(_corrupt, families=families, severity=severity)
+    return View(name, transform, numbers if numbers(1, 1, 1) else 0, **how)
 
 
-REHEARSALS: dict[int, View] = {
-    severity: View(
-        f"{REHEARSAL}{severity}",
-        partial(_rehearse, severity=severity),
-        partial(_numbers, severity=severity),
-        stratified=False,
-    )
+CORRUPTIONS = {
+    name: _view(name, (family,), severity)
+    for family in FAMILIES
+    for severity in SEVERITIES
+    for name in [f"{family}-{severity}"]
+}
+"""Every family at every severity, as views: `gaussian-noise-1` … `jpeg-5`."""
+REHEARSALS = {
+    severity: _view(f"{REHEARSAL}{severity}", FAMILIES, severity, stratified=False)
     for severity in SEVERITIES
 }
-"""The rehearsals by severity."""
+"""The rehearsals by severity: the first number of each image picks its family of FAMILIES."""
 
 
 def rehearsed(severities: Iterable[int]) -> Policy:
@@ -375,3 +328,15 @@ def rehearsed(severities: Iterable[int]) -> Policy:
             f"rehearse: expected severities from 1 to {max(SEVERITIES)}, got {wrong[0]!r}"
         )
     return Policy(tuple((REHEARSALS[severity], 1) for severity in asked))
+
+
+def families_of(rehearsals: Iterable[str], places: Tensor, seed: int) -> dict[str, Labels]:
+    """Return the position in FAMILIES of each image's family, by rehearsal.
+
+    Args:
+        rehearsals: Names of rehearsals.
+        places: The positions of the images in their set.
+        seed: The seed of the run.
+    """
+    numbers = {name: random_numbers(name, 1, places, seed=seed)[:, 0] for name in rehearsals}
+    return {name: pick(u, len(FAMILIES)) for name, u in numbers.items()}

@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atta._base.errors import InputError
 from atta.data.transforms import Numbers
 
 
@@ -24,7 +23,7 @@ def random_numbers(
 
     The text `seed/name/repeat` is hashed to a key; key and index give the state of a SplitMix64
     generator (Steele, Lea & Flood, 2014) for each image. Its first outputs, cut to the 24 bits that
-    float32 represents exactly, are the numbers.
+    float32 represents exactly, are the numbers. They are independent, as in the paper.
     """
     label = f"{seed}/{name}/{repeat}"
     return torch.from_numpy(_uniform_numbers(label, count, indices.cpu().numpy()))
@@ -32,6 +31,8 @@ def random_numbers(
 
 def stratified_numbers(name: str, count: int, repeats: int) -> Numbers:
     """Return numbers that spread the repeats of a view evenly over [0, 1), without a seed.
+
+    They are the same for every image, which makes a deployed model deterministic.
 
     Number j of repeat i is (rank_ij + offset_ij) / repeats, where the ranks of each j are a
     permutation of the repeats: every j falls once into each of `repeats` equal parts. A level or a
@@ -54,28 +55,6 @@ def stratified_numbers(name: str, count: int, repeats: int) -> Numbers:
     rank = order.argsort(0, kind="stable").argsort(0)
     below_one = np.float32(1 - 2**-24)
     return torch.from_numpy(((rank + offset) / repeats).astype(np.float32).clip(max=below_one))
-
-
-def draw_numbers(
-    name: str,
-    count: int,
-    indices: Tensor,
-    *,
-    repeat: int,
-    repeats: int,
-    seed: int = 0,
-    draws: str = "random",
-) -> Numbers:
-    """Return the numbers of one repeat, out of `repeats`, of a view: one row per image.
-
-    "random" draws are independent, as in the paper, and depend on the seed. "stratified" draws are
-    spread evenly over the repeats and fixed, which makes a deployed model deterministic.
-    """
-    if draws == "random":
-        return random_numbers(name, count, indices, repeat=repeat, seed=seed)
-    if draws == "stratified":
-        return stratified_numbers(name, count, repeats)[repeat].expand(indices.shape[0], -1)
-    raise InputError(f"draws: expected 'random' or 'stratified', got {draws!r}.")
 
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)  # the step of SplitMix64: 2⁶⁴ over the golden ratio

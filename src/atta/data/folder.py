@@ -1,10 +1,8 @@
 """Reads folders of images and lists of files."""
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TypeAlias
 
 import torch
 
@@ -12,35 +10,10 @@ from atta._base.errors import InputError
 from atta.data.class_names import is_number
 from atta.data.image_set import EncodedImages, ImageSet
 
-Reader: TypeAlias = Callable[[], ImageSet]
-"""Reads a split that was found."""
-
 IMAGES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
 
 
-def image_folder(folder: Path, name: str, split: str, columns: object = None) -> Reader | None:
-    """Find `<split>/<class>/*.png`, or `<class>/*.png`, which is one split, `train`."""
-    place = folder / split
-    if not place.is_dir():
-        others = (folder / other for other in ("test", "validation", "val"))
-        if split != "train" or any(other.is_dir() for other in others):
-            return None
-        place = folder
-    files = _class_files(place)
-    if not files:
-        return None
-    # A class that a test split lacks must not shift the numbers of those that follow.
-    known = _class_files(folder / "train") if place != folder else files
-    classes = list(known or files)
-    if strange := [label for label in files if label not in classes]:
-        raise InputError(
-            f"expected the classes of {folder / 'train'} in {place}, found {listed(strange)} as "
-            "well"
-        )
-    return partial(_read_classes, name, files, classes)
-
-
-def _read_classes(name: str, files: dict[str, list[Path]], classes: list[str]) -> ImageSet:
+def labelled_by_folder(name: str, files: dict[str, list[Path]], classes: list[str]) -> ImageSet:
     """Label the files by their folders; folders named by numbers are class numbers."""
     position = {label: i for i, label in enumerate(classes)}
     if all(map(is_number, classes)):  # "10" comes after "9"; a missing number moves no other
@@ -55,31 +28,17 @@ def folder_of_images(folder: Path) -> ImageSet:
     """Read `<class>/*.png`, labelled by the sorted folder names, or `*.png` without labels."""
     if not folder.is_dir():
         raise InputError(f"expected a folder of images, found none at {folder}")
-    flat, reader = _image_files(folder), image_folder(folder, folder.name, "")
-    if reader is None:
-        if not flat:
-            raise _without_images(folder)
-        return ImageSet(folder.name, _encoded(flat))
-    found = reader()
-    if flat:
+    (flat, _), classes = contents(folder), class_files(folder)
+    if flat and classes:
         raise InputError(
             f"expected images in {folder} itself or in a folder for each class, found both: "
-            f"{flat[0].name} and {listed(found.classes)}"
+            f"{flat[0].name} and {listed(list(classes))}"
         )
-    return found
-
-
-def by_file_name(images: ImageSet) -> ImageSet:
-    """Order the images of a folder by file name, whatever the folders of their classes are called.
-
-    Their indices are the positions in this order: the same files, sorted into classes in any way,
-    are shuffled and drawn alike.
-    """
-    encoded = images.images
-    paths = [] if isinstance(encoded, torch.Tensor) else map(encoded.path, range(len(encoded)))
-    keys = [(path.name, str(path), i) for i, path in enumerate(paths) if path is not None]
-    ordered = images.subset([i for *_, i in sorted(keys)])
-    return ImageSet(ordered.name, ordered.images, ordered.labels, ordered.classes)
+    if not flat and not classes:
+        raise _without_images(folder)
+    if flat:
+        return ImageSet(folder.name, _encoded(flat))
+    return labelled_by_folder(folder.name, classes, list(classes))
 
 
 def files_of_images(files: Sequence[Path], folder: Path | None = None) -> ImageSet:
@@ -98,15 +57,20 @@ def _encoded(files: Sequence[Path], folder: Path | None = None) -> EncodedImages
 
 
 def find_images(paths: Iterable[str | PathLike[str]]) -> list[Path]:
-    """Return the files that were named, and all images in folders, at any depth, by name."""
+    """Return the files that were named, and all images in folders, at any depth, by name.
+
+    Links that lead nowhere are among them, whatever their names: reading them says so.
+    """
     found: dict[Path, None] = {}
     for path in map(Path, paths):
         if not (path.exists() or path.is_symlink()):
             raise InputError(f"there is no file or folder {path}")
         files = [path]
         if path.is_dir():
-            inside = (file for file in sorted(path.rglob("*")) if not file.is_dir())
-            files = [file for file in inside if file.suffix.lower() in IMAGES]
+            inside = (file for file in path.rglob("*") if not file.is_dir())
+            files = sorted(
+                file for file in inside if file.suffix.lower() in IMAGES or not file.exists()
+            )
         if not files:
             raise _without_images(path)
         found |= dict.fromkeys(files)
@@ -121,29 +85,26 @@ def _without_images(folder: Path) -> InputError:
     )
 
 
-def subfolders(folder: Path) -> list[Path]:
-    """List the folders in a folder without hidden ones, sorted; none if there is no folder."""
-    inner = folder.iterdir() if folder.is_dir() else ()
-    return sorted(
-        path for path in inner if path.is_dir() and path.name[0] != "." and path.name != "__MACOSX"
-    )
+def contents(folder: Path) -> tuple[list[Path], list[Path]]:
+    """List the images and the visible subfolders of a folder, sorted; none if it is not there."""
+    images, folders = list[Path](), list[Path]()
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.suffix.lower() in IMAGES:
+            images.append(path)
+        elif not path.is_file() and not path.name.startswith((".", "__MACOSX")):
+            folders.append(path)
+    return images, folders
 
 
-def _class_files(folder: Path) -> dict[str, list[Path]]:
+def class_files(folder: Path) -> dict[str, list[Path]]:
     """List the images in each folder of a class, by its name, sorted; none if there are none."""
-    files = {path.name: _image_files(path) for path in subfolders(folder)}
+    files = {path.name: contents(path)[0] for path in contents(folder)[1]}
     empty = [label for label, inside in files.items() if not inside]
-    if len(empty) == len(files):
-        return {}
-    if empty:
+    if 0 < len(empty) < len(files):
         raise InputError(
             f"expected images in every class folder of {folder}, found none in {listed(empty)}"
         )
-    return files
-
-
-def _image_files(folder: Path) -> list[Path]:
-    return [path for path in sorted(folder.iterdir()) if path.suffix.lower() in IMAGES]
+    return {} if empty else files
 
 
 def listed(names: Sequence[str]) -> str:

@@ -5,8 +5,13 @@ Every dataset becomes an `ImageSet`. It works as a torch dataset; `tensors()` de
 
 import io
 import json
+import pickle
+import re
+import signal
+import sys
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +25,7 @@ from torch.utils.data import Dataset
 
 from atta._base.errors import InputError, require
 from atta._base.tensors import read_tensors, write_tensors
-from atta.data.preprocess import Preprocess
+from atta.data.preprocess import MODES, Preprocess
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -35,12 +40,6 @@ class BadImage(InputError):
     """A file that is damaged or not an image: `skip_bad` leaves it out."""
 
 
-def check_depth(image: "Image.Image", where: str) -> None:
-    """Refuse an image of more than 8 bits a channel: Pillow would cut off what is above 255."""
-    if image.mode.startswith(("I", "F")):
-        raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
-
-
 @dataclass(frozen=True, eq=False)
 class EncodedImages:
     """Image files that are decoded one by one.
@@ -50,7 +49,7 @@ class EncodedImages:
 
     Args:
         rows: Numbers of the images, which `read` and `where` take.
-        read: Returns the path or the bytes of an image.
+        read: Returns the path or the bytes of an image, or a Pillow image.
         where: Names an image in an error message.
         size: Side to which images are resized.
         preprocess: How images are resized and cropped instead.
@@ -58,7 +57,7 @@ class EncodedImages:
     """
 
     rows: Int[Tensor, "n"]
-    read: Callable[[int], bytes | Path]
+    read: "Callable[[int], bytes | Path | Image.Image]"
     where: Callable[[int], str]
     size: int | None = None
     preprocess: Preprocess | None = None
@@ -68,15 +67,11 @@ class EncodedImages:
         return self.rows.shape[0]
 
     def __getitem__(self, index: int) -> Pixels:
-        own, row = self.mode or (self.preprocess or AS_IT_IS).mode, int(self.rows[index])
-        mode, strict = own or ("L" if self.grey else "RGB"), own is None
-        image = decode(self.read(row), mode, self.preprocess, self.where(row), strict=strict)
+        row = int(self.rows[index])
+        own = self.mode or MODES[(self.preprocess or AS_IT_IS).channels]
+        mode = own or ("L" if self.grey else "RGB")
+        image = decode(self.read(row), mode, self.preprocess, self.where(row), strict=own is None)
         return image if self.size is None else resize(image[None], self.size)[0]
-
-    def path(self, index: int) -> Path | None:
-        """Return the file of an image, if it has one of its own."""
-        source = self.read(int(self.rows[index]))
-        return source if isinstance(source, Path) else None
 
     @cached_property
     def grey(self) -> bool:
@@ -86,15 +81,14 @@ class EncodedImages:
         """
         for row in (0, *self.rows.sort().values.tolist()):
             try:
-                image = decode(self.read(row), None, self.preprocess, self.where(row))
-                return image.shape[0] == 1
+                return len(decode(self.read(row), None, self.preprocess, self.where(row))) == 1
             except BadImage:
                 continue
         return False
 
 
 def decode(
-    source: Path | bytes,
+    source: "Path | bytes | Image.Image",
     mode: str | None,
     preprocess: Preprocess | None,
     where: str,
@@ -105,7 +99,7 @@ def decode(
     """Decode one image, and resize and crop it. This is the only place that decodes images.
 
     Args:
-        source: A path or the bytes of a file.
+        source: A path, the bytes of a file, or a Pillow image.
         mode: "L" or "RGB"; None keeps grey images grey.
         preprocess: How the image is resized and cropped; None leaves its size.
         where: Names the image in an error message.
@@ -113,27 +107,45 @@ def decode(
         sent: The bytes come from a stranger: check their format and size before unpacking them.
 
     Raises:
-        BadImage: If this is not an image, or a damaged one.
+        BadImage: If this is not an image, a damaged one, or one that takes too long to decode.
     """
     with require("data", "decoding images"):
         from PIL import Image
     try:
-        data = source if isinstance(source, bytes) else source.read_bytes()
-        with Image.open(io.BytesIO(data), formats=SENT if sent else None) as image:
-            if sent:
-                _check_size(*image.size)
-            check_depth(image, where)
-            own = "L" if image.mode in ("1", "L") else "RGB"
-            if strict and (mode, own) == ("L", "RGB"):
-                raise InputError(
-                    f"expected grey as in the first image of the set, got colour in {where}"
-                )
-            return (preprocess or AS_IT_IS)(image, mode or own)
-    except InputError:
+        image = source.read_bytes() if isinstance(source, Path) else source
+        if isinstance(image, bytes):
+            data, image = image, Image.open(io.BytesIO(image), formats=SENT if sent else None)
+            if image.format in ("JPEG", "MPO") and _scans(data) > MOST_SCANS:
+                raise BadImage(f"expected at most {MOST_SCANS} scans in the JPEG {where}, got more")
+        width, height = image.size
+        too_long = max(image.size) > MOST_ASPECT * min(image.size)
+        if sent and (too_long or width * height > MOST_PIXELS):
+            raise BadImage(
+                f"expected an image at most {MOST_ASPECT} times as long as wide, of at most "
+                f"{MOST_PIXELS // 10**6} million pixels, got one of {width} x {height}"
+            )
+        if image.mode.startswith(("I", "F")):  # Pillow would cut off what is above 255
+            raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
+        if not (strict and mode == "L" and image.mode not in ("1", "L")):
+            return (preprocess or AS_IT_IS)(image, mode)
+    except BadImage:
         raise
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError) as error:
         why = str(error).partition(" <")[0]  # without the address of the buffer
         raise BadImage(f"expected an image in {where}, but it cannot be decoded: {why}") from error
+    raise InputError(f"expected grey as in the first image of the set, got colour in {where}")
+
+
+_MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd8\xff]")  # with a length after it, but for the end
+
+
+def _scans(data: bytes) -> int:
+    """Count the scans of the first image in a JPEG file; each costs a pass over all pixels."""
+    count, place = 0, 2
+    while (marker := _MARKER.search(data, place)) and marker[0] != b"\xff\xd9":
+        count += marker[0] == b"\xff\xda"
+        place = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2], "big")
+    return count
 
 
 class ImageSet(Dataset[tuple[Tensor, int]]):
@@ -156,17 +168,21 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
                 f"expected the images of {name} as uint8 of shape (n, c, h, w), got {images.dtype} "
                 f"of shape {tuple(images.shape)}"
             )
-        if labels is not None:
-            labels = labels.long()
-            if labels.shape != (len(images),):
+        for what, numbers in (("labels", labels), ("indices", indices)):
+            if numbers is None:
+                continue
+            if numbers.shape != (len(images),):
                 raise InputError(
-                    f"expected {len(images)} labels in {name}, got shape {tuple(labels.shape)}"
+                    f"expected {len(images)} {what} in {name}, got shape {tuple(numbers.shape)}"
                 )
-            if len(labels) and not (labels.min() >= 0 and labels.max() < len(classes)):
-                raise InputError(
-                    f"expected labels from 0 to {len(classes) - 1} in {name}, which has "
-                    f"{len(classes)} classes, got {labels.min()} to {labels.max()}"
-                )
+            if numbers.is_floating_point() or numbers.is_complex():
+                raise InputError(f"expected whole numbers as {what} in {name}, got {numbers.dtype}")
+        labels = None if labels is None else labels.long()
+        if labels is not None and not ((labels >= 0) & (labels < len(classes))).all():
+            raise InputError(
+                f"expected labels from 0 to {len(classes) - 1} in {name}, which has "
+                f"{len(classes)} classes, got {labels.min()} to {labels.max()}"
+            )
         self.name, self.images, self.labels, self.classes = name, images, labels, tuple(classes)
         self.indices = torch.arange(len(images)) if indices is None else indices.long()
 
@@ -175,6 +191,17 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.images[index], -1 if self.labels is None else int(self.labels[index])
+
+    @property
+    def files(self) -> list[Path]:
+        """The path of each image, if the images are files."""
+        paths = list[Path]()
+        if isinstance(self.images, EncodedImages):
+            for row in self.images.rows.tolist():
+                if not isinstance(path := self.images.read(row), Path):
+                    return []
+                paths.append(path)
+        return paths
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -223,7 +250,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
             # A set in memory may be larger after resizing: its images are made one by one, too.
             encoded = EncodedImages(
                 torch.arange(len(pixels)),
-                lambda row: _file(pixels[row]),
+                lambda row: _picture(pixels[row]),
                 lambda row: f"image {row} of {name}",
             )
         if encoded.size is not None:
@@ -236,7 +263,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
     def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
         """The images at these positions, in this order."""
         chosen = torch.as_tensor(indices, dtype=torch.long)
-        if len(chosen) and not (chosen.min() >= 0 and chosen.max() < len(self)):
+        if not ((chosen >= 0) & (chosen < len(self))).all():
             raise InputError(
                 f"expected positions from 0 to {len(self) - 1} in {self.name}, got {chosen.min()} "
                 f"to {chosen.max()}"
@@ -265,40 +292,39 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
                 f"expected images, a name and classes in {path}, found "
                 f"{', '.join([*tensors, *metadata])}"
             )
-        return ImageSet(
-            metadata["name"],
-            tensors["images"],
-            tensors.get("labels"),
-            json.loads(metadata["classes"]),
-            tensors.get("indices"),
-        )
+        try:
+            classes = json.loads(metadata["classes"])
+        except (ValueError, RecursionError):
+            classes = None
+        if not isinstance(classes, list) or not all(isinstance(one, str) for one in classes):
+            raise InputError(f"expected a list of names as the classes in {path}: save it again")
+        labels, indices = tensors.get("labels"), tensors.get("indices")
+        return ImageSet(metadata["name"], tensors["images"], labels, classes, indices)
 
 
 def arrange(
     images: ImageSet,
     *,
+    by_name: bool = False,
     shuffle: int | None = None,
     rows: slice | None = None,
     image_size: int | None = None,
-) -> ImageSet:
-    """Shuffle, cut and resize, in this order; each image keeps its own index."""
+) -> "ImageSet":
+    """Order by file name, shuffle, cut and resize, in this order; each image keeps its index.
+
+    The index of an image in a folder ordered by name is its position in that order: the same files,
+    sorted into classes in any way, are shuffled and drawn alike.
+    """
+    if by_name:
+        keys = sorted((path.name, str(path), i) for i, path in enumerate(images.files))
+        images = images.subset([i for *_, i in keys])
+        images = ImageSet(images.name, images.images, images.labels, images.classes)
     if shuffle is not None:
-        images = images.subset(split_indices(len(images), (len(images),), shuffle)[0])
+        generator = torch.Generator().manual_seed(shuffle)
+        images = images.subset(torch.randperm(len(images), generator=generator))
     if rows is not None:
         images = images.subset(torch.arange(len(images))[rows])
     return images if image_size is None else images.resized(image_size)
-
-
-def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Tensor, ...]:
-    """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000).
-
-    >>> [len(part) for part in split_indices(10, (7, 1, 2))]
-    [7, 1, 2]
-    """
-    if min(sizes, default=0) < 0 or sum(sizes) > n:
-        raise InputError(f"expected sizes that add up to at most {n} images, got {tuple(sizes)}")
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    return tuple(torch.split(order[: sum(sizes)], list(sizes)))
 
 
 def mode_of(channels: int) -> str:
@@ -315,51 +341,41 @@ def mode_of(channels: int) -> str:
 
 SENT = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """Formats that may be sent, by their names in Pillow."""
-MOST_PIXELS, MOST_ASPECT = 50_000_000, 50
+MOST_PIXELS, MOST_ASPECT = 25_000_000, 50
 """Limits for images that were sent: a few bytes may claim any size, and resizing the short edge of
-a very long image takes any amount of memory."""
-
-
-def _check_size(width: int, height: int) -> None:
-    if width * height > MOST_PIXELS:
-        raise InputError(
-            f"expected an image of at most {MOST_PIXELS // 10**6} million pixels, got one of "
-            f"{width} x {height}"
-        )
-    if max(width, height) > MOST_ASPECT * min(width, height):
-        raise InputError(
-            f"expected an image at most {MOST_ASPECT} times as long as wide, got one of {width} x "
-            f"{height}"
-        )
+a very long image takes any amount of memory. Files of one's own have Pillow's limit,
+`PIL.Image.MAX_IMAGE_PIXELS`, which is an error from twice that number on."""
+MOST_SCANS = 100
+"""Limit for all JPEG files: cameras and editors write 1 to about 20 scans."""
 
 
 def resize(images: Bytes, size: int) -> UInt8[Tensor, "n c h2 w2"]:
     """Resize to `size` x `size`, bilinear and antialiased."""
-    side = (size, size)
     if size < 1:
         raise InputError(f"expected a size of at least 1 pixel, got {size}")
+    side = (size, size)
     if images.shape[-2:] == side:
         return images
     # In pieces: float32 takes four times the bytes, and a whole dataset of them may not fit.
-    resized = images.new_empty(*images.shape[:2], *side)
-    for piece, into in zip(torch.split(images, 512), torch.split(resized, 512), strict=True):
-        pixels = F.interpolate(piece.float(), side, mode="bilinear", antialias=True)
-        into.copy_(pixels.round().clamp(0, 255))
-    return resized
+    pieces = (
+        F.interpolate(piece.float(), side, mode="bilinear", antialias=True)
+        for piece in torch.split(images, 512)
+    )
+    return torch.cat([piece.round().clamp(0, 255).byte() for piece in pieces])
 
 
-def data_uri(image: Tensor) -> str:
-    """Return an image as the data URI of a PNG."""
-    return "data:image/png;base64," + b64encode(_file(image)).decode()
+def data_uri(image: Tensor, side: int | None = None) -> str:
+    """Return an image as the data URI of a PNG, or of a JPEG with no edge longer than `side`."""
+    picture, buffer = _picture(image), io.BytesIO()
+    kind = "png" if side is None else "jpeg"
+    if side is not None:
+        picture.thumbnail((side, side))
+    picture.save(buffer, kind, quality=80)
+    return f"data:image/{kind};base64,{b64encode(buffer.getvalue()).decode()}"
 
 
-def thumbnail(image: Tensor, side: int = 96) -> str:
-    """Return an image as the data URI of a small JPEG, with no edge longer than `side`."""
-    return "data:image/jpeg;base64," + b64encode(_file(image, "JPEG", side)).decode()
-
-
-def _file(image: Tensor, kind: str = "PNG", side: int | None = None) -> bytes:
-    """Encode an image of bytes, or of floats in [0, 1]; no edge is longer than `side`."""
+def _picture(image: Tensor) -> "Image.Image":
+    """Make a Pillow image of bytes, or of floats in [0, 1]."""
     from PIL import Image
 
     if image.ndim != 3 or image.shape[0] not in (1, 3):
@@ -367,9 +383,48 @@ def _file(image: Tensor, kind: str = "PNG", side: int | None = None) -> bytes:
             f"expected an image of 1 or 3 channels to encode, got the shape {tuple(image.shape)}"
         )
     pixels = image if image.dtype == torch.uint8 else (image.clamp(0, 1) * 255).round().byte()
-    array, buffer = pixels.cpu().permute(1, 2, 0).numpy(), io.BytesIO()
-    picture = Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
-    if side is not None:
-        picture.thumbnail((side, side))
-    picture.save(buffer, kind, quality=80)
-    return buffer.getvalue()
+    array = pixels.cpu().permute(1, 2, 0).numpy()
+    return Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
+
+
+def decode_requests(seconds: float, memory: int) -> None:
+    """Decode what arrives on standard input until it ends: the process of `atta serve`.
+
+    A request is the pickled arguments of `decode`. The answer is a line of JSON, and the pixels if
+    that has a "shape". The first line says that the process is ready.
+
+    Args:
+        seconds: Time of one image. The caller ends this process then; if the caller has died, an
+            alarm does, so that the process never outlives it for long.
+        memory: Bytes that may be allocated, where the system has such limits.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which ends the input
+    torch.set_num_threads(1)
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])  # this process, so far
+        limit = pages * resource.getpagesize() + memory
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    source, sink = sys.stdin.buffer, sys.stdout.buffer
+    sink.write(b"{}\n")
+    with suppress(EOFError, BrokenPipeError):
+        while True:
+            sink.flush()
+            arguments, content = pickle.load(source), b""
+            answer: dict[str, object]
+            if hasattr(signal, "setitimer"):
+                signal.setitimer(signal.ITIMER_REAL, seconds + 1)
+            try:
+                pixels = decode(*arguments, sent=True).contiguous()
+                answer, content = {"shape": list(pixels.shape)}, pixels.numpy().tobytes()
+            except InputError as error:
+                answer = {"error": str(error)}
+            except (MemoryError, RuntimeError) as error:
+                answer = {
+                    "error": f"expected an image that takes at most {memory / 1e6:.0f} MB to "
+                    f"decode, got one that takes more ({type(error).__name__})"
+                }
+            if hasattr(signal, "setitimer"):
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            sink.write(json.dumps(answer).encode() + b"\n" + content)

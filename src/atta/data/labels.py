@@ -1,30 +1,32 @@
 """Labels: read from a table of files, matched to the network's class names, joined to a source.
 
-A table is a CSV or Parquet file with a column of files (file, filename, path or image) and a column
-of labels (label or class): class numbers or names. A file is found by its name, or by as much of
-its path as is needed to tell it apart.
+A table is a CSV or Parquet file with a column of files (file, filename, path, image, ...) and a
+column of labels (label or class, else category or target): class numbers or names. A file is found
+by its name, or by as much of its path as is needed to tell it apart.
 """
 
 import csv
 import json
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from atta._base.errors import InputError, advise, require
-from atta._base.tensors import as_tensor
-from atta.data.class_names import IMAGENET, imagenet, is_number, numbers_of
-from atta.data.folder import by_file_name, folder_of_images
+from atta._base.tensors import as_tensor, plain
+from atta.data.class_names import IMAGENET, imagenet, imagenet_names, is_number, numbers_of
+from atta.data.folder import folder_of_images, listed
 from atta.data.image_set import BadImage, ImageSet, arrange
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels, Shape, Source, as_source, batches_of, cached
 
-FILES, LABELS = ("file", "filename", "file_name", "path", "image"), ("label", "class")
+FILES = (("file", "filename", "file_name", "path", "image"), ("filepath", "image_path", "img"))
+LABELS = (("label", "class"), ("labels", "category", "target"))
+"""Columns of a table; the first column with a name of the first group is preferred."""
 TABLES = (".csv", ".parquet")
 MOST_NAMED = 20
 """Images that cannot be read, named one by one; of more, only the number is given."""
@@ -50,37 +52,27 @@ class Labelling:
 
     def settled(self, k: int) -> "Labelling":
         """Check the names against the network's number of classes, once that is known."""
+        wnids = self.guessed and k == IMAGENET and imagenet().keys() >= set(self.classes)
+        if not self.classes or (len(self.classes) == k and not wnids):
+            return self
         if not self.guessed:
-            if self.classes and len(self.classes) != k:
-                raise InputError(
-                    f"class_names: expected {k}, one for each class of the network, got "
-                    f"{len(self.classes)}"
-                )
-            return self
-        if len(self.classes) == k:
-            return self
-        if k == IMAGENET and all(name in imagenet() for name in self.classes):
+            raise InputError(
+                f"class_names: expected {k}, one for each class of the network, got "
+                f"{len(self.classes)}"
+            )
+        if wnids:
             numbers = torch.tensor([imagenet()[name] for name in self.classes])
             labels = None if self.labels is None else numbers[self.labels]
-            return Labelling(labels, tuple(imagenet()), numbers=numbers)
-        some = ", ".join(self.classes[:6]) + (", ..." if len(self.classes) > 6 else "")
+            return Labelling(labels, imagenet_names(), numbers=numbers)
         raise InputError(
-            f"the images have {len(self.classes)} classes ({some}), and the network has {k}: it is "
-            "unclear which is which. Name the network's classes in its order, class_names=[...] "
-            "(--classes FILE or a,b,c), or give class numbers"
+            f"the images have {len(self.classes)} classes ({listed(self.classes)}), and the network"
+            f" has {k}: it is unclear which is which. Name the network's classes in its order, "
+            "class_names=[...] (--classes FILE or a,b,c), or give class numbers"
         )
 
     def own(self, labels: Tensor | None) -> Tensor | None:
         """Translate labels that came with images into the network's class numbers."""
         return labels if labels is None or self.numbers is None else self.numbers[labels]
-
-
-class Labelled(NamedTuple):
-    """A source, its labels, and what the origin of a record says of their order."""
-
-    source: Source
-    labelling: Labelling
-    origin: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -108,59 +100,52 @@ class Reading:
     workers: int = 0
 
 
-def labelled_source(images: object, labels: object, how: Reading) -> Labelled:
+def labelled_source(
+    images: object, labels: object, how: Reading
+) -> tuple[Source, Labelling, dict[str, str]]:
     """Prepare images and labels for a network: order them, read the labels, leave out bad images.
 
     Args:
         images: What `as_source` takes.
         labels: Class numbers, names, a CSV or Parquet file, or None if the images have labels.
         how: How they are read.
+
+    Returns:
+        The source, its labels, and what the origin of a record says of their order.
     """
-    _check_names(how.class_names)
-    given, origin = _shuffled(images, labels, how.shuffle)
-    source = as_source(given, how.channels, how.preprocess, how.shape, how.skip_bad)
+    names = how.class_names
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise InputError(
+            f"class_names: expected a list of texts, one for each class, got {names!r}"
+        )
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise InputError(
+            f"class_names: expected a different name for each class, got {twice[0]!r} twice"
+        )
+    origin: dict[str, str] = {}
+    # Labels that come as a list belong to the images in the order in which they are given.
+    if how.shuffle is not False and (labels is None or isinstance(labels, str | Path)):
+        in_folder = False
+        if isinstance(images, str | Path) and Path(images).is_dir():
+            in_folder, images = True, folder_of_images(Path(images))
+        if isinstance(images, ImageSet):
+            labelled = in_folder and (labels is not None or images.labels is not None)
+            if labelled or how.shuffle is not None:
+                seed = int(how.shuffle or 0)
+                images = arrange(images, by_name=in_folder, shuffle=seed)
+                origin["shuffle"] = str(seed)
+    source = as_source(images, how.channels, how.preprocess, how.shape, how.skip_bad)
     if how.skip_bad and source.once:
         raise InputError(
             "skip_bad: a loader or a stream reads its images itself, and once: expected a folder, "
             "files, a table or a dataset"
         )
     source = cached(source) if how.cache else source
-    labelling = labelling_of(labels, source, how.class_names)
+    labelling = labelling_of(labels, source, names)
     if how.skip_bad:
         source, labelling, left_out = _without_bad(source, labelling, how.workers)
         origin |= left_out
-    return Labelled(source, labelling, origin)
-
-
-def _check_names(class_names: Sequence[str]) -> None:
-    if isinstance(class_names, str) or not all(isinstance(name, str) for name in class_names):
-        raise InputError(
-            f"class_names: expected a list of texts, one for each class, got {class_names!r}"
-        )
-    if len(set(class_names)) < len(class_names):
-        twice = next(name for name in class_names if list(class_names).count(name) > 1)
-        raise InputError(
-            f"class_names: expected a different name for each class, got {twice!r} twice"
-        )
-
-
-def _shuffled(
-    images: object, labels: object, shuffle: int | bool | None
-) -> tuple[object, dict[str, str]]:
-    """Shuffle the images of a folder, unless labels in an order of their own belong to them."""
-    if shuffle is False or (labels is not None and not isinstance(labels, str | Path)):
-        return images, {}
-    seed, found = int(shuffle or 0), None
-    if isinstance(images, str | Path) and Path(images).is_dir():
-        inside = folder_of_images(Path(images))
-        if inside.labels is None and labels is None and shuffle is None:
-            return images, {}  # without labels the order is that of the file names
-        found = by_file_name(inside)
-    elif shuffle is not None and isinstance(images, ImageSet):
-        found = images
-    if found is None:
-        return images, {}
-    return arrange(found, shuffle=seed), {"shuffle": str(seed)}
+    return source, labelling, origin
 
 
 def _without_bad(
@@ -187,50 +172,33 @@ def _without_bad(
 def labelling_of(labels: Any, source: Source, names: Sequence[str]) -> Labelling:
     """Read the labels that were given, or those of the images, by the network's class names."""
     names = tuple(map(str, names))
+    if labels is not None and source.shuffled:
+        raise InputError(
+            "labels: expected those in the batches of the DataLoader, because it shuffles the "
+            "images, got labels in an order of their own: leave labels out if the batches hold "
+            "them, or give shuffle=False"
+        )
+    if labels is None:
+        own, labels = source.classes, source.labels
+        if not names or not own:
+            guessed = not names and not all(map(is_number, own))
+            return _guessed(labels, own) if guessed else Labelling(labels, names)
+        present = range(len(own)) if labels is None else sorted(set(labels.tolist()))
+        known = numbers_of([own[i] for i in present], names, f"the classes of {source.name}")
+        numbers = torch.tensor([known.get(name, -1) for name in own])
+        return Labelling(None if labels is None else numbers[labels], names, numbers=numbers)
     if isinstance(labels, str | Path):
         labels = _of_files(read_labels(Path(labels)), source, Path(labels))
-    if is_text(labels):
-        texts = [str(label) for label in labels]
-        _check_count(len(texts), source)
-        return _named(texts, names)
-    if labels is None:
-        return _own(source, names)
-    numbers = as_tensor(labels, "labels", "a list, an array or a tensor of class numbers, or names")
-    if source.count is not None and numbers.shape[:1] != (source.count,):
-        raise InputError(
-            f"expected {source.count} labels, one for each image, got {tuple(numbers.shape)}"
-        )
-    return Labelling(numbers, names)
-
-
-def is_text(labels: Any) -> bool:
-    """Whether labels are text."""
-    if isinstance(labels, np.ndarray):
-        return labels.dtype.kind == "U" or (
-            labels.dtype.kind == "O" and all(isinstance(item, str) for item in labels.flat)
-        )
-    return (
-        isinstance(labels, list | tuple)
-        and bool(labels)
-        and all(isinstance(item, str) for item in labels)
-    )
-
-
-def _own(source: Source, names: tuple[str, ...]) -> Labelling:
-    """Match the classes of a set to those of the network."""
-    own, labels = source.classes, source.labels
-    if not own:
-        return Labelling(labels, names)
-    if not names:
-        return Labelling(
-            labels, () if all(map(is_number, own)) else own, guessed=not all(map(is_number, own))
-        )
-    present = range(len(own)) if labels is None else sorted(set(labels.tolist()))
-    found = numbers_of([own[i] for i in present], names, f"the classes of {source.name}")
-    numbers = torch.full((len(own),), -1)
-    for i in present:
-        numbers[i] = found[own[i]]
-    return Labelling(None if labels is None else numbers[labels], names, numbers=numbers)
+    labels = plain(labels)
+    if isinstance(labels, list | tuple) and labels and all(isinstance(one, str) for one in labels):
+        found = _named(labels, names)
+    else:
+        expected = "a list, an array or a tensor of class numbers, or names"
+        found = Labelling(as_tensor(labels, "labels", expected), names)
+    shape = tuple(torch.as_tensor(found.labels).shape)
+    if source.count is not None and shape[:1] != (source.count,):
+        raise InputError(f"expected {source.count} labels, one for each image, got {shape}")
+    return found
 
 
 def _named(texts: Sequence[str], names: tuple[str, ...]) -> Labelling:
@@ -238,8 +206,20 @@ def _named(texts: Sequence[str], names: tuple[str, ...]) -> Labelling:
     if all(map(is_number, texts)) and not {*texts} & {*names}:
         return Labelling(torch.tensor([int(text) for text in texts]), names)
     known = names or tuple(sorted(set(texts)))
-    found = numbers_of(texts, known)
-    return Labelling(torch.tensor([found[text] for text in texts]), known, guessed=not names)
+    numbers = numbers_of(texts, known)
+    labels = torch.tensor([numbers[text] for text in texts])
+    return Labelling(labels, names) if names else _guessed(labels, known)
+
+
+def _guessed(labels: Tensor | None, classes: tuple[str, ...]) -> Labelling:
+    """Take the classes of the images for those of the network, and say in which order."""
+    if not imagenet().keys() >= set(classes):
+        order = listed([f"{i} is {name}" for i, name in enumerate(classes)])
+        advise(
+            f"the network does not name its classes; they are taken in alphabetical order: {order}."
+            " If the network has another order, name its classes: class_names=[...] (--classes)"
+        )
+    return Labelling(labels, classes, guessed=True)
 
 
 def read_labels(path: Path) -> dict[str, str]:
@@ -262,14 +242,14 @@ def read_labels(path: Path) -> dict[str, str]:
                 f"labels: expected a Parquet file, but {path} cannot be read: {error}"
             ) from None
     else:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            rows = list(csv.DictReader(file))
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            rows = list(csv.DictReader(lines))
     columns = list(rows[0]) if rows else []
-    chosen = [
-        next((name for name in columns if name.strip().lower() in known), None)
+    file, label = (
+        next((name for names in known for name in columns if name.strip().lower() in names), None)
         for known in (FILES, LABELS)
-    ]
-    if None in chosen:
+    )
+    if file is None or label is None:
         there = ", ".join(columns) or "none"
         raise InputError(
             f"labels: expected the columns file and label in {path}, found {there}: name them so "
@@ -277,11 +257,9 @@ def read_labels(path: Path) -> dict[str, str]:
         )
     found: dict[str, str] = {}
     for row in rows:
-        file_name, label = (str(row[column]).strip() for column in chosen if column is not None)
-        if found.setdefault(file_name, label) != label:
-            raise InputError(
-                f"labels: {path} says {found[file_name]!r} and {label!r} of {file_name}"
-            )
+        name, said = str(row[file]).strip(), str(row[label]).strip()
+        if found.setdefault(name, said) != said:
+            raise InputError(f"labels: {path} says {found[name]!r} and {said!r} of {name}")
     return found
 
 
@@ -292,22 +270,21 @@ def _of_files(table: Mapping[str, str], source: Source, path: Path) -> list[str]
             f"labels: {path.name} names files, and {source.name} has none: expected a folder, or "
             "files, of images"
         )
-    by_name: dict[str, list[tuple[PurePosixPath, str]]] = {}
+    by_name = defaultdict[str, list[tuple[PurePosixPath, str]]](list)
     for file, label in table.items():
         place = PurePosixPath(file.replace("\\", "/"))
-        by_name.setdefault(place.name, []).append((place, label))
-    labels, missing = list[str](), list[str]()
+        by_name[place.name].append((place, label))
     # By its own path and, if it is a link, by the path that it leads to.
     places = [
-        [PurePosixPath(way.as_posix()) for way in (path.absolute(), path.resolve())]
-        for path in source.files
+        {PurePosixPath(file.absolute()), PurePosixPath(file.resolve())} for file in source.files
     ]
-    here = {way for ways in places for way in ways}
+    here = set().union(*places)
+    labels, missing = list[str](), list[str]()
     for file_path, ways in zip(source.files, places, strict=True):
         # An absolute path to no file here dates from before the files were moved: match its name.
         said = {
             label
-            for p, label in by_name.get(file_path.name, [])
+            for p, label in by_name[file_path.name]
             if any(way.parts[-len(p.parts) :] == p.parts for way in ways)
             or (p.is_absolute() and p not in here)
         }
@@ -324,8 +301,3 @@ def _of_files(table: Mapping[str, str], source: Source, path: Path) -> list[str]
             f"first {missing[0]}"
         )
     return labels
-
-
-def _check_count(count: int, source: Source) -> None:
-    if source.count is not None and count != source.count:
-        raise InputError(f"expected {source.count} labels, one for each image, got {count}")

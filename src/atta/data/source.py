@@ -8,22 +8,25 @@
 | a Hugging Face table                   | its image column, decoded when it is read            |
 | a Hugging Face dataset that streams    | its image column, once, in its order                 |
 | a file, files, a Pillow image          | decoded when they are read                           |
-| a torch dataset or a list              | items: an image, or an image and its label           |
+| a torch dataset or a list              | items: an image, an image and its label, or a dict   |
 | a `DataLoader`, an iterable dataset    | its batches, once, in its order                      |
 
 Pixels are bytes, or floats in [0, 1]; other values are refused, never rescaled. There is one rule
 for photographs of another size: with a `Preprocess` they are resized and cropped, without one they
 are refused. Tensors and arrays are not resized: they must have the size that the `Preprocess`
-states.
+states. A single tensor, array or image is read as a batch of one. The keys of a dict are `image`,
+`images`, `img` or `pixel_values`, and `label`, `labels`, `target` or `targets`.
 """
 
+import hashlib
 import operator
 import tempfile
 from abc import ABC, abstractmethod
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from itertools import count as counter
 from pathlib import Path
@@ -33,14 +36,22 @@ from typing import Any, Literal, NamedTuple, TypeAlias, final
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from atta._base.errors import InputError
-from atta._base.types import dense
+from atta._base.tensors import as_tensor, plain
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
-from atta.data.image_set import BadImage, EncodedImages, ImageSet, check_depth, mode_of
-from atta.data.preprocess import Preprocess, upright
-from atta.data.tables import from_stream, from_table, is_stream, is_table
+from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, mode_of
+from atta.data.preprocess import Preprocess
+from atta.data.tables import from_stream, from_table, is_table
 
 Channels: TypeAlias = Literal["first", "last"] | None
 Shape: TypeAlias = tuple[int, ...]
@@ -51,6 +62,8 @@ Skip: TypeAlias = type[InputError] | None
 """The kind of error that a single image may cause without ending the run."""
 
 _ROUNDING = 1e-5  # A resize in floats may leave [0, 1] by the last few bits.
+_KEYS = (("image", "images", "img", "pixel_values"), ("label", "labels", "target", "targets"))
+_SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _MEMORY = 1 << 30  # Bytes of decoded pixels kept in memory; more go to a temporary file.
 
 
@@ -78,6 +91,7 @@ class Source(ABC):
         indices: Position of each image in the set it comes from; random views are drawn by it.
         files: Path of each image, if the images are files.
         preprocess: How photographs are resized and cropped.
+        shuffled: Whether the images come from a loader that shuffles them.
     """
 
     name: str
@@ -89,6 +103,7 @@ class Source(ABC):
     indices: Tensor | None = None
     files: list[Path] | None = None
     preprocess: Preprocess | None = None
+    shuffled: bool = False
 
     once = False
     """Whether the images can be read only once, in their own order."""
@@ -116,19 +131,13 @@ class Source(ABC):
     def subset(self, rows: Tensor) -> "Source":
         """Return the images of these ascending rows."""
         numbers, files = rows.tolist(), self.files
-        return SubsetSource(
-            name=self.name,
-            count=len(numbers),
-            shape=self.shape,
-            dataset=self.dataset,
-            labels=None if self.labels is None else self.labels[rows],
-            classes=self.classes,
-            indices=self.places(numbers),
-            files=None if files is None else [files[row] for row in numbers],
-            preprocess=self.preprocess,
-            source=self,
-            rows=numbers,
-        )
+        known = {name: getattr(self, name) for name in Source.__dataclass_fields__} | {
+            "count": len(numbers),
+            "labels": None if self.labels is None else self.labels[rows],
+            "indices": self.places(numbers),
+            "files": None if files is None else [files[row] for row in numbers],
+        }
+        return SubsetSource(**known, source=self, rows=numbers)
 
 
 def batches_of(size: int, start: int, stop: int | None) -> Iterator[range]:
@@ -174,7 +183,9 @@ def _by(sides: Sequence[int]) -> str:
 
 def check_range(pixels: Tensor, where: Callable[[int], str]) -> None:
     """Refuse floats outside of [0, 1], up to rounding; `where` names the image of a row."""
-    low, high = torch.stack(dense(pixels, "pixels").aminmax()).tolist()  # one wait for a GPU
+    low, high = torch.stack(
+        as_tensor(pixels, "pixels", "numbers").aminmax()
+    ).tolist()  # one wait for a GPU
     if low >= -_ROUNDING and high <= 1 + _ROUNDING:
         return
     rows = (~((pixels >= -_ROUNDING) & (pixels <= 1 + _ROUNDING))).flatten(1).any(dim=1).nonzero()
@@ -217,8 +228,15 @@ def as_source(
         raise InputError(f"channels: expected 'first' or 'last', got {channels!r}")
     if isinstance(images, Source):
         return images
+    known: dict[str, Any] = {"preprocess": preprocess, "channels": channels}
+    images = plain(images)
     if isinstance(images, str | Path):
-        images = _from_path(Path(images))
+        path = Path(images)
+        if path.suffix.lower() in IMAGES and (path.is_file() or path.is_symlink()):
+            images = files_of_images([path])
+        else:
+            saved = path.suffix == ".safetensors"
+            images = ImageSet.load_file(path) if saved else folder_of_images(path)
     elif is_table(images):
         images = from_table(images)
     elif isinstance(images, list | tuple) and images and _all(images, str | Path):
@@ -230,21 +248,15 @@ def as_source(
             raise InputError(
                 f"channels: {images.name} knows where its channels are, expected None, got 'last'"
             )
-        return _from_set(images, preprocess, shape, skip_bad)
+        return _from_set(images, shape, skip_bad, known)
     if isinstance(images, Tensor | np.ndarray):
-        array = dense(images, "images") if isinstance(images, Tensor) else images
-        return _from_array(array, channels, preprocess, shape, name="the images")
-    return _from_dataset(images, channels, preprocess, shape, skip_bad)
+        array = as_tensor(images, "images", "numbers") if isinstance(images, Tensor) else images
+        return _from_array(array, shape, known | {"name": "the images"})
+    return _from_dataset(images, shape, skip_bad, known)
 
 
 def _all(items: Iterable[object], kind: Any) -> bool:
     return all(isinstance(item, kind) for item in items)
-
-
-def _from_path(path: Path) -> ImageSet:
-    if path.suffix.lower() in IMAGES and (path.is_file() or path.is_symlink()):
-        return files_of_images([path])
-    return ImageSet.load_file(path) if path.suffix == ".safetensors" else folder_of_images(path)
 
 
 def _none_in(name: str) -> InputError:
@@ -252,81 +264,66 @@ def _none_in(name: str) -> InputError:
 
 
 def _from_array(
-    array: Tensor | np.ndarray,
-    channels: Channels,
-    preprocess: Preprocess | None,
-    shape: Shape | None,
-    **known: Any,
-) -> Source:
+    array: Tensor | np.ndarray, shape: Shape | None, known: dict[str, Any]
+) -> "ArraySource":
+    ends = {"first": array.shape[:1], "last": array.shape[-1:]}.get(
+        known["channels"], array.shape[:1] + array.shape[-1:]
+    )
+    if array.ndim == 3 and set(ends) & (set(shape[:1]) if shape else {1, 3}):
+        array = array[None]  # one image
     if array.ndim != 4:
-        raise InputError(f"expected images of shape (n, c, h, w), got {tuple(array.shape)}")
+        raise InputError(
+            f"expected images of shape (n, c, h, w), got {tuple(array.shape)}; write images[None] "
+            "for one image, images[:, None] for grey images without an axis of channels"
+        )
     if not array.shape[0]:
         raise _none_in(known["name"])
-    empty = _as_pixels(array[:0], channels, known["name"])  # wrong for all: said first
-    shape = shape or tuple(empty.shape[1:])
+    # What is wrong for all images is said first.
+    empty = _as_pixels(array[:0], known["channels"], known["name"])
+    shape, preprocess = shape or tuple(empty.shape[1:]), known["preprocess"]
     if preprocess and preprocess.size:
         shape = (shape[0], *preprocess.size)
     check_pixels(empty.byte(), shape, preprocess, known["name"])
-    return ArraySource(
-        count=array.shape[0],
-        shape=shape,
-        preprocess=preprocess,
-        array=array,
-        channels=channels,
-        **known,
-    )
+    return ArraySource(count=array.shape[0], shape=shape, array=array, **known)
 
 
 def _from_set(
-    images: ImageSet, preprocess: Preprocess | None, shape: Shape | None, skip_bad: bool
+    images: ImageSet, shape: Shape | None, skip_bad: bool, known: dict[str, Any]
 ) -> Source:
-    known: dict[str, Any] = {
-        "name": images.name,
-        "dataset": images.name,
-        "labels": images.labels,
-        "classes": images.classes,
-        "indices": images.indices,
-    }
+    about = ("name", "labels", "classes", "indices")
+    known |= {"dataset": images.name} | {name: getattr(images, name) for name in about}
+    preprocess = known["preprocess"]
     encoded = (images if preprocess is None else images.preprocessed(preprocess)).images
     if isinstance(encoded, Tensor):
-        return _from_array(encoded, "first", preprocess, shape, **known)
+        return _from_array(encoded, shape, known | {"channels": "first"})
     if shape is not None:
         encoded = replace(encoded, mode=mode_of(shape[0]))
-    paths = [encoded.path(i) for i in range(len(encoded))]
-    files = [path for path in paths if path is not None]
-    return _from_items(encoded, None, preprocess, shape, skip_bad, files=files or None, **known)
+    return _from_items(encoded, shape, skip_bad, known | {"files": images.files or None})
 
 
 def _from_dataset(
-    images: Any,
-    channels: Channels,
-    preprocess: Preprocess | None,
-    shape: Shape | None,
-    skip_bad: bool,
+    images: Any, shape: Shape | None, skip_bad: bool, known: dict[str, Any]
 ) -> Source:
     """Make a source of a dataset, a loader, a stream or a list."""
-    if is_stream(images):
+    if is_table(images, "IterableDataset"):
         items, name, classes = from_stream(images)
-        batches: Iterable[Any] = _one_by_one(items, name, channels, preprocess)
-        return _from_batches(batches, "first", preprocess, shape, name=name, classes=classes)
+        batches = _one_by_one(items, name, known["channels"], known["preprocess"])
+        known |= {"name": name, "classes": classes, "channels": "first"}
+        return _from_batches(batches, shape, known)
     if isinstance(images, IterableDataset):
         images = DataLoader(images, batch_size=32)
     if isinstance(images, DataLoader):
-        return _from_batches(
-            images,
-            channels,
-            preprocess,
-            shape,
-            name=type(images.dataset).__name__,
-            count=_length(images),
-            classes=_classes_of(images.dataset),
-            shuffled=isinstance(images.sampler, RandomSampler),
-        )
+        known |= {
+            "name": type(images.dataset).__name__,
+            "count": _length(images),
+            "classes": _classes_of(images.dataset),
+            "shuffled": isinstance(images.sampler, _SHUFFLING),
+        }
+        return _from_batches(images, shape, known)
     if isinstance(images, Dataset | Sequence) and hasattr(images, "__len__"):
         dataset = None if isinstance(images, Sequence) else type(images).__name__
-        known = {"name": dataset or "the images", "dataset": dataset}
-        classes = _classes_of(images)
-        return _from_items(images, channels, preprocess, shape, skip_bad, classes=classes, **known)
+        known |= {"name": dataset or "the images", "dataset": dataset}
+        return _from_items(images, shape, skip_bad, known | {"classes": _classes_of(images)})
     raise InputError(
         "expected images as a tensor, a NumPy array, an ImageSet, a torch Dataset or DataLoader, "
         f"a Hugging Face dataset or a folder, got {type(images).__name__}"
@@ -334,28 +331,16 @@ def _from_dataset(
 
 
 def _from_items(
-    items: Any,
-    channels: Channels,
-    preprocess: Preprocess | None,
-    shape: Shape | None,
-    skip_bad: bool,
-    **known: Any,
-) -> Source:
+    items: Any, shape: Shape | None, skip_bad: bool, known: dict[str, Any]
+) -> "ItemSource":
     """Make a source of single images; without a shape, the first image that is read states it."""
-    source = ItemSource(
-        count=len(items),
-        shape=shape or (),
-        preprocess=preprocess,
-        items=items,
-        channels=channels,
-        **known,
-    )
+    source = ItemSource(count=len(items), shape=shape or (), items=items, **known)
     reason = ""
     for position in range(len(items)):
         if shape is not None:
             return source
         try:
-            return replace(source, shape=tuple(source.item(position)[0].shape))
+            return replace(source, shape=tuple(source.item(position)[0].shape[1:]))
         except BadImage as error:
             if not skip_bad:
                 raise
@@ -368,32 +353,18 @@ def _from_items(
 
 
 def _from_batches(
-    batches: Iterable[Any],
-    channels: Channels,
-    preprocess: Preprocess | None,
-    shape: Shape | None,
-    *,
-    name: str,
-    count: int | None = None,
-    **known: Any,
-) -> Source:
+    batches: Iterable[Any], shape: Shape | None, known: dict[str, Any]
+) -> "StreamSource":
     """Make a source of batches; without a shape, the first batch states it."""
-    iterator = iter(batches)
+    iterator, name, preprocess = iter(batches), known["name"], known["preprocess"]
     if (first := next(iterator, None)) is None:
         raise _none_in(name)
-    own = tuple(_batch_pixels(first, channels, name)[0].shape[1:])
+    own = tuple(_read(first, known["channels"], None, f"a batch of {name}", 4)[0].shape[1:])
     if preprocess and preprocess.size:
         own = (own[0], *preprocess.size)
-    return StreamSource(
-        name=name,
-        dataset=name,
-        count=count,
-        shape=shape or own,
-        preprocess=preprocess,
-        batches=chain([first], iterator),
-        channels=channels,
-        **known,
-    )
+    batches = chain([first], iterator)
+    known = {"dataset": name, "count": None} | known
+    return StreamSource(shape=shape or own, batches=batches, **known)
 
 
 def _classes_of(dataset: Any) -> tuple[str, ...]:
@@ -445,60 +416,44 @@ class ItemSource(Source):
 
     def read(self, batches: Batches, workers: int = 0, skip: Skip = None) -> Iterator[Batch]:
         """Read the items of each batch; threads decode the next batch meanwhile."""
-
-        def item(position: int) -> tuple[Tensor, Tensor | None] | str:
-            try:
-                return self.item(position)
-            except InputError as error:
-                if skip is None or not isinstance(error, skip):
-                    raise
-                return str(error)
-
-        if workers == 0:
-            for positions in batches:
-                yield self._batch(positions, [item(position) for position in positions])
-            return
         # Threads: decoding releases Python's lock, and nothing has to be pickled.
-        pool = ThreadPoolExecutor(workers)
-        ahead = deque[tuple[Positions, list[Future[Any]]]]()
+        pool, ahead = ThreadPoolExecutor(max(1, workers)), deque[tuple[Positions, Iterator[Any]]]()
+        each = pool.map if workers else map
         try:
             for positions in batches:
-                ahead.append((positions, [pool.submit(item, position) for position in positions]))
-                if len(ahead) > 1:
-                    first, items = ahead.popleft()
-                    yield self._batch(first, [one.result() for one in items])
-            for first, items in ahead:
-                yield self._batch(first, [one.result() for one in items])
+                ahead.append((positions, each(partial(self.item, skip=skip), positions)))
+                if len(ahead) > (workers > 0):
+                    yield self._batch(*ahead.popleft())
+            for waiting in ahead:
+                yield self._batch(*waiting)
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def item(self, position: int) -> tuple[Tensor, Tensor | None]:
-        """Read one image and its label."""
+    def item(self, position: int, skip: Skip = None) -> Any:
+        """Read one image and its label as a batch of one, or say why it is skipped."""
         where = self.where(position)
         try:
-            found = self.items[position]
-        except OSError as error:
-            raise BadImage(f"expected an image, but {where} cannot be read: {error}") from error
-        image, label = _image_and_label(found, where)
-        pixels = _pixels_of(image, self.channels, self.preprocess, where)
-        if self.shape:
-            pixels = check_pixels(pixels[None], self.shape, self.preprocess, where)[0]
-        return pixels, None if label is None else torch.tensor(_number_of(label, where))
+            try:
+                found = self.items[position]
+            except OSError as error:
+                raise BadImage(f"expected an image, but {where} cannot be read: {error}") from error
+            pixels, label = _read(found, self.channels, self.preprocess, where)
+            if self.shape:
+                pixels = check_pixels(pixels, self.shape, self.preprocess, where)
+        except InputError as error:
+            if skip is None or not isinstance(error, skip):
+                raise
+            return str(error)
+        return pixels, label
 
-    def _batch(
-        self, positions: Positions, items: Sequence[tuple[Tensor, Tensor | None] | str]
-    ) -> Batch:
-        pairs = list(zip(positions, items, strict=True))
-        faults = {position: item for position, item in pairs if isinstance(item, str)}
-        good = [item for item in items if not isinstance(item, str)]
-        pixels = [pixels for pixels, _ in good]
-        _check_one_kind(pixels, self.name)
-        return Batch(
-            [position for position in positions if position not in faults] if faults else positions,
-            torch.stack(pixels) if pixels else torch.empty(0, *self.shape),
-            _joined([label for _, label in good], torch.stack),
-            faults,
-        )
+    def _batch(self, positions: Positions, items: Iterable[Any]) -> Batch:
+        found = dict(zip(positions, items, strict=True))
+        faults = {position: item for position, item in found.items() if isinstance(item, str)}
+        if faults:
+            positions = [position for position in positions if position not in faults]
+        good = [found[position] for position in positions]
+        empty = (torch.empty(0, *self.shape), None)
+        return Batch(positions, *_joined(good or [empty], self.name), faults)
 
 
 @final
@@ -508,36 +463,33 @@ class StreamSource(Source):
 
     batches: Iterable[Any]
     channels: Channels = None
-    shuffled: bool = False
-    """Whether this is a loader that shuffles."""
-    _kept: deque[tuple[int, Tensor, Tensor | None]] = field(default_factory=deque, init=False)
+    _kept: deque[tuple[int, tuple[Tensor, Tensor | None]]] = field(
+        default_factory=deque, init=False
+    )
 
     once = True
 
     def read(self, batches: Batches, workers: int = 0, skip: Skip = None) -> Iterator[Batch]:
         """Take batches until a range is complete; batches that lie before it are dropped."""
-        kept, iterator = self._kept, iter(self.batches)
+        kept, iterator, end = self._kept, iter(self.batches), 0
+        if kept:
+            end = kept[-1][0] + len(kept[-1][1][0])
         for positions in batches:
             start, stop = positions[0], positions[-1] + 1
-            while not kept or kept[-1][0] + kept[-1][1].shape[0] < stop:
-                if (batch := next(iterator, None)) is None:
-                    break
-                first = kept[-1][0] + kept[-1][1].shape[0] if kept else 0
-                kept.append((first, *self._checked(batch, first)))
+            while end < stop and (batch := next(iterator, None)) is not None:
+                pixels, labels = _read(batch, self.channels, None, f"a batch of {self.name}", 4)
+                pixels = check_pixels(pixels, self.shape, self.preprocess, self.where(end))
+                kept.append((end, (pixels, labels)))
+                end += len(pixels)
             while len(kept) > 1 and kept[1][0] <= start:
                 kept.popleft()
-            if not kept or kept[-1][0] + kept[-1][1].shape[0] <= start:
+            if end <= start:
                 return
-            pixels = torch.cat([part for _, part, _ in kept])
-            labels = _joined([part for *_, part in kept], torch.cat)
+            pixels, labels = _joined([batch for _, batch in kept], self.name)
             part = slice(start - kept[0][0], stop - kept[0][0])
             found = pixels[part]
-            rows = range(start, start + found.shape[0])
+            rows = range(start, start + len(found))
             yield Batch(rows, found, None if labels is None else labels[part])
-
-    def _checked(self, batch: Any, start: int) -> tuple[Tensor, Tensor | None]:
-        pixels, labels = _batch_pixels(batch, self.channels, self.name)
-        return check_pixels(pixels, self.shape, self.preprocess, self.where(start)), labels
 
 
 @final
@@ -568,8 +520,8 @@ class CachedSource(Source):
             if new:
                 batch = next(fresh)
                 faults = batch.faults
-                if len(batch.positions):
-                    _check_one_kind([self.pixels, batch.pixels], self.name)
+                if len(batch.positions):  # refuses bytes next to floats
+                    _joined([(self.pixels[:0], None), (batch.pixels[:0], None)], self.name)
                 self.pixels[list(batch.positions)] = batch.pixels.to(self.pixels.dtype)
                 self.known[list(batch.positions)] = True
                 if batch.labels is not None:
@@ -609,20 +561,12 @@ def cached(source: Source, *, in_memory: bool = False) -> Source:
     A stream is read now, to its end, because a second pass may yield a different order.
     With `in_memory`, a source of more than 1 GiB of pixels is returned as it is.
     """
+    fields = {name: getattr(source, name) for name in Source.__dataclass_fields__}
     if isinstance(source, StreamSource):
         batches = list(source.read(batches_of(256, 0, source.count)))
-        own = [batch.labels for batch in batches if batch.labels is not None]
-        return ArraySource(
-            name=source.name,
-            count=sum(len(batch.positions) for batch in batches),
-            shape=source.shape,
-            dataset=source.dataset,
-            labels=torch.cat(own) if own else None,
-            classes=source.classes,
-            preprocess=source.preprocess,
-            array=torch.cat([batch.pixels for batch in batches]),
-            channels="first",
-        )
+        pixels, labels = _joined([(batch.pixels, batch.labels) for batch in batches], source.name)
+        fields |= {"count": len(pixels), "labels": labels}
+        return ArraySource(**fields, array=pixels, channels="first")
     if not isinstance(source, ItemSource) or source.count is None:
         return source
     # Of an image that cannot be read there is no dtype: the first good one tells.
@@ -633,12 +577,10 @@ def cached(source: Source, *, in_memory: bool = False) -> Source:
     large = torch.Size(shape).numel() * dtype.itemsize > _MEMORY
     if large and in_memory:
         return source
-    pixels = torch.empty(shape, dtype=dtype)
+    pixels = torch.empty(0 if large else shape, dtype=dtype)
     if large:
-        kind = {torch.uint8: np.uint8, torch.float32: np.float32}.get(dtype, np.float64)
         with tempfile.TemporaryFile() as file:
-            pixels = torch.from_numpy(np.memmap(file, kind, shape=shape))
-    fields = {name: getattr(source, name) for name in Source.__dataclass_fields__}
+            pixels = torch.from_numpy(np.memmap(file, pixels.numpy().dtype, shape=shape))
     return CachedSource(
         **fields,
         source=source,
@@ -648,12 +590,27 @@ def cached(source: Source, *, in_memory: bool = False) -> Source:
     )
 
 
+def copies(source: Source) -> int:
+    """Count the images whose pixels occur more than once, without decoding files again.
+
+    It is 0 for streams, and for files whose pixels are not cached.
+    """
+    whole = source.source if isinstance(source, SubsetSource) else source
+    if not isinstance(whole, ArraySource | CachedSource):
+        return 0
+    found = Counter[bytes]()
+    for batch in source.read(batches_of(64, 0, source.count), skip=InputError):
+        rows = batch.pixels.flatten(1).contiguous().cpu().numpy()
+        found.update(hashlib.blake2b(row, digest_size=16).digest() for row in rows)
+    return sum(count for count in found.values() if count > 1)
+
+
 # ---- images and labels of one item ---------------------------------------------------------------
 
 
 def _one_by_one(
     items: Iterator[tuple[Any, Any]], name: str, channels: Channels, preprocess: Preprocess | None
-) -> Iterator[tuple[Tensor, list[int] | None]]:
+) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Yield each image of a stream as a batch of its own, resized and cropped, with its label."""
     for position in counter():
         where = f"image {position} of {name}"
@@ -663,47 +620,56 @@ def _one_by_one(
             return
         except OSError as error:
             raise BadImage(f"expected an image, but {where} cannot be read: {error}") from error
-        labels = None if label is None else [_number_of(label, where)]
-        yield _pixels_of(image, channels, preprocess, where)[None], labels
+        yield _read((image, label), channels, preprocess, where)
 
 
-def _pixels_of(image: Any, channels: Channels, preprocess: Preprocess | None, where: str) -> Tensor:
-    """Return the pixels of one image; a Pillow image is resized and cropped."""
-    if hasattr(image, "getbands"):
-        check_depth(image, where)
-        image = preprocess(image) if preprocess else upright(image)
-    pixels = _as_pixels(image, channels, where)
-    if pixels.ndim != 3:
+def _read(
+    item: Any, channels: Channels, preprocess: Preprocess | None, where: str, ndim: int = 3
+) -> tuple[Tensor, Tensor | None]:
+    """Return pixels (n, c, h, w) and labels (n) of an image or, with `ndim` 4, of a batch.
+
+    A Pillow image is resized and cropped.
+    """
+    label = None
+    if isinstance(item, tuple | list) and len(item) in (1, 2):
+        item, label = (*item, None)[:2]
+    elif isinstance(item, Mapping):
+        images, names = ([key for key in keys if key in item] for keys in _KEYS)
+        if len(images) != 1 or len(names) > 1:
+            raise InputError(
+                f"expected one image ({', '.join(_KEYS[0])}) and at most one label "
+                f"({', '.join(_KEYS[1])}) in {where}, got a {type(item).__name__} of "
+                f"{', '.join(map(str, item))}: rename or remove keys"
+            )
+        item, label = item[images[0]], item[names[0]] if names else None
+    elif isinstance(item, tuple | list):
         raise InputError(
-            f"expected an image of shape (c, h, w), got {tuple(pixels.shape)} in {where}"
+            f"expected an image, or an image and its label, in {where}, got a "
+            f"{type(item).__name__} of {len(item)} things"
         )
-    return pixels
-
-
-def _batch_pixels(batch: Any, channels: Channels, name: str) -> tuple[Tensor, Tensor | None]:
-    """Return the pixels and the labels of a batch of a loader."""
-    images, label = _image_and_label(batch, f"a batch of {name}")
-    pixels = _as_pixels(images, channels, f"a batch of {name}")
-    if pixels.ndim != 4:
-        raise InputError(
-            f"expected batches of shape (n, c, h, w) of {name}, got {tuple(pixels.shape)}"
-        )
-    labels = None if label is None else torch.as_tensor(label)
-    if labels is not None and (labels.shape != pixels.shape[:1] or labels.is_floating_point()):
-        raise InputError(
-            f"expected a whole number for each image as the labels of {name}, got "
-            f"{tuple(labels.shape)} of {labels.dtype} for {pixels.shape[0]} images"
-        )
-    return pixels, labels
-
-
-def _number_of(label: Any, where: str) -> int:
+    if hasattr(item, "getbands"):
+        pixels = decode(item, None, preprocess, where)
+    else:
+        pixels = _as_pixels(item, channels, where)
+    if pixels.ndim != ndim:
+        expected = "an image of shape (c, h, w)" if ndim == 3 else "batches of shape (n, c, h, w)"
+        raise InputError(f"expected {expected}, got {tuple(pixels.shape)} in {where}")
+    pixels = pixels.reshape(-1, *pixels.shape[-3:])
+    if label is None:
+        return pixels, None
     try:
-        return operator.index(label)  # Whole numbers of Python, NumPy and torch have an index.
+        # Whole numbers of Python, NumPy and torch have an index.
+        labels = torch.as_tensor([operator.index(label)] if ndim == 3 else label)
     except (TypeError, ValueError):
         raise InputError(
             f"expected a whole number as the label of {where}, got {label!r}"
         ) from None
+    if labels.shape != pixels.shape[:1] or labels.is_floating_point():
+        raise InputError(
+            f"expected a whole number for each image as the labels of {where}, got "
+            f"{tuple(labels.shape)} of {labels.dtype} for {pixels.shape[0]} images"
+        )
+    return pixels, labels
 
 
 def _length(loader: DataLoader[Any]) -> int | None:
@@ -713,63 +679,39 @@ def _length(loader: DataLoader[Any]) -> int | None:
     return number - number % loader.batch_size if loader.drop_last else number
 
 
-def _check_one_kind(pixels: Sequence[Tensor], name: str) -> None:
-    """Refuse a mixture of bytes and floats, which torch would join as if both had one scale."""
+def _joined(
+    batches: Sequence[tuple[Tensor, Tensor | None]], name: str
+) -> tuple[Tensor, Tensor | None]:
+    """Join pixels and labels; torch would join bytes and floats as if both had one scale."""
+    pixels = [pixels for pixels, _ in batches]
     if len({each.dtype == torch.uint8 for each in pixels}) > 1:
         raise InputError(
             f"expected all images of {name} as uint8, or all as floats in [0, 1], got both"
         )
-
-
-def _joined(
-    labels: Sequence[Tensor | None], join: Callable[[list[Tensor]], Tensor]
-) -> Tensor | None:
-    known = [label for label in labels if label is not None]
-    if 0 < len(known) < len(labels):
+    labels = [labels for _, labels in batches if labels is not None]
+    if 0 < len(labels) < len(batches):
         raise InputError(
-            f"expected a label with every image or with none, got {len(known)} with "
-            f"{len(labels)} images"
+            f"expected a label with every image or with none, got {len(labels)} with "
+            f"{len(batches)} images"
         )
-    return join(known).long().cpu() if known else None
-
-
-def _image_and_label(item: Any, what: str) -> tuple[Any, Any]:
-    if isinstance(item, tuple | list) and len(item) in (1, 2):
-        return item[0], item[1] if len(item) == 2 else None
-    if isinstance(item, Mapping | tuple | list):
-        inside = ", ".join(map(str, item)) if isinstance(item, Mapping) else f"{len(item)} things"
-        raise InputError(
-            f"expected an image, or an image and its label, in {what}, got a "
-            f"{type(item).__name__} of {inside}"
-        )
-    return item, None
+    return torch.cat(pixels), torch.cat(labels).long().cpu() if labels else None
 
 
 def _as_pixels(image: Any, channels: Channels, what: str) -> Tensor:
     """Return uint8, or float32 or wider, with channels before height and width."""
-    if hasattr(image, "getbands"):  # Pillow's, whose channels are always last
-        array = np.array(image if image.mode in ("L", "RGB") else image.convert("RGB"))
-        pixels, channels = torch.from_numpy(array.reshape(*array.shape[:2], -1)), "last"
-    elif isinstance(image, np.ndarray):
+    if isinstance(image, np.ndarray):
         if channels is None:
             raise InputError(
                 "expected channels='first' or channels='last' with a NumPy array, got neither for "
                 f"{what} of shape {image.shape[-3:]}"
             )
-        if image.dtype.kind not in "uf" or (image.dtype.kind == "u" and image.dtype != np.uint8):
+        if image.dtype.kind != "f" and image.dtype != np.uint8:
             raise InputError(
                 f"expected uint8 or floating point pixels in {what}, got {image.dtype}"
             )
-        wide = (
-            np.uint8
-            if image.dtype == np.uint8
-            else np.float64
-            if image.dtype.itemsize > 4
-            else np.float32
-        )
-        pixels = torch.from_numpy(
-            np.array(image, wide)
-        )  # A copy: it may be read-only, or lie on disk.
+        wide: Any = np.float64 if image.dtype.itemsize > 4 else np.float32
+        # A copy: the array may be read-only, or lie on disk.
+        pixels = torch.from_numpy(np.array(image, np.uint8 if image.dtype == np.uint8 else wide))
     elif isinstance(image, Tensor):
         pixels = image.detach()
     else:

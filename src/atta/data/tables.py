@@ -18,18 +18,14 @@ Columns: TypeAlias = tuple[str, str | None]
 """The names of the image column and of the label column, if there is one."""
 
 
-def is_table(value: object) -> bool:
-    """Return whether this is a dataset of the library, or its splits; does not import it."""
-    datasets = sys.modules.get("datasets")
-    return datasets is not None and isinstance(value, datasets.Dataset | datasets.DatasetDict)
+def is_table(value: object, kind: str = "Dataset") -> bool:
+    """Return whether this is a dataset of the library, or its splits; does not import it.
 
-
-def is_stream(value: object) -> bool:
-    """Return whether this is a dataset that is read item by item; does not import the library."""
+    The kind "IterableDataset" is one that is read item by item.
+    """
     datasets = sys.modules.get("datasets")
-    return datasets is not None and isinstance(
-        value, datasets.IterableDataset | datasets.IterableDatasetDict
-    )
+    kinds = tuple(getattr(datasets, name, ()) for name in (kind, f"{kind}Dict"))
+    return isinstance(value, kinds)
 
 
 def from_stream(table: Any) -> tuple[Iterator[tuple[Any, Any]], str, tuple[str, ...]]:
@@ -60,8 +56,7 @@ def from_table(
         with quiet(datasets):
             table = table.flatten_indices()
     image, label = columns or _columns(table.features, name)
-    known = [None, *table.column_names]
-    if missing := [str(column) for column in (image, label) if column not in known]:
+    if missing := [one for one in (image, label) if one and one not in table.column_names]:
         raise InputError(
             f"expected the columns {', '.join(missing)} in {name}, found "
             f"{listed(table.column_names)}; name them: columns=(image, label)"

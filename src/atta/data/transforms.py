@@ -83,16 +83,11 @@ def crop(images: Images, u: Numbers) -> Images:
 
 def native_crop(images: Images, u: Numbers) -> Resized:
     """Cut out the same window and do not resize it: fewer pixels, for networks of any size."""
-    for i, axis in enumerate((-2, -1)):
-        start, size = _window(u[:, i], images.shape[axis])
-        images = _take(images, axis, start[:, None] + torch.arange(size, device=images.device))
+    for axis, number in zip((-2, -1), u.unbind(1), strict=True):
+        size = max(1, round(0.8 * images.shape[axis]))
+        start = pick(number, images.shape[axis] - size + 1)[:, None]
+        images = _take(images, axis, start + torch.arange(size, device=images.device))
     return images
-
-
-def _window(u: PerImage, side: int) -> tuple[Tensor, int]:
-    """First pixel and number of pixels of a window of 0.8 of a side."""
-    size = max(1, round(0.8 * side))
-    return pick(u, side - size + 1), size
 
 
 def crop_places(u: Numbers, h: int, w: int) -> list[Tensor]:
@@ -102,7 +97,8 @@ def crop_places(u: Numbers, h: int, w: int) -> list[Tensor]:
     """
     found = []
     for i, side in enumerate((h, w)):
-        start, size = _window(u[:, i], side)
+        size = max(1, round(0.8 * side))
+        start = pick(u[:, i], side - size + 1)
         place = torch.arange(side, device=u.device, dtype=torch.float64)
         place = ((place + 0.5) * (size / side) - 0.5).clamp(min=0)
         before = place.floor().long()
@@ -119,7 +115,8 @@ def resample(images: Tensor, rows: Tensor, down: Tensor, columns: Tensor, across
     """
     for axis, places, weight in ((-2, rows, down), (-1, columns, across)):
         first, second = _take(images.expand(2, *images.shape), axis, places.movedim(-2, 0)).unbind()
-        images = torch.lerp(first, second, _along(axis, weight.to(images.dtype)))
+        weight = weight.to(images.dtype)[..., None, None, :]
+        images = torch.lerp(first, second, weight.mT if axis == -2 else weight)
     return images.clamp(0, 1)
 
 
@@ -127,12 +124,8 @@ def _take(images: Tensor, axis: int, places: Tensor) -> Tensor:
     """Select the rows (axis -2) or columns (axis -1) of each image at its own places."""
     sizes = list(images.shape)
     sizes[axis] = places.shape[-1]
-    return images.gather(axis, _along(axis, places).expand(sizes))
-
-
-def _along(axis: int, values: Tensor) -> Tensor:
-    """Lay one value per row (axis -2) or column (axis -1) of each image along that axis."""
-    return values[..., None, :, None] if axis == -2 else values[..., None, None, :]
+    places = places[..., None, None, :]
+    return images.gather(axis, (places.mT if axis == -2 else places).expand(sizes))
 
 
 def brightness(images: Images, u: Numbers) -> Images:
@@ -200,40 +193,32 @@ COMPASS = ((-1, -1), (-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1))
 """(down, right), clockwise from the upper left. Every other direction is diagonal."""
 
 
-def shift(images: Images, u: Numbers, *, directions: Sequence[tuple[int, int]] = COMPASS) -> Images:
+def shift(
+    images: Images,
+    u: Numbers,
+    *,
+    directions: Sequence[tuple[int, int]] = COMPASS,
+    parts: tuple[int, int] = (32, 8),
+) -> Images:
     """Move by whole pixels, at least one: u[0] picks the direction, u[1] the distance.
 
     The distance along a side of s pixels is a whole number from s/32 to s/8, rounded, at least 1:
-    1, 2, 3 or 4 pixels of 32. The border is reflected at its outermost pixels. u = (1/2, 1/2) moves
-    down and to the right by a middle distance.
+    1, 2, 3 or 4 pixels of 32; `parts` sets other limits. The border is reflected at its outermost
+    pixels. u = (1/2, 1/2) moves down and to the right by a middle distance.
     """
-
-    def distance(side: int) -> Tensor:
-        least, most = max(1, round(side / 32)), max(1, round(side / 8))
-        return least + pick(u[:, 1], most - least + 1)
-
-    return _move(images, directions, u[:, 0], distance)
-
-
-def _move(
-    images: Images,
-    directions: Sequence[tuple[int, int]],
-    u: PerImage,
-    distance: Callable[[int], Tensor | int],
-) -> Images:
-    """Move each image in the direction that u picks, by `distance(side)` along each axis."""
-    chosen = torch.tensor(directions, device=images.device)[pick(u, len(directions))]
+    chosen = torch.tensor(directions, device=images.device)[pick(u[:, 0], len(directions))]
     for axis, way in zip((-2, -1), chosen.unbind(1), strict=True):
         side = images.shape[axis]
-        pixels = way * distance(side)
-        places = torch.arange(side, device=images.device) - pixels[:, None]
-        images = _take(images, axis, reflected(places, side))
+        least, most = (max(1, round(side / part)) for part in parts)
+        pixels = way * (least + pick(u[:, 1], most - least + 1))
+        places = reflected(torch.arange(side, device=images.device) - pixels[:, None], side)
+        images = _take(images, axis, places)
     return images
 
 
 def flip_shift(images: Images, u: Numbers) -> Images:
     """Shift, then flip."""
-    return flip(shift(images, u))
+    return shift(images, u).flip(-1)
 
 
 def nudge(images: Images, u: Numbers) -> Images:
@@ -245,8 +230,8 @@ def nudge(images: Images, u: Numbers) -> Images:
     flipped. Larger moves and moves without a flip add less information.
     """
     clockwise_from_up = (*COMPASS[1:], COMPASS[0])
-    moved = _move(images, clockwise_from_up, u[:, 0], lambda side: max(1, round(side / 16)))
-    return torch.where(u[:, 1].reshape(-1, 1, 1, 1) >= 0.5, flip(moved), moved)
+    moved = shift(images, u, directions=clockwise_from_up, parts=(16, 16))
+    return torch.where(u[:, 1].reshape(-1, 1, 1, 1) >= 0.5, moved.flip(-1), moved)
 
 
 def diagonal_shift(images: Images, u: Numbers) -> Images:
@@ -256,7 +241,7 @@ def diagonal_shift(images: Images, u: Numbers) -> Images:
 
 def flip_diagonal_shift(images: Images, u: Numbers) -> Images:
     """Shift along a diagonal, then flip."""
-    return flip(diagonal_shift(images, u))
+    return diagonal_shift(images, u).flip(-1)
 
 
 def vflip(images: Images) -> Images:
@@ -328,7 +313,7 @@ def from_centre(images: Images) -> tuple[Tensor, Tensor]:
 
 
 def sample(
-    images: Images, rows: Float[Tensor, "n h #w"], columns: Float[Tensor, "n #h w"]
+    images: Images, rows: Float[Tensor, "#n h #w"], columns: Float[Tensor, "#n #h w"]
 ) -> Images:
     """Read each pixel at a place given from the centre, by bilinear interpolation."""
     h, w = images.shape[2:]
@@ -337,18 +322,14 @@ def sample(
     down, across = (rows - top).to(images)[:, None], (columns - left).to(images)[:, None]
     lines = [reflected(one.long(), h) * w for one in (top, top + 1)]
     sides = [reflected(one.long(), w) for one in (left, left + 1)]
-    above, below = (
-        torch.lerp(look_up(images, line + sides[0]), look_up(images, line + sides[1]), across)
+    pixels = images.flatten(2)
+    corners = (
+        pixels.gather(2, (line + side).flatten(1)[:, None].expand_as(pixels)).reshape(images.shape)
         for line in lines
+        for side in sides
     )
+    above, below = (torch.lerp(left, next(corners), across) for left in corners)
     return torch.lerp(above, below, down).clamp(0, 1)
-
-
-def look_up(images: Tensor, places: Tensor) -> Tensor:
-    """Read each pixel of the output at a place of the input, counted along the rows."""
-    *sizes, _, _ = images.shape
-    index = places.flatten(-2)[..., None, :].expand(*sizes, -1)
-    return images.flatten(-2).gather(-1, index).reshape(*sizes, *places.shape[-2:])
 
 
 def reflected(places: Tensor, side: int) -> Tensor:
@@ -393,7 +374,7 @@ def autocontrast(images: Images) -> Images:
 def sharpen(images: Images, u: Numbers) -> Images:
     """Add 0.5 + u times the difference between the image and its Gaussian blur of size 3."""
     lost = images - gaussian_blur(images, u, sizes=(3, 3))
-    return images + _between(u, 0.5, 1.5).to(images)[..., None, None] * lost
+    return images + (0.5 + u.double()).to(images)[..., None, None] * lost
 
 
 @_in_float32
@@ -403,9 +384,7 @@ def saturation(images: Images, u: Numbers) -> Images:
     u[0] picks paler, f = 1 - s, below 1/2 and stronger, f = 1 + s, from there on; u[1] picks s
     from 0.25 to 0.75. A grey image is left unchanged.
     """
-    if _is_grey(images):
-        return images
-    luma, *_ = _to_ycbcr(images)
+    luma = _to_ycbcr(images)[0]
     factor = (1 + _either_sign(u, 0.25, 0.75)).to(images)[:, None, None, None]
     return luma + factor * (images - luma)
 
@@ -417,9 +396,10 @@ def hue(images: Images, u: Numbers) -> Images:
     The luma stays, except where values are clipped. A grey image is left unchanged. The tangent of
     half the angle is uniform.
     """
-    if _is_grey(images):
+    luma, *chroma = _to_ycbcr(images)
+    if not chroma:
         return images
-    luma, blue, red = _to_ycbcr(images)
+    blue, red = chroma
     cosine, sine = (part.to(images)[:, None, None, None] for part in _angle(u, 18.0, 54.0))
     return _to_rgb(luma, cosine * blue - sine * red, sine * blue + cosine * red)
 
@@ -427,7 +407,7 @@ def hue(images: Images, u: Numbers) -> Images:
 @_in_float32
 def grey(images: Images) -> Images:
     """Set every channel to the luma, 0.299 red + 0.587 green + 0.114 blue."""
-    return images if _is_grey(images) else _to_ycbcr(images)[0].expand(images.shape)
+    return _to_ycbcr(images)[0].expand(images.shape)
 
 
 def jpeg(images: Images, u: Numbers) -> Images:
@@ -445,7 +425,7 @@ def jpeg_at(images: Images, quality: Labels) -> Images:
     n, c, h, w = images.shape
     middle = torch.tensor([128.0, 0.0, 0.0][:c], device=images.device)[:, None, None]
     wide = images.to(torch.promote_types(images.dtype, torch.float32))
-    planes = 255 * (wide if _is_grey(wide) else torch.cat(_to_ycbcr(wide), 1)) - middle
+    planes = 255 * torch.cat(_to_ycbcr(wide), 1) - middle
     padded = F.pad(planes, (0, -w % 8, 0, -h % 8), mode="replicate")
     blocks = padded.reshape(n, c, -(-h // 8), 8, -(-w // 8), 8)
 
@@ -455,21 +435,18 @@ def jpeg_at(images: Images, quality: Labels) -> Images:
     tables = torch.tensor([_LUMA_TABLE, _CHROMA_TABLE, _CHROMA_TABLE][:c], device=images.device)
     steps = ((tables * percent + 50) // 100).clamp(1, 255).to(blocks.dtype)[:, :, None, :, None]
 
+    # Each axis times the cosines, summed in a fixed order: the same bits in any batch.
     cosines = torch.tensor(_COSINES, dtype=blocks.dtype, device=images.device)
-    waves = _mix(_mix(blocks, 3, cosines), 5, cosines)
-    waves = (waves / steps).round() * steps
-    planes = _mix(_mix(waves, 3, cosines.T), 5, cosines.T).reshape(padded.shape)[..., :h, :w]
-    planes = (planes + middle) / 255
+    for matrix in (cosines.T, cosines):
+        for axis in (3, 5):
+            columns = matrix.reshape(8, *(8 if i == axis else 1 for i in range(6)))
+            pairs = zip(torch.split(blocks, 1, axis), columns.unbind(), strict=True)
+            blocks = functools.reduce(torch.add, (part * column for part, column in pairs))
+        if matrix is not cosines:
+            blocks = (blocks / steps).round() * steps
+    planes = (blocks.reshape(padded.shape)[..., :h, :w] + middle) / 255
     shown = planes if c == 1 else _to_rgb(*torch.split(planes, 1, 1))
     return shown.clamp(0, 1).to(images.dtype)
-
-
-def _mix(blocks: Tensor, axis: int, matrix: Tensor) -> Tensor:
-    """Multiply an axis by a matrix, summed in a fixed order: the same bits in any batch."""
-    columns = matrix.T.reshape(8, *(8 if i == axis else 1 for i in range(6)))
-    parts = torch.split(blocks, 1, axis)
-    products = (part * column for part, column in zip(parts, columns.unbind(), strict=True))
-    return functools.reduce(torch.add, products)
 
 
 _COSINES = [
@@ -495,18 +472,15 @@ _LUMA_TABLE, _CHROMA_TABLE = (
 )
 
 
-def _is_grey(images: Images) -> bool:
-    """Return whether there is one channel, not three; other counts raise an InputError."""
-    if images.shape[1] not in (1, 3):
+def _to_ycbcr(images: Images) -> list[Tensor]:
+    """Convert RGB to luma, blueness and redness (ITU-R BT.601, full range); grey is its luma."""
+    if images.shape[1] == 1:
+        return [images]
+    if images.shape[1] != 3:
         raise InputError(
             f"A colour view: expected images of 1 or 3 channels, got {images.shape[1]}. "
             "Choose views that do not change colours, such as flip, shift or crop."
         )
-    return images.shape[1] == 1
-
-
-def _to_ycbcr(images: Images) -> list[Tensor]:
-    """Convert RGB to luma, blueness and redness (ITU-R BT.601, full range)."""
     red, green, blue = torch.split(images, 1, 1)
     luma = 0.299 * red + 0.587 * green + 0.114 * blue
     return [luma, (blue - luma) / 1.772, (red - luma) / 1.402]

@@ -16,7 +16,7 @@ crop 1 (4, 3, 32, 32)
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from atta._base.html import html_table
 from atta._base.settings import shown as quoted
 from atta._base.types import Images
 from atta.data import transforms
-from atta.data.draws import draw_numbers
+from atta.data.draws import random_numbers, stratified_numbers
 from atta.data.transforms import Numbers, Resized
 
 REHEARSAL = "rehearse-"
@@ -68,6 +68,10 @@ class View:
     transform: Callable[..., Tensor]
     numbers: int | Callable[[int, int, int], int] = 0
     stratified: bool = True
+    random: bool = field(init=False, repr=False, compare=False)
+    """Whether the view needs numbers. A view that does not is worth one repeat."""
+    own: bool = field(init=False, repr=False, compare=False)
+    """Whether the view is one of `VIEWS`, which treat each image alone and stay in [0, 1]."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(_NAME, self.name):
@@ -79,6 +83,8 @@ class View:
             raise InputError(
                 f"View {self.name!r}: expected 0 or more numbers per image, got {self.numbers}."
             )
+        own = self.stratified and _FUNCTIONS.get(self.name) == (self.transform, self.numbers)
+        self.__dict__.update(random=self.numbers != 0, own=own)
 
     @classmethod
     def of(cls, name: str, transform: Callable[[Images], Tensor]) -> "View":
@@ -95,16 +101,6 @@ class View:
         tensor([[[[1., 1.]]]])
         """
         return cls(name, transform)
-
-    @property
-    def random(self) -> bool:
-        """Whether the view needs numbers. A view that does not is worth one repeat."""
-        return self.numbers != 0
-
-    @property
-    def own(self) -> bool:
-        """Whether the view is one of `VIEWS`, which treat each image alone and stay in [0, 1]."""
-        return VIEWS.get(self.name) == self
 
     def count(self, images: Images) -> int:
         """Return how many numbers the view needs for each of these images."""
@@ -177,11 +173,11 @@ _NUMBERS: dict[Callable[..., Tensor], int | Callable[[int, int, int], int]] = {
     transforms.jpeg: 1,
 }
 """The functions of the views, with the numbers that each needs per image."""
-VIEWS: dict[str, View] = {
-    name: View(name, transform, numbers)
-    for transform, numbers in _NUMBERS.items()
-    for name in [transform.__name__.removeprefix("gaussian_").replace("_", "-")]
+_FUNCTIONS = {
+    function.__name__.removeprefix("gaussian_").replace("_", "-"): (function, numbers)
+    for function, numbers in _NUMBERS.items()
 }
+VIEWS = {name: View(name, *function) for name, function in _FUNCTIONS.items()}
 """The views of the package by name; docs/method.md lists their rules. `VIEWS["flip"]` is a `View`.
 
 The first four are the paper's. Views of colours leave a grey image unchanged.
@@ -300,8 +296,17 @@ class Policy:
     """
 
     terms: tuple[tuple[View, int], ...]
+    kinds: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """The names of the views, in order."""
+    repeats: dict[str, int] = field(init=False, repr=False, compare=False)
+    """How often each view is taken."""
+    passes: int = field(init=False, repr=False, compare=False)
+    """Forward passes per image: every repeat of every view, and the image itself."""
 
     def __post_init__(self) -> None:
+        kinds = tuple(view.name for view, _ in self.terms)
+        counts = {view.name: repeats for view, repeats in self.terms}
+        self.__dict__.update(kinds=kinds, repeats=counts, passes=1 + sum(counts.values()))
         for view, repeats in self.terms:
             if not 1 <= repeats <= MAX_REPEATS:
                 expected = "1 or more" if repeats < 1 else f"{MAX_REPEATS} or fewer"
@@ -311,7 +316,7 @@ class Policy:
                     f"Repeats of {view.name!r}: expected 1, since this view is not random and "
                     f"every repeat would be the same, got {repeats}."
                 )
-        if repeated := [kind for kind in self.kinds if self.kinds.count(kind) > 1]:
+        if repeated := [kind for kind in kinds if kinds.count(kind) > 1]:
             raise InputError(
                 f"A policy: expected each view once, with its repeats in front, got "
                 f"{repeated[0]!r} {len(repeated)} times in {quoted(str(self))}."
@@ -389,21 +394,6 @@ class Policy:
             most[view.name] = (view, max(before, repeats))
         return cls(tuple(most.values()))
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """The names of the views, in order."""
-        return tuple(view.name for view, _ in self.terms)
-
-    @property
-    def repeats(self) -> dict[str, int]:
-        """How often each view is taken."""
-        return {view.name: repeats for view, repeats in self.terms}
-
-    @property
-    def passes(self) -> int:
-        """Forward passes per image: every repeat of every view, and the image itself."""
-        return 1 + sum(self.repeats.values())
-
     def render(
         self,
         images: Tensor,
@@ -429,33 +419,15 @@ class Policy:
         >>> [view for view, _, _ in Policy.parse("flip").render(torch.rand(1, 3, 8, 8), [0])]
         ['flip']
         """
-        places = self._places(images, indices, draws)
-        for view, repeats in self.terms:
-            rule = draws if view.stratified else "random"
-            for repeat in range(repeats):
-                u = draw_numbers(
-                    view.name,
-                    view.count(images),
-                    places,
-                    repeat=repeat,
-                    repeats=repeats,
-                    seed=seed,
-                    draws=rule,
-                )
-                if images.is_cuda:  # a copy from pinned memory does not wait for the GPU
-                    u = u.contiguous().pin_memory()
-                yield view.name, repeat, view(images, u.to(images.device, non_blocking=True))
-
-    def _places(self, images: Tensor, indices: Tensor | Sequence[int] | None, draws: str) -> Tensor:
-        """Check the images, and return the position of each of them as a tensor."""
         if images.ndim != 4 or not images.is_floating_point():
             raise InputError(
                 "images: expected floats in [0, 1] of shape (n, c, h, w), got "
                 f"{tuple(images.shape)} of {images.dtype}."
             )
-        n = images.shape[0]
-        stratified = draws != "random" and all(view.stratified for view, _ in self.terms)
-        if indices is None and not stratified:
+        if draws not in ("random", "stratified"):
+            raise InputError(f"draws: expected 'random' or 'stratified', got {draws!r}.")
+        n, spread = images.shape[0], draws == "stratified"
+        if indices is None and not (spread and all(view.stratified for view, _ in self.terms)):
             raise InputError(
                 "indices: expected the position of each image in its dataset, for random draws, "
                 "got None."
@@ -466,7 +438,16 @@ class Policy:
                 f"indices: expected {n} whole numbers, one per image, got {tuple(places.shape)} of "
                 f"{places.dtype}."
             )
-        return places
+        for view, repeats in self.terms:
+            name, count = view.name, view.count(images)
+            for repeat in range(repeats):
+                if spread and view.stratified:
+                    u = stratified_numbers(name, count, repeats)[repeat].expand(n, -1)
+                else:
+                    u = random_numbers(name, count, places, repeat=repeat, seed=seed)
+                if images.is_cuda:  # a copy from pinned memory does not wait for the GPU
+                    u = u.contiguous().pin_memory()
+                yield name, repeat, view(images, u.to(images.device, non_blocking=True))
 
     def _repr_html_(self) -> str:
         note = f"{self.passes} passes per image, including the image itself"

@@ -73,8 +73,7 @@ def compare(
     """
     known, fitted = dict(records), None
     if fit_on is None:
-        for sentence in unfair_splits(records, validation):
-            warnings.warn(sentence, stacklevel=2)
+        _warn_of_unfair_splits(records, validation)
     else:
         fitted, validation, splits = FITTED_ON, 0, 1
         known[fitted] = fit_on
@@ -115,14 +114,13 @@ def _with_policies(experiment: Experiment, policies: tuple[str, ...]) -> Experim
     )
 
 
-def unfair_splits(records: Mapping[str, Record], validation: int) -> list[str]:
-    """A warning for each record whose first split also separates the classes."""
-    found = []
+def _warn_of_unfair_splits(records: Mapping[str, Record], validation: int) -> None:
+    """Warn of each record whose first split also separates the classes."""
     for name, record in records.items():
-        if record.labels is not None and 0 < validation < len(record):
-            sentence = unfair(record.labels, torch.arange(validation))
-            found += [f"{name}: {sentence} (--shuffle), or take more --splits"] if sentence else []
-    return found
+        if record.labels is None or not 0 < validation < len(record):
+            continue
+        if sentence := unfair(record.labels, torch.arange(validation)):
+            warnings.warn(f"{name}: {sentence} (--shuffle), or take more --splits", stacklevel=3)
 
 
 def labelled(methods: Sequence[Any]) -> dict[str, Method]:

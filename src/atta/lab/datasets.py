@@ -17,11 +17,12 @@ is searched as well: `aid/AID/<class>`, `cifar10/plain_text/test-*.parquet`.
 
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -29,16 +30,19 @@ from torch import Tensor
 
 from atta._base.errors import InputError, require, suggest
 from atta.data.folder import (
-    Reader,
-    by_file_name,
+    class_files,
+    contents,
     files_of_images,
     folder_of_images,
-    image_folder,
+    labelled_by_folder,
     listed,
-    subfolders,
 )
-from atta.data.image_set import ImageSet, split_indices
+from atta.data.image_set import ImageSet
 from atta.data.tables import Columns, from_table, library, quiet
+
+Item = TypeVar("Item", int, bytes)
+Reader: TypeAlias = Callable[[], ImageSet]
+"""Reads a split that was found."""
 
 
 @dataclass(frozen=True)
@@ -135,12 +139,10 @@ def open_images(
     images = (
         folder_of_images(path) if in_folder else load(dataset, split, data=data, columns=columns)
     )
-    encoded, seed = images.images, None if isinstance(shuffle, bool) else shuffle
-    if shuffle is True and (labelled or images.labels is not None):
-        files = not isinstance(encoded, Tensor) and len(images) and encoded.path(0) is not None
-        seed = 0 if files else None
-    # In an order that is independent of the names of the class folders.
-    return by_file_name(images) if in_folder and seed is not None else images, seed
+    seed = None if isinstance(shuffle, bool) else shuffle
+    if shuffle is True and images.files and (labelled or images.labels is not None):
+        seed = 0
+    return images, seed
 
 
 def present(name: str, split: str, data: str | Path | None = None) -> bool:
@@ -160,6 +162,18 @@ def _reader(name: str, split: str, find: Callable[[str], Reader | None]) -> Read
         others = [other for name_there in _SPLITS if (other := find(name_there))]
         return others[0] if len(others) == 1 else None
     return found
+
+
+def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Tensor, ...]:
+    """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000).
+
+    >>> [len(part) for part in split_indices(10, (7, 1, 2))]
+    [7, 1, 2]
+    """
+    if min(sizes, default=0) < 0 or sum(sizes) > n:
+        raise InputError(f"expected sizes that add up to at most {n} images, got {tuple(sizes)}")
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    return tuple(torch.split(order[: sum(sizes)], list(sizes)))
 
 
 def _train_or_test(whole: ImageSet, train_part: float, split: str) -> ImageSet:
@@ -198,7 +212,7 @@ def _folders(name: str, data: str | Path | None) -> list[Path]:
 
 def _nested(folder: Path, name: str) -> list[Path]:
     """The folder of a known dataset, and the only folder in it, and so on, down to the splits."""
-    inner = subfolders(folder)
+    inner = contents(folder)[1]
     if name not in _KNOWN or len(inner) != 1 or inner[0].name in _SPLITS:
         return [folder]
     return [folder, *_nested(inner[0], name)]
@@ -287,39 +301,77 @@ def cifar(folder: Path, name: str, split: str, columns: Columns | None) -> Reade
 
 
 def _read_cifar(name: str, batches: list[Path], meta: Path, key: bytes) -> ImageSet:
-    parts = [_unpickled(batch, b"data", key + b"s") for batch in batches]
-    pixels = np.concatenate(
-        [np.asarray(part[b"data"], np.uint8).reshape(-1, 3, 32, 32) for part in parts]
-    )
-    labels = torch.tensor([label for part in parts for label in part[key + b"s"]])
-    names = _unpickled(meta, key + b"_names")[key + b"_names"]
-    return ImageSet(name, torch.from_numpy(pixels), labels, [item.decode() for item in names])
+    names = _list_of(meta, _unpickled(meta, key + b"_names")[0], bytes)
+    pixels: list[np.ndarray] = []
+    labels: list[int] = []
+    for batch in batches:
+        data, numbers = _unpickled(batch, b"data", key + b"s")
+        match data:
+            case _Described(
+                state=(
+                    *_,
+                    (int(n), 3072),
+                    _Described(made_with=("u1" | b"u1", *_)),
+                    False,
+                    bytes(raw),
+                )
+            ) if len(raw) == n * 3072:
+                pixels.append(np.frombuffer(raw, np.uint8).reshape(n, 3, 32, 32))
+            case _:
+                raise InputError(f"expected an array of n x 3072 bytes as the data in {batch}")
+        labels += _list_of(batch, numbers, int)
+        if not all(0 <= label < len(names) for label in labels):
+            raise InputError(f"expected labels from 0 to {len(names) - 1} in {batch}")
+    classes = [item.decode(errors="replace") for item in names]
+    images = torch.from_numpy(np.concatenate(pixels))
+    return ImageSet(name, images, torch.tensor(labels, dtype=torch.long), classes)
 
 
-# The parts of an array in a pickle. Its function moved between releases of NumPy; arrays know it.
-_REBUILD = np.empty(0).__reduce__()[0]
-_ARRAY_PARTS = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("numpy.core.multiarray", "_reconstruct"): _REBUILD,
-    ("numpy._core.multiarray", "_reconstruct"): _REBUILD,
-}
+def _list_of(path: Path, found: Any, kind: type[Item]) -> list[Item]:
+    if not isinstance(found, list) or not all(type(item) is kind for item in found):
+        raise InputError(f"expected a list of {kind.__name__} in {path}, as CIFAR's files have")
+    return found
 
 
-class _ArraysOnly(pickle.Unpickler):
-    """Reads NumPy arrays in plain containers, as in CIFAR's pickles, and refuses all else."""
+class _Described:
+    """An array or its type, as a pickle describes it: what it is made with, and its state.
+
+    NumPy's own functions must not be called: with a forged type they read bytes as pointers.
+    """
+
+    state: Any = None
+
+    def __init__(self, *made_with: Any) -> None:
+        self.made_with = made_with
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+_ARRAY_PARTS = (
+    *(("numpy", "ndarray"), ("numpy", "dtype")),
+    *(("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct")),
+)
+"""The names in the pickle of an array, of NumPy 1 and 2."""
+
+
+class _ArraysOnly(pickle._Unpickler):
+    """Reads descriptions of arrays in plain containers, as CIFAR's pickles have; no other objects.
+
+    The version in C allocates gigabytes for a file of a few bytes that numbers its memo high.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
-        """The few parts of an array."""
+        """Return a stand-in for the few parts of an array."""
         if (module, name) not in _ARRAY_PARTS:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-        return _ARRAY_PARTS[module, name]
+        return _Described
 
 
-def _unpickled(path: Path, *keys: bytes) -> dict[bytes, Any]:
+def _unpickled(path: Path, *keys: bytes) -> list[Any]:
+    """The values of these keys of the dictionary in a file."""
     try:
-        with path.open("rb") as file:
-            content = _ArraysOnly(file, encoding="bytes").load()
+        content = _ArraysOnly(BytesIO(path.read_bytes()), encoding="bytes").load()
     except Exception as error:  # a damaged pickle raises almost anything
         raise InputError(
             f"expected nothing but arrays, lists and text in {path}: {error}"
@@ -328,7 +380,29 @@ def _unpickled(path: Path, *keys: bytes) -> dict[bytes, Any]:
         raise InputError(
             f"expected {', '.join(key.decode() for key in keys)} in {path}, as CIFAR's files have"
         )
-    return content
+    return [content[key] for key in keys]
+
+
+def image_folder(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
+    """Find `<split>/<class>/*.png`, or `<class>/*.png`, which is one split, `train`."""
+    place = folder / split
+    if not place.is_dir():
+        others = (folder / other for other in ("test", "validation", "val"))
+        if split != "train" or any(other.is_dir() for other in others):
+            return None
+        place = folder
+    files = class_files(place)
+    if not files:
+        return None
+    # A class that a test split lacks must not shift the numbers of those that follow.
+    known = class_files(folder / "train") if place != folder else files
+    classes = list(known or files)
+    if strange := [label for label in files if label not in classes]:
+        raise InputError(
+            f"expected the classes of {folder / 'train'} in {place}, found {listed(strange)} as "
+            "well"
+        )
+    return partial(labelled_by_folder, name, files, classes)
 
 
 LAYOUTS = (saved, parquet, cifar, image_folder)

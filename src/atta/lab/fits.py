@@ -31,7 +31,7 @@ from atta._base.errors import InputError
 from atta._base.files import content_hash, digest
 from atta.calibrators import METHODS, Calibrator, Method, load
 from atta.calibrators.crossval import FOLDS
-from atta.calibrators.fitting import folds
+from atta.calibrators.fitting import fold_splits
 from atta.data.views import Policy
 from atta.lab import workers
 from atta.lab.workers import Tell, silent
@@ -78,7 +78,7 @@ class Rows:
         rows, kept = self.drawn()[0], torch.ones(self.validation, dtype=torch.bool)
         if self.fold is None:
             return rows, rows[:0]
-        held_out = folds(self.validation, FOLDS)[self.fold]
+        held_out = fold_splits(self.validation, FOLDS)[self.fold][1]
         kept[held_out] = False
         return rows[kept], rows[held_out]
 

@@ -130,9 +130,8 @@ def _per_class(
 def _views(calibrator: Calibrator, test: Record, base: Probs) -> dict[str, Any] | None:
     if not isinstance(calibrator, ViewBlend | AverageBlend):
         return None
-    logits = test.predictions.logits
-    fused, limit = calibrator.fused(logits, test.predictions.views), calibrator.limit.to(base)
-    start = calibrator.base(logits)
+    start, fused = calibrator.parts(test.predictions.logits, test.predictions.views)
+    limit = calibrator.limit.to(base)
     shares = largest_share(start, fused, limit, step=calibrator.step).double().clamp(0, 1).cpu()
     itself = isinstance(calibrator, ViewBlend) and calibrator.itself
     kinds = [*(["the image"] if itself else []), *calibrator.kinds]

@@ -22,7 +22,8 @@ from atta._base.errors import InputError
 from atta._base.settings import Folds, check, hints
 from atta._base.types import Labels, Probs
 from atta.calibrators import CATTA, Method
-from atta.calibrators.crossval import FOLDS, GAIN, Candidate, held_out, judge, losses, rank
+from atta.calibrators.crossval import FOLDS, GAIN, Candidate, held_out, losses, rank
+from atta.calibrators.fitting import standard_error
 from atta.data.views import POLICIES, Policy, View
 from atta.lab.fits import written
 from atta.metrics.scores import evaluate
@@ -247,8 +248,15 @@ class Search:
             taken = self.greedy(pool)
             best = min(candidates, key=lambda one: one.nll).policy
             passes, probs = self._answer(pool, taken)
-            loss, least = (losses(found, pool.labels) for found in (probs, answers[best][1]))
-            greedy = judge(described(taken), passes, loss, least)
+            loss = losses(probs, pool.labels)
+            above = loss - losses(answers[best][1], pool.labels)
+            greedy = Candidate(
+                policy=described(taken),
+                passes=passes,
+                nll=loss.mean().item(),
+                above=above.mean().item(),
+                error=standard_error(above),
+            )
             looks = {**looks, greedy.policy: taken}
         tested = {}
         if test is not None:

@@ -13,27 +13,37 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from atta._base.errors import InputError, first_line, suggest
-from atta._base.files import whole_file
-from atta._base.settings import Count, check, hints
-from atta._base.tensors import read_header
+from atta._base.errors import InputError, advise, first_line, suggest
+from atta._base.files import check_digest, content_hash, whole_file
+from atta._base.settings import Count, check, hints, shown
+from atta._base.tensors import read_header, read_tensors
 from atta._base.types import Images, Labels
 from atta.networks.adapters import Normalized
 from atta.networks.resnet import MODELS
-from atta.networks.weights import load_weights, save_weights
+from atta.networks.weights import check_weights, load_weights, save_weights
 
 MIRRORS = ("left-right", "up-down", "diagonal")
 """The three reflections of a square; together they make its eight symmetries."""
 NUMBERS = 4 + len(MIRRORS)
 """Numbers per image: whether it is zoomed, how much, across, down, and one per mirror."""
+METADATA: dict[str, Any] = {
+    **dict.fromkeys(("architecture", "recipe"), dict),
+    **dict.fromkeys(("shape", "classes", "mean", "std", "history"), list),
+    **{"dataset": str, "seed": int, "accuracy": float | None},
+}
+"""The types of what the file of a trained model says about its training."""
+SEAL = b"\natta sha256 "
+"""At the end of a checkpoint, before the checksum of all bytes before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,17 +171,29 @@ def load_trained(
     A network of your own cannot be built from a file: pass it as `model`.
     """
     metadata = _read_metadata(path)
-    if model is None:
-        settings = dict(metadata["architecture"])
-        name = settings.pop("name", None)
-        if name not in MODELS:
-            raise InputError(
-                f"expected one of {', '.join(MODELS)} in {path}, found {name!r}: "
-                "pass the model as well"
-            )
+    try:
+        if model is None:
+            model = _built(path, **metadata["architecture"])
+        load_weights(model, path)
+        return Normalized(model, metadata["mean"], metadata["std"]).eval(), metadata
+    except InputError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{path} does not describe a network: {first_line(error)}; use a copy, or train again"
+        ) from error
+
+
+def _built(path: str | Path, name: str = "", **settings: Any) -> nn.Module:
+    """Build a network whose weights are to be read from a file."""
+    if name not in MODELS:
+        raise InputError(
+            f"expected one of {', '.join(MODELS)} in {path}, found {name!r}: pass the model as well"
+        )
+    with torch.device("meta"):  # takes no memory, whatever size a forged file names
         model = MODELS[name](**settings)
-    load_weights(model, path)
-    return Normalized(model, metadata["mean"], metadata["std"]).eval(), metadata
+    check_weights(model, read_tensors(path, sealed=False)[0], path)
+    return model.to_empty(device="cpu")
 
 
 def find_model(text: str) -> tuple[Any, dict[str, str]]:
@@ -259,17 +281,19 @@ class RunFolder:
         if not self.checkpoint.is_file():
             return []
         try:
-            state = torch.load(self.checkpoint, map_location="cpu", weights_only=True)
-            found = json.loads(state["metadata"])
+            content = _checked(self.checkpoint)
+            state = torch.load(BytesIO(content), map_location="cpu", weights_only=True)
+            check_same_run(self.checkpoint, json.loads(state["metadata"]), self.metadata)
+            network.load_state_dict(state["network"])
+            optimizer.load_state_dict(state["optimizer"])
+            return list(state["history"])
+        except InputError:
+            raise
         except Exception as error:  # a damaged checkpoint raises almost anything
             raise InputError(
-                f"expected a checkpoint of `train` at {self.checkpoint}, "
-                f"but it cannot be read: {error}"
+                f"expected a checkpoint of `train` at {self.checkpoint}, but it cannot be read: "
+                f"{first_line(error)}; delete it to start again"
             ) from error
-        check_same_run(self.checkpoint, found, self.metadata)
-        network.load_state_dict(state["network"])
-        optimizer.load_state_dict(state["optimizer"])
-        return list(state["history"])
 
     def write_checkpoint(
         self,
@@ -284,14 +308,31 @@ class RunFolder:
             "history": list(history),
             "metadata": json.dumps(self.metadata),
         }
-        # Given a path, torch does not say why writing failed.
+        buffer = BytesIO()
+        torch.save(state, buffer)
+        content = buffer.getbuffer()
         with whole_file(self.checkpoint) as part, part.open("wb") as file:
-            torch.save(state, file)
+            file.write(content)
+            file.write(SEAL + content_hash([content]).encode())
 
     def finish(self, network: nn.Module, metadata: Mapping[str, Any]) -> None:
         """Write the model and remove the checkpoint."""
         save_weights(network, self.model, {"atta": json.dumps(metadata)})
         self.checkpoint.unlink(missing_ok=True)
+
+
+def _checked(path: Path) -> bytes:
+    """The content of a checkpoint, if its checksum says that nothing in it has changed."""
+    whole = path.read_bytes()
+    content, seal, stated = whole.rpartition(SEAL)
+    if seal:
+        check_digest(path, stated.decode(errors="replace"), content_hash([content]))
+        return content
+    with ZipFile(BytesIO(whole)) as archive:  # 0.1.0 wrote the checksums of torch's archive alone
+        if damaged := archive.testzip():
+            raise InputError(f"{path} is damaged at {damaged}: delete it to start again")
+    advise(f"{path} has no checksum of its own: version 0.1.0 wrote it; its parts are intact")
+    return whole
 
 
 def check_same_run(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -316,5 +357,15 @@ def _read_metadata(path: str | Path) -> dict[str, Any]:
         raise InputError(
             f"expected a model that `train` wrote, but {path} says nothing about its training"
         )
-    metadata: dict[str, Any] = json.loads(text)
-    return metadata
+    try:
+        metadata = json.loads(text)
+    except (ValueError, RecursionError):
+        metadata = None
+    for name, kind in METADATA.items():
+        found = metadata.get(name) if isinstance(metadata, dict) else metadata
+        if not isinstance(found, kind):
+            raise InputError(
+                f"expected what `train` wrote in {path}, got {shown(found)} as its {name}; "
+                "use a copy, or train again"
+            )
+    return dict(metadata)

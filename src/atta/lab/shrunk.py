@@ -36,7 +36,7 @@ from atta._base.types import Labels, Probs, Scalar, ViewLogits, ViewWeights
 from atta.calibrators.atta import LIMIT_BOUNDS, PRIOR_DEVIATION, VATTA, ViewBlend
 from atta.calibrators.base import ViewMethod, base_probs
 from atta.calibrators.fitting import cholesky, fold_splits, minimize, standard_error
-from atta.functional import First, Space, fuse, largest_share, leader, mix
+from atta.functional import First, Space, fuse, largest_share, leader
 from atta.record.predictions import Predictions, mean_views
 
 LARGEST_STRENGTH = 1e6  # used for λ = ∞ in the folds: D then stays below 0.01 logits
@@ -177,7 +177,8 @@ class ShrunkMATTA(ViewMethod):
         fused = fuse(views, point.weights.to(base), space=self.space)
         share = largest_share(base, fused, point.limit.to(base), step=self.step, first=first)
         label = labels.unsqueeze(-1)
-        picked = mix(base.gather(-1, label), fused.gather(-1, label), share).squeeze(-1)
+        own = (base.gather(-1, label), fused.gather(-1, label))
+        picked = torch.lerp(*own, share.unsqueeze(-1)).squeeze(-1)
         return -picked.clamp(min=torch.finfo(base.dtype).tiny).log().double()
 
     def _fit(

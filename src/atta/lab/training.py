@@ -103,8 +103,11 @@ def train(
                 found = {**metadata, "accuracy": accuracy, "history": history}
                 if folder is not None:
                     folder.finish(network, found)
-    epochs = tuple(Epoch(**row) for row in found["history"])
     path = folder.model if folder is not None else None
+    try:
+        epochs = tuple(Epoch(**row) for row in found["history"])
+    except TypeError:
+        raise InputError(f"expected the epochs of a training in {path}; train again") from None
     return TrainingResult(normalized.eval(), found["accuracy"], epochs, found, path)
 
 

@@ -28,6 +28,8 @@ from atta._base.errors import InputError, first_line, require
 from atta._base.types import Images, Logits
 from atta.data.preprocess import Preprocess
 
+DARK = 5 / 255  # the brightest pixel of several images is brighter than this
+
 
 class Normalized(nn.Module):
     """A model that sees `(pixels - mean) / std`, channel by channel.
@@ -247,11 +249,17 @@ class OnnxModel(_Adapter):
         size = self.shape[0] if isinstance(self.shape[0], int) else max(n, 1)
         more = max(-n % size, size - n)  # whole batches, and at least one
         pixels = F.pad(images.detach().cpu(), (0,) * 7 + (more,)).numpy().astype(self.dtype)
-        outputs = [
-            self.session.run([self.output], {self.input: pixels[start : start + size]})[0]
-            for start in range(0, n + more, size)
-        ]
-        output = np.concatenate(outputs)[:n]
+        try:
+            outputs = [
+                self.session.run([self.output], {self.input: pixels[start : start + size]})[0]
+                for start in range(0, n + more, size)
+            ]
+            output = np.concatenate(outputs)[:n]
+        except Exception as error:  # its exceptions have no public base class
+            raise InputError(
+                f"{self.path} fails on images of shape {tuple(images.shape)}: expected a network "
+                f"for such images, and enough memory; ONNX Runtime says {first_line(error)}"
+            ) from error
         self.width = output.shape[-1]
         return _as_tensor(output)
 
@@ -394,6 +402,37 @@ def left_unnormalised(model: nn.Module) -> Preprocess | None:
     wanted = Preprocess.of(inner)
     plain = set(wanted.mean or ()) <= {0.0} and set(wanted.std or ()) <= {1.0}
     return None if plain else wanted
+
+
+def contradictions(model: object, images: Tensor, given: Preprocess | None) -> list[str]:
+    """Say what images contradict of the input that a timm or Hugging Face network states."""
+    found, outer = list[str](), _inside(model)
+    inner = _inside(outer, TorchModel | FromProbabilities | Normalized)
+    size = getattr(getattr(inner, "config", None), "image_size", None)
+    if isinstance(getattr(inner, "pretrained_cfg", None), Mapping):
+        wanted = Preprocess.of(inner)
+        size, stated = wanted.size, (wanted.mean or (), wanted.std or ())
+        own = (outer.mean.tolist(), outer.std.tolist()) if isinstance(outer, Normalized) else stated
+        alike = len(own[0]) != len(stated[0]) or np.allclose(own, stated, atol=0.05)
+        if given is None and not alike:
+            found.append(
+                f"the network states that it wants photographs as '{wanted}', and is given another "
+                "mean and std: are those of its training? preprocess=model takes the stated ones"
+            )
+    sides = (size, size) if isinstance(size, int) else tuple(size or ())
+    pairs = zip(images.shape[2:], sides, strict=False)
+    if (given is None or not given.size) and any(not 2 / 3 <= a / b <= 3 / 2 for a, b in pairs):
+        expected, got = (" x ".join(map(str, one)) for one in (sides, images.shape[2:]))
+        found.append(
+            f"the network states images of {expected} pixels, and is given {got}: resize them as "
+            "in training, or give files with preprocess=..."
+        )
+    if images.is_floating_point() and 0 < (brightest := float(images.max())) <= DARK:
+        found.append(
+            f"no pixel of the images that were tried is above {brightest:.2g}: were they divided "
+            "by 255 twice? Give bytes, or floats in [0, 1]"
+        )
+    return found
 
 
 @contextmanager

@@ -30,6 +30,7 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 CLASSIFIERS = "ForImageClassification"  # how Hugging Face's names of classifiers end
 ATTENTION = ("eager", "sdpa")  # transformers looks up other names on the hub and runs the code
 ORIGIN = ("_name_or_path", "name_or_path", "transformers_version")  # settings that build nothing
+LAYERS, LARGEST = 1000, 10**9  # no forged number keeps the computer busy for hours
 LABELS = ("id2label", "label2id")  # class names, which may be any text
 CODE = {
     "auto_map",
@@ -87,14 +88,23 @@ def inside(description: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def build(description: Mapping[str, Any], model: object = None) -> nn.Module:
     """Build the described network without its weights; `model` is it, or the network inside."""
-    if model is not None:
-        whole = as_logits(model)
-        own, said = (
-            [one["kind"] for one in _nested(each)[:-1]] for each in (describe(whole), description)
-        )
-        if own == said:  # the same adapters
-            return whole
-    return _around(description, model)
+    whole = None if model is None else as_logits(model)
+    try:
+        if whole is not None:
+            own, said = (
+                [one["kind"] for one in _nested(each)[:-1]]
+                for each in (describe(whole), description)
+            )
+            if own == said:  # the same adapters
+                return whole
+        return _around(description, model)
+    except InputError:
+        raise
+    except Exception as error:  # forged values can raise anything
+        raise InputError(
+            "expected a network as atta describes it, got a description that builds none: "
+            f"{type(error).__name__} {first_line(error)}"
+        ) from error
 
 
 def _around(description: Mapping[str, Any], model: object) -> nn.Module:
@@ -152,7 +162,7 @@ def _transformer(name: Any, config: Any) -> nn.Module:
 
 
 def _harmless(key: str, value: Any) -> Any:
-    """Refuse settings that name code, a hub or a path; drop where a configuration came from."""
+    """Refuse huge numbers and what names code, a hub or a path; drop where settings came from."""
     choices: tuple[str, ...] = ()
     if key.endswith("_implementation"):
         choices = ATTENTION
@@ -177,6 +187,9 @@ def _harmless(key: str, value: Any) -> Any:
             f"expected {key} to be {' or '.join(choices)}, got {value!r}: "
             "another value could name code to download"
         )
+    most = LAYERS if "layer" in key or "depth" in key else LARGEST
+    if isinstance(value, int | float) and not -most <= value <= most:
+        raise InputError(f"expected {key} of at most {most}, got {value}: refused")
     if isinstance(value, str) and any(mark in value for mark in "/\\:"):
         raise InputError(
             f"expected settings of a network, but its {key} names a place to download from, "

@@ -11,7 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from atta._base.errors import InputError
 from atta._base.types import Logits
+
+MOST = 100_000  # classes or channels
 
 
 class _Block(nn.Module):
@@ -115,6 +118,13 @@ def _recorded(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
             "in_channels": in_channels,
             "small_images": small_images,
         }
+        counts = (num_classes, in_channels)
+        known = all(isinstance(count, int) and 0 < count <= MOST for count in counts)
+        if not known or not isinstance(small_images, bool):  # a file may say anything
+            raise InputError(
+                f"expected numbers of classes and channels from 1 to {MOST}, and small_images as "
+                f"true or false, got {settings}"
+            )
         network = build(**settings)
         object.__setattr__(network, "built", {"name": build.__name__, **settings})
         return network

@@ -30,7 +30,7 @@ from torch import Tensor
 from atta._base.errors import InputError
 from atta._base.files import named, readable
 from atta._base.html import html_table, shortened
-from atta._base.tensors import DIGEST, HASH, as_tensor, read_tensors, write_tensors
+from atta._base.tensors import DIGEST, HASH, as_tensor, plain, read_tensors, write_tensors
 from atta._base.types import Labels, Logits, RepeatLogits, ViewLogits
 from atta.data.class_names import numbers_of
 from atta.data.views import REHEARSAL
@@ -216,7 +216,8 @@ def as_labels(labels: Any, *, images: int, classes: int, names: Sequence[str] = 
     """
     if labels is None:
         raise InputError(f"expected {images} labels, one for each image, got none")
-    if isinstance(labels, list | tuple | np.ndarray) and len(labels) and isinstance(labels[0], str):
+    labels = plain(labels)
+    if isinstance(labels, list | tuple) and labels and isinstance(labels[0], str):
         if not names:
             raise InputError(
                 f"labels must be class numbers if no class names are known, got {str(labels[0])!r}"

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from atta._base.errors import InputError
-from atta.data.image_set import ImageSet, thumbnail
+from atta.data.image_set import ImageSet, data_uri
 from atta.data.origin import Origin
 from atta.data.source import as_source
 from atta.report.sections import Section
 from atta.results.rows import Results
 
-MOST, BUDGET = 48, 200_000
-"""The most images of a page, and the most characters of their data URIs."""
+MOST, BUDGET, SIDE = 48, 200_000, 96
+"""The most images of a page, the most characters of their data URIs, and their longest edge."""
 
 
 def thumbnails(
@@ -96,14 +96,16 @@ def _thumbnails(
     if isinstance(images, Path | ImageSet):
         images = Origin.of(origin).images(images, count).images
         _check(rows, len(images))
-        return [(row, thumbnail(images[row])) for row in rows]
+        return [(row, data_uri(images[row], SIDE)) for row in rows]
     source = as_source(images)
     if count is not None and source.count not in (None, count):
         raise InputError(f"expected the {count} images of the record, got {source.count}")
     _check(rows, source.count or count or 0)
     ordered = sorted(rows)  # a source reads forward only
     read = source.read([row] for row in ordered)
-    return [(row, thumbnail(batch.pixels[0])) for row, batch in zip(ordered, read, strict=True)]
+    return [
+        (row, data_uri(batch.pixels[0], SIDE)) for row, batch in zip(ordered, read, strict=True)
+    ]
 
 
 def _check(rows: Sequence[int], count: int) -> None:

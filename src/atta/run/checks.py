@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from atta._base.errors import InputError, advise
 from atta._base.types import Labels
 from atta.data.labels import Labelling
-from atta.data.source import Positions, Source, StreamSource
+from atta.data.source import Positions, Source, copies
 from atta.data.views import Policy
-from atta.networks.adapters import left_unnormalised, watched_spread
+from atta.networks.adapters import contradictions, left_unnormalised, watched_spread
 from atta.networks.borrowing import dtype_of
 from atta.record.predictions import Predictions, Record, as_labels, look_like_probabilities
 from atta.run.execution import Execution
@@ -59,11 +59,6 @@ def check_labels(labelling: Labelling, source: Source) -> None:
     labels = labelling.labels
     if labels is None:
         return
-    if isinstance(source, StreamSource) and source.shuffled:
-        advise(
-            "the DataLoader is shuffled and the labels do not come with it: give shuffle=False, or "
-            "a dataset with its labels"
-        )
     count = len(labels) if source.count is None and labels.ndim else source.count or 0
     whole = not (labels.is_floating_point() or labels.is_complex())
     most = max(int(labels.to(torch.int64).max()), 0) if whole and labels.numel() else 0
@@ -113,6 +108,8 @@ def try_out(
         few = min(IMAGES, source.count)
         places = torch.linspace(0, source.count - 1, few).round().long().tolist()
     batch = next(source.read([places]))
+    for sentence in contradictions(network, batch.pixels, source.preprocess):
+        advise(sentence)
     check_views(policy, as_pixels(batch.pixels, torch.float32))
     there = execution.engine and not torch.cuda.is_available()  # the cluster has other devices
     device = torch.device("cpu") if there else execution.device_of(network)
@@ -155,8 +152,13 @@ def _say_one(answers: Tensor) -> None:
     advise(sentence)
 
 
-def look_over(record: Record) -> None:
-    """Warn of what looks wrong in a record, one sentence each."""
+def look_over(record: Record, source: Source | None = None) -> None:
+    """Warn of what looks wrong in a record and its images, one sentence each."""
+    if source is not None and (twice := copies(source)):
+        advise(
+            f"{twice} of {source.count} images occur more than once: the copies of an image fall "
+            "into several folds, so that cross-validated numbers look too good. Keep one of each"
+        )
     images, classes, labels = len(record), record.predictions.classes, record.labels
     normal, certain, right, at = True, 0, 0, 0
     for part in record.predictions.select((), rehearsals=False).chunks(max(1, PIECE // classes)):
@@ -177,6 +179,11 @@ def look_over(record: Record) -> None:
         found.append(
             "the confidence of every image is 1.0: are the logits scaled, or was the network "
             "trained on these images?"
+        )
+    if labels is not None and images > 1 and bool((labels == labels[0]).all()):
+        found.append(
+            f"all labels are class {int(labels[0])}: a network cannot be calibrated on one class, "
+            "give images of all classes"
         )
     if labels is not None and images >= JUDGED:
         accuracy, chance = right / images, 1 / classes

@@ -12,6 +12,7 @@ Batch size, order and workers do not change it. The model is the same after the 
 `Run` is a network and its images, prepared once; it runs many policies. `collect` runs one.
 """
 
+import json
 import operator
 import os
 import shutil
@@ -32,7 +33,7 @@ from atta._base.settings import checked
 from atta._base.tensors import read_tensors
 from atta.data.corruptions import REHEARSALS, rehearsed
 from atta.data.labels import Labelling, Reading, labelled_source
-from atta.data.origin import Origin, digest_of
+from atta.data.origin import digest_of
 from atta.data.preprocess import Preprocess
 from atta.data.source import Batch, Channels, Source, batches_of, cached
 from atta.data.views import Policy
@@ -156,8 +157,8 @@ def folder_of(images: object, source: Source) -> dict[str, str]:
     if not isinstance(images, str | Path) or not Path(images).is_dir():
         return {}
     folder = str(Path(images).absolute())
-    digest = digest_of(source.files, folder) if source.files else None
-    return Origin(folder=folder, files=digest).text()
+    files = {"files": digest_of(source.files, folder)} if source.files else {}
+    return {"folder": folder, **files}
 
 
 def as_folder(output: str | PathLike[str]) -> bool:
@@ -248,7 +249,7 @@ class Run:
             groups = [(columns, writer.paths(), writer.name) for columns, writer in parts]
             record = write_index(folder, groups, labels, origin)
         if checks:
-            look_over(record)
+            look_over(record, source)
         return record
 
     def answers(
@@ -351,18 +352,21 @@ class Run:
             source.preprocess and isinstance(inner, Normalized)
         ):
             inner = inner.model
-        origin = Origin(
-            dataset=source.dataset,
-            model=type(inner).__name__,
-            classes=self.labelling.settled(classes).classes,
-            preprocess=source.preprocess,
-            image_shape=source.shape,
-            policy=str(policy),
-            passes=policy.passes,
-            seed=self.seed,
-            draws=self.draws,
-        )
-        return {**origin.text(), "atta": __version__, "torch": torch.__version__}
+        names, preprocess = self.labelling.settled(classes).classes, source.preprocess
+        known = {
+            "dataset": source.dataset,
+            "model": type(inner).__name__,
+            "classes": json.dumps(names) if names else None,
+            "preprocess": None if preprocess is None else json.dumps(preprocess.about()),
+            "image_shape": " x ".join(map(str, source.shape)),
+            "policy": policy,
+            "passes": policy.passes,
+            "seed": self.seed,
+            "draws": self.draws,
+            "atta": __version__,
+            "torch": torch.__version__,
+        }
+        return {name: str(value) for name, value in known.items() if value is not None}
 
 
 @dataclass

@@ -13,10 +13,9 @@ from typer.testing import CliRunner
 
 from atta._base.errors import InputError
 from atta.cli.app import commands
-from atta.data.image_set import split_indices
 from atta.lab import recipe as trained_module
 from atta.lab import training
-from atta.lab.datasets import load
+from atta.lab.datasets import load, split_indices
 from atta.lab.paper.records import NETWORKS, RECORDINGS, UCMERCED_IN_AID, Making, make, obstacle
 from atta.record import writer
 from atta.record.predictions import Record

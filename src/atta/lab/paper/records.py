@@ -33,7 +33,7 @@ import torch
 from torch import nn
 
 from atta._base.errors import InputError, suggest
-from atta.data.draws import draw_numbers
+from atta.data.draws import random_numbers
 from atta.data.folder import listed
 from atta.data.image_set import ImageSet, arrange
 from atta.data.transforms import gaussian_blur, gaussian_noise
@@ -74,7 +74,7 @@ def shifted(images: ImageSet, seed: int = 0) -> ImageSet:
     for some, rows in zip(
         torch.split(pixels, 1000), torch.split(images.indices, 1000), strict=True
     ):
-        numbers = partial(draw_numbers, indices=rows, repeat=0, repeats=1, seed=seed)
+        numbers = partial(random_numbers, indices=rows, seed=seed)
         noise = numbers("shift-noise", some.shape[1] + some[0].numel()).to(some.device)
         blur = numbers("shift-blur", 1).to(some.device)
         noisy = gaussian_noise(some.float() / 255, noise)

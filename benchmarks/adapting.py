@@ -1,0 +1,124 @@
+"""Does `adapt` ever harm? Four public networks under 14 conditions, from logits under $ATTA_DATA/shift.
+
+    python -m benchmarks.adapting [--draws 10] [--page docs/adapting.md]
+
+Each network is calibrated on 1000 validation images and their rehearsals. Each draw adapts to 500 or 100 images without labels of
+a condition, or to as many of half of the classes, and tests on its other images. A set is one network under one condition; its
+numbers are means over the draws.
+"""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from atta import Predictions, TemperatureScaling
+from atta.calibrators import CATTA, Calibrator
+from atta.calibrators.hedged import hedge
+from atta.calibrators.shift import NORMAL, Reference, adapt
+from atta.lab.workers import machine
+from benchmarks.records import DATA, publish
+
+SIZES, SEVERITIES = (500, 100), (1, 3, 5)
+HARM = 0.01
+
+
+def seen(logits: Tensor, rehearsals: dict[int, Tensor] | None = None) -> Predictions:
+    """Predictions of (images, views, classes): the image itself, its flip, its nudges."""
+    views = {"flip": logits[:, 1:2]} | ({"nudge": logits[:, 2:]} if logits.shape[1] > 2 else {})
+    views |= {f"rehearse-{one}": view[:, :1] for one, view in (rehearsals or {}).items()}
+    return Predictions(logits[:, 0], views)
+
+
+def brier(calibrator: Calibrator, predictions: Predictions, labels: Tensor) -> float:
+    """The Brier score of the top class."""
+    confidence, winner = calibrator(predictions).double().max(dim=1)
+    return float((confidence - (winner == labels).double()).square().mean())
+
+
+def drawn(labels: Tensor, classes: int, size: int, seed: int, half: bool) -> tuple[Tensor, Tensor]:
+    """The images to adapt to and those to test on; of half of the classes, at least a third of them to test on."""
+    generator, rows = torch.Generator().manual_seed(seed), torch.arange(len(labels))
+    if half:
+        kept = torch.randperm(classes, generator=generator)[: classes // 2]
+        rows = rows[torch.isin(labels, kept)]
+        size = min(size, 2 * len(rows) // 3)
+    rows = rows[torch.randperm(len(rows), generator=generator)]
+    return rows[:size], rows[size:]
+
+
+def tried(path: Path, draws: int) -> Iterator[tuple[str, int, bool, list[float]]]:
+    """Every draw of one network: the condition, the size, whether classes are absent, and the numbers."""
+    tensors = load_file(path)
+    logits = {name: one.float() for name, one in tensors.items() if one.is_floating_point()}
+    rehearsals = {one: logits[f"reh{one}"] for one in SEVERITIES}
+    fit, labels = seen(logits["val"], rehearsals), tensors["y_val"]
+    temperature = TemperatureScaling().fit(fit, labels)
+    plain = CATTA().fit(fit.unrehearsed(), labels)
+    hedged = hedge(plain, fit, labels)
+    assert hedged is not None
+    families = {f"rehearse-{one}": tensors[f"fam{one}"] for one in SEVERITIES}
+    reference, truth = Reference.of(plain, fit, labels, families), tensors["y_test"]
+    for condition in (name for name in logits if name.startswith("test_")):
+        for size in SIZES:
+            for half in (False, True):
+                for seed in range(draws):
+                    here, there = drawn(truth, fit.classes, size, seed, half)
+                    now, done = adapt(plain, hedged, reference, seen(logits[condition][here]))
+                    test, known = seen(logits[condition][there]), truth[there]
+                    right = (
+                        (logits[condition][here, 0].argmax(dim=1) == truth[here]).double().mean()
+                    )
+                    error = abs(done.accuracy - float(right))
+                    scores = [brier(one, test, known) for one in (temperature, hedged, now)]
+                    yield condition, size, half, [*scores, error, error <= NORMAL * done.error]
+
+
+def page(draws: int) -> str:
+    """The table, in words and numbers."""
+    sets = defaultdict(list)
+    for path in sorted((DATA / "shift").glob("*.safetensors")):
+        for condition, size, half, numbers in tried(path, draws):
+            sets[size, half, path.stem, condition].append(numbers)
+    lines = [
+        "# Adapting, measured",
+        "",
+        "Four public CIFAR networks under 14 conditions: 56 sets of images that neither the networks nor the rehearsals knew "
+        f"({draws} draws each). *Harmed* are sets whose Brier score (of the top class) is more than 1 % above that of the hedged "
+        "classifier without adapting. The last columns judge the estimated accuracy: its mean error in points, and how often its 95 % "
+        "interval holds the accuracy on the same images.",
+        "",
+        "| images | classes | Brier against temperature | harmed | worst | error, points | interval holds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for size in SIZES:
+        for half in (False, True):
+            found = [np.mean(v, axis=0) for key, v in sets.items() if key[:2] == (size, half)]
+            plain, hedged, now, error, holds = np.array(found).T
+            harm = now / hedged - 1
+            lines.append(
+                f"| {size} | {'half of them' if half else 'all'} | {(now / plain - 1).mean():+.1%} | {(harm > HARM).sum()} | "
+                f"{harm.max():+.1%} | {100 * error.mean():.1f} | {holds.mean():.1%} |"
+            )
+    lines += [
+        "",
+        f"Measured by `python -m benchmarks.adapting --draws {draws}` on {machine()}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--page", type=Path)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    publish(page(asked.draws), asked.page)

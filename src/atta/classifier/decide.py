@@ -1,0 +1,108 @@
+"""Decide: answer, hand over to a person, or choose what costs least.
+
+classifier.confidence(images)               how likely the network's own class is right
+careful = classifier.at_risk(0.01)          at most 1 % of what it answers is wrong
+careful.answered(images)                    which images it answers; the others are "unsure"
+classifier.decide(images, costs=matrix)     the decision of least expected cost
+"""
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from atta._base.errors import InputError
+from atta.calibrators.risk import DELTA, Promise, expected_cost
+from atta.classifier.adapt import Adaptable
+from atta.data.source import Channels
+
+Classifier = TypeVar("Classifier", bound="Deciding")
+
+
+class Deciding(Adaptable):
+    """A classifier whose answers people act on."""
+
+    def confidence(self, images: Any, *, channels: Channels = None) -> np.ndarray:
+        """Return for each image the probability that the network's own class is right.
+
+        `predict_proba(images).max(axis=1)` is the probability after the guard, which keeps the
+        class on top of all others; this number is not raised by it, and has the lower Brier score.
+
+        Args:
+            images: What `predict_proba` takes.
+            channels: Where arrays have their channels.
+
+        Returns:
+            Numbers between 0 and 1, shaped (n,).
+        """
+        predictions = self.record(images, channels=channels).predictions
+        return self.calibrator.confidence(predictions).cpu().numpy()
+
+    def at_risk(
+        self: Classifier, risk: float, *, delta: float = DELTA, by_class: bool = False
+    ) -> Classifier:
+        """Return this classifier with a promise: at most `risk` of its answers are wrong.
+
+        The promise (`promise`) holds with probability 1 - `delta`, for images like those of
+        calibration. Images below its threshold are not answered: `answered` says which.
+
+        Args:
+            risk: The largest fraction of the answered images that may be wrong, such as 0.01.
+            delta: The probability that the promise is broken.
+            by_class: Whether it holds among the answers of each class.
+
+        Raises:
+            InputError: The validation images are too few to promise it (the error names the risk
+                that they can), or the classifier was adapted or does not know them.
+        """
+        if self.answers_otherwise:
+            raise InputError(
+                "risk: expected a classifier as it was calibrated, got one that was adapted to "
+                "other images, for which nothing can be promised: use its unadapted()"
+            )
+        if self.kept.held_out is None:
+            raise InputError(
+                "risk: expected a classifier that knows its validation images, got one without, "
+                "saved by an older version or fitted again: calibrate it again"
+            )
+        promise = self.kept.held_out.promise(risk, delta=delta, by_class=by_class)
+        return self._with(self.calibrator, replace(self.kept, promise=promise))
+
+    @property
+    def promise(self) -> Promise | None:
+        """The risk that `at_risk` promised; an adaptation withdraws it."""
+        return self.kept.promise
+
+    def answered(self, images: Any, *, channels: Channels = None) -> np.ndarray:
+        """Return which images are answered under the promise; the others are "unsure".
+
+        Args:
+            images: What `predict_proba` takes.
+            channels: Where arrays have their channels.
+
+        Returns:
+            Booleans, shaped (n,).
+        """
+        if self.promise is None:
+            raise InputError(
+                "expected a classifier with a promise, as at_risk(0.01) returns it, got one without"
+            )
+        predictions = self.record(images, channels=channels).predictions
+        confidence = self.calibrator.confidence(predictions).cpu().numpy()
+        return self.promise.answered(confidence, predictions.logits.argmax(dim=1).cpu().numpy())
+
+    def decide(
+        self, images: Any, costs: Any, *, abstain: float | None = None, channels: Channels = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the decision of least expected cost for each image, and that cost.
+
+        Args:
+            images: What `predict_proba` takes.
+            costs: What each decision (column) costs if a class (row) is the true one.
+            abstain: What handing an image over costs; that decision is -1.
+            channels: Where arrays have their channels.
+
+        Returns:
+            Column numbers and expected costs, each shaped (n,).
+        """
+        return expected_cost(self.predict_proba(images, channels=channels), costs, abstain)

@@ -1,0 +1,67 @@
+"""What people do with a confidence: answer, hand over, or take what costs least."""
+
+import numpy as np
+import pytest
+import torch
+
+import atta
+from atta import InputError
+from atta.classifier.classifier import CalibratedClassifier
+from scenarios import linear, pixels
+
+
+@pytest.fixture(scope="module")
+def classifier() -> CalibratedClassifier:
+    network = linear(scale=20.0)
+    chances = network(pixels(600) / 255).softmax(1)  # as sure as it is right
+    labels = torch.multinomial(chances, 1, generator=torch.Generator().manual_seed(1))[:, 0]
+    return atta.calibrate(
+        network, pixels(600), labels, policy="flip", method="temperature", progress=False
+    )
+
+
+def test_confidence_is_that_of_the_networks_own_class(classifier):
+    images = pixels(20, seed=3)
+    confidence = classifier.confidence(images)
+    assert confidence.shape == (20,)
+    assert confidence == pytest.approx(classifier.predict_proba(images).max(1), abs=1e-6)
+
+
+def test_a_promise_is_made_saved_and_withdrawn(classifier, tmp_path):
+    careful = classifier.at_risk(0.1)
+    assert "At most 10.00% of the answers are wrong" in str(careful.promise)
+    images = pixels(200, seed=4)
+    answered = careful.answered(images)
+    limit = careful.promise.thresholds[0]
+    assert answered.tolist() == (careful.confidence(images) > limit).tolist()
+    assert classifier.promise is None
+    again = CalibratedClassifier.load(careful.save(tmp_path / "careful"), linear())
+    assert again.promise == careful.promise
+    assert again.kept.held_out == careful.kept.held_out
+    assert again.answered(images).tolist() == answered.tolist()
+    faded = (pixels(200, seed=5).float() / 255 - 0.5) * 0.25 + 0.5
+    adapted = again.adapt(faded)
+    assert adapted.promise is None
+    with pytest.raises(InputError, match="nothing can be promised"):
+        adapted.at_risk(0.1)
+
+
+def test_what_cannot_be_promised_is_refused(classifier):
+    with pytest.raises(InputError, match=r"cannot promise a risk of 0.10%; the least that can be"):
+        classifier.at_risk(0.001)
+    with pytest.raises(InputError, match="at_risk"):
+        classifier.answered(pixels(4))
+    by_hand = CalibratedClassifier(
+        classifier.model, classifier.calibrator, image_shape=classifier.image_shape
+    )
+    with pytest.raises(InputError, match="calibrate it again"):
+        by_hand.at_risk(0.1)
+
+
+def test_a_decision_by_costs(classifier):
+    images = pixels(10, seed=6)
+    choice, cost = classifier.decide(images, 1 - np.eye(3))
+    assert choice.tolist() == classifier.predict_proba(images).argmax(1).tolist()
+    assert cost == pytest.approx(1 - classifier.predict_proba(images).max(1), abs=1e-6)
+    handed, _ = classifier.decide(images, 1 - np.eye(3), abstain=0.0)
+    assert set(handed) <= {-1, *choice}
