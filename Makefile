@@ -47,7 +47,7 @@ $(PEERS)/.installed: $(STAMP) benchmarks/peers.txt benchmarks/peers.py
 bench: $(PEERS)/.installed  ## time, memory and quality beside the peers; writes docs/speed.md
 	$(PEERS)/bin/python -m benchmarks
 
-attack: $(STAMP)  ## try to break what is promised, for some minutes; docs/reliability.md says what came of it
+attack: $(STAMP)  ## try to break what is promised, in less than 10 minutes; writes docs/reliability.md
 	$(BIN)/python -m benchmarks.attack --page docs/reliability.md
 
 docs: $(STAMP)  ## the generated pages

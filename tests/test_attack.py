@@ -1,14 +1,31 @@
 """The attack itself, in little: a few attempts of each section that hold, and what is done with those that do not."""
 
+import io
+import os
+import signal
 from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.attack import children, files, inputs, known, page, rows, runner, toys, writers
+from benchmarks.attack import (
+    children,
+    files,
+    forged,
+    inputs,
+    known,
+    page,
+    rows,
+    runner,
+    serving,
+    toys,
+    writers,
+)
 from benchmarks.attack.tally import Attack, Effort, Tally, refusal
+from PIL import Image
 
 import atta
 from atta._base.errors import InputError
+from atta.lab.workers import machine
 
 LITTLE = Effort(scale=0.0005)
 
@@ -91,8 +108,32 @@ def test_a_pickle_that_would_run_is_refused_by_every_loader(tmp_path: Path) -> N
         for name, read in files.SEALED.items():
             path = toys.fresh(tmp_path / kind) / name
             path.write_bytes(bomb)
-            assert files.must_refuse(path, read) == ""
+            assert forged.refused(lambda p=path, r=read: r(p), tmp_path / "log.txt") == ""
     assert not sentinel.exists()
+
+
+def test_a_reader_that_crashes_takes_all_memory_or_reads_on_is_found(tmp_path: Path) -> None:
+    def said(action: object) -> str:
+        return forged.refused(action, tmp_path / "log.txt")  # type: ignore[arg-type]
+
+    assert "signal 9" in said(lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert "MemoryError" in said(lambda: bytes(forged.HUGE))
+    assert said(lambda: 5) == "expected a refusal, it was read"
+
+
+def test_forged_files_are_forged_and_images_are_slow(tmp_path: Path) -> None:
+    assert len(dict(forged._cifar(tmp_path / "cifar"))) > 40
+    assert len(dict(forged._indices(tmp_path))) > 40
+    scans = serving.many_scans(64, 100)
+    assert scans.count(b"\xff\xda") > 100
+    assert Image.open(io.BytesIO(scans)).convert("RGB").size == (64, 64)
+
+
+def test_the_log_of_a_stopped_prediction_is_damaged_and_noticed() -> None:
+    tally = Tally()
+    files.logs(tally, Effort(scale=0.05))
+    assert tally.tried > 30
+    assert not tally.failures
 
 
 def test_children_are_killed_run_out_of_disk_and_report(tmp_path: Path) -> None:
@@ -132,3 +173,4 @@ def test_a_worker_writes_down_what_happened_and_the_page_says_it(
     text = page.page([outcome], seconds=60, command="the command")
     assert "| half | nothing | 3 | 1 | **2 failed** |" in text
     assert "Stays: a reason." in text
+    assert f"on commit {machine()['commit']}" in text

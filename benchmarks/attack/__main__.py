@@ -1,10 +1,11 @@
-"""Attack the package, and say what came of it: python -m benchmarks.attack [--long] [--only NAME] [--page FILE]."""
+"""Attack the package, and list what failed: python -m benchmarks.attack [--long] [--only NAME] [--page FILE]."""
 
 import argparse
 import sys
 import time
 from pathlib import Path
 
+from atta.lab.workers import machine
 from benchmarks.attack import page, runner
 from benchmarks.attack.tally import Effort
 
@@ -48,7 +49,7 @@ def main() -> None:
     seconds = time.monotonic() - began
     print(page.table(outcomes))
     print(page.failures(outcomes))
-    print(f"{seconds:.0f} s")
+    print(f"{seconds:.0f} s on commit {machine()['commit']}")
     if given.page:
         command = " ".join(["python -m benchmarks.attack", *sys.argv[1:]])
         given.page.write_text(

@@ -64,6 +64,10 @@ class Child:
         if self.pid == 0:
             _live(action, log, before)
 
+    def running(self) -> bool:
+        """Whether it has not ended; a child that has can still be waited for."""
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
     def kill(self) -> None:
         """End it at once, as a power cut would."""
         with contextlib.suppress(ProcessLookupError):
@@ -142,6 +146,12 @@ def little_disk(size: int) -> None:
     """No file of this process grows over so many bytes: to a writer, that is a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def little_memory(more: int) -> None:
+    """This process takes no more than so many bytes in addition to what it has."""
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + more, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def command(*arguments: str) -> Callable[[], None]:

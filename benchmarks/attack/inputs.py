@@ -684,7 +684,7 @@ def images_and_models(tally: Tally, effort: Effort) -> None:
             given,
             lambda m: atta.CalibratedClassifier(
                 m, classifier.calibrator, toys.POLICY, image_shape=toys.SHAPE
-            ),
+            ).check(),
         )
     _settings_of_deployment(tally, network, pixels, classifier, calibrate, easy)
 

@@ -8,28 +8,30 @@ from benchmarks.attack.runner import Outcome
 
 SHOWN = 12  # failures of one attack that are listed; the rest is counted
 INTRODUCTION = """\
-What happens when something goes wrong? A network is shown a picture on which two classes tie, an argument is of the wrong type, a
-file was cut short in the post or made by someone who means harm, the power goes while a result is being saved, the disk is full,
-two jobs write to the same place. This page lists what atta promises for such days, and what one command tried in order to break
-the promises: so many attempts, so many that ended as promised, and each that did not, by name.
+What happens when something goes wrong: two classes tie, an argument has the wrong type, a file is damaged or forged, the power fails
+while a result is saved, the disk is full, two jobs write to the same place, a stranger talks to the server? This page lists what atta
+promises, and what one command tried to break these promises: the number of attempts, how many ended as promised, and each that did not.
 """
 PROMISES = """\
 ## What is promised
 
-- **The class is kept.** Every method that says so (`atta methods`) answers every image with the class that the network itself
-  gives, ties included: in Python, in a classifier, in exported graphs, in any floating-point type. The answer is continuous: a
-  graph or a batch of another size agrees with it within 1e-5, near ties as well. There it may move 50 times as fast as what the
-  network says, which float32 rounds: float32 and float64 agree within 5e-5.
-- **Mistakes are answered in one sentence.** A wrong argument raises `atta.InputError` (a `ValueError`), a wrong word on the command
-  line ends with exit code 2; both say what was expected and what came.
-- **Nothing in a file is run**, and a file that was changed is not read as if it had not been: records, calibrators, results and
-  classifiers carry a checksum. It finds accidents. It does not stop a forger, who can write a new one; that a forged file
-  runs nothing does not depend on it.
-- **Nothing is lost.** What takes long is written beside its place and renamed: after a kill, a power cut or a full disk the old file
-  or the new one is there, whole. Runs that were stopped (`collect`, `predict`, `train`) go on with the same command and end with the
-  same bits. The next run removes what a killed one left.
-- **Nothing is silently wrong.** Two processes with one output end with a right output, or with a sentence.
+- **The class is kept.** Every method that says so (`atta methods`) answers each image with the class of the network: the largest logit,
+  the first of equal ones. This holds in Python, in a classifier, in exported graphs, in any floating-point type, at any scale of the
+  logits. The answer is continuous: a graph or a batch of another size agrees within 1e-5, also near ties. There the answer may move 50
+  times as fast as the logits, so float32 and float64 agree within 5e-5.
+- **A mistake gets one sentence.** A wrong argument raises `atta.InputError` (a `ValueError`). A wrong word on the command line ends with
+  exit code 2. Both say what was expected and what came.
+- **Nothing in a file is run.** Files hold numbers and text. Of a pickle (CIFAR's own files) only arrays, lists and text are read. atta
+  reads ONNX graphs and no `.pt2` files, which can run code.
+- **A damaged file is not used.** Records, calibrators, results, classifiers, checkpoints and logs of predictions carry a checksum. It
+  finds accidents. It does not stop a forger, who can write a new one; a forged file is refused, or read as what it says.
+- **Nothing is lost.** A file is written next to its place and then renamed: after a kill, a power cut or a full disk, the old file or
+  the new one is there, complete. Stopped runs (`collect`, `predict`, `train`) resume with the same command and end with the same bits.
+  The next run removes what a killed one left.
+- **Nothing is silently wrong.** Two processes with one output end with a correct output, or with a sentence.
 - **Printing never costs a result.** It is saved before it is shown.
+- **The server goes on.** Silent and slow clients, bad headers and images that take long to decode do not stop `atta serve` from
+  answering others.
 """
 
 
@@ -68,13 +70,14 @@ def page(outcomes: Sequence[Outcome], *, seconds: float, command: str) -> str:
         PROMISES,
         "## What was tried\n",
         table(outcomes),
-        "Rows and images are counted one by one; elsewhere a try is one call, one command, one file or one kill.\n",
+        "Rows and images are counted one by one. Otherwise an attempt is one call, command, file, request or kill.\n",
         "## What failed\n",
         failures(outcomes),
-        "## On what, and how to repeat it\n",
-        f"`{command}` took {seconds / 60:.1f} minutes. The seed is fixed; only the times at which writers are killed depend on the "
-        "machine. `--long` tries ten times as much, `--only NAME` one section or attack, `--list` names them; `make attack` runs "
-        "all of them and ends with an error if one fails that is not listed as known (benchmarks/attack/known.py).\n",
+        "## Where it ran, and how to repeat it\n",
+        f"`{command}` took {seconds / 60:.1f} minutes on commit {machine()['commit']}. The seed is fixed; only the times at which "
+        "processes are killed depend on the machine. `--long` tries ten times as much, `--only NAME` one section or attack, `--list` "
+        "names them. `make attack` runs all of them and ends with an error if one fails that is not listed as known "
+        "(benchmarks/attack/known.py).\n",
         f"| | |\n|---|---|\n{where}\n",
     ]
     return "\n".join(parts)

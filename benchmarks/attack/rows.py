@@ -20,6 +20,7 @@ TYPES = (
     (10, torch.bfloat16),
     (100, torch.float32),
 )
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 KINDS, PIECE = 4, 100_000
 AGREE = 1e-5  # answers of one dtype
 AGREE_WIDER = 5e-5  # float32 with float64: near a tie the share moves 1/NEAR = 50 times as fast as what float32 has rounded
@@ -61,10 +62,9 @@ def pieces(total: int, k: int) -> Iterator[int]:
         total -= most
 
 
-def changes(probs: Tensor, logits: Tensor) -> int:
-    """In how many rows the class is another one, or the answer is not one at all."""
-    base = logits.to(probs.dtype).softmax(-1)
-    wrong = probs.argmax(-1) != base.argmax(-1)
+def changes(probs: Tensor, scores: Tensor) -> int:
+    """In how many rows the class is not that of the logits, the first of equal ones, or the answer is none at all."""
+    wrong = probs.argmax(-1) != scores.argmax(-1)
     wrong |= ~torch.isfinite(probs).all(-1) | ((probs.sum(-1) - 1).abs() > 1e-3)
     return int(wrong.sum())
 
@@ -91,30 +91,25 @@ def through_the_formula(tally: Tally, effort: Effort) -> None:
 
 
 def through_every_method(tally: Tally, effort: Effort) -> None:
-    """Each method that promises to keep the class, fitted on a few hundred images."""
+    """Each method that promises to keep the class, fitted on a few hundred images, at several scales of the logits."""
     draw = effort.generator("methods")
     promising = [name for name in atta.METHODS if atta.find_method(name).keeps_class]
-    for name, k in itertools.product(promising, (CLASSES := (2, 10))):
-        fitted = [
-            atta.find_method(name).fit(*toys.predictions(300, k, seed=seed, scale=s))
-            for seed, s in ((0, 2.5), (1, 40.0))
-        ]
-        for family, calibrator, dtype in itertools.product(
-            FAMILIES, fitted, (torch.float32, torch.float64)
-        ):
-            n = effort.times(8_000 // len(CLASSES))
-            logits, views = hard_rows(family, n, k, sum(toys.repeats().values()), draw)
-            parts = dict(
-                zip(toys.repeats(), views.split(list(toys.repeats().values()), dim=1), strict=True)
+    repeats = toys.repeats()
+    for name, (k, scale) in itertools.product(
+        promising, ((2, 0.05), (10, 0.05), (10, 1.0), (2, 10.0))
+    ):
+        calibrator = atta.find_method(name).fit(*toys.predictions(300, k, scale=2.5 * scale))
+        for family, dtype in itertools.product(FAMILIES, DTYPES):
+            n = effort.times(2_000)
+            most = torch.finfo(dtype).max  # of float16, 65504
+            logits, views = (
+                (scale * z.double()).clamp(-most, most).to(dtype)
+                for z in hard_rows(family, n, k, sum(repeats.values()), draw)
             )
-            rows = atta.Predictions(
-                logits.to(dtype), {kind: view.to(dtype) for kind, view in parts.items()}
-            )
-            tally.count_many(
-                n,
-                changes(calibrator(rows), rows.logits),
-                f"{name}, {k} classes, {family}: the class changed",
-            )
+            parts = views.split(list(repeats.values()), dim=1)
+            rows = atta.Predictions(logits, dict(zip(repeats, parts, strict=True)))
+            what = f"{name}, {k} classes, {family}, logits times {scale}, {dtype}"
+            tally.count_many(n, changes(calibrator(rows), logits), f"{what}: the class changed")
     tally.note = f"{len(promising)} methods"
 
 
@@ -146,14 +141,14 @@ def through_a_classifier(tally: Tally, effort: Effort) -> None:
                 found = classifier.details(pixels)
                 tally.count_many(
                     n,
-                    changes(found.probs, found.base.log()),
+                    changes(found.probs, found.base),
                     f"a classifier by {method}: the class changed",
                 )
                 for ending, graph in graphs.items():
                     probs, base = graph(pixels)
                     tally.count_many(
                         n,
-                        changes(probs, base.log()),
+                        changes(probs, base),
                         f"{ending} of a classifier: the class changed",
                     )
 
@@ -346,7 +341,7 @@ ATTACKS = (
     ),
     Attack(
         "class: methods",
-        "rows through every method that promises to keep the class",
+        "rows through every method that promises to keep the class: logits times 0.05, 1 and 10, in four dtypes",
         through_every_method,
     ),
     Attack(

@@ -19,7 +19,7 @@ from benchmarks.attack.children import time_limit
 from benchmarks.attack.tally import Attack, Effort, Tally
 
 ROOT = Path(__file__).parents[2]
-SECTIONS = ("rows", "inputs", "files", "writers", "twins", "surroundings")
+SECTIONS = ("rows", "inputs", "files", "forged", "serving", "writers", "twins", "surroundings")
 ALONE = {  # one thread each, and nothing from the network
     **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"),
     **dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"), "1"),

@@ -217,6 +217,9 @@ def odd_names(tally: Tally, effort: Effort) -> None:
         "é ñ 🎉.png".encode(),
         b'a,b"c.png',
         b"a\nb.png",
+        b"a\rb.png",
+        b"a\r\nb.png",
+        b"\r=1+1.png",
     ]
     with tempfile.TemporaryDirectory() as home:
         folder, log = Path(home) / "shop", Path(home) / "log.txt"
@@ -239,6 +242,12 @@ def odd_names(tally: Tally, effort: Effort) -> None:
             tally.count(
                 len(rows) == len(names), f"odd names: expected {len(names)} rows, got {len(rows)}"
             )
+            cells = [
+                row[0].replace("'", "") for row in rows if row
+            ]  # ' guards lines that look like formulas
+            for name in (os.fsdecode(name) for name in names[7:]):
+                there = any(cell.endswith(f"/{name}") for cell in cells)
+                tally.count(there, f"a file named {name!r}: its row has another name")
         in_place = _in(
             odd,
             (

@@ -144,12 +144,12 @@ def warm() -> None:
             import_module(name)
     for name in (
         "report.page",
-        "figures.write",
-        "deploy.predict",
-        "deploy.calibrate",
-        "experiments.run",
+        "report.figures.theme",
+        "classifier.predict",
+        "classifier.calibrate",
+        "lab.run",
         "cli.app",
-        "paper.reproduce",
+        "lab.paper.reproduce",
     ):
         import_module(f"atta.{name}")
     import_module("torch._dynamo")

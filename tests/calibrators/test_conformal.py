@@ -276,3 +276,9 @@ def test_more_coverage_than_images_can_promise_is_refused() -> None:
         atta.InputError, match=r"a coverage of 0\.99 needs at least 99 labelled images, got 50"
     ):
         ConformityScores.of(*made(50)).sets(0.99)
+
+
+@pytest.mark.parametrize("nothing", ["", [], {}])
+def test_no_coverage_is_refused(nothing: object) -> None:
+    with pytest.raises(atta.InputError, match="expected a number or several, got none"):
+        Conformal(coverage=nothing)  # type: ignore[arg-type]

@@ -97,6 +97,8 @@ class Conformal:
         if isinstance(self.coverage, Iterable):
             several = tuple(check_one("coverage", one, Coverage) for one in self.coverage)
             object.__setattr__(self, "coverage", several)
+            if not several:
+                raise InputError("coverage: expected a number or several, got none")
 
     def fit(
         self, probs: Any, labels: Any, *, simplex: bool = True
