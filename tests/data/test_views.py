@@ -405,7 +405,7 @@ def test_two_views_of_one_name_do_not_merge():
             torch.zeros(2, 3, 8, 8),
             None,
             {},
-            "indices: expected the position of each image in its dataset, for random draws, got None.",
+            "indices: expected each image's position, for random draws, got None.",
         ),
         (
             torch.zeros(2, 3, 8, 8),

@@ -21,7 +21,7 @@ Only this machine can connect, unless another `host` is named. Pages of other si
 browser are refused: `Host` must be an address, localhost or the given name (against DNS rebinding),
 `Origin` must equal `Host`, and forms cannot send the content types that are accepted. A request is
 one image of at most LARGEST bytes within PATIENCE seconds, and no pause is longer than QUIET. Up to
-QUEUE images wait for their turn, READING of them in memory. Another process decodes one at a time
+QUEUE images wait for their turn, in HELD bytes of memory. Another process decodes one at a time
 (`Decoder`); nothing is written. Errors are one sentence for the client; the traceback goes to the
 terminal.
 """
@@ -72,7 +72,7 @@ LARGEST = 20_000_000  # bytes of an image
 PATIENCE = 30.0  # seconds for a request to arrive, and for a client to take the answer
 QUIET = 10.0  # seconds until the first byte of a request, and between two
 QUEUE = 64  # images that wait for their turn; more are refused
-READING = 8  # of these, images that are in memory
+HELD = 256 << 20  # bytes of images that have arrived, in part or whole; more are refused
 DECODING = 10.0  # seconds to decode an image
 MEMORY = 1 << 30  # bytes to decode an image
 HERE = "127.0.0.1"
@@ -337,7 +337,7 @@ def application(
 ) -> "Guarded":
     """The page and its answers as an ASGI application, for clients that name `host`."""
     page, policy = _page(explainer, title, note)
-    waiting, reading = 0, CapacityLimiter(READING)
+    waiting = held = 0
     decoding, one_at_a_time = CapacityLimiter(1), CapacityLimiter(1)  # all cores for the network
 
     def explain(pixels: Tensor) -> dict[str, Any]:
@@ -345,19 +345,30 @@ def application(
         return said | {"drift": None if drift is None else drift.sentence}
 
     async def answer(request: Request) -> Response:
-        nonlocal waiting
-        if waiting >= QUEUE:
-            why = f"{QUEUE} images are waiting for an answer already: try again in a few seconds"
-            raise HTTPException(503, why, {"Retry-After": "5"})
-        waiting += 1
+        nonlocal waiting, held
+        own = 0
+
+        def keep(more: int) -> None:
+            nonlocal held, own
+            held, own = held + more, own + more
+            if held > HELD or waiting >= QUEUE:
+                why = f"{waiting} images are waiting for an answer already: try again in a while"
+                raise HTTPException(503, why, {"Retry-After": "5"})
+
         try:
-            async with reading:
-                data = await sent(request)
+            data = await sent(
+                request, keep=keep
+            )  # slow clients wait for nobody, and nobody for them
+            keep(0)
+            waiting += 1
+            try:
                 pixels = await to_thread.run_sync(read, data, limiter=decoding)
                 said = await to_thread.run_sync(explain, pixels, limiter=one_at_a_time)
+            finally:
+                waiting -= 1
             return JSONResponse(said)
         finally:
-            waiting -= 1
+            held -= own
 
     async def index(request: Request) -> Response:
         return HTMLResponse(page)
@@ -366,8 +377,13 @@ def application(
     return Guarded(Starlette(routes=routes, exception_handlers=SENTENCES), host, policy)
 
 
-async def sent(request: Request, largest: int = LARGEST) -> bytes:
-    """Read the image of a request, up to `largest` bytes and PATIENCE seconds."""
+async def sent(
+    request: Request, largest: int = LARGEST, *, keep: Callable[[int], None] | None = None
+) -> bytes:
+    """Read the image of a request, up to `largest` bytes and PATIENCE seconds.
+
+    `keep` is told the number of bytes of each part, and may raise.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # The form of another page cannot send these types.
     if kind != "application/octet-stream" and not kind.startswith("image/"):
@@ -380,7 +396,10 @@ async def sent(request: Request, largest: int = LARGEST) -> bytes:
         with fail_after(PATIENCE):
             while len(data) <= largest:
                 with fail_after(QUIET):
-                    data += await anext(parts)
+                    part = await anext(parts)
+                data += part
+                if keep is not None:
+                    keep(len(part))
         raise HTTPException(413, f"expected an image of at most {largest / 1e6:g} MB, got more")
     except StopAsyncIteration:
         return bytes(data)

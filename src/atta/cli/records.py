@@ -82,8 +82,7 @@ def compare(
     loaded = {Path(name).stem: find_record(name) for name in records}
     if len(loaded) < len(records):
         raise InputError(f"expected records with different names, got {', '.join(records)}")
-    fit_on = find_record(fit) if fit else None
-    splits = 1 if fit_on else splits
+    fit_on, splits = (find_record(fit), 1) if fit else (None, splits)
     all_records = [*loaded.values(), *([fit_on] if fit_on else [])]
     chosen = _read_methods(methods, all_records, validation, splits)
     with bar("comparing", len(chosen) * len(loaded) * splits) as advance:

@@ -413,9 +413,6 @@ class Policy:
         Yields:
             Name of the view, repeat, and the images.
 
-        Raises:
-            InputError: The images or the indices cannot be used.
-
         >>> [view for view, _, _ in Policy.parse("flip").render(torch.rand(1, 3, 8, 8), [0])]
         ['flip']
         """
@@ -428,10 +425,7 @@ class Policy:
             raise InputError(f"draws: expected 'random' or 'stratified', got {draws!r}.")
         n, spread = images.shape[0], draws == "stratified"
         if indices is None and not (spread and all(view.stratified for view, _ in self.terms)):
-            raise InputError(
-                "indices: expected the position of each image in its dataset, for random draws, "
-                "got None."
-            )
+            raise InputError("indices: expected each image's position, for random draws, got None.")
         places = torch.arange(n) if indices is None else torch.as_tensor(indices).cpu()
         if places.shape != (n,) or places.is_floating_point():
             raise InputError(

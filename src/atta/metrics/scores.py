@@ -76,9 +76,6 @@ def evaluate(
     Returns:
         The metrics by name, in the order of `metrics`.
 
-    Raises:
-        InputError: The arrays are not probabilities and labels, or a metric is unknown.
-
     >>> evaluate(torch.tensor([[0.75, 0.25], [0.25, 0.75]]), [0, 0], metrics=["accuracy", "brier"])
     {'accuracy': 0.5, 'brier': 0.3125}
     """
@@ -89,14 +86,12 @@ def evaluate(
         else:
             probs, labels = probs.predict_proba(labels), truth
     elif truth is not None:
-        raise InputError(
-            "expected probabilities and labels, or a classifier, images and labels, "
-            f"got a {type(probs).__name__} first"
-        )
+        got = type(probs).__name__
+        raise InputError(f"expected a classifier before images and labels, got a {got}")
     p, y = validate(probs, labels)
     names = measurable(metrics, y is not None)
+    ranked = list[tuple[Tensor, Tensor]]()
     sums = Sums(p.shape[1], count=count, metrics=names, device=p.device)
-    ranked: list[tuple[Tensor, Tensor]] = []
     for part in per_image(p, y, simplex=simplex):
         sums.add(part, cells=False)
         ranked.append((part.confidence, part.correct))

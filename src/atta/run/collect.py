@@ -97,10 +97,8 @@ def collect(
         images: A tensor, an array, a dataset, a loader, a folder or files (`atta.data.source`).
         labels: Class numbers or names, or a CSV or Parquet file; by default those of the images.
         policy: Views to show: a name, or text such as "flip + 5 crop".
-        seed: Seed of random views.
-        draws: "random" or "stratified", which spreads repeats evenly.
-        rehearse: Also record degraded images, for hedged methods: True searches for the severity
-            at which accuracy falls, a list names severities (1 to 5).
+        seed, draws: Seed of random views, or draws="stratified", which spreads repeats evenly.
+        rehearse: Also record degraded images: True chooses severities, a list names some (1 to 5).
         channels: Where arrays have their channels: "first" or "last".
         preprocess: How photographs are resized, cropped and normalised (`Preprocess.of`).
         class_names: Names of the network's classes, in its order.
@@ -108,13 +106,11 @@ def collect(
             call resumes, repairs damaged shards, and ends with the same bits.
         **options: `CollectOptions`: `device`, `batch_size`, `workers`, `skip_bad`, ...
 
-    Returns:
-        The record; with a folder as output, it reads from there.
+    Returns: The record; with a folder as output, it reads from there.
 
-    Example:
-        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
-        >>> collect(network, torch.rand(8, 3, 4, 4), policy="flip", checks=False).predictions
-        Predictions(8 images, 3 classes; 1 flip)
+    >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 3))
+    >>> collect(network, torch.rand(8, 3, 4, 4), policy="flip", checks=False).predictions
+    Predictions(8 images, 3 classes; 1 flip)
     """
     execution, rest = split_options("collect", options, collect, CollectOptions)
     wanted = None if preprocess is None else Preprocess.of(preprocess)
@@ -123,9 +119,9 @@ def collect(
     about |= dict(rest.get("origin") or {}) | folder_of(images, run.source)
     if rehearse and execution.engine is None and not run.source.once:
         run = replace(run, source=cached(run.source, in_memory=True))
-    parsed, checks = Policy.parse(policy), rest.get("checks", True)
+    views, checks = Policy.parse(policy), rest.get("checks", True)
     with _output(output) as folder:
-        record = run.record(parsed, rehearse, about, folder, checks=checks)
+        record = run.record(views, rehearse, about, folder, checks=checks)
         if output is None or as_folder(output):
             return record
         return Record.load(record.save(output))
