@@ -163,8 +163,9 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         classes: Sequence[str] = (),
         indices: Tensor | None = None,
     ) -> None:
-        pixels = isinstance(images, Tensor)
-        if pixels and (images.dtype != torch.uint8 or images.ndim != 4 or 0 in images.shape[1:]):
+        if isinstance(images, Tensor) and (
+            images.dtype != torch.uint8 or images.ndim != 4 or 0 in images.shape[1:]
+        ):
             raise InputError(
                 f"expected the images of {name} as uint8 of shape (n, c, h, w), got {images.dtype} "
                 f"of shape {tuple(images.shape)}"
