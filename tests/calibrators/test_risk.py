@@ -42,7 +42,7 @@ def test_more_risk_answers_more_images_and_certainty_answers_all():
 def test_too_few_images_promise_nothing_and_say_what_they_can():
     confidence, right = drawn(100, 3)
     assert threshold(confidence, right, 0.01) is None
-    held = HeldOut(confidence=tuple(confidence), right=tuple(right), answers=(0,) * len(confidence))
+    held = HeldOut(confidence=tuple(confidence), right=tuple(right.tolist()), answers=(0,) * 100)
     with pytest.raises(InputError, match=r"100 validation images cannot promise a risk of 1.00%; "):
         held.promise(0.01)
     least = least_risk(confidence, right)

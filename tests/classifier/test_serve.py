@@ -289,7 +289,7 @@ def test_an_image_that_takes_too_long_or_too_much_costs_a_sentence(decoder: Deco
     with pytest.raises(InputError, match="can be decoded within 0 seconds, got one that takes"):
         decoder(large, "RGB", None, "here")
     decoder.seconds, decoder.memory = 60.0, 20_000_000
-    with pytest.raises(InputError, match="at most 20 MB to decode, got one that takes more"):
+    with pytest.raises(InputError, match=r"takes (too much memory|more)"):
         decoder(large, "RGB", None, "here")
     assert torch.equal(decoder(small, "RGB", None, "here"), pixels()[0])
     process = decoder.start()

@@ -225,7 +225,8 @@ def test_labels_apart_from_a_shuffled_loader_are_refused_and_its_own_are_taken(s
     rows = [int((images == one).flatten(1).all(1).nonzero()[0]) for one in batch.pixels]
     assert labelling.labels.tolist() == labels[rows].tolist()
     plain = DataLoader(images, batch_size=7)
-    assert labelled_source(plain, labels, Reading()).labelling.labels.tolist() == labels.tolist()
+    _, labelling, _ = labelled_source(plain, labels, Reading())
+    assert labelling.labels.tolist() == labels.tolist()
 
 
 def test_copies_are_counted_where_the_pixels_are_at_hand(tmp_path):

@@ -285,7 +285,7 @@ class Stated(nn.Module):
         self.config = SimpleNamespace(image_size=side)
 
     def forward(self, images):
-        return looks(images)
+        return looks(images) - 0.5  # below 0: not those of a sigmoid
 
 
 @pytest.mark.parametrize(

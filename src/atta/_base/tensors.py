@@ -126,7 +126,8 @@ def as_tensor(values: Any, name: str, expected: str, *, lists_as_numpy: bool = F
     Raises:
         InputError: The values are not numbers; the message names them and what was expected.
     """
-    values = found = plain(values)
+    given, values = type(values).__name__, plain(values)
+    found = values
     try:
         if isinstance(values, np.ndarray) or (lists_as_numpy and not isinstance(values, Tensor)):
             # torch shares the memory of contiguous and writeable arrays only
@@ -134,9 +135,7 @@ def as_tensor(values: Any, name: str, expected: str, *, lists_as_numpy: bool = F
             found = found.astype(found.dtype.newbyteorder("="), copy=False)
         found = torch.as_tensor(found)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise InputError(
-            f"{name}: expected {expected}, got {type(values).__name__} ({error})"
-        ) from None
+        raise InputError(f"{name}: expected {expected}, got {given} ({error})") from None
     if found.is_meta or found.layout != torch.strided:
         layout = f"layout {found.layout}; see Tensor.to_dense"
         got = "the meta device, which holds none" if found.is_meta else layout

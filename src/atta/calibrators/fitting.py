@@ -308,8 +308,9 @@ def fold_splits(
         For each fold the rows of the other folds, to fit on, and its own rows.
     """
     generator = torch.Generator().manual_seed(seed)
-    parts = torch.randperm(images, generator=generator).tensor_split(count)
-    return [(torch.cat([other for other in parts if other is not part]), part) for part in parts]
+    order = torch.randperm(images, generator=generator)
+    fold = torch.cat([torch.full((len(p),), i) for i, p in enumerate(order.tensor_split(count))])
+    return [(order[fold != i], order[fold == i]) for i in range(count)]
 
 
 def standard_error(values: PerImage) -> float:

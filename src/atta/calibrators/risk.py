@@ -154,7 +154,7 @@ def threshold(
 
     >>> sure = np.linspace(0, 1, 1000)
     >>> round(threshold(sure, sure > 0.3, 0.05), 2)
-    0.27
+    0.28
     """
     order = np.argsort(-confidence, kind="stable")
     ranked, wrong = confidence[order], np.concatenate([[0], np.cumsum(~right[order])])

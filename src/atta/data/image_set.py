@@ -132,6 +132,7 @@ def decode(
         raise
     except (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError) as error:
         why = str(error).partition(" <")[0]  # without the address of the buffer
+        why = why or "it takes too much memory"
         raise BadImage(f"expected an image in {where}, but it cannot be decoded: {why}") from error
     raise InputError(f"expected grey as in the first image of the set, got colour in {where}")
 
