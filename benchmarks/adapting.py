@@ -21,8 +21,7 @@ from atta import Predictions, TemperatureScaling
 from atta.calibrators import CATTA, Calibrator
 from atta.calibrators.hedged import hedge
 from atta.calibrators.shift import NORMAL, Reference, adapt
-from atta.lab.workers import machine
-from benchmarks.records import DATA, publish
+from benchmarks.records import DATA, described, publish
 
 SIZES, SEVERITIES = (500, 100), (1, 3, 5)
 HARM = 0.01
@@ -107,7 +106,7 @@ def page(draws: int) -> str:
             )
     lines += [
         "",
-        f"Measured by `python -m benchmarks.adapting --draws {draws}` on {machine()}.",
+        f"Measured by `python -m benchmarks.adapting --draws {draws}` on {described()}.",
         "",
     ]
     return "\n".join(lines)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from atta import Predictions, Record, find_record
 from atta._base.files import whole_file
+from atta.lab.workers import machine
 
 DATA = Path(os.environ.get("ATTA_DATA", "data"))
 AUG8 = ("flip", "crop", "brightness", "contrast")
@@ -32,6 +33,12 @@ def publish(text: str, page: Path | None) -> None:
         return
     with whole_file(page) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def described() -> str:
+    """This machine, in words."""
+    here = machine()
+    return f"{here['processor']}, {here['cores']} cores, torch {here['torch']}, commit {here['commit']}"
 
 
 def joined(folder: Path, name: str) -> Record:

@@ -18,8 +18,7 @@ from atta import CATTA, Predictions, TemperatureScaling
 from atta.calibrators import Method
 from atta.calibrators.crossval import held_answers
 from atta.calibrators.risk import DELTA, USUAL, threshold
-from atta.lab.workers import machine
-from benchmarks.records import networks, publish
+from benchmarks.records import described, networks, publish
 
 VALIDATION = 1000
 METHODS: dict[str, Method] = {
@@ -72,7 +71,7 @@ def page(draws: int) -> str:
                 for answered, broken, none in [found[method, risk]]
             ]
             lines.append(f"| {name} | {risk:.1%} | {' | '.join(cells)} |")
-    lines += ["", f"Measured by `python -m benchmarks.risk --draws {draws}` on {machine()}.", ""]
+    lines += ["", f"Measured by `python -m benchmarks.risk --draws {draws}` on {described()}.", ""]
     return "\n".join(lines)
 
 

@@ -71,7 +71,9 @@ GROUP_DEVIATION = 0.03
 """How far the accuracy of a group lies from the formula, besides the noise of its images."""
 DRAWN = 10
 """As many images with the mean of all are added to either kind in the guard."""
-DEVIATION, DEVIATION_PER_FALL = 0.015, 0.08
+NOISE = 1.3
+"""The variance of the sample over that of the linearised formula, which leaves out the guard."""
+DEVIATION, DEVIATION_PER_FALL = 0.01, 0.07
 """How far the accuracy of a domain lies from the formula, besides the noise of its images."""
 STEEPEST = 2.5
 
@@ -288,7 +290,7 @@ def estimated(reference: Reference, seen: PerImage, answers: Labels) -> Estimate
     change = (slope - lost) * (sure - part) - more
     known = (slope**2 + (1 - slope) ** 2) * a0 * (1 - a0) / reference.images
     formula = DEVIATION + DEVIATION_PER_FALL * max(0.0, a0 - accuracy)
-    error = math.sqrt(change.var() / n + known + 1 / (n + 2) ** 2 + formula**2)
+    error = math.sqrt(NOISE * change.var() / n + known + 1 / (n + 2) ** 2 + formula**2)
     return Estimate(
         images=n,
         accuracy=accuracy,

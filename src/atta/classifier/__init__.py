@@ -6,6 +6,7 @@ calibrate   a model and labelled images → a `CalibratedClassifier`: `calibrate
 choice      the policy with the fewest passes that is as good as the best
 classifier  images in, calibrated probabilities out: `CalibratedClassifier`
 adapt       unlabelled images: `drift`, and `adapt` to their domain
+decide      answer, hand over, or take what costs least: `at_risk`, `confidence`, `decide`
 estimator   many images, and the interface of scikit-learn: `predict_proba`, `fit`, `score`
 summary     what calibration changed, by cross-validation: `Summary`
 archive     classifiers on disk: `save`, `load`

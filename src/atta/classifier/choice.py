@@ -38,7 +38,7 @@ from atta.run.runner import as_pixels
 NO_VIEWS = "temperature"
 """Name of the candidate without views, which is temperature scaling for any method."""
 NOT_TRIED = {
-    *("nudge-2", "diagonal-4", "colour-4"),
+    *("nudge-2", "diagonal-4", "colour-4", "shift-2", "shift-4"),
     *("vflip-2", "dihedral-4", "dihedral-8", "dihedral-photometric-4", "dihedral-photometric-9"),
 }
 """Policies that are only used when they are named: they cost passes and were not the best choice.
