@@ -75,7 +75,7 @@ def _hash(read: Callable[[Path], Any]) -> Callable[[Path], str]:
 def _read_graph(path: Path) -> Any:
     import torch
 
-    from benchmarks.attack.files import read_graph
+    from benchmarks.attack.forged import read_graph
 
     run = torch.export.load(path).module() if path.suffix == ".pt2" else read_graph(path).run
     return [part.double().mul(1e4).round() for part in run(toys.images(4).float() / 255)]

@@ -145,8 +145,8 @@ class _Atta(ViewMethod):
     start: Start
     epochs: Count = 500
     batch: Count = 500
-    lr: Annotated[float, "> 0"] = 1e-3
-    decay: Annotated[float, "≥ 0"] = 1e-5
+    lr: Annotated[float, "> 0", "≤ 1e6"] = 1e-3
+    decay: Annotated[float, "≥ 0", "≤ 1e6"] = 1e-5
     step: Step = None
     space: Space = "logits"
     seed: Seed = 0

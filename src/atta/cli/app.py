@@ -68,8 +68,7 @@ def _run() -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except InputError as error:
         fail(str(error))
-        full = any(os.strerror(number).lower() in str(error).lower() for number in FULL)
-        return 1 if full else USAGE
+        return 1 if _full(error) else USAGE
     except KeyboardInterrupt:
         say("interrupted")
         return 130
@@ -84,11 +83,18 @@ def _run() -> int:
     except Exception as error:
         if _too_large(error):
             fail(f"there is not enough memory for this: {first_line(error)}")
+        elif _full(error):
+            fail(first_line(error))
         else:
             traceback.print_exc()
             say("This is a bug in atta. Please report it, with the command and the lines above.")
         return 1
     return 0
+
+
+def _full(error: Exception) -> bool:
+    """Whether a disk is full or broken, by the text: torch has no error of its own for it."""
+    return any(os.strerror(number).lower() in str(error).lower() for number in FULL)
 
 
 def _too_large(error: Exception) -> bool:

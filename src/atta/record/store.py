@@ -128,13 +128,16 @@ def _group(content: Mapping[str, Any], images: int) -> Group:
     given = check(content, hints(Group))
     counts = {kind: count for kind, (_, count) in given["columns"].items()}
     check(counts, dict.fromkeys(counts, Count))
+    columns = columns_of(counts)
+    if columns != {kind: tuple(place) for kind, place in given["columns"].items()}:
+        raise InputError(f"its columns are not one after the other: {shown(given['columns'])}")
     parts = [Part(**check(part, hints(Part))) for part in given["parts"]]
     starts, stops = [part.start for part in parts], [part.stop for part in parts]
     names = [PurePosixPath(part.file).name for part in parts]
     right = starts == [0, *stops[:-1]] and stops[-1] == images
     if not right or names != list(map(shard_name, starts, stops)) or counts.get(LOGITS, 1) != 1:
         raise InputError(f"its shards do not hold all {images} images in order")
-    return Group(columns_of(counts), parts, given["run"])
+    return Group(columns, parts, given["run"])
 
 
 def shard_name(start: int, stop: int) -> str:
