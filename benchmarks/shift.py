@@ -517,7 +517,7 @@ def estimate_table(founds: Sequence[Found]) -> str:
                 f"{sum(covered) / len(covered):.0%}",
             ]
         )
-    return table(("images", "DoC", "ATC", "with the slope", "interval holds the truth"), rows)
+    return table(("images", "DoC", "ATC", "ours", "interval holds the truth"), rows)
 
 
 def verdicts(founds: Sequence[Found]) -> str:
@@ -602,7 +602,7 @@ INTRODUCTION = """Written by `python -m benchmarks.shift --page docs/under-shift
 validation images with labels, {draws} draws, class kept everywhere. In brackets what a number is to that of temperature; − is \
 surely less (the interval of the paired difference over images leaves out zero), **+** surely more, = neither."""
 ESTIMATES = """Mean absolute error in points of the accuracy estimated on images without labels: by the difference of \
-confidences (DoC), by ATC, and by ATC with the slope learned from rehearsals."""
+confidences (DoC), by ATC, and by ours (`atta.calibrators.shift`)."""
 CORRUPTED_TEXT = """Each family by fits that never rehearsed it. Brier in per cent of temperature's; = where that is not sure, \
 **+** where it is surely more."""
 JUDGED = """**Worked.** C-ATTA with a hedge is surely better than temperature in Brier and NLL on 47 of 50 shifted sets, at \
