@@ -156,7 +156,9 @@ def test_a_classifier_is_evaluated_on_images(network, labels, method):
     expected = atta.evaluate(classifier(pixels()), labels, simplex=simplex)
     assert atta.evaluate(classifier, pixels(), labels) == pytest.approx(expected)
     assert atta.evaluate(classifier, Items(pixels(), labels.tolist())) == pytest.approx(expected)
-    with pytest.raises(InputError, match="or a classifier, images and labels, got a Tensor first"):
+    with pytest.raises(
+        InputError, match="expected a classifier before images and labels, got a Tensor"
+    ):
         atta.evaluate(classifier(pixels()), pixels(), labels)
 
 

@@ -53,7 +53,7 @@ def test_neither_the_batch_nor_the_draws_of_other_views_change_what_is_shown():
 
 
 def test_stratified_draws_of_a_rehearsal_need_the_places_of_the_images_too():
-    with pytest.raises(InputError, match="position of each image in its dataset"):
+    with pytest.raises(InputError, match="each image's position"):
         list(rehearsed([3]).render(IMAGES, draws="stratified"))
 
 
