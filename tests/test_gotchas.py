@@ -61,7 +61,7 @@ MISTAKES = {
     "trained on them?": lambda: calibrate(truth=own()),
     "all labels are class 1": one_class,
     "labels must lie in 0 … 4, got 5": lambda: calibrate(truth=labels() + 1),
-    "no better than chance": lambda: calibrate(truth=(labels() + 1) % 5),
+    "would be if labels counted from 1": lambda: calibrate(truth=(labels() + 1) % 5),
     "are the classes in the network's order?": lambda: calibrate(
         truth=torch.tensor([0, 2, 1, 3, 4])[labels()]
     ),
@@ -117,7 +117,7 @@ def test_evaluation_says_what_looks_wrong_and_that_labels_are_missing():
     classifier = calibrate()
     assert said(lambda: classifier.evaluate(IMAGES, labels())) == []
     (found,) = said(lambda: classifier.evaluate(IMAGES, (labels() + 1) % 5))
-    assert "no better than chance" in found
+    assert "would be if labels counted from 1" in found
     assert said(lambda: classifier.evaluate(IMAGES, (labels() + 1) % 5, checks=False)) == []
     (found,) = said(lambda: classifier.evaluate(IMAGES))
     assert found.startswith("labels: expected a class number for every image")

@@ -230,6 +230,14 @@ def test_a_record_like_any_other_is_silent(record):
         (made_up(199), "199 images are few"),
         (
             Record(made_up(300).predictions, (made_up(300).labels + 1) % 5),
+            "would be if labels counted from 1: expected class numbers from 0",
+        ),
+        (
+            Record(Predictions(9 * torch.eye(1000)[3:303]), torch.arange(4, 304)),
+            "0.0% are right, and 100.0% would be if labels counted from 1",
+        ),
+        (
+            Record(made_up(300).predictions, (made_up(300).labels + 2) % 5),
             "accuracy on 5 classes is no better than chance",
         ),
         (

@@ -211,6 +211,15 @@ def _look_over_labels(predictions: Predictions, labels: Labels, accuracy: float)
             f"all labels are class {int(labels[0])}, counted from 0: calibration needs images of "
             "all classes, as they will come"
         ]
+    parts = predictions.select((), rehearsals=False).chunks(max(1, PIECE // classes))
+    answers = torch.cat([part.logits.argmax(dim=-1) for part in parts])
+    for moved_by, said in ((1, "from 1"), (-1, "from -1")):
+        shifted = float((answers + moved_by == labels).double().mean())
+        if shifted > accuracy + 0.3:
+            return [
+                f"{accuracy:.1%} are right, and {shifted:.1%} would be if labels counted {said}: "
+                "expected class numbers from 0, in the network's order"
+            ]
     if accuracy <= chance + 2 * (chance * (1 - chance) / images) ** 0.5:
         return [
             f"{accuracy:.1%} accuracy on {classes} classes is no better than chance: are mean and "
