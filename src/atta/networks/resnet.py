@@ -1,4 +1,4 @@
-"""Networks of the paper's experiments in plain torch: ResNet-18, ResNet-50 and a small network.
+"""Networks of the experiments in plain torch: ResNet-18, ResNet-20, ResNet-50 and a small network.
 
 The parameters of the residual networks have torchvision's names, so that its checkpoints load.
 """
@@ -67,7 +67,7 @@ def _convolution(channels_in: int, channels_out: int, size: int, stride: int = 1
 
 
 class ResNet(nn.Module):
-    """A stem, four stages that halve the image and double the width, the mean, a linear layer.
+    """A stem, stages that halve the image and double the width, the mean, a linear layer.
 
     With `small_images` the stem is a 3x3 convolution without pooling: torchvision's stem would
     leave an 8x8 map of an image of 32 pixels.
@@ -80,18 +80,20 @@ class ResNet(nn.Module):
         num_classes: int,
         in_channels: int,
         small_images: bool,
+        width: int = 64,
     ) -> None:
         super().__init__()
-        self.conv1 = _convolution(in_channels, 64, *((3,) if small_images else (7, 2)))
+        self.depths = tuple(depths)
+        self.conv1 = _convolution(in_channels, width, *((3,) if small_images else (7, 2)))
         pool = nn.MaxPool2d(3, stride=2, padding=1)
         self.maxpool: nn.Module = nn.Identity() if small_images else pool
-        self.bn1 = nn.BatchNorm2d(64)
-        channels = 64
+        self.bn1 = nn.BatchNorm2d(width)
+        channels = width
         for i, depth in enumerate(depths):
-            width, blocks = 64 * 2**i, []
+            inner, blocks = width * 2**i, []
             for j in range(depth):
-                blocks.append(block(channels, width, stride=2 if i > 0 and j == 0 else 1))
-                channels = width * block.expansion
+                blocks.append(block(channels, inner, stride=2 if i > 0 and j == 0 else 1))
+                channels = inner * block.expansion
             self.add_module(f"layer{i + 1}", nn.Sequential(*blocks))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(channels, num_classes)
@@ -102,8 +104,8 @@ class ResNet(nn.Module):
     def forward(self, x: Float[Tensor, "n c h w"]) -> Logits:
         """Return the logits of images of any height and width."""
         x = self.maxpool(torch.relu(self.bn1(self.conv1(x))))
-        for i in range(1, 5):
-            x = getattr(self, f"layer{i}")(x)
+        for i in range(len(self.depths)):
+            x = getattr(self, f"layer{i + 1}")(x)
         logits: Tensor = self.fc(torch.flatten(self.avgpool(x), 1))
         return logits
 
@@ -139,6 +141,12 @@ def resnet18(num_classes: int, in_channels: int, small_images: bool) -> nn.Modul
 
 
 @_recorded
+def resnet20(num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
+    """ResNet-20 for small images: three stages from 16 channels on, 0.27 million parameters."""
+    return ResNet(_BasicBlock, (3, 3, 3), num_classes, in_channels, small_images, width=16)
+
+
+@_recorded
 def resnet50(num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
     """ResNet-50, with a 3x3 stem for `small_images`, otherwise as in torchvision."""
     return ResNet(_Bottleneck, (3, 4, 6, 3), num_classes, in_channels, small_images)
@@ -162,5 +170,5 @@ def small_cnn(num_classes: int, in_channels: int, small_images: bool) -> nn.Modu
     )
 
 
-MODELS = {build.__name__: build for build in (resnet18, resnet50, small_cnn)}
+MODELS = {build.__name__: build for build in (resnet18, resnet20, resnet50, small_cnn)}
 """Each is called as `build(num_classes, in_channels=..., small_images=...)`."""
