@@ -7,7 +7,6 @@ a condition, or to as many of half of the classes, and tests on its other images
 numbers are means over the draws.
 """
 
-import argparse
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from atta import Predictions, TemperatureScaling
 from atta.calibrators import CATTA, Calibrator
 from atta.calibrators.hedged import hedge
 from atta.calibrators.shift import NORMAL, Reference, adapt
-from benchmarks.records import DATA, described, publish
+from benchmarks.records import DATA, described, run
 
 SIZES, SEVERITIES = (500, 100), (1, 3, 5)
 HARM = 0.01
@@ -113,11 +112,4 @@ def page(draws: int) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--draws", type=int, default=10)
-    parser.add_argument("--page", type=Path)
-    asked = parser.parse_args()
-    torch.set_num_threads(1)
-    publish(page(asked.draws), asked.page)
+    run(__doc__, page, draws=10)

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +34,18 @@ def publish(text: str, page: Path | None) -> None:
         return
     with whole_file(page) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def run(doc: str | None, page: Callable[[int], str], draws: int) -> None:
+    """Read `--draws` and `--page`, measure on one thread, and publish the page."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--draws", type=int, default=draws)
+    parser.add_argument("--page", type=Path)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    publish(page(asked.draws), asked.page)
 
 
 def described() -> str:

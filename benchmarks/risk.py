@@ -7,9 +7,7 @@ errors among the answered images of all others. A promise is broken if more of t
 those of `benchmarks.records`.
 """
 
-import argparse
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,7 +16,7 @@ from atta import CATTA, Predictions, TemperatureScaling
 from atta.calibrators import Method
 from atta.calibrators.crossval import held_answers
 from atta.calibrators.risk import DELTA, USUAL, threshold
-from benchmarks.records import described, networks, publish
+from benchmarks.records import described, networks, run
 
 VALIDATION = 1000
 METHODS: dict[str, Method] = {
@@ -80,11 +78,4 @@ def page(draws: int) -> str:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--draws", type=int, default=1000)
-    parser.add_argument("--page", type=Path)
-    asked = parser.parse_args()
-    torch.set_num_threads(1)
-    publish(page(asked.draws), asked.page)
+    run(__doc__, page, draws=1000)

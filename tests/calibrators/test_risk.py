@@ -71,8 +71,10 @@ def test_each_class_has_its_threshold_and_files_keep_them():
     assert not answered[answers == 1].any()
     assert answered[answers == 0].any()
     assert Promise.read(json.loads(json.dumps(asdict(promise)))) == promise
-    with pytest.raises(InputError, match="between 0 and 1"):
-        HeldOut.read({"confidence": [2.0], "right": [True], "answers": [0]})
+    assert not promise.answered(np.array([1.0]), np.array([7])).any()  # never seen in validation
+    for forged in ({"confidence": [2.0]}, {"answers": [-1]}, {"answers": [10**9]}, {"right": []}):
+        with pytest.raises(InputError, match="between 0 and 1"):
+            HeldOut.read({"confidence": [0.5], "right": [True], "answers": [0], **forged})
 
 
 def test_the_decision_of_least_expected_cost():
@@ -86,6 +88,8 @@ def test_the_decision_of_least_expected_cost():
     assert cost == pytest.approx([0.4, 0.4, 0.2])
     with pytest.raises(InputError, match=r"shaped \(2, decisions\).*got shape \(3, 2\)"):
         expected_cost(probs, np.zeros((3, 2)))
+    with pytest.raises(InputError, match="abstain: expected a finite cost, got nan"):
+        expected_cost(probs, missed, abstain=float("nan"))
 
 
 def test_confidence_is_not_raised_by_the_guard():

@@ -19,7 +19,7 @@ independent images above it, and the test holds for them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ DELTA = 0.05
 STARTS = 3
 STEPS = 200
 """How many thresholds are tested at most."""
+MOST_CLASSES = 1_000_000
 NEVER, ALWAYS = 2.0, -1.0
 """Thresholds that no confidence, and every confidence, exceeds."""
 USUAL = (0.005, 0.01, 0.02, 0.05)
@@ -67,9 +68,9 @@ class HeldOut:
         """Make them of what a file says, after checking it."""
         confidence = tuple(map(float, about["confidence"]))
         right, answers = tuple(map(bool, about["right"])), tuple(map(int, about["answers"]))
-        if not len(confidence) == len(right) == len(answers) or not all(
-            0 <= one <= 1 for one in confidence
-        ):
+        alike = len(confidence) == len(right) == len(answers) > 0
+        known = all(0 <= one <= 1 for one in confidence)
+        if not alike or not known or not 0 <= min(answers) <= max(answers) < MOST_CLASSES:
             raise InputError(
                 "held-out answers: expected a confidence between 0 and 1, a class and whether it "
                 "was right for each image, got others"
@@ -90,7 +91,7 @@ class HeldOut:
         groups: list[Any] = [slice(None)]
         if by_class:
             answers = np.array(self.answers)
-            groups = [answers == one for one in range(answers.max() + 1)]
+            groups = [answers == one for one in range(max(answers.max() + 1, 2))]
         found = [threshold(confidence[one], right[one], risk, delta) for one in groups]
         if all(one is None for one in found):
             best = least_risk(confidence, right, delta) if not by_class else None
@@ -100,14 +101,9 @@ class HeldOut:
                 f"use a larger risk, or calibrate on more images"
             )
         limits = tuple(NEVER if one is None else one for one in found)
-        above = confidence > (np.array(limits)[np.array(self.answers)] if by_class else limits[0])
-        return Promise(
-            risk=risk,
-            delta=delta,
-            thresholds=limits,
-            coverage=float(above.mean()),
-            images=len(right),
-        )
+        made = Promise(risk=risk, delta=delta, thresholds=limits, coverage=0.0, images=len(right))
+        above = made.answered(confidence, np.array(self.answers))
+        return replace(made, coverage=float(above.mean()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +113,8 @@ class Promise:
     Args:
         risk: The largest fraction of the answered images that may be wrong.
         delta: The probability that the promise is broken, over the draw of validation images.
-        thresholds: Confidences above which images are answered: one, or one for each class.
+        thresholds: Confidences above which images are answered: one, or one for each class, and
+            then each class has a promise of its own. Classes beyond the last are never answered.
         coverage: The fraction of the validation images that are answered.
         images: The number of validation images.
     """
@@ -135,13 +132,14 @@ class Promise:
 
     def answered(self, confidence: np.ndarray, answers: np.ndarray) -> np.ndarray:
         """Return which images are answered."""
-        limits = np.array(self.thresholds)
-        return np.asarray(confidence > (limits[answers] if len(limits) > 1 else limits[0]))
+        limits = np.array([*self.thresholds, NEVER])  # for classes that were never answered
+        place = np.minimum(answers, len(limits) - 1) if len(limits) > 2 else 0
+        return np.asarray(confidence > limits[place])
 
     def __str__(self) -> str:
-        by = " in each class" if len(self.thresholds) > 1 else ""
+        what = "the answers" if len(self.thresholds) == 1 else "a class's answers"
         return (
-            f"At most {self.risk:.2%} of the answers{by} are wrong, with probability "
+            f"At most {self.risk:.2%} of {what} are wrong, with probability "
             f"{1 - self.delta:.0%}; {self.coverage:.0%} of {self.images} validation images are "
             "answered."
         )
@@ -195,6 +193,8 @@ def expected_cost(
         abstain: The cost of handing an image over; that is decision -1.
     """
     matrix = np.asarray(costs, dtype=float)
+    if abstain is not None and not math.isfinite(abstain):
+        raise InputError(f"abstain: expected a finite cost, got {abstain!r}")
     if matrix.ndim != 2 or len(matrix) != probs.shape[1] or not np.isfinite(matrix).all():
         raise InputError(
             f"costs: expected finite numbers shaped ({probs.shape[1]}, decisions), a row for each "

@@ -154,7 +154,7 @@ class Reference:
         """Fit b and c to the rehearsals, in groups of one family and severity; see above."""
         right = predictions.logits.argmax(dim=1) == labels
         sure = self.sure(scores(predictions.logits, self.temperature))
-        rows = [np.zeros((0, 4))]
+        rows = [np.zeros((0, 3))]
         kinds = predictions.rehearsals or rehearsing(predictions, labels)
         for kind in kinds:
             group = (families or {}).get(kind, torch.zeros_like(labels)).to(labels)
@@ -168,7 +168,7 @@ class Reference:
                         lost = right[here].double() - (answers == labels)[here].double()
                         error = math.hypot(GROUP_DEVIATION, 0.5 / math.sqrt(n))
                         skewed = part * self.skewness(_counts(answers[here], self.classes))
-                        rows.append(np.array([[fall, skewed, float(lost.mean()), 1]]) / error)
+                        rows.append(np.array([[fall, skewed, float(lost.mean())]]) / error)
         if not kinds:
             return self
         known = np.concatenate(rows)

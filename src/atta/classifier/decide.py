@@ -1,9 +1,11 @@
 """Decide: answer, hand over to a person, or choose what costs least.
 
-classifier.confidence(images)               how likely the network's own class is right
-careful = classifier.at_risk(0.01)          at most 1 % of what it answers is wrong
-careful.answered(images)                    which images it answers; the others are "unsure"
-classifier.decide(images, costs=matrix)     the decision of least expected cost
+    classifier.confidence(images)               how likely the network's own class is right
+    careful = classifier.at_risk(0.01)          at most 1 % of what it answers is wrong
+    careful.answered(images)                    which images it answers; the others are "unsure"
+    classifier.decide(images, costs=matrix)     the decision of least expected cost
+
+`calibrators.risk` finds the threshold and the costs.
 """
 
 from dataclasses import replace
@@ -26,7 +28,7 @@ class Deciding(Adaptable):
         """Return for each image the probability that the network's own class is right.
 
         `predict_proba(images).max(axis=1)` is the probability after the guard, which keeps the
-        class on top of all others; this number is not raised by it, and has the lower Brier score.
+        class on top of all others. This number is the probability without the guard.
 
         Args:
             images: What `predict_proba` takes.
@@ -49,7 +51,7 @@ class Deciding(Adaptable):
         Args:
             risk: The largest fraction of the answered images that may be wrong, such as 0.01.
             delta: The probability that the promise is broken.
-            by_class: Whether it holds among the answers of each class.
+            by_class: Whether each class has a threshold and a promise of its own.
 
         Raises:
             InputError: The validation images are too few to promise it (the error names the risk

@@ -188,7 +188,7 @@ def look_over(record: Record, source: Source | None = None) -> None:
             "in a sigmoid, leave it out"
         )
     if images < FEW:
-        found.append(f"{images} images are few: with {FEW} or more, the numbers can be trusted")
+        found.append(f"{images} images are few: {FEW} or more give steadier numbers")
     nearly = images >= FEW and min(right, confident) >= LEARNED * images
     if labels is not None and images >= JUDGED and (nearly or right == images):
         found.append(
@@ -213,11 +213,11 @@ def _look_over_labels(predictions: Predictions, labels: Labels, accuracy: float)
         ]
     parts = predictions.select((), rehearsals=False).chunks(max(1, PIECE // classes))
     answers = torch.cat([part.logits.argmax(dim=-1) for part in parts])
-    for moved_by, said in ((1, "from 1"), (-1, "from -1")):
-        shifted = float((answers + moved_by == labels).double().mean())
+    for higher, said in ((1, "counted from 1"), (-1, "were one higher")):
+        shifted = float((answers + higher == labels).double().mean())
         if shifted > accuracy + 0.3:
             return [
-                f"{accuracy:.1%} are right, and {shifted:.1%} would be if labels counted {said}: "
+                f"{accuracy:.1%} are right, and {shifted:.1%} would be if labels {said}: "
                 "expected class numbers from 0, in the network's order"
             ]
     if accuracy <= chance + 2 * (chance * (1 - chance) / images) ** 0.5:
@@ -225,7 +225,7 @@ def _look_over_labels(predictions: Predictions, labels: Labels, accuracy: float)
             f"{accuracy:.1%} accuracy on {classes} classes is no better than chance: are mean and "
             "std those of the network (atta.Normalized), and the classes in its order?"
         ]
-    if moved := _moved(predictions, labels):
+    if moved := _moved(answers, labels, classes):
         return [
             "most images of class {} are predicted as class {}, and most of that as class {}, "
             "counted from 0: are the classes in the network's order?".format(*moved)
@@ -233,14 +233,11 @@ def _look_over_labels(predictions: Predictions, labels: Labels, accuracy: float)
     return []
 
 
-def _moved(predictions: Predictions, labels: Labels) -> tuple[int, int, int] | None:
+def _moved(answers: Labels, labels: Labels, classes: int) -> tuple[int, int, int] | None:
     """Find a class that is mostly predicted as a second, which is mostly predicted as a third.
 
     A poor network may confuse two classes; a chain of three suggests that classes are permuted.
     """
-    classes = predictions.classes
-    parts = predictions.select((), rehearsals=False).chunks(max(1, PIECE // classes))
-    answers = torch.cat([part.logits.argmax(dim=-1) for part in parts])
     taken = torch.zeros(classes, classes, dtype=torch.long, device=labels.device)
     taken.index_put_((labels, answers), torch.ones_like(labels), accumulate=True)
     most, count = taken.max(dim=1).indices, taken.sum(dim=1)
