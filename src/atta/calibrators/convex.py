@@ -131,6 +131,7 @@ class CATTA(GuardedMethod):
                 rows,
                 labels,
                 passes,
+                predictions.images,
                 free,
                 lambda found, part: blend(found).calibrate(wide[part].logits, wide[part].views),
             )
@@ -169,19 +170,21 @@ def _best_share(
     rows: ViewLogits,
     labels: Labels,
     passes: Weights,
+    images: Labels | None,
     start: Weights,
     answers: Callable[[Weights, Tensor], Probs],
 ) -> float:
     """Return the share with the lowest held-out NLL; 0 if equal weights are significantly worse."""
     order = rows[:, 0, 0].argsort()  # so that the order of the images does not matter
     found = rows.new_zeros(len(SHARES), len(labels))
-    for split in fold_splits(len(labels), FOLDS):
+    groups = None if images is None else images[order]
+    for split in fold_splits(len(labels), FOLDS, groups=groups):
         rest, part = (order[picked.to(order.device)] for picked in split)
         free, equal = _free_and_equal(rows[rest], labels[rest], passes, start, FOLD_STEPS)
         for i, share in enumerate(SHARES):
             between = (1 - share) * free + share * equal
             found[i, part] = losses(answers(between, part), labels[part])
     above = found[-1] - found[0]
-    if above.mean() > standard_error(above):
+    if above.mean() > standard_error(above, images):
         return SHARES[0]
     return SHARES[int(found.mean(dim=1).argmin())]

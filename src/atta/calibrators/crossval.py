@@ -73,9 +73,9 @@ def held_answers(
     method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0
 ) -> HeldAnswers:
     """Answer each image with a calibrator that was fitted on the other folds."""
-    images = len(predictions)
-    check_folds(images, count)
-    splits = fold_splits(images, count, seed=seed)
+    groups = predictions.images
+    check_folds(predictions.image_count, count)
+    splits = fold_splits(len(predictions), count, seed=seed, groups=groups)
     fitted = method.fit_many([(predictions[rest], labels[rest]) for rest, _ in splits])
     parts = [(one, predictions[part]) for one, (_, part) in zip(fitted, splits, strict=True)]
     probs = torch.cat([one(part) for one, part in parts])
@@ -98,8 +98,15 @@ def losses(probs: Probs, labels: Labels) -> PerImage:
     return -own.clamp(min=torch.finfo(torch.float32).tiny).log()
 
 
-def rank(answers: Mapping[str, tuple[int, Probs]], labels: Labels) -> list[Candidate]:
+def rank(
+    answers: Mapping[str, tuple[int, Probs]], labels: Labels, images: Labels | None = None
+) -> list[Candidate]:
     """Compare policies by their passes and held-out probabilities.
+
+    Args:
+        answers: The passes and the probabilities of each policy.
+        labels: The true classes.
+        images: The image of each row, if the rows are pixels.
 
     Returns:
         The choice first, then the others by their loss.
@@ -114,7 +121,7 @@ def rank(answers: Mapping[str, tuple[int, Probs]], labels: Labels) -> list[Candi
             passes=answers[name][0],
             nll=loss.mean().item(),
             above=(loss - best).mean().item(),
-            error=standard_error(loss - best),
+            error=standard_error(loss - best, images),
         )
         for name, loss in found.items()
     ]

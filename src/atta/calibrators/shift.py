@@ -35,6 +35,10 @@ guard on rehearsals that were left out.
 images, by a one-sided rank test (Mann & Whitney) of the scores with a false-alarm rate of LEVEL.
 Then κ ≤ 1 is the largest softness at which the mean confidence of the *hedged* calibrator is at
 most â plus its standard error: with few images, it changes less.
+
+**Pixels.** The pixels of an image are not independent, and new images also have pixels that no mask
+labels. The scores of the validation images are therefore those of any pixels. Errors go by image:
+m pixels of an image count as m / (1 + (m - 1) ρ), with ρ the correlation of their scores' ranks.
 """
 
 from __future__ import annotations
@@ -52,14 +56,17 @@ from torch import Tensor
 from atta._base.errors import InputError
 from atta._base.types import Labels, Logits, PerImage
 from atta.calibrators.base import Calibrator
+from atta.calibrators.fitting import standard_error
 from atta.calibrators.hedged import rehearsing
 from atta.calibrators.scaling import fit_temperature, scaled
-from atta.record.predictions import Predictions
+from atta.record.predictions import Predictions, group_count
 
 LEVEL = 0.01
 """The false-alarm rate of the test for drift."""
 LEAST = 32
 """The fewest unlabelled images to adapt to."""
+LEAST_OF_PIXELS = 8
+"""The fewest unlabelled images to adapt a segmenter to."""
 QUANTILES = 256
 CELLS = 20
 NORMAL = 1.96
@@ -94,6 +101,9 @@ class Reference:
         answers: How often each class was answered; files of older versions have no such counts.
         slope: b, how much faster the accuracy falls than A does; None without rehearsals.
         skew: c, how much the accuracy falls with the skew of the answers.
+        alike: ρ, the correlation of pixels of an image; 0 if the rows are images.
+        per_image: How many rows each image has.
+        unlabelled: The mean confidence of any pixels, minus that of labelled ones.
     """
 
     images: int
@@ -107,6 +117,9 @@ class Reference:
     answers: tuple[int, ...] = ()
     slope: float | None = None
     skew: float = 0.0
+    alike: float = 0.0
+    per_image: float = 1.0
+    unlabelled: float = 0.0
 
     @classmethod
     def of(
@@ -115,6 +128,7 @@ class Reference:
         predictions: Predictions,
         labels: Labels,
         families: Mapping[str, Labels] | None = None,
+        anywhere: Predictions | None = None,
     ) -> Reference:
         """Make one of the images that a calibrator was fitted to, and of their rehearsals.
 
@@ -124,19 +138,20 @@ class Reference:
             labels: Their classes.
             families: The family of corruption of each image, by rehearsal; by default one.
                 Without rehearsals, views that lower the accuracy replace them.
+            anywhere: For pixels: pixels with and without a label, as other images will have.
         """
-        logits = predictions.logits.double()
-        temperature = float(fit_temperature(logits, labels))
-        seen = scores(logits, temperature)
-        answers = logits.argmax(dim=1)
-        hits = answers == labels
-        count = int(hits.sum())
+        temperature = float(fit_temperature(predictions.logits.double(), labels))
+        hits = predictions.logits.argmax(dim=1) == labels
+        sample = predictions if anywhere is None else anywhere
+        seen, answers = scores(sample.logits, temperature), sample.logits.argmax(dim=1)
+        count = round(float(hits.double().mean()) * len(seen))
         threshold = float(seen.sort(descending=True).values[count - 1]) if count else 1.0
-        confidence = calibrator(predictions).double().amax(dim=1)
+        confidence = calibrator(sample).double().amax(dim=1)
+        labelled = confidence if anywhere is None else calibrator(predictions).double().amax(dim=1)
         kept = min(QUANTILES, len(seen))
         places = (torch.arange(kept, dtype=torch.float64) + 0.5) / kept
         found = cls(
-            images=len(predictions),
+            images=len(sample),
             classes=predictions.classes,
             accuracy=float(hits.double().mean()),
             confidence=float(confidence.mean()),
@@ -145,6 +160,9 @@ class Reference:
             quantiles=tuple(torch.quantile(seen, places.to(seen)).tolist()),
             histogram=histogram(confidence),
             answers=tuple(torch.bincount(answers, minlength=predictions.classes).tolist()),
+            alike=_alike(seen, sample.images),
+            per_image=len(sample) / sample.image_count,
+            unlabelled=float(confidence.mean() - labelled.mean()),
         )
         return found._taught(predictions, labels, families)
 
@@ -162,7 +180,7 @@ class Reference:
                 now, answers = self.sure(scores(view, self.temperature)), view.argmax(dim=1)
                 for family in range(int(group.max()) + 1):
                     here = group == family
-                    if (n := int(here.sum())) >= GROUP:
+                    if (n := self.worth(here, predictions.images)) >= GROUP:
                         part = float(now[here].double().mean())
                         fall = float((sure[here].double() - now[here].double()).mean())
                         lost = right[here].double() - (answers == labels)[here].double()
@@ -175,6 +193,14 @@ class Reference:
         x, y, precision = known[:, :2], known[:, 2], PRIOR_DEVIATION**-2.0
         slope, skew = np.linalg.solve(x.T @ x + np.diag(precision), x.T @ y + precision * PRIOR)
         return replace(self, slope=float(slope), skew=float(skew))
+
+    def worth(self, rows: Tensor, images: Labels | None) -> float:
+        """Return how many independent rows these rows are worth."""
+        count = float(rows.sum())
+        if images is None or not count:
+            return count
+        each = count / group_count(images[rows])
+        return count / (1 + (each - 1) * self.alike)
 
     def sure(self, seen: PerImage) -> Tensor:
         """Return which scores reach the threshold."""
@@ -205,6 +231,25 @@ class Reference:
     def json(self) -> dict[str, Any]:
         """Return plain numbers and tuples of them."""
         return asdict(self)
+
+
+def _alike(seen: PerImage, images: Labels | None) -> float:
+    """Return the correlation of the ranks of pixels of an image (analysis of variance)."""
+    if images is None:
+        return 0.0
+    rank = seen.argsort().argsort().double() / len(seen)
+    mean = float(rank.mean())
+    between = standard_error(rank, images) ** 2 * len(rank)
+    within = max(float((rank - mean).square().mean()), 1e-12)
+    more = len(rank) / group_count(images) - 1
+    return float(min(max((between / within - 1) / max(more, 1.0), 0.0), 1.0))
+
+
+def check_enough(predictions: Predictions) -> None:
+    """Refuse too few unlabelled images."""
+    count, least = predictions.image_count, LEAST if predictions.images is None else LEAST_OF_PIXELS
+    if count < least:
+        raise InputError(f"expected at least {least} images, got {count}, which say too little")
 
 
 def _counts(answers: Labels, classes: int) -> np.ndarray:
@@ -258,13 +303,20 @@ def unlike(reference: Reference, seen: PerImage) -> PerImage:
     return 1 - below.double() / len(known)
 
 
-def estimate(reference: Reference, logits: Logits) -> Estimate:
+def estimate(reference: Reference, predictions: Predictions) -> Estimate:
     """Estimate the accuracy on unlabelled images from their logits."""
-    return estimated(reference, scores(logits, reference.temperature), logits.argmax(dim=1))
+    logits = predictions.logits
+    seen = scores(logits, reference.temperature)
+    return estimated(reference, seen, logits.argmax(dim=1), predictions.images)
 
 
-def estimated(reference: Reference, seen: PerImage, answers: Labels) -> Estimate:
-    """Estimate the accuracy from the scores of the images and the classes answered; see above."""
+def estimated(
+    reference: Reference, seen: PerImage, answers: Labels, images: Labels | None = None
+) -> Estimate:
+    """Estimate the accuracy from the scores of the images and the classes answered; see above.
+
+    If the rows are pixels, `images` says to which image each belongs.
+    """
     n, a0, k = len(seen), reference.accuracy, reference.classes
     sure, answered = reference.sure(seen).cpu().numpy(), answers.cpu().numpy()
     part = sure.mean()
@@ -289,25 +341,36 @@ def estimated(reference: Reference, seen: PerImage, answers: Labels) -> Estimate
     # Errors of the sample, of the accuracy and threshold of the reference, and of the formula.
     change = (slope - lost) * (sure - part) - more
     known = (slope**2 + (1 - slope) ** 2) * a0 * (1 - a0) / reference.images
+    known *= 1 + (reference.per_image - 1) * reference.alike
+    alone = reference.worth(torch.ones_like(seen, dtype=torch.bool), images)
+    noise = NOISE * change.var() / alone
+    if images is not None:
+        noise = max(noise, standard_error(torch.from_numpy(change), images.cpu()) ** 2)
     formula = DEVIATION + DEVIATION_PER_FALL * max(0.0, a0 - accuracy)
-    error = math.sqrt(NOISE * change.var() / n + known + 1 / (n + 2) ** 2 + formula**2)
+    error = math.sqrt(noise + known + 1 / (alone + 2) ** 2 + formula**2)
     return Estimate(
-        images=n,
+        images=n if images is None else group_count(images),
         accuracy=accuracy,
         low=max(0.0, accuracy - NORMAL * error),
         high=min(1.0, accuracy + NORMAL * error),
-        p_value=_p_value(reference, seen),
+        p_value=_p_value(reference, seen, images, alone),
         error=error,
     )
 
 
-def _p_value(reference: Reference, seen: PerImage) -> float:
+def _p_value(reference: Reference, seen: PerImage, images: Labels | None, alone: float) -> float:
     """Return the one-sided p-value of the mean rank of the scores (Mann & Whitney, normal)."""
     known, new = np.array(reference.quantiles), seen.cpu().numpy()
     left, right = (np.searchsorted(known, new, side=side) for side in ("left", "right"))
-    rank = ((left + right) / (2 * len(known))).mean()
-    deviation = math.sqrt((1 / len(seen) + 1 / reference.images) / 12)
-    return float(stats.norm.sf((0.5 - rank) / deviation))
+    ranks = (left + right) / (2 * len(known))
+    before = (1 + (reference.per_image - 1) * reference.alike) / reference.images
+    deviation = math.sqrt((1 / alone + before) / 12)
+    if images is None:
+        return float(stats.norm.sf((0.5 - ranks.mean()) / deviation))
+    # The images may differ more than those of the validation set.
+    error = standard_error(torch.from_numpy(ranks), images.cpu())
+    deviation = max(deviation, math.hypot(error, math.sqrt(before / 12)))
+    return float(stats.t.sf((0.5 - ranks.mean()) / deviation, group_count(images) - 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,24 +419,20 @@ def adapt(
         reference: The validation images of both.
         predictions: The unlabelled images.
     """
-    if len(predictions) < LEAST:
-        raise InputError(
-            f"expected at least {LEAST} images to adapt to, for fewer say too little of a domain, "
-            f"got {len(predictions)}"
-        )
+    check_enough(predictions)
     if predictions.classes != reference.classes:
         raise InputError(
             f"expected predictions of {reference.classes} classes, as the reference has, "
             f"got {predictions.classes}"
         )
-    found = estimate(reference, predictions.logits)
+    found = estimate(reference, predictions)
 
     def confidence(one: Calibrator) -> float:
         return float(one(predictions).double().amax(dim=1).mean())
 
     before, softness, now = confidence(calibrator), 1.0, calibrator
     if found.drifted:
-        target = found.accuracy + found.error
+        target = found.accuracy + found.error + reference.unlabelled
         if confidence(hedged) > target:
             softness = softness_at(lambda kappa: confidence(hedged.softened(kappa)), target)
         now = hedged if softness == 1 else hedged.softened(softness)

@@ -110,13 +110,9 @@ class Adaptable(Estimator):
         """
         reference = self._known_reference()
         predictions = self._answers(images, channels)
-        if len(predictions) < shift.LEAST:
-            raise InputError(
-                f"expected at least {shift.LEAST} images, got {len(predictions)}, "
-                "which say too little"
-            )
+        shift.check_enough(predictions)
         seen = self.calibrator(predictions).double().amax(dim=1)
-        found = shift.estimate(reference, predictions.logits)
+        found = shift.estimate(reference, predictions)
         return Drift.of(reference, found, float(seen.mean()), shift.histogram(seen))
 
     def adapt(self: Classifier, images: Any, *, channels: Channels = None) -> Classifier:

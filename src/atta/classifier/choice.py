@@ -67,11 +67,14 @@ class Choice(NamedTuple):
 # ---- candidates ----------------------------------------------------------------------------------
 
 
-def candidates(policy: Any, budget: int, method: Method) -> dict[str, Policy]:
+def candidates(
+    policy: Any, budget: int, method: Method, policies: Mapping[str, Policy] | None = None
+) -> dict[str, Policy]:
     """Return the given policy, or those of the library that fit the budget.
 
     A policy that is a number is a budget. A method that keeps the class, or could, is temperature
-    scaling where it has no views: one pass is a candidate, too.
+    scaling where it has no views: one pass is a candidate, too. `policies` are others than those
+    of `atta.POLICIES` to choose from.
     """
     policy, budget = ("auto", policy) if type(policy) is int else (policy, budget)
     auto = isinstance(policy, str) and policy.strip() == "auto"
@@ -86,8 +89,9 @@ def candidates(policy: Any, budget: int, method: Method) -> dict[str, Policy]:
     wanted = set(method.views or ()) if isinstance(method, ViewMethod) else set()
     one_pass = budget >= 1 and (method.keeps_class or isinstance(method, GuardedMethod))
     found = {NO_VIEWS: Policy(())} if one_pass else {}
-    for name, one in POLICIES.items():
-        if one.passes <= budget and wanted <= set(one.kinds) and (wanted or name not in NOT_TRIED):
+    for name, one in (policies or POLICIES).items():
+        tried = wanted or policies or name not in NOT_TRIED
+        if one.passes <= budget and wanted <= set(one.kinds) and tried:
             found[name] = one
     if not found:
         raise InputError(
