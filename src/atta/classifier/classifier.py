@@ -309,7 +309,7 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
 
     def _calibrated(self, answer: _Answer) -> Tensor:
         with without_autocast(answer.logits.device):
-            return self.calibrator.calibrate(answer.logits, answer.views)
+            return self.kept.restated(self.calibrator.calibrate(answer.logits, answer.views))
 
     def _logits(self, pixels: Tensor, kinds: Sequence[str], most: int) -> dict[str, Tensor]:
         """Return the logits (n, r, k) of these kinds of view, with up to `most` views in a pass."""

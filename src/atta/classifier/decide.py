@@ -15,13 +15,13 @@ import numpy as np
 
 from atta._base.errors import InputError
 from atta.calibrators.risk import DELTA, Promise, expected_cost
-from atta.classifier.adapt import Adaptable
+from atta.classifier.stated import Stated
 from atta.data.source import Channels
 
 Classifier = TypeVar("Classifier", bound="Deciding")
 
 
-class Deciding(Adaptable):
+class Deciding(Stated):
     """A classifier whose answers people act on."""
 
     def confidence(self, images: Any, *, channels: Channels = None) -> np.ndarray:
@@ -37,6 +37,8 @@ class Deciding(Adaptable):
         Returns:
             Numbers between 0 and 1, shaped (n,).
         """
+        if self.kept.odds:  # these move the class, too
+            return self.predict_proba(images, channels=channels).max(axis=1)
         predictions = self.record(images, channels=channels).predictions
         return self.calibrator.confidence(predictions).cpu().numpy()
 
@@ -60,7 +62,8 @@ class Deciding(Adaptable):
         if self.answers_otherwise:
             raise InputError(
                 "risk: expected a classifier as it was calibrated, got one that was adapted to "
-                "other images, for which nothing can be promised: use its unadapted()"
+                "other images or told its classes, for which nothing can be promised: use its "
+                "unadapted()"
             )
         if self.kept.held_out is None:
             raise InputError(

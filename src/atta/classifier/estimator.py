@@ -122,8 +122,8 @@ class Estimator(Archived):
         if self.answers_otherwise:
             raise InputError(
                 "coverage: expected a classifier as it was calibrated, got one that was adapted to "
-                "other images, for which sets have no guarantee: use its unadapted() (on the "
-                "command line, the classifier that it was made from)"
+                "other images or told its classes, for which sets have no guarantee: use its "
+                "unadapted() (on the command line, the classifier that it was made from)"
             )
         if self.conformity is None:
             raise InputError(
@@ -140,7 +140,7 @@ class Estimator(Archived):
     def labelled_proba(self, images: Any, labels: Any = None) -> tuple[Tensor, Tensor | None]:
         """Return the probabilities and the labels, which are given or come with the images."""
         record = self.record(images, labels)
-        return self.calibrator(record.predictions), record.labels
+        return self.kept.restated(self.calibrator(record.predictions)), record.labels
 
     def record(
         self,
@@ -197,9 +197,12 @@ class Estimator(Archived):
         if (known := record.labels) is None:
             raise InputError(NO_LABELS)
         vanilla = Vanilla().fit(record.predictions, known)
+        answers = {
+            vanilla.method.name: vanilla(record.predictions),
+            self.calibrator.method.name: self.kept.restated(self.calibrator(record.predictions)),
+        }
         return {
-            one.method.name: evaluate(one(record.predictions), known, simplex=self.on_simplex)
-            for one in (vanilla, self.calibrator)
+            name: evaluate(probs, known, simplex=self.on_simplex) for name, probs in answers.items()
         }
 
     def fit(

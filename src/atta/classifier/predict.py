@@ -58,6 +58,7 @@ from atta.run.cluster import Engine, check_engine, stream
 from atta.run.runner import ROWS, Shown
 from atta.run.runner import batch_size as usual_size
 
+HIDDEN = ("passes", "score", "number", "changed")  # kept of each image, not in the table
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
 READERS = 4  # threads that decode the next batch while the network runs
 CPU = torch.device("cpu")
@@ -133,13 +134,16 @@ class Predicted:
     unreadable: Mapping[str, str]
     drift: Drift | None = None
     """Comparison with the validation images, if these are known and there are enough images."""
+    changed: int = 0
+    """Images whose class is not the network's own, as after `with_classes`."""
 
     def __str__(self) -> str:
         if not self.images:
             return f"no image could be read: {self.path}"
         passes = "" if self.passes is None else f" · {self.passes:.3g} passes per image"
         confidence = f"mean confidence {self.before:.4f} → {self.confidence:.4f}"
-        return f"{self.images} images · {confidence}{passes}: {self.path}"
+        changed = f" · {self.changed} classes changed" if self.changed else ""
+        return f"{self.images} images · {confidence}{passes}{changed}: {self.path}"
 
 
 def predict(
@@ -249,6 +253,7 @@ def open_predictor(
     *,
     device: str | None = None,
     adapt_to: Sequence[Path] = (),
+    classes: str | None = None,
 ) -> Predictor:
     """Open a saved classifier or an exported graph.
 
@@ -257,15 +262,17 @@ def open_predictor(
         model: The network, if the file cannot build it.
         device: Where a classifier runs.
         adapt_to: Files that a classifier is adapted to first.
+        classes: The classes that occur, as `Stated.told` reads them.
     """
     path = Path(path)
     if path.suffix not in SUFFIXES:
         classifier = CalibratedClassifier.load(path, model, device=device)
-        return of_classifier(classifier.adapt(list(adapt_to)) if adapt_to else classifier)
-    if adapt_to:
+        classifier = classifier.adapt(list(adapt_to)) if adapt_to else classifier
+        return of_classifier(classifier if classes is None else classifier.told(classes))
+    if adapt_to or classes is not None:
         raise InputError(
-            f"{path.name} is a graph, whose numbers are fixed: adapt the classifier, and export "
-            "that"
+            f"{path.name} is a graph, whose numbers are fixed: adapt the classifier or state its "
+            "classes, and export that"
         )
     if model is not None or device not in (None, "cpu"):
         raise InputError(
@@ -362,7 +369,7 @@ def _answer(
         each = answers.probs.double().tolist() if probs else [[]] * len(batch.positions)
         said = described(predictor, answers, sets)
         for row, found, p in zip(batch.positions, said, each, strict=True):
-            kept = {name: found.pop(name) for name in ("passes", "score", "number")}
+            kept = {name: found.pop(name) for name in HIDDEN}
             if sets:
                 found["set"] = "|".join(map(str, found["set"]))
             lines[row] = {"row": [*found.values(), *p], **kept}
@@ -391,7 +398,9 @@ def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None
             for order, inside in zip(ranked, sets(p), strict=True)
         ]
     columns["passes"] = nothing if answers.passes is None else answers.passes.tolist()
-    columns["score"], columns["number"] = score, base.argmax(dim=1).tolist()
+    number = base.argmax(dim=1)
+    columns["score"], columns["number"] = score, number.tolist()
+    columns["changed"] = (winner != number).tolist()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -471,7 +480,8 @@ def _finish(
                 unreadable[line["file"]] = line["error"]
                 continue
             _, confidence, _, before, *_ = line["row"]
-            known = (confidence, before, line["passes"], line["score"], line["number"])
+            changed = line.get("changed", False)
+            known = (confidence, before, line["passes"], line["score"], line["number"], changed)
             seen.extend(nan if value is None else value for value in known)
             yield [line["file"], *line["row"]]
         if count != files:
@@ -482,7 +492,7 @@ def _finish(
 
     with whole_file(output) as file:
         write_table(file, columns, rows(), ending=output.suffix)
-    each = torch.from_numpy(np.array(seen)).reshape(-1, 5)
+    each = torch.from_numpy(np.array(seen)).reshape(-1, 6)
     confidence, before, passes, *_ = each.mean(dim=0).tolist()
     drift = None
     if reference is not None and len(each) >= shift.LEAST:
@@ -496,4 +506,5 @@ def _finish(
         passes=None if isnan(passes) else passes,
         unreadable=unreadable,
         drift=drift,
+        changed=int(each[:, 5].sum()),
     )
