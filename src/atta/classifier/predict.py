@@ -202,24 +202,24 @@ def predict(
     check_engine(engine, actors)
     mode_of(predictor.shape[0])
     size = predictor.rows if batch_size is None else usual_size(batch_size, CPU)
-    names = (f"{file}\0" for file in files)
+    names = content_hash((f"{file}\0" for file in files), "blake2b")
     run = {
         "model": made_by,
-        "files": f"{len(files)}, {content_hash(names, 'blake2b')}",
+        "files": f"{len(files)}, {names}",
         "probs": probs,
         "coverage": coverage,
-        "risk": None if predictor.promise is None else str(predictor.promise),
+        "risk": str(predictor.promise or ""),
         "batch_size": size,
     }
     answer = partial(_answer, predictor, files, probs, predictor.conformal(coverage))
+    part = beside(output)
     with locked(output):
-        part, columns = beside(output), predictor.columns(probs, coverage)
         done, seal = _resumed(part, run, size)
         batches = batches_of(size, done, len(files))
-        answered = _answered(answer, predictor, files, batches, engine, actors)
         with counted("predicting", len(files), shown=progress, done=done) as tell:
-            _keep(part, answered, done, seal, tell)
-        predicted = _finish(part, output, columns, len(files), predictor)
+            lines = _answered(answer, predictor, files, batches, engine, actors)
+            _keep(part, lines, done, seal, tell)
+        predicted = _finish(part, output, predictor.columns(probs, coverage), len(files), predictor)
         part.unlink()
     return predicted
 

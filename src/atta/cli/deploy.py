@@ -128,9 +128,8 @@ def predict(
 ) -> None:
     """Write a table of predictions as .csv, .jsonl or .parquet. The same command resumes.
 
-    Columns: class, confidence (how likely it is right), entropy in nats, the network's own
-    confidence, and ood, the share of validation images that are less unusual: near 1, the image is
-    unlike them.
+    Columns: class, confidence (that it is right), entropy in nats, the network's own confidence,
+    and ood, the share of validation images that are less unusual: near 1, the image is unlike them.
     Photographs are preprocessed as for calibration. Unreadable files have no row; they are named,
     with exit code 1.
     """
@@ -157,8 +156,7 @@ def predict(
             engine=engine,
             actors=actors,
         )
-    tell(str(done))
-    for sentence in done.sentences:
+    for sentence in (str(done), *done.sentences):
         tell(sentence)
     for reason in done.unreadable.values():
         say(f"left out: {reason}")

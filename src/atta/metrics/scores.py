@@ -72,8 +72,7 @@ def evaluate(
         truth: The labels, after a classifier and images that do not bring theirs along.
         simplex: Require rows that sum to 1. Isotonic and histogram calibration may need False.
         metrics: Names of METRICS; all that the labels allow by default.
-        confidence: How likely the predicted class of each image is said to be right
-            (`classifier.confidence`); by default the largest probability.
+        confidence: What `classifier.confidence` says; by default the largest probability.
         count: The number of bins of the ECEs and of the Brier decomposition; 15 as in the paper.
 
     Returns:
@@ -84,10 +83,9 @@ def evaluate(
     """
     if hasattr(probs, "predict_proba"):
         simplex = simplex and getattr(probs, "on_simplex", True)
-        if hasattr(probs, "labelled_proba"):  # ours, which also reads labels that are names
-            probs, labels = probs.labelled_proba(labels, truth)
-        else:
-            probs, labels = probs.predict_proba(labels), truth
+        ours = hasattr(probs, "labelled_proba")  # which also reads labels that are names
+        answered = probs.labelled_proba(labels, truth) if ours else probs.predict_proba(labels)
+        probs, labels = answered if ours else (answered, truth)
     elif truth is not None:
         got = type(probs).__name__
         raise InputError(f"expected a classifier before images and labels, got a {got}")
