@@ -54,7 +54,7 @@ def test_every_way_to_ask_gives_the_same_answer(classifier, tmp_path):
     loaded = CalibratedClassifier.load(told.save(tmp_path / "told"), linear())
     np.testing.assert_array_equal(loaded.predict_proba(images), probs)
     told.export(tmp_path / "told.onnx")
-    graph, _ = open_graph(tmp_path / "told.onnx").run(images[:8].float() / 255)
+    graph, *_ = open_graph(tmp_path / "told.onnx").run(images[:8].float() / 255)
     np.testing.assert_allclose(graph.numpy(), probs[:8], atol=1e-5)
     assert told.about()["keeps_class"] is False
     right = (probs.argmax(1) == 0).mean()
@@ -100,5 +100,5 @@ def test_a_table_says_how_many_classes_changed(classifier, tmp_path):
     assert done.changed == changed > 0
     assert f"{changed} classes changed" in str(done)
     classifier.export(tmp_path / "graph.onnx")
-    with pytest.raises(InputError, match="state its classes, and export that"):
+    with pytest.raises(InputError, match="or its classes, and export that"):
         open_predictor(tmp_path / "graph.onnx", classes="ant")

@@ -54,7 +54,7 @@ from atta._base.errors import InputError, require
 from atta.calibrators import shift
 from atta.calibrators.alarm import Alarm
 from atta.classifier.adapt import Drift
-from atta.classifier.predict import Answers, Predictor, described
+from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described
 from atta.data.image_set import data_uri, mode_of
 from atta.run.runner import IMAGE
 
@@ -116,9 +116,9 @@ class Explainer:
         """Answer the decoded pixels of one image."""
         answers = self.predictor.answer(pixels[None])
         (said,) = described(self.predictor, answers, self._sets)
-        score, number, _ = (said.pop(name) for name in ("score", "number", "changed"))
+        score, number, largest, _ = (said.pop(name) for name in LEFT_OUT[1:])
         if score is not None:
-            self._seen.append((score, said["confidence"], number))
+            self._seen.append((score, largest, number))
             if self.alarm is not None:
                 self.alarm.update(torch.tensor([score]))
         if self.views:
