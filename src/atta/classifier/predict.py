@@ -301,7 +301,7 @@ def open_predictor(
         classifier = classifier.adapt(list(adapt_to)) if adapt_to else classifier
         classifier = classifier if classes is None else classifier.told(classes)
         return of_classifier(classifier if risk is None else classifier.at_risk(risk))
-    if adapt_to or not (risk is classes is None):
+    if adapt_to or risk is not None or classes is not None:
         raise InputError(
             f"{path.name} is a graph, whose numbers are fixed: adapt the classifier, or state its "
             "risk or its classes, and export that"
