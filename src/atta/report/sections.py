@@ -110,7 +110,8 @@ class Line:
         base = 1 - other.mean(metric) if metric == "accuracy" else other.mean(metric)
         if better and abs(found.mean) < LEAST * abs(base):
             better = 0
-        return Difference(found.mean, *(ends or (None, None)), better)
+        low, high = ends or (None, None)
+        return Difference(found.mean, low, high, better)
 
 
 class Difference(NamedTuple):
@@ -178,8 +179,8 @@ class Section:
     def metrics(self) -> tuple[str, ...]:
         """The metrics of the table: those that need labels, or those that do not if none do."""
         found = self.results.names("metric")
-        main = [m for m in (MAIN, CRITERIA, ENTROPIES) if set(m) & set(found)]
-        main = [metric for metric in main[0] if metric in found] if main else []
+        kinds = ([m for m in kind if m in found] for kind in (MAIN, CRITERIA, tuple(ENTROPIES)))
+        main = next(filter(None, kinds), [])
         main = main or [metric for metric in found if metric != CLASS_CHANGES]
         return (*main, *(metric for metric in found if metric == CLASS_CHANGES))
 
@@ -292,9 +293,9 @@ class Section:
 
     def _lower(self, one: Line) -> bool:
         """Whether a line lowers every judge, clearly or not."""
-        return bool(self.vanilla) and all(
-            one.mean(metric) < self.vanilla.mean(metric)
-            and _judged(one, self.vanilla, metric) != -1
+        base = self.vanilla
+        return base is not None and all(
+            one.mean(metric) < base.mean(metric) and _judged(one, base, metric) != -1
             for metric in self.judges
         )
 
