@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,8 +19,9 @@ from atta import Preprocess
 from atta._base.errors import InputError
 from atta._base.files import locked
 from atta.data import loading
+from atta.data import source as source_module
 from atta.data.image_set import BadImage, ImageSet
-from atta.data.source import as_source, batches_of
+from atta.data.source import as_source, batches_of, cached
 from scenarios import Items, twenty
 
 forks = pytest.mark.skipif(not loading.FORK, reason="processes are not forked on this system")
@@ -32,9 +34,7 @@ def where_made(place, image):
 
 
 def source_of(images, **how):
-    return as_source(images, **how).__class__(
-        **{**vars(as_source(images, **how)), "also": where_made}
-    )
+    return replace(as_source(images, **how), also=where_made)
 
 
 def everything(source, size=6, **how):
@@ -95,6 +95,18 @@ def test_the_place_is_that_in_the_set_of_which_the_source_is_a_part():
     some = images.subset([7, 3, 11])
     (batch,) = source_of(some).read([range(3)], 2)
     assert batch.more["place"][:, 0].tolist() == [7, 3, 11]
+
+
+@pytest.mark.parametrize("memory", [1 << 30, 0])
+def test_what_is_made_of_photographs_is_cached_with_them(folder, monkeypatch, memory):
+    monkeypatch.setattr(source_module, "_MEMORY", memory)
+    source = source_of(folder)
+    kept = cached(source)
+    everything(kept)
+    monkeypatch.setattr(type(source), "item", None)
+    (batch,) = kept.subset(torch.tensor([3, 4, 9])).read([range(3)])
+    assert batch.more["place"][:, 0].tolist() == [3, 4, 9]
+    assert torch.equal(batch.pixels, twenty()[[3, 4, 9]])
 
 
 def test_faults_and_errors_are_those_of_one_process(folder, small):
