@@ -76,6 +76,8 @@ class Blend(Calibrator):
 
         The guard takes a smaller share where the views prefer another class.
         """
+        if not self.keeps_class:
+            return super().certainty(logits, views)
         own = logits.argmax(dim=-1, keepdim=True)
         base, fused = (part.gather(-1, own).squeeze(-1) for part in self.parts(logits, views))
         return torch.lerp(base, fused, self.limit.to(logits))

@@ -176,9 +176,8 @@ class Calibrator(nn.Module, ABC):
         """Map tensors to probabilities: no checks, no Python values, fit for `torch.export`."""
 
     def certainty(self, logits: Logits, views: Views) -> PerImage:
-        """Return the probability that the network's own class is right, as `calibrate` does."""
-        own = logits.argmax(dim=-1, keepdim=True)
-        return self.calibrate(logits, views).gather(-1, own).squeeze(-1)
+        """Return the probability that the predicted class is right, as `calibrate` does."""
+        return self.calibrate(logits, views).amax(dim=-1)
 
     def softened(self, softness: float) -> Calibrator:
         """Return a less confident calibrator: all logits are multiplied by `softness`, in (0, 1].
@@ -232,7 +231,7 @@ class Calibrator(nn.Module, ABC):
 
     @torch.no_grad()
     def confidence(self, predictions: Any) -> PerImage:
-        """Return for each image the probability that the network's own class is right.
+        """Return for each image the probability that the predicted class is right.
 
         It differs from the largest probability where views are blended in: those keep the class
         on top, and so its probability up. The views themselves may think less of it.

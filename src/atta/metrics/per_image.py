@@ -97,8 +97,21 @@ TERMS: dict[str, Callable[[Images], PerImage]] = {
 """What each image adds to the metrics that are means."""
 
 
-def per_image(probs: Probs, labels: Labels | None, *, simplex: bool) -> Iterator[Images]:
-    """Yield the images in chunks, their values checked in the given dtype, at least float32."""
+def per_image(
+    probs: Probs, labels: Labels | None, *, simplex: bool, confidence: Array | None = None
+) -> Iterator[Images]:
+    """Yield the images in chunks, their values checked in the given dtype, at least float32.
+
+    The confidence of an image is its largest probability if none is given.
+    """
+    given = None if confidence is None else as_tensor(confidence, "confidence").to(probs.device)
+    if given is not None:
+        if given.shape != probs.shape[:1]:
+            raise InputError(
+                f"confidence: expected one for each of {len(probs)} images, got shape "
+                f"{tuple(given.shape)}"
+            )
+        check_unit(given, "confidence")
     finfo, step = torch.finfo(probs.dtype), piece_rows(CHUNK, probs.shape[1], probs.device)
     # Half precision rounds a sum by up to its eps, which for bfloat16 exceeds the usual tolerance.
     tolerance = max(SUM_TOLERANCE, finfo.eps)
@@ -116,12 +129,13 @@ def per_image(probs: Probs, labels: Labels | None, *, simplex: bool) -> Iterator
             )
         # The first of equal ones is the class; NumPy is 5 times faster on a CPU.
         winner = torch.from_numpy(p.numpy().argmax(1)) if p.device.type == "cpu" else p.argmax(1)
-        confidence = p.gather(1, winner[:, None])[:, 0].double().clamp_(0, 1)
-        y, correct, true = None, torch.zeros_like(confidence), torch.zeros_like(confidence)
+        sure = p.gather(1, winner[:, None])[:, 0] if given is None else given[start : start + step]
+        sure = sure.double().clamp(0, 1)
+        y, correct, true = None, torch.zeros_like(sure), torch.zeros_like(sure)
         if labels is not None:
             y = labels[start : start + step]
             correct, true = (winner == y).double(), p.gather(1, y[:, None])[:, 0].double()
-        yield Images(p, y, confidence, winner, correct, true, finfo.tiny)
+        yield Images(p, y, sure, winner, correct, true, finfo.tiny)
 
 
 def as_tensor(x: Any, name: str) -> Tensor:

@@ -40,7 +40,7 @@ class Sums:
 
     Use it where the probabilities do not fit into memory, or come from several processes; then add
     up `state` (`torch.distributed.all_reduce`) or `merge` the sums of each. `compute` equals
-    `atta.evaluate` up to float64 rounding, except for the three metrics of ranks. These know each
+    `atta.evaluate` up to float64 rounding, except for the metrics of ranks. These know each
     confidence by one of about 4000 cells: adaptive_ece is off by at most 2/n times the images in
     cells that a quantile cuts, aurc by Σ_cells m/4 · (w_first - w_last), for m images whose error
     at rank j weighs w_j. On 10,000 images that is under 1e-3 and 1e-4, and under 1e-4 for
