@@ -48,7 +48,9 @@ def data(n: int = 24, size: tuple[int, int] = (16, 20), classes: int = 4):
     coarse = torch.rand(n, 3, 4, 5, generator=generator)
     images = F.interpolate(coarse, size=size, mode="bilinear").clamp(0, 1)
     with torch.no_grad():
-        noisy = Shaped(classes=classes)(images + 0.2 * torch.randn(images.shape, generator=generator))
+        noisy = Shaped(classes=classes)(
+            images + 0.2 * torch.randn(images.shape, generator=generator)
+        )
     masks = noisy.argmax(1)
     masks[:, :2] = 255
     return images, masks
@@ -92,7 +94,9 @@ def test_no_pixel_changes_its_label(form, method):
 
 def test_calibration_gains_on_images_that_were_left_out(segmenter):
     images, masks = data(48)
-    scores = fitted(images=images[:24], masks=masks[:24]).evaluate(images[24:], masks[24:], pixels=200)
+    scores = fitted(images=images[:24], masks=masks[:24]).evaluate(
+        images[24:], masks[24:], pixels=200
+    )
     before, after = scores["vanilla"], scores["c-atta"]
     assert after["nll"] < before["nll"]
     assert after["miou"] == before["miou"]
@@ -107,7 +111,9 @@ def test_streamed_views_give_what_the_record_gives(segmenter):
     rows = [one.logits.movedim(1, -1).flatten(0, 2) for one in every]
     views = {one.view: row[:, None] for one, row in zip(every[1:], rows[1:], strict=True)}
     with torch.no_grad():
-        wanted = segmenter.calibrator(atta.Predictions(rows[0].detach(), {k: v.detach() for k, v in views.items()}))
+        wanted = segmenter.calibrator(
+            atta.Predictions(rows[0].detach(), {k: v.detach() for k, v in views.items()})
+        )
     found = segmenter(images).movedim(1, -1).flatten(0, 2)
     torch.testing.assert_close(found, wanted, atol=1e-6, rtol=0)
 
@@ -165,7 +171,7 @@ def test_export_is_one_graph(segmenter, tmp_path):
 
 
 def test_drift_and_adapt_go_by_image(segmenter):
-    images, masks = data(40)
+    images, _ = data(40)
     same = segmenter.drift(images)
     assert same.images == 40
     assert not same.drifted
@@ -206,7 +212,9 @@ def test_what_cannot_be_used_is_refused(how, expected):
 
 def test_a_classifier_given_masks_is_refused():
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 20, 4))
-    with pytest.raises(InputError, match=r"expected the model to return logits of shape \(1, k, h, w\)"):
+    with pytest.raises(
+        InputError, match=r"expected the model to return logits of shape \(1, k, h, w\)"
+    ):
         fitted(network)
 
 

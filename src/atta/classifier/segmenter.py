@@ -151,13 +151,15 @@ class CalibratedSegmenter(CalibratedClassifier):
         split_options("predict", how, CalibratedSegmenter.maps, CollectOptions)
         return _stacked(one.labels for one in self.maps(images, channels=channels))
 
-    def confidence(self, images: Any, *, channels: Channels = None) -> np.ndarray:
+    def confidence(self, images: Any, *, channels: Channels = None, **how: Any) -> np.ndarray:
         """Return the probability (n, h, w) that the label of a pixel is right.
 
         Args:
             images: What `maps` takes; all of one size.
             channels: Where arrays have their channels.
+            how: Nothing else.
         """
+        split_options("confidence", how, CalibratedSegmenter.maps, CollectOptions)
         return _stacked(one.confidence for one in self.maps(images, channels=channels))
 
     def record(
@@ -310,10 +312,12 @@ def _folded(calibrator: Calibrator) -> tuple[Calibrator, dict[str, Tensor]] | No
         torch.ones_like(calibrator.weights[:1, :1]),
         calibrator.limit,
         calibrator.temperature,
+        calibrator.odds,
         kinds=(SUM,),
         step=calibrator.step,
         guarded=calibrator.guarded,
     )
+    folded.classes, folded.method = calibrator.classes, calibrator.method
     return folded, dict(zip(kinds, calibrator.weights, strict=True))
 
 

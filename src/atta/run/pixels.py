@@ -146,7 +146,8 @@ def passes(network: Dense, images: Tensor, policy: Policy, number: int = 0) -> I
         back, count = inverse_of(view), view.count(images)
         for repeat in range(repeats):
             if view.stratified:
-                u = stratified_numbers(view.name, count, repeats)[repeat].expand(len(images), -1)
+                u = stratified_numbers(view.name, count, repeats)[repeat]
+                u = u.expand(images.shape[0], -1)
             else:
                 u = random_numbers(view.name, count, torch.tensor([number]), repeat=repeat)
             u = u.to(images.device)
