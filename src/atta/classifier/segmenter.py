@@ -107,16 +107,16 @@ class CalibratedSegmenter(CalibratedClassifier):
                 start += len(part)
         return probs
 
-    def graph(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return probabilities and base probabilities (n, k, h, w), for export."""
+    def graph(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return probabilities, base probabilities (n, k, h, w) and confidence (n, h, w)."""
         pixels = as_pixels(images, dtype_of(self.model))
-        calibrator, own, views = self._run(pixels)
-        size = own.shape
-        rows = _rows(own.flatten(2))
-        probs = calibrator.calibrate(rows, {kind: _rows(x) for kind, x in views.items()})
+        calibrator, own, maps = self._run(pixels)
+        n, k, h, w = own.shape
+        rows, views = _rows(own.flatten(2)), {kind: _rows(x) for kind, x in maps.items()}
+        probs = calibrator.calibrate(rows, views)
         base = guard_class(rows.softmax(dim=-1), rows)
-        both = (x.reshape(size[0], *size[2:], size[1]).movedim(-1, 1) for x in (probs, base))
-        return tuple(both)  # type: ignore[return-value]
+        sure = calibrator.certainty(rows, views).reshape(n, h, w)
+        return *(x.reshape(n, h, w, k).movedim(-1, 1) for x in (probs, base)), sure
 
     @torch.no_grad()
     def maps(self, images: Any, *, channels: Channels = None) -> Iterator[Maps]:
