@@ -172,7 +172,7 @@ def collect(args: argparse.Namespace) -> None:
         record.save(into / f"{shift}.safetensors", half=True)
     tell("shifts")
     (into / "numbers.json").write_text(json.dumps(numbers, indent=1))
-    with zipfile.ZipFile(out / f"{name}.zip", "w") as archive:
+    with zipfile.ZipFile(out / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(into.iterdir()):
             if path.name != "segmenter.safetensors":
                 archive.write(path, f"{name}/{path.name}")
