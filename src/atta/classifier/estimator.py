@@ -19,6 +19,7 @@ from atta.calibrators.hedged import hedge
 from atta.calibrators.shift import Reference
 from atta.classifier.archive import Archived, Kept
 from atta.data.labels import Reading
+from atta.data.loading import Workers
 from atta.data.source import Channels, Source, as_source, batches_of
 from atta.metrics.scores import by_confidence, evaluate
 from atta.networks.borrowing import device_of
@@ -87,7 +88,7 @@ class Estimator(Archived):
         *,
         channels: Channels = None,
         batch_size: int | None = None,
-        workers: int = 0,
+        workers: Workers = "auto",
         progress: bool = False,
     ) -> np.ndarray:
         """Return the calibrated probabilities of many images.
@@ -97,7 +98,7 @@ class Estimator(Archived):
                 Pillow images. Files and Pillow images are resized and cropped by `preprocess`.
             channels: "first" or "last" in an array; by default its shape decides.
             batch_size: Images per forward pass; the default depends on the device.
-            workers: Threads that read and decode ahead.
+            workers: Processes that decode files ahead, as in `atta.Execution`.
             progress: Whether to show a progress bar.
 
         Returns:

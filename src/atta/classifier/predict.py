@@ -53,15 +53,15 @@ from atta.classifier.export import SUFFIXES, open_graph
 from atta.classifier.tables import check_format, write_table
 from atta.data.folder import files_of_images
 from atta.data.image_set import decode, mode_of
+from atta.data.loading import Positions
 from atta.data.preprocess import Preprocess
-from atta.data.source import Batch, Positions, Source, as_source, batches_of, check_pixels
+from atta.data.source import Batch, Source, as_source, batches_of, check_pixels
 from atta.networks.borrowing import device_of
 from atta.run.cluster import Engine, check_engine, stream
 from atta.run.runner import ROWS, Shown
 from atta.run.runner import batch_size as usual_size
 
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
-READERS = 4  # threads that decode the next batch while the network runs
 CPU = torch.device("cpu")
 SENT = partial(decode, sent=True)  # decodes with the limits for bytes of a stranger
 LEFT_OUT = ("passes", "score", "number", "largest")
@@ -236,7 +236,7 @@ def _answered(
     images = files_of_images(files, None if engine is None else Path.cwd())
     source = as_source(images, preprocess=predictor.preprocess, shape=predictor.shape)
     if engine is None:
-        return map(answer, source.read(batches, READERS, InputError))
+        return map(answer, source.read(batches, "auto", InputError))
     there = Engine(actors, predictor.gpu, torch.get_num_threads())
     return stream(batches, partial(_read, source), lambda: answer, there)
 
