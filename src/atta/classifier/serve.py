@@ -52,7 +52,7 @@ from torch import Tensor
 from atta._base.errors import InputError, require
 from atta.calibrators import shift
 from atta.classifier.adapt import Drift
-from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described
+from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described, told
 from atta.data.image_set import data_uri, mode_of
 from atta.run.runner import IMAGE
 
@@ -342,7 +342,8 @@ def application(
 
     def explain(pixels: Tensor) -> dict[str, Any]:
         said, drift = explainer.answer(pixels), explainer.drift()
-        return said | {"drift": None if drift is None else drift.sentence}
+        promise = explainer.predictor.promise
+        return said | {"drift": None if drift is None else told(drift, promise)}
 
     async def answer(request: Request) -> Response:
         nonlocal waiting, held
@@ -486,6 +487,8 @@ def _page(explainer: Explainer, title: str, note: str) -> tuple[str, str]:
             f"A {share} set holds the true class of {share} of all images "
             "that are like those it was calibrated on."
         )
+    if predictor.promise is not None:
+        facts.append(f"{predictor.promise} The others are called unsure.")
     template, style, script = (
         (PAGE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
     )
