@@ -176,7 +176,7 @@ def risk_curve(confidence: Tensor, correct: Tensor, *, count: int = 50) -> dict[
     wrong = (1 - correct.double()[order]).cumsum(0)
     ends = (ranked.diff(append=ranked.new_tensor([-1.0])) < 0).nonzero()[:, 0] + 1
     wanted = torch.linspace(len(ranked) / count, len(ranked), count, dtype=torch.float64)
-    ends = ends[torch.searchsorted(ends.double(), wanted).clamp(max=len(ends) - 1).unique()]
+    ends = ends[sorted({*torch.searchsorted(ends.double(), wanted).tolist()})]
     risk = wrong[ends - 1] / ends
     low, high = zip(*map(wilson, ends.double().tolist(), risk.tolist()), strict=True)
     return {
