@@ -17,7 +17,6 @@ from atta.cli.options import (
     ClassifierArgument,
     Engine,
     Json,
-    MethodName,
     ModelArgument,
     Network,
     Output,
@@ -45,8 +44,13 @@ def calibrate(
     *,
     policy: Annotated[str, Option(help='auto, a name, or text: "flip + 2 shift".')] = "auto",
     budget: Annotated[int, Option(help="Most passes per image that `auto` may choose.")] = 4,
-    method: MethodName = "c-atta",
+    method: Annotated[
+        str | None, Option(help="One of `atta methods`; by default c-atta, with --set shrink=true.")
+    ] = None,
     settings: Set = None,
+    quick: Annotated[
+        bool, Option("--quick", help="Compare the default views with temperature scaling only.")
+    ] = False,
     source: Source,
     photographs: Photographs,
     running: Running,
@@ -56,6 +60,7 @@ def calibrate(
     It is written as a folder or FILE.safetensors. The printed numbers are cross-validated.
     """
     from atta.calibrators import find_method
+    from atta.classifier.calibrate import DEFAULT
     from atta.classifier.calibrate import calibrate as run
     from atta.data.views import Policy
     from atta.lab.recipe import find_model
@@ -63,7 +68,8 @@ def calibrate(
 
     check_output(output)
     how, preprocess = running.read(), photographs.read()
-    chosen = find_method(method, **read_settings(settings))
+    wanted = read_settings(settings)
+    chosen = find_method(method or "c-atta", **wanted) if method or wanted else DEFAULT
     views = policy if policy == "auto" else Policy.parse(policy)
     with waiting(f"reading {dataset}"):
         images, _ = source.read(dataset)
@@ -78,6 +84,7 @@ def calibrate(
         skip_bad=source.skip_bad,
         method=chosen,
         preprocess=preprocess,
+        effort="quick" if quick else "full",
         **how,
     )
     try:
