@@ -94,9 +94,11 @@ class ViewBlend(Blend):
         space: Where the views are summed.
         itself: Whether the first row of the weights is that of the image itself.
         guarded: Whether the class is kept; otherwise the answer is that of the views.
+        odds: One factor per class for the fused probabilities, as `shift` learns them.
     """
 
     temperature: Tensor | None
+    odds: Tensor | None
     space: Space
     itself: bool
 
@@ -105,6 +107,7 @@ class ViewBlend(Blend):
         weights: Tensor,
         limit: Tensor,
         temperature: Tensor | None = None,
+        odds: Tensor | None = None,
         *,
         kinds: Sequence[str],
         step: float | None = None,
@@ -115,6 +118,7 @@ class ViewBlend(Blend):
         options = {"step": step, "space": space, "itself": itself, "guarded": guarded}
         super().__init__(weights=weights, limit=limit, kinds=tuple(kinds), **options)
         self.register_buffer("temperature", temperature)
+        self.register_buffer("odds", odds)
 
     def parts(self, logits: Logits, views: Views) -> tuple[Probs, Probs]:
         """Return the softmax, at the temperature if there is one, and the fused kinds of view."""
@@ -124,6 +128,9 @@ class ViewBlend(Blend):
             fused = weighted_sum(rows, weights).softmax(dim=-1)
         else:
             fused = fuse(torch.stack(rows, dim=1), weights, space=self.space)
+        if self.odds is not None:
+            fused = fused * self.odds.to(logits)
+            fused = fused / fused.sum(dim=-1, keepdim=True)
         if self.temperature is None:
             return base_probs(logits), fused
         return scaled(logits, self.temperature.to(logits)), fused
