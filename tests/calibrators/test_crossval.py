@@ -92,7 +92,6 @@ def test_a_default_stays_unless_another_is_better_by_more_than_noise():
     assert rank(same, labels, default="default")[0].policy == "none"
 
 
-
 @settings(max_examples=50, deadline=None)
 @given(
     table=st.lists(

@@ -13,6 +13,7 @@ from atta.classifier.classifier import CalibratedClassifier
 from atta.data.image_set import ImageSet
 from atta.data.views import POLICIES, Policy, View
 from atta.networks.resnet import small_cnn
+from atta.record.writer import settings_of
 from atta.run.collect import collect
 from scenarios import POLICY, Counting, Items, linear, pixels
 
@@ -413,3 +414,11 @@ def test_a_bad_first_file_is_left_out_and_the_others_keep_their_pixels(tmp_path,
     expected = calibrate(network, pixels(), labels, rehearse=False)
     assert found.summary.before == pytest.approx(expected.summary.before)
     assert found.summary.after == pytest.approx(expected.summary.after, abs=1e-5)
+
+
+def test_a_resumed_calibration_keeps_its_memory_layout(labels, tmp_path, monkeypatch):
+    model, settings = small_cnn(3), {"cache": tmp_path, "rehearse": False}
+    for faster in (True, False):  # another layout would be refused: other bits
+        monkeypatch.setattr("atta.classifier.calibrate.faster_layout", lambda *_, it=faster: it)
+        calibrate(model, pixels(), labels, **settings)
+        assert settings_of(tmp_path / "0")["channels_last"] is True
