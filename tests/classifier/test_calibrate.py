@@ -157,7 +157,7 @@ def test_auto_and_a_budget_choose_from_few_policies_within_the_budget(network, l
     ],
 )
 def test_candidates_depend_on_the_kind_of_image_and_the_budget(shape, budget, names):
-    kind = kind_of(shape)
+    kind = kind_of(torch.zeros(1, *shape))
     assert list(rivals(kind, budget)) == names
     every = candidates("auto", budget, atta.CATTA(), kind)
     assert list(every) == [*names, NO_VIEWS]

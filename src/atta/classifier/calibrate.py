@@ -71,6 +71,7 @@ class CalibrateOptions(ExecutionOptions, total=False):
         skip_bad: Leave out images that cannot be decoded, with a line for each.
         origin: Text for the origin of the record that the summary is made from.
         cache: A folder that keeps finished passes, so that the same call resumes.
+        effort: "quick" compares the default views with temperature scaling only.
     """
 
     channels: Channels
@@ -79,6 +80,7 @@ class CalibrateOptions(ExecutionOptions, total=False):
     skip_bad: bool
     origin: Mapping[str, str] | None
     cache: str | PathLike[str] | None
+    effort: Literal["full", "quick"]
 
 
 @checked
@@ -94,30 +96,26 @@ def calibrate(
     class_names: Sequence[str] = (),
     preprocess: Any = None,
     rehearse: bool | Iterable[int] = True,
-    effort: Literal["full", "quick"] = "full",
     **options: Unpack[CalibrateOptions],
 ) -> CalibratedClassifier:
     """Turn a trained model into a calibrated classifier.
 
-    It needs a few hundred labelled images that the model was not trained on. The predicted class
-    stays the model's own.
+    It needs a few hundred labelled images that the model was not trained on. The class is kept.
 
     Args:
         model: An `nn.Module` that returns logits, an ONNX file, or a function (`atta.NumpyModel`).
         images: A tensor, an array, a dataset, a loader, a folder or files.
         labels: Class numbers or names, or a CSV or Parquet file; by default those of the images.
-        policy: "auto" takes the default views for such images, unless others are better in
-            cross-validation; otherwise a name of `atta.POLICIES`, text such as "flip + 2 shift",
-            or a number, which is a budget.
+        policy: "auto" takes the default views of such images, unless others are clearly better;
+            or a name of `atta.POLICIES`, text such as "flip + 2 shift", a number as a budget.
         budget: Most passes per image.
         method: A name of `atta.METHODS`, a method with its settings, or its class; by default
-            C-ATTA whose weights are drawn towards equal ones while images are few.
+            C-ATTA, with weights drawn towards equal ones while images are few.
         keep_class: False lets methods that guard the class change it, if that is more often right.
         class_names: Names of the network's classes, in its order.
         preprocess: How photographs are resized, cropped and normalised (`Preprocess.of`).
         rehearse: Also run up to three degraded copies of each image, for `adapt` and `drift`.
-        effort: "quick" compares the default views with temperature scaling only.
-        **options: `CalibrateOptions`: `device`, `batch_size`, `workers`, `channels`, `cache`, ...
+        **options: `CalibrateOptions`: `device`, `batch_size`, `effort`, `channels`, `cache`, ...
 
     Returns:
         The classifier; `print(classifier.summary)` compares it with the model.
@@ -132,14 +130,10 @@ def calibrate(
     chosen, execution, read, rest = _settings(method, keep_class, class_names, preprocess, options)
     candidates(policy, budget, chosen)  # a mistake in it need not wait for the images
     run, about = prepared(model, images, labels, read, execution, rest["seed"], "stratified")
-    kind = kind_of(run.source.shape)
-    policies = candidates(policy, budget, chosen, kind, quick=effort == "quick")
-    policies = fitting(policies, next(run.source.read([[0]])).pixels)
-    cache = rest.get("cache")
+    quick, image = rest.get("effort") == "quick", next(run.source.read([[0]])).pixels
+    policies = candidates(policy, budget, chosen, kind_of(image), quick=quick)
     about |= rest.get("origin") or {}
-    return _calibrated(
-        run, chosen, policies, rehearse, about, None if cache is None else Path(cache)
-    )
+    return _calibrated(run, chosen, fitting(policies, image), rehearse, about, rest["cache"])
 
 
 def _settings(
@@ -165,6 +159,7 @@ def _settings(
         )
     execution, rest = split_options("calibrate", options, calibrate, CalibrateOptions)
     rest["seed"] = as_seed(rest.get("seed", 0))
+    rest["cache"] = None if rest.get("cache") is None else Path(rest["cache"])
     read = Reading(
         class_names,
         rest.get("channels"),

@@ -71,9 +71,9 @@ class Choice(NamedTuple):
 # ---- candidates ----------------------------------------------------------------------------------
 
 
-def kind_of(shape: Sequence[int]) -> Kind:
-    """Return the kind of images of this shape (c, h, w), by their size and their channels."""
-    channels, *sides = shape
+def kind_of(image: Tensor) -> Kind:
+    """Return the kind of an image (1, c, h, w), by its size and its channels."""
+    _, channels, *sides = image.shape
     if min(sides) >= PHOTOGRAPH:
         return "photograph"
     return "grey" if channels == 1 else "small"
@@ -228,29 +228,28 @@ def choose(
     labels, images = recorder.base.require_labels(), len(recorder.base)
     confidence = recorder.base.predictions.logits.softmax(dim=-1).amax(dim=-1)
     order, out = confidence.argsort(stable=True), dict[str, Candidate]()
-
-    def judge(names: Sequence[str], size: int, errors: int) -> list[Candidate]:
+    left, sizes = list(policies), [*rounds(images, policies), images]
+    while sizes:
+        size, *sizes = sizes
         rows = order[:size].sort().values
-        recorder.extend((policies[name] for name in names), rows)
-        for name in names:
-            seen = recorder.record(policies[name], rows).predictions
-            answers[name] = held_answers(methods[name], seen, labels[rows])
-        passes = {name: (policies[name].passes, answers[name].probs) for name in names}
-        return rank(passes, labels[rows], default=names[0], errors=errors)
-
-    answers = dict[str, HeldAnswers]()
-    left, sizes = list(policies), rounds(images, policies)
-    for size in sizes:
-        left = [name for name in left if policies[name].terms]
-        first, rival, *_ = judged = judge(left, size, CLEAR)
-        out |= {one.policy: replace(one, images=size) for one in judged}
-        unclear = first.policy == left[0] and rival.nll < first.nll and size != sizes[-1]
-        left = [first.policy, rival.policy] if unclear else [first.policy]
-        if not unclear:
-            break
-    judged = judge(_free(left, policies), images, 1)
-    best, tried = judged[0].policy, {one.policy for one in judged}
-    others = [one for name, one in out.items() if name not in tried]
+        left = [name for name in left if policies[name].terms] if sizes else _free(left, policies)
+        recorder.extend((policies[name] for name in left), rows)
+        answers = {
+            name: held_answers(
+                methods[name], recorder.record(policies[name], rows).predictions, labels[rows]
+            )
+            for name in left
+        }
+        passes = {name: (policies[name].passes, held.probs) for name, held in answers.items()}
+        judged = rank(passes, labels[rows], default=left[0], errors=CLEAR if sizes else 1)
+        if sizes:
+            first, rival, *_ = judged
+            out |= {one.policy: replace(one, images=size) for one in judged}
+            unclear = first.policy == left[0] and rival.nll < first.nll and len(sizes) > 1
+            left = [first.policy, rival.policy] if unclear else [first.policy]
+            sizes = sizes if unclear else [images]
+    best = judged[0].policy
+    others = [one for name, one in out.items() if name not in left]
     others.sort(key=lambda one: (-one.images, one.above))
     return Choice(best, recorder.record(policies[best]), answers[best], [*judged, *others])
 

@@ -34,6 +34,12 @@ from atta.cli.terminal import err, resumable, say, say_written, tell, waiting, w
 Files = Annotated[
     list[Path], Argument(metavar="IMAGES...", help="Files, and folders at any depth.")
 ]
+OwnMethod = Annotated[
+    str | None, Option(help="One of `atta methods`; by default c-atta, with --set shrink=true.")
+]
+Quick = Annotated[
+    bool, Option("--quick", help="Compare the default views with temperature scaling only.")
+]
 
 
 @grouped
@@ -44,13 +50,9 @@ def calibrate(
     *,
     policy: Annotated[str, Option(help='auto, a name, or text: "flip + 2 shift".')] = "auto",
     budget: Annotated[int, Option(help="Most passes per image that `auto` may choose.")] = 4,
-    method: Annotated[
-        str | None, Option(help="One of `atta methods`; by default c-atta, with --set shrink=true.")
-    ] = None,
+    method: OwnMethod = None,
     settings: Set = None,
-    quick: Annotated[
-        bool, Option("--quick", help="Compare the default views with temperature scaling only.")
-    ] = False,
+    quick: Quick = False,
     source: Source,
     photographs: Photographs,
     running: Running,
@@ -60,21 +62,18 @@ def calibrate(
     It is written as a folder or FILE.safetensors. The printed numbers are cross-validated.
     """
     from atta.calibrators import find_method
-    from atta.classifier.calibrate import DEFAULT
-    from atta.classifier.calibrate import calibrate as run
+    from atta.classifier import calibrate as calibrating
     from atta.data.views import Policy
     from atta.lab.recipe import find_model
     from atta.networks.description import describe, inside
 
     check_output(output)
-    how, preprocess = running.read(), photographs.read()
-    wanted = read_settings(settings)
-    chosen = find_method(method or "c-atta", **wanted) if method or wanted else DEFAULT
+    how, preprocess, wanted = running.read(), photographs.read(), read_settings(settings)
+    chosen = find_method(method or "c-atta", **wanted) if method or wanted else calibrating.DEFAULT
     views = policy if policy == "auto" else Policy.parse(policy)
     with waiting(f"reading {dataset}"):
-        images, _ = source.read(dataset)
-        network, _ = find_model(model)
-    classifier = run(
+        (images, _), (network, _) = source.read(dataset), find_model(model)
+    classifier = calibrating.calibrate(
         network,
         images,
         source.labels,

@@ -149,9 +149,8 @@ def try_out(
     labels = labelling.labels if labelling.labels is not None else labelling.own(batch.labels)
     if labels is not None:
         as_labels(labels, images=len(labels), classes=classes)
-    probabilities = look_like_probabilities(logits)
+    probabilities, times = look_like_probabilities(logits), (reading, showing, seconds)
     ratio = spread[0] if spread and wanted is None else None  # else it was said above
-    times = reading, showing, seconds
     return Trial(labelling, labels is not None, batch.pixels, *times, probabilities, ratio)
 
 
