@@ -49,6 +49,7 @@ from atta.calibrators.fitting import (
     laplace_smoothing,
     newton,
     prepared,
+    sample,
 )
 from atta.calibrators.scaling import fit_temperature
 from atta.record.predictions import Predictions, mean_views
@@ -122,11 +123,14 @@ class CATTA(GuardedMethod):
         alone = torch.zeros_like(passes)
         alone[0] = 1  # the image itself: temperature scaling
         parts = prepared(used, labels, prepare)
+        start = alone
+        if some := sample(used, labels):
+            start = self.learn(*some).weights[:, 0] * temperature
 
         def rows() -> Iterator[tuple[ViewLogits, Labels]]:
             yield from ((part, own) for part, own, _ in parts())
 
-        weights = _free_weights(rows, alone)
+        weights = _free_weights(rows, start)
         if self.shrink:
             weights = _towards_equal(rows, weights, passes)
         blends, sums = [blend(weights), blend(alone)], [0.0, 0.0]

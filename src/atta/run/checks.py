@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from atta._base.errors import InputError, advise
 from atta._base.types import Labels
 from atta.data.labels import Labelling
-from atta.data.source import Positions, Source, copies
+from atta.data.loading import Positions
+from atta.data.source import Source, copies
 from atta.data.views import Policy
 from atta.networks.adapters import contradictions, left_unnormalised, watched_spread
 from atta.networks.borrowing import dtype_of
