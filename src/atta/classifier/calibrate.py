@@ -40,6 +40,7 @@ from atta.classifier.classifier import CalibratedClassifier, used_views
 from atta.classifier.summary import summarise
 from atta.data.corruptions import families_of
 from atta.data.labels import Reading
+from atta.data.loading import cores
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels
 from atta.data.views import Policy
@@ -208,7 +209,8 @@ def _time(run: Run, trial: Trial, most: int, rehearse: bool | Iterable[int]) -> 
     """Estimate the time of reading, showing and answering the images."""
     images = run.source.count or 0
     passes = most - images * (rehearse is True)  # the last of three severities is rarely needed
-    reading = images * trial.reading / max(run.execution.workers, 1)
+    workers = run.execution.workers
+    reading = images * trial.reading / (cores() if workers == "auto" else max(workers, 1))
     showing = (passes - images) * trial.showing
     return timedelta(seconds=ceil(reading + showing + passes * trial.seconds))
 
