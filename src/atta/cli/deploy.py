@@ -89,6 +89,8 @@ def calibrate(
     finally:
         tell(str(classifier.summary), folded=True)
     say_written(classifier=path)
+    if classifier.summary is not None:
+        tell(classifier.summary.verdict)
     if inside(describe(classifier.model))["kind"] == "other":
         say(f"the network's code is not saved: other commands take --model {model} as well")
 
