@@ -63,7 +63,11 @@ def seconded(
     second = estimate(reference, predictions.views[STATISTICS][:, 0])
     better = f"{second.accuracy:.0%} right instead of {done.accuracy:.0%}"
     first = as_blend(hedged) if isinstance(hedged, Temperature) else hedged
-    if not isinstance(first, ViewBlend) or second.accuracy - done.accuracy < RISE:
+    if (
+        second.accuracy - done.accuracy < RISE
+        or not isinstance(first, ViewBlend)
+        or not isinstance(calibrator, ViewBlend | Temperature)
+    ):
         return calibrator, replace(done, statistics=f"not used, too little gained ({better})")
     own = first.weights if first.itself else torch.cat([0 * first.weights[:1], first.weights])
     new = torch.full_like(own[:1], SECOND / reference.temperature)

@@ -184,7 +184,7 @@ class Adaptable(Estimator):
             pixels = self._pixels(images, channels)
             second = renormalised(self.model, torch.tensor_split(pixels, -(-len(pixels) // BATCH)))
             network = partial(logits_of, second, dtype=dtype_of(self.model))
-            logits = torch.cat([network(part) for part in pixels.split(BATCH)])
+            logits = torch.cat([network(part) for part in torch.split(pixels, BATCH)])
             views = {**predictions.views, STATISTICS: logits[:, None]}
             both = Predictions(predictions.logits.to(logits), views)
             calibrator, done = seconded(calibrator, self._hedged(), reference, both, done)

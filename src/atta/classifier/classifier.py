@@ -328,8 +328,8 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
             kind: part.transpose(0, 1)
             for kind, part in zip(counts, torch.split(every, [*counts.values()]), strict=True)
         }
-        if STATISTICS in kinds:
-            views[STATISTICS] = logits_of(self.second, pixels, dtype=dtype_of(self.model))[:, None]
+        if STATISTICS in kinds and (second := self.second) is not None:
+            views[STATISTICS] = logits_of(second, pixels, dtype_of(self.model))[:, None]
         return views
 
     def _shown(self, pixels: Tensor, kinds: Sequence[str], most: int) -> Iterator[Shown]:

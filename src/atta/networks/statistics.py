@@ -66,7 +66,7 @@ def renormalised(network: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
     images = 0
     for layer in layers(other).values():
         layer.reset_running_stats()
-        layer.momentum = None  # type: ignore[assignment]  # the mean over all batches
+        layer.momentum = None  # the mean over all batches
         layer.train()
     for pixels in batches:
         other(pixels)
