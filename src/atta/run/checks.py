@@ -236,7 +236,7 @@ def look_over(record: Record, source: Source | None = None) -> None:
 
 def _unsure(images: int) -> float:
     """Return half of the 95 % interval of an accuracy of 80 %."""
-    return 1.96 * (0.8 * 0.2 / images) ** 0.5
+    return 1.96 * math.sqrt(0.8 * 0.2 / images)
 
 
 def _look_over_labels(predictions: Predictions, labels: Labels, accuracy: float) -> list[str]:
