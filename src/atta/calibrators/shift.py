@@ -326,37 +326,43 @@ def _guard(
     return float(np.clip((ratio * (1 - errors * math.sqrt(noise)) - 0.3) / 0.3, 0, 1))
 
 
-def balanced(hedged: Calibrator, reference: Reference, predictions: Predictions) -> Calibrator:
-    """Return the calibrator with the classes drawn to their validation shares; see above."""
-    sure = reference.sure(scores(predictions.logits, reference.temperature)).cpu().numpy()
-    worse = reference.answers and sure.mean() < reference.accuracy
-    if not worse or not isinstance(hedged, ViewBlend | Temperature):
-        return hedged
+def guarded(reference: Reference, predictions: Predictions) -> float:
+    """Return w', the guard of the balance: 0 where other classes may occur; see above."""
+    logits = predictions.logits
+    sure = reference.sure(scores(logits, reference.temperature)).cpu().numpy()
+    if not reference.answers or sure.mean() >= reference.accuracy:
+        return 0.0
     every = torch.ones(len(sure), dtype=torch.bool)
     errors = math.sqrt(len(sure) / reference.worth(every, predictions.images))
-    guard = _guard(reference, sure, predictions.logits.argmax(dim=1).cpu().numpy(), errors)
-    if guard == 0:
+    return _guard(reference, sure, logits.argmax(dim=1).cpu().numpy(), errors)
+
+
+def balanced(hedged: Calibrator, reference: Reference, predictions: Predictions) -> Calibrator:
+    """Return the calibrator with the classes drawn to their validation shares; see above."""
+    guard = guarded(reference, predictions)
+    if guard == 0 or not isinstance(hedged, ViewBlend | Temperature):
         return hedged
     shares = torch.from_numpy(reference.shares)
     known = SHARES * reference.per_image
     total = hedged(predictions).double().cpu().sum(dim=0) + known * shares
     odds = (shares * (len(predictions) + known) / total) ** (BALANCE * guard)
-    if isinstance(hedged, ViewBlend):
-        found = copy.deepcopy(hedged)
-        found.odds = odds.to(hedged.weights)
-    else:
-        one = hedged.temperature
-        weights, limit = 1 / one.reshape(1, 1), torch.ones_like(one)
-        found = ViewBlend(weights, limit, one, odds.to(one), kinds=(), itself=True)
-        found.classes, found.method = hedged.classes, hedged.method
+    found = copy.deepcopy(hedged) if isinstance(hedged, ViewBlend) else as_blend(hedged)
+    found.odds = odds.to(found.weights)
     return found
 
 
-def estimate(reference: Reference, predictions: Predictions) -> Estimate:
-    """Estimate the accuracy on unlabelled images from their logits."""
-    logits = predictions.logits
+def as_blend(calibrator: Temperature) -> ViewBlend:
+    """Return a temperature as a blend without views."""
+    one = calibrator.temperature
+    blend = ViewBlend(1 / one.reshape(1, 1), torch.ones_like(one), one, kinds=(), itself=True)
+    blend.classes, blend.method = calibrator.classes, calibrator.method
+    return blend
+
+
+def estimate(reference: Reference, logits: Logits, images: Labels | None = None) -> Estimate:
+    """Estimate the accuracy on unlabelled images, or on pixels of `images`, from their logits."""
     seen = scores(logits, reference.temperature)
-    return estimated(reference, seen, logits.argmax(dim=1), predictions.images)
+    return estimated(reference, seen, logits.argmax(dim=1), images)
 
 
 def estimated(
@@ -424,11 +430,13 @@ class Adaptation(Estimate):
         softness: The factor of all logits; 1 if nothing was softened.
         confidence_before: The mean confidence on the images before.
         confidence: The mean confidence after.
+        statistics: What became of the statistics of the images, if they were asked for.
     """
 
     softness: float
     confidence_before: float
     confidence: float
+    statistics: str = ""
 
     @property
     def changed(self) -> bool:
@@ -448,7 +456,8 @@ class Adaptation(Estimate):
         now = (
             f"the mean confidence was {self.confidence_before:.0%} and is {self.confidence:.0%} now"
         )
-        return f"Adapted: {saw}; {now}; the classes stay."
+        more = self.statistics and f" Statistics of the images: {self.statistics}."
+        return f"Adapted: {saw}; {now}; the classes stay.{more}"
 
 
 def adapt(
@@ -468,7 +477,7 @@ def adapt(
             f"expected predictions of {reference.classes} classes, as the reference has, "
             f"got {predictions.classes}"
         )
-    found = estimate(reference, predictions)
+    found = estimate(reference, predictions.logits, predictions.images)
 
     def confidence(one: Calibrator) -> float:
         return float(one(predictions).double().amax(dim=1).mean())

@@ -68,7 +68,7 @@ def calibrate_segmenter(
 ) -> CalibratedSegmenter:
     """Turn a segmentation network into a calibrated segmenter; see `atta.calibrate`."""
     method, reading, options = wanted.method, wanted.reading, wanted.options
-    policies = candidates(wanted.policy, wanted.budget, method, POLICIES)
+    policies = candidates(wanted.policy, wanted.budget, method, policies=POLICIES)
     for policy in policies.values():
         check_inverses(policy)
     preprocess = reading.preprocess

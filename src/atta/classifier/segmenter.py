@@ -206,6 +206,20 @@ class CalibratedSegmenter(CalibratedClassifier):
         plain = Scenes(found.name, found.images, None, found.channels)
         return self._sampled(plain, None, channels, False, {}).anywhere
 
+    def adapt(
+        self, images: Any, *, statistics: bool = False, channels: Channels = None
+    ) -> "CalibratedSegmenter":
+        """Return a segmenter adapted to unlabelled images: the same labels, lower confidence.
+
+        Args:
+            images: What `maps` takes, 8 images or more.
+            statistics: Only for classifiers.
+            channels: Where arrays have their channels.
+        """
+        if statistics:
+            raise InputError("statistics: expected a classifier of images, got a segmenter")
+        return super().adapt(images, channels=channels)
+
     def evaluate(
         self,
         images: Any,
