@@ -2,6 +2,7 @@
 
 python -m benchmarks.train_segmentation camvid.zip unet,deeplab,former --out WEIGHTS     on a GPU: three networks
 python -m benchmarks.segmentation collect camvid.zip WEIGHTS --out FOLDER                on a GPU: NAME.zip of each network
+python -m benchmarks.segmentation whole camvid.zip WEIGHTS --out FILE.json               on a GPU: every test pixel
 python -m benchmarks.segmentation tables FOLDER                                          anywhere: docs/segmentation.md's numbers
 python -m benchmarks.segmentation cost --out FILE.json                                   memory and time at 2048 x 1024
 """
@@ -29,6 +30,7 @@ from atta.metrics.maps import confusion, error_auroc, miou
 from atta.networks.dense import as_dense
 from atta.run.execution import Execution
 from atta.run.pixels import PixelRun
+from atta.run.runner import as_pixels
 from benchmarks.train_segmentation import CLASSES, IGNORED, NETWORKS, DeepLab, load, read
 
 EVERY = "flip + half + smaller + larger + largest"
@@ -62,14 +64,16 @@ def sampled(network: nn.Module, x: Tensor, y: Tensor, policy: str, device: str) 
 @torch.no_grad()
 def whole(segmenter: atta.CalibratedSegmenter, x: Tensor, y: Tensor, device: str) -> dict[str, Any]:
     """Every pixel of whole images: changed labels, Brier score and NLL of network and segmenter."""
-    changed = pixels = 0
+    changed = again = pixels = 0
     counts = torch.zeros(CLASSES, CLASSES, dtype=torch.float64)
     totals = torch.zeros(5, dtype=torch.float64)
     for image, mask in zip(x, y, strict=True):
         one = image[None].to(device)
-        logits = segmenter.model(one.float() / 255)
+        tiles = [(p, z) for p, z, _ in segmenter._tiles(as_pixels(one, torch.float32))]
+        changed += sum(int((p.argmax(1) != z.argmax(1)).sum()) for p, z in tiles)
+        logits = segmenter.model(as_pixels(one, torch.float32))  # once more, alone
         probs = segmenter(one)
-        changed += int((probs.argmax(1) != logits.argmax(1)).sum())
+        again += int((probs.argmax(1) != logits.argmax(1)).sum())
         pixels += mask.numel()
         known = mask.flatten().to(device) != IGNORED
         truth = mask.flatten().to(device).long()[known]
@@ -89,6 +93,7 @@ def whole(segmenter: atta.CalibratedSegmenter, x: Tensor, y: Tensor, device: str
     return {
         "pixels": pixels,
         "changed": changed,
+        "other in another pass": again,
         "accuracy": accuracy,
         "miou": miou(counts),
         **means,
@@ -178,6 +183,21 @@ def collect(args: argparse.Namespace) -> None:
                 archive.write(path, f"{name}/{path.name}")
                 path.unlink()
     tell("done")
+
+
+def everywhere(args: argparse.Namespace) -> None:
+    """Changed pixels and scores of each network's segmenter on all test pixels."""
+    test = [each[:: args.every] for each in read(args.data, "test")[1:]]
+    val = [each[:: args.every] for each in read(args.data, "val")[1:]]
+    found = {}
+    for name in args.names.split(","):
+        how = {"ignore_index": IGNORED, "device": args.device, "progress": False}
+        network = load(name, args.weights)
+        segmenter = atta.calibrate(network, *val, policy=CHOSEN, rehearse=False, **how)
+        found[name] = whole(segmenter.to(args.device), *test, args.device)
+        print(name, json.dumps(found[name]), flush=True)
+    if args.out:
+        Path(args.out).write_text(json.dumps(found, indent=1) + "\n")
 
 
 # ---- tables: needs the records
@@ -402,7 +422,7 @@ def _cost(way: str, device: str, side: int, turns: int) -> dict[str, float]:
         module = nn.Module()
         module.forward = plain  # type: ignore[method-assign]
         turned = ttach.Compose(
-            [ttach.HorizontalFlip(), ttach.Scale([1, 0.75, 1.25], interpolation="linear")]
+            [ttach.HorizontalFlip(), ttach.Scale([1, 0.75, 1.25], interpolation="bilinear")]
         )
         return ttach.SegmentationTTAWrapper(module, turned, merge_mode="mean")(image)
 
@@ -426,16 +446,18 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("collect")
-    one.add_argument("data")
-    one.add_argument("weights")
-    one.add_argument("--every", type=int, default=1, help="take every n-th image: a trial")
+    four = commands.add_parser("whole")
+    for each in (one, four):
+        each.add_argument("data")
+        each.add_argument("weights")
+        each.add_argument("--every", type=int, default=1, help="take every n-th image: a trial")
     two = commands.add_parser("tables")
     two.add_argument("folder")
     three = commands.add_parser("cost")
     three.add_argument("--way")
     three.add_argument("--side", type=int, default=1024)
     three.add_argument("--turns", type=int, default=3)
-    for each in (one, two, three):
+    for each in (one, two, three, four):
         each.add_argument("--out")
         each.add_argument("--names", default=",".join(NETWORKS))
         each.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -444,4 +466,6 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     arguments = parsed()
-    {"collect": collect, "tables": tables, "cost": cost}[arguments.command](arguments)
+    {"collect": collect, "tables": tables, "cost": cost, "whole": everywhere}[arguments.command](
+        arguments
+    )

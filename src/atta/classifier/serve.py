@@ -54,7 +54,9 @@ from atta._base.errors import InputError, require
 from atta.calibrators import shift
 from atta.calibrators.alarm import Alarm
 from atta.classifier.adapt import Drift
+from atta.classifier.label_maps import described_map, pictures
 from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described, told
+from atta.classifier.segmenter import Maps
 from atta.data.image_set import data_uri, mode_of
 from atta.run.runner import IMAGE
 
@@ -79,7 +81,7 @@ DECODING = 10.0  # seconds to decode an image
 MEMORY = 1 << 30  # bytes to decode an image
 HERE = "127.0.0.1"
 REMEMBERED = 500  # images that `drift` looks at
-PICTURE = 192  # pixels of a side; larger pictures are scaled down
+PICTURE, MAP = 192, 480  # pixels of a side; larger pictures are scaled down
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -114,6 +116,8 @@ class Explainer:
 
     def answer(self, pixels: Tensor) -> dict[str, Any]:
         """Answer the decoded pixels of one image."""
+        if self.predictor.maps is not None:
+            return self._mapped(pixels, self.predictor.maps(pixels))
         answers = self.predictor.answer(pixels[None])
         (said,) = described(self.predictor, answers, self._sets)
         score, number, largest, _ = (said.pop(name) for name in LEFT_OUT[1:])
@@ -123,6 +127,17 @@ class Explainer:
                 self.alarm.update(torch.tensor([score]))
         if self.views:
             said["views"] = list(self._shown(pixels[None], answers))
+        return said
+
+    def _mapped(self, pixels: Tensor, maps: Maps) -> dict[str, Any]:
+        """Answer the pixels of one image: four pictures, with the mean confidence."""
+        classes = self.predictor.classes
+        said = described_map(maps, classes)
+        said |= {"class": self.predictor.named(said["class"]), "passes": None, "views": []}
+        for one in pictures(pixels, maps, classes, MAP) if self.views else ():
+            before = one["view"] in ("the image itself", "confidence before")
+            sure = said["confidence_before" if before else "confidence"]
+            said["views"].append({**one, "repeat": 0, "class": said["class"], "confidence": sure})
         return said
 
     def drift(self) -> Drift | None:
