@@ -39,14 +39,20 @@ from atta.classifier.classifier import CalibratedClassifier, used_views
 from atta.classifier.summary import summarise
 from atta.data.corruptions import families_of
 from atta.data.labels import Reading
-from atta.data.preprocess import Preprocess
-from atta.data.source import Channels
+from atta.data.preprocess import Preprocess, showing
+from atta.data.source import Channels, CroppedAlready
 from atta.data.views import Policy
 from atta.run.checks import NO_LABELS, NOT_LOGITS, Trial, check_labels, look_over, try_out
 from atta.run.collect import Run, as_seed, prepared
 from atta.run.execution import Execution, ExecutionOptions, split_options
 
 BUDGET = 4
+PHOTOGRAPH = 96  # pixels of the shorter side from which on an image may be of a photograph
+NOT_PHOTOGRAPHS = (
+    "views of the photograph were not tried: the images are pixels that were cropped already, or "
+    "there is no preprocess=... by which a photograph is. Files or Pillow images with it often gain "
+    "more than views of the crop"
+)
 SPREAD = 3  # images normalised as in training have between a third and three times its variance
 
 
@@ -115,9 +121,26 @@ def calibrate(
         torch.Size([2, 3])
     """
     chosen, execution, read, rest = _settings(method, keep_class, class_names, preprocess, options)
-    policies = candidates(policy, budget, chosen)  # a mistake in it need not wait for the images
-    run, about = prepared(model, images, labels, read, execution, rest["seed"], "stratified")
-    policies = fitting(policies, next(run.source.read([[0]])).pixels)
+    found = read.preprocess
+    able = found is not None and found.fills
+    policies = candidates(policy, budget, chosen, photographs=able)  # a mistake need not wait
+
+    def prepare() -> tuple[Run, dict[str, str]]:
+        terms = dict.fromkeys(term for one in policies.values() for term in one.photographs)
+        views = replace(read, preprocess=showing(read.preprocess, tuple(terms)))
+        return prepared(model, images, labels, views, execution, rest["seed"], "stratified")
+
+    try:
+        run, about = prepare()
+    except CroppedAlready:
+        if len(policies) == 1:
+            raise
+        policies = candidates(policy, budget, chosen, photographs=False)
+        run, about = prepare()
+    image = next(run.source.read([[0]])).pixels
+    policies = fitting(policies, run.sheet.crop(image) if run.sheet else image)
+    if run.sheet is None and len(policies) > 1 and min(run.source.shape[1:]) >= PHOTOGRAPH:
+        advise(NOT_PHOTOGRAPHS)
     about |= rest.get("origin") or {}
     return _calibrated(run, chosen, policies, rehearse, about, rest.get("cache"))
 
@@ -187,6 +210,12 @@ def _calibrated(
 ) -> CalibratedClassifier:
     """Check everything by a few images, record, choose a policy, fit the method and wrap it."""
     trial = _check(run, policies)
+    if trial.fixed:
+        kept = {name: one for name, one in policies.items() if "larger" not in one.kinds}
+        if not kept:
+            raise InputError(trial.fixed)
+        advise(trial.fixed)
+        policies = kept
     most = most_passes(run.source.count or 0, policies, rehearse)
     time = timedelta(seconds=ceil(most * trial.seconds))
     title = f"recording views, at most {most:,} passes, about {time}"
@@ -226,7 +255,7 @@ def _wrapped(
         run.network,
         calibrator,
         policy,
-        image_shape=run.source.shape,
+        image_shape=run.image_shape,
         class_names=names,
         summary=summarise(calibrator, policy, record, answers.probs, choice.judged),
         preprocess=run.source.preprocess,

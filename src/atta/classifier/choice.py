@@ -67,11 +67,14 @@ class Choice(NamedTuple):
 # ---- candidates ----------------------------------------------------------------------------------
 
 
-def candidates(policy: Any, budget: int, method: Method) -> dict[str, Policy]:
+def candidates(
+    policy: Any, budget: int, method: Method, *, photographs: bool = True
+) -> dict[str, Policy]:
     """Return the given policy, or those of the library that fit the budget.
 
     A policy that is a number is a budget. A method that keeps the class, or could, is temperature
-    scaling where it has no views: one pass is a candidate, too.
+    scaling where it has no views: one pass is a candidate, too. Without `photographs`, policies
+    of the library that need them are not.
     """
     policy, budget = ("auto", policy) if type(policy) is int else (policy, budget)
     auto = isinstance(policy, str) and policy.strip() == "auto"
@@ -87,6 +90,8 @@ def candidates(policy: Any, budget: int, method: Method) -> dict[str, Policy]:
     one_pass = budget >= 1 and (method.keeps_class or isinstance(method, GuardedMethod))
     found = {NO_VIEWS: Policy(())} if one_pass else {}
     for name, one in POLICIES.items():
+        if one.photographs and not photographs:
+            continue
         if one.passes <= budget and wanted <= set(one.kinds) and (wanted or name not in NOT_TRIED):
             found[name] = one
     if not found:
@@ -105,7 +110,8 @@ def fitting(policies: Mapping[str, Policy], image: Tensor) -> dict[str, Policy]:
     pixels, found = as_pixels(image, torch.float32), dict[str, Policy]()
     for name, policy in policies.items():
         with suppress(InputError):
-            views = policy.render(pixels, draws="stratified")
+            terms = tuple(term for term in policy.terms if not term[0].photograph)
+            views = Policy(terms).render(pixels, draws="stratified")
             if all(shown.shape == pixels.shape for *_, shown in views):
                 found[name] = policy
     return found or dict(policies)

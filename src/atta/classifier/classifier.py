@@ -35,7 +35,7 @@ from atta.classifier.export import Exportable
 from atta.classifier.hub import OnHub
 from atta.classifier.summary import Summary
 from atta.data.batched import BatchedViews
-from atta.data.preprocess import Preprocess
+from atta.data.preprocess import Preprocess, showing
 from atta.data.source import check_range
 from atta.data.views import Policy
 from atta.functional import guard_class, largest_share, leader
@@ -89,7 +89,8 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         model: The network, in evaluation mode; it is not changed.
         calibrator: What a method has learned.
         policy: Views that the calibrator uses.
-        image_shape: Channels, height and width of the images.
+        image_shape: Channels, height and width of the images; of views of the photograph, too,
+            where the policy has some (`Preprocess.sheet`).
         class_names: Names of the classes, in the network's order.
         summary: Cross-validated numbers, as `calibrate` writes them.
         preprocess: How photographs are resized, cropped and normalised.
@@ -126,24 +127,20 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
                 f"expected {calibrator.classes} class names, one for each class, got "
                 f"{len(class_names)}"
             )
-        self.preprocess = None if preprocess is None else Preprocess.of(preprocess)
-        size = self.preprocess.size if self.preprocess else None
-        if size is not None and tuple(image_shape[1:]) != size:
-            raise InputError(
-                f"image_shape: expected {size} pixels, as preprocess states, got "
-                f"{tuple(image_shape[1:])}"
-            )
+        self.policy = used_views(policy, calibrator)
+        wanted = None if preprocess is None else Preprocess.of(preprocess)
+        self.preprocess = showing(wanted, self.policy.photographs)
         model = getattr(model, "_orig_mod", model)  # saved by its own names, not by its wrapper's
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
         self.model = as_logits(model, self.preprocess)
         self.calibrator = calibrator.to(device_of(self.model))
-        self.policy = used_views(policy, calibrator)
-        self.image_shape = tuple(int(side) for side in image_shape)
+        self.image_shape, crop = _shapes(image_shape, self.preprocess)
         self.class_names = tuple(map(str, class_names))
         self.summary, self.reference, self.conformity = summary, reference, conformity
         self.kept = kept
-        self.views = BatchedViews(self.policy, self.image_shape).to(device_of(self.model))
+        sheet = self.preprocess.sheet if self.preprocess else None
+        self.views = BatchedViews(self.policy, crop, sheet).to(device_of(self.model))
         self.images_seen = self.passes_run = 0
         super().train(False)
 
@@ -154,8 +151,8 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         Raises:
             InputError: The model fails on such an image, or has other classes than the calibrator.
         """
-        check_takes(self.model, self.image_shape, self.calibrator.classes)
         blank = torch.zeros(1, *self.image_shape, device=device_of(self))
+        check_takes(self.model, self.views.crop(blank).shape[1:], self.calibrator.classes)
         self.graph(self._validated(blank))
 
     # ---- answering -------------------------------------------------------------------------------
@@ -249,6 +246,11 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
             )
         if images.ndim != 4 or tuple(images.shape[1:]) != self.image_shape:
             advice = ": write images[None] for a batch of one" if images.ndim == 3 else ""
+            if self.preprocess and self.preprocess.sheet:
+                advice = (
+                    ", which lack the views of the photograph: give what preprocess(image) of "
+                    "this classifier returns, or files to predict_proba"
+                )
             raise InputError(f"{expected}, got {tuple(images.shape)}{advice}")
         if images.dtype != torch.uint8 and not images.is_floating_point():
             raise InputError(f"expected images as uint8 or floats in [0, 1], got {images.dtype}")
@@ -331,10 +333,25 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         for start in range(0, len(passes), most):
             part = passes[start : start + most]
             if part[0][0] == IMAGE:
-                yield *part.pop(0), pixels
+                yield *part.pop(0), self.views.crop(pixels)
             with without_autocast(pixels.device):
                 shown = self.views.show(pixels, part)
             yield from shown
+
+
+def _shapes(
+    given: Sequence[int], preprocess: Preprocess | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the shapes of what comes in and of the network's images, if one of them is given."""
+    channels, *sides = (int(side) for side in given)
+    size = None if preprocess is None else preprocess.size
+    if preprocess is None or size is None or preprocess.input_size is None:
+        return (channels, *sides), (channels, *sides)
+    if tuple(sides) not in (size, preprocess.input_size):
+        raise InputError(
+            f"image_shape: expected {size} pixels, as preprocess states, got {tuple(sides)}"
+        )
+    return (channels, *size), (channels, *preprocess.input_size)
 
 
 def used_views(policy: str | Policy | None, calibrator: Calibrator) -> Policy:

@@ -36,6 +36,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from atta._base.errors import InputError, first_line, require, suggest
+from atta.data.photographs import Sheet, Terms
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -94,6 +95,8 @@ class Preprocess:
         fill: Values of 0 to 255 that pad an image smaller than the crop.
         channels: "RGB", "L", or "BGR" (reversed after the views). None follows mean and images.
         library: "pillow" resizes, or "torch", as Hugging Face processors do that use torchvision.
+        views: Views of the photograph and their repeats, which are put on a sheet below the crop.
+            `calibrate` and `collect` set them by the policy.
 
     Raises:
         InputError: A setting has an impossible value, or two settings contradict each other.
@@ -113,6 +116,7 @@ class Preprocess:
     fill: Sequence[int] = (0,)
     channels: str | None = None
     library: str = "pillow"
+    views: Terms = ()
 
     def __post_init__(self) -> None:
         resize, crop = _size("resize", self.resize), _size("crop", self.crop)
@@ -123,6 +127,7 @@ class Preprocess:
             "mean": mean,
             "std": std,
             "fill": tuple(map(int, self.fill)),
+            "views": tuple((str(name), int(repeats)) for name, repeats in self.views),
             "fit": self.fit or ("squash" if isinstance(resize, tuple) else "shortest"),
             "channels": self.channels or (mean and ("L" if len(mean) == 1 else "RGB")) or None,
         }
@@ -151,6 +156,16 @@ class Preprocess:
             raise InputError(
                 f"mean: expected {len(self.channels)} numbers for {self.channels}, got {len(mean)}"
             )
+        if self.views and not self.fills:
+            raise InputError(
+                f"views of the photograph ({', '.join(name for name, _ in self.views)}): expected "
+                f"preprocessing that resizes photographs and fills the input, got '{self}'"
+            )
+        if (sheet := self.sheet) is not None and math.prod(sheet.shape) > MOST_PIXELS:
+            raise InputError(
+                f"expected at most {MOST_PIXELS // 10**6} million pixels in all views, got "
+                f"{_written(sheet.shape)}: take fewer views"
+            )
 
     # ---- pixels ----------------------------------------------------------------------------------
 
@@ -162,7 +177,7 @@ class Preprocess:
             mode: Pillow's mode where `channels` is None; by default the image decides.
 
         Returns:
-            Bytes of shape (c, h, w).
+            Bytes of shape (c, h, w); with `views`, a sheet of the crop and its views.
         """
         from PIL import ImageOps
 
@@ -178,6 +193,7 @@ class Preprocess:
             )
         torch_can = self.interpolation in ("bilinear", "bicubic")
         by_pillow = not torch_can or (self.antialias and self.library == "pillow")
+        photo = image
         if by_pillow and (width, height) != image.size:
             image = image.resize((width, height), FILTERS[self.interpolation])
         array = np.array(image)
@@ -188,7 +204,10 @@ class Preprocess:
             size, way = (height, width), self.interpolation
             found = F.interpolate(found, size, mode=way, antialias=self.antialias)
             pixels = found.round().clamp(0, 255).byte()[0]
-        return (pixels if self.crop is None else self._cropped(pixels, self.crop)).contiguous()
+        crop = pixels if self.crop is None else self._cropped(pixels, self.crop)
+        if (sheet := self.sheet) is None:
+            return crop.contiguous()
+        return sheet.filled(crop, pixels, photo, FILTERS[self.interpolation])
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Subtract mean, divide by std, order the channels: the last step, after the views.
@@ -206,10 +225,29 @@ class Preprocess:
         return pixels.flip(1) if self.channels == "BGR" else pixels
 
     @property
-    def size(self) -> tuple[int, int] | None:
+    def input_size(self) -> tuple[int, int] | None:
         """Height and width of the network's input, where they are the same for every image."""
         size = self.crop or (self.resize if self.fit == "squash" else None)
         return None if size is None else _pair(size)
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of what it returns: of the network's input, or of a sheet of views."""
+        return self.input_size if self.sheet is None else self.sheet.shape
+
+    @property
+    def sheet(self) -> Sheet | None:
+        """Where the centre crop and the views of a photograph are; None without views."""
+        size = self.input_size
+        return Sheet(size, self.views) if self.views and size else None
+
+    @property
+    def fills(self) -> bool:
+        """Whether a resized photograph always fills the input, as its views need it."""
+        size = self.input_size
+        if self.resize is None or size is None or self.fit == "longest":
+            return False
+        return all(a >= b for a, b in zip(_pair(self.resize), size, strict=True))
 
     def _resized(self, image: Image.Image, size: Size) -> tuple[int, int]:
         """The width and height that an image is resized to, by `fit`."""
@@ -247,6 +285,8 @@ class Preprocess:
         found = dict(json.loads(json.dumps(asdict(self))))
         if self.library == "pillow":  # versions that know no other library read it as well
             del found["library"]
+        if not self.views:
+            del found["views"]
         return found
 
     def __str__(self) -> str:
@@ -262,6 +302,9 @@ class Preprocess:
         for name, values in (("mean", self.mean), ("std", self.std)):
             if values is not None:
                 parts.append(f"{name} {' '.join(f'{v:.4g}' for v in values)}")
+        if self.views:
+            names = (name if count == 1 else f"{count} {name}" for name, count in self.views)
+            parts.append(f"with the views {' + '.join(names)} of the photograph")
         return ", ".join(parts) or "as it is"
 
     @classmethod
@@ -306,6 +349,16 @@ class Preprocess:
             "processor or its folder, torchvision's weights.transforms() or a dict of settings, "
             f"got {type(given).__name__}"
         )
+
+
+def showing(preprocess: Preprocess | None, views: Terms) -> Preprocess | None:
+    """Return the preprocessing that makes these views of the photograph, and no others."""
+    if preprocess is None and views:
+        raise InputError(
+            f"views of the photograph ({', '.join(name for name, _ in views)}): expected "
+            "preprocess=..., which says how photographs are resized and cropped, got none"
+        )
+    return preprocess and replace(preprocess, views=views)
 
 
 # ---- readers -------------------------------------------------------------------------------------

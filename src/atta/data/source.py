@@ -156,6 +156,13 @@ def check_pixels(pixels: Tensor, shape: Shape, preprocess: Preprocess | None, wh
     """Return images (n, c, h, w) with floats clamped to [0, 1], if they are of this shape."""
     found = tuple(pixels.shape[1:])
     if found != shape:
+        if preprocess and preprocess.sheet:
+            raise CroppedAlready(
+                f"expected files or Pillow images, of which views are made "
+                f"({', '.join(name for name, _ in preprocess.views)}), got pixels of "
+                f"{_by(found[1:])} in {where}: give the photographs, or what preprocess(image) "
+                f"returns for each, {_by(shape[1:])} pixels"
+            )
         if preprocess and preprocess.size:
             raise InputError(
                 f"expected tensors and arrays of {_by(shape[1:])} pixels, the size that "
@@ -175,6 +182,10 @@ def check_pixels(pixels: Tensor, shape: Shape, preprocess: Preprocess | None, wh
 
 class BadSize(InputError):
     """An image whose shape differs from that of the others."""
+
+
+class CroppedAlready(InputError):
+    """Pixels where a photograph is needed, of which views are made."""
 
 
 def _by(sides: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from atta._base.errors import InputError, advise
+from atta._base.errors import InputError, advise, first_line
 from atta._base.types import Labels
 from atta.data.labels import Labelling
 from atta.data.source import Positions, Source, copies
@@ -51,6 +51,7 @@ class Trial:
         seconds: Time of one pass over one image.
         probabilities: Whether the answers look like probabilities.
         spread: Variance that the first batch normalisation gets, as a part of that in training.
+        fixed: Why the network cannot show the view `larger`, if it cannot.
     """
 
     labelling: Labelling
@@ -58,6 +59,7 @@ class Trial:
     seconds: float
     probabilities: bool
     spread: float | None
+    fixed: str = ""
 
 
 def check_labels(labelling: Labelling, source: Source) -> None:
@@ -79,6 +81,8 @@ def check_labels(labelling: Labelling, source: Source) -> None:
 def check_views(policy: Policy, pixels: Tensor) -> None:
     """Check that every view can be made of a few images, and that it stays in [0, 1]."""
     for view, repeats in policy.terms:
+        if view.photograph:
+            continue
         for *_, shown in Policy(((view, repeats),)).render(pixels, draws="stratified"):
             if not torch.isfinite(shown).all():
                 raise InputError(
@@ -114,19 +118,24 @@ def try_out(
         few = min(IMAGES, source.count)
         places = torch.linspace(0, source.count - 1, few).round().long().tolist()
     batch = next(source.read([places]))
-    for sentence in contradictions(network, batch.pixels, source.preprocess):
+    sheet = source.preprocess.sheet if source.preprocess else None
+    sheets, cropped = batch.pixels, sheet.crop(batch.pixels) if sheet else batch.pixels
+    for sentence in contradictions(network, cropped, source.preprocess):
         advise(sentence)
-    check_views(policy, as_pixels(batch.pixels, torch.float32))
+    check_views(policy, as_pixels(cropped, torch.float32))
     there = execution.engine and not torch.cuda.is_available()  # the cluster has other devices
     device = torch.device("cpu") if there else execution.device_of(network)
-    pixels = as_pixels(batch.pixels.to(device), dtype_of(network))
-    answers, begun = list[Tensor](), 0.0
+    pixels = as_pixels(cropped.to(device), dtype_of(network))
+    answers, begun, fixed = list[Tensor](), 0.0, ""
     with running(network, device, False, execution.half), watched_spread(network) as spread:
         for part in pixels.tensor_split(min(2, len(pixels))):  # the first pass warms up
             begun = time.perf_counter()
             with failing_on(part):
                 answers.append(logits_of(network, part, dtype_of(network)).cpu())
-    seconds = (time.perf_counter() - begun) / len(answers[-1])
+        seconds = (time.perf_counter() - begun) / len(answers[-1])
+        if sheet and ("larger", 1) in policy.photographs:
+            shown = sheet.views(sheets[:1].to(device), "larger", 1)[0]
+            fixed = _fixed_size(network, as_pixels(shown, dtype_of(network)), answers[0].shape[1])
     logits = torch.cat(answers)
     if not (known := torch.isfinite(logits).all(dim=1)).all():
         which = source.where(batch.positions[int(known.long().argmin())])
@@ -141,7 +150,22 @@ def try_out(
         as_labels(labels, images=len(labels), classes=classes)
     probabilities = look_like_probabilities(logits)
     ratio = spread[0] if spread and wanted is None else None  # else it was said above
-    return Trial(labelling, labels is not None, seconds, probabilities, ratio)
+    return Trial(labelling, labels is not None, seconds, probabilities, ratio, fixed)
+
+
+def _fixed_size(network: nn.Module, pixels: Tensor, classes: int) -> str:
+    """Say why a network does not take larger images than its own; nothing if it does."""
+    try:
+        answered = logits_of(network, pixels, dtype_of(network)).shape[1]
+        why = f"it returns {answered} classes instead of {classes}" if answered != classes else ""
+    except Exception as error:  # whatever a network says of images that it cannot take
+        why = first_line(error)
+    size = " x ".join(map(str, pixels.shape[2:]))
+    return why and (
+        f"the view 'larger': expected a network that also takes {size} pixels, got one that does "
+        f"not ({why}): take 'tight' or 'whole', or make the network accept other sizes "
+        "(timm.create_model(..., dynamic_img_size=True))"
+    )
 
 
 def _say_one(answers: Tensor) -> None:
