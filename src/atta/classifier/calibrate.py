@@ -39,6 +39,7 @@ from atta.classifier.classifier import CalibratedClassifier, used_views
 from atta.classifier.summary import summarise
 from atta.data.corruptions import families_of
 from atta.data.labels import Reading
+from atta.data.photographs import is_larger
 from atta.data.preprocess import Preprocess, showing
 from atta.data.source import Channels, CroppedAlready
 from atta.data.views import Policy
@@ -211,7 +212,7 @@ def _calibrated(
     """Check everything by a few images, record, choose a policy, fit the method and wrap it."""
     trial = _check(run, policies)
     if trial.fixed:
-        kept = {name: one for name, one in policies.items() if "larger" not in one.kinds}
+        kept = {n: one for n, one in policies.items() if not any(map(is_larger, one.kinds))}
         if not kept:
             raise InputError(trial.fixed)
         advise(trial.fixed)

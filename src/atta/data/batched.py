@@ -89,7 +89,7 @@ class BatchedViews(nn.Module):
             joined = (torch.cat(parts) for parts in zip(*rows, strict=True))
             self.blocks.append(_Block(renders[0], *joined))
 
-    def crop(self, images: Images) -> Images:
+    def crop(self, images: Tensor) -> Tensor:
         """Return the images themselves."""
         return images if self.sheet is None else self.sheet.crop(images)
 
@@ -98,7 +98,7 @@ class BatchedViews(nn.Module):
         return [(view, repeat) for view in views for repeat in range(self.repeats[view])]
 
     def show(
-        self, images: Images, passes: Sequence[tuple[str, int]]
+        self, images: Tensor, passes: Sequence[tuple[str, int]]
     ) -> list[tuple[str, int, Tensor]]:
         """Render these repeats of these views: (view, repeat, images), in the order of `passes`."""
         crops = self.crop(images)

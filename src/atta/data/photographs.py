@@ -12,15 +12,15 @@ decoded photograph, like the centre crop, but of another part of it or of more p
 | `corner` | a corner of the resized photograph            | those of the network               |
 | `window` | the resized photograph at spread positions    | those of the network               |
 
-The first four are resized by Pillow in one step (`Image.resize(box=...)`), so that no pixel is
-computed that is cut off. The last two are cut out of the photograph as it is resized for the centre
-crop. The pixels travel on a sheet: the centre crop on top, below it one view after the other, all
-at the left edge. A `Sheet` knows where each of them is, and cuts them out again.
+Each of them is also there mirrored, such as `flip-larger`: it tells more in the same pass. The first
+four are resized by Pillow in one step (`Image.resize(box=...)`), so that no pixel is computed that is
+cut off. The last two are cut out of the photograph as it is resized for the centre crop. The pixels
+travel on a sheet: the centre crop on top, below it one view after the other, all at the left edge.
+A `Sheet` knows where each of them is, and cuts them out again.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from math import gcd
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -42,6 +42,7 @@ GAP = 3.0
 """Photographs of more than so many times twice the pixels are first reduced to whole parts of their
 sides: on 12 megapixels, a third of the time."""
 MOST = {"larger": 1, "tight": 1, "wide": 1, "whole": 1, "corner": len(CORNERS), "window": 64}
+MOST |= {f"flip-{name}": most for name, most in MOST.items()}
 """The views of a photograph, and the most repeats of each."""
 Terms: TypeAlias = tuple[tuple[str, int], ...]
 """Names of views and their repeats."""
@@ -57,6 +58,20 @@ def larger(side: int) -> int:
     """
     step = gcd(side, 16) if side >= 112 else 1
     return max(1, round(side * 8 / 7 / step)) * step
+
+
+def is_larger(view: str) -> bool:
+    """Whether a view has more pixels than the network's input."""
+    return view.endswith("larger")
+
+
+def named(terms: Terms) -> str:
+    """Write views with their repeats as a policy does.
+
+    >>> named((("larger", 1), ("corner", 2)))
+    'larger + 2 corner'
+    """
+    return " + ".join(name if repeats == 1 else f"{repeats} {name}" for name, repeats in terms)
 
 
 def box_of(view: str, photo: Sequence[int], frame: Sequence[float]) -> Box:
@@ -102,16 +117,11 @@ class Sheet:
     @property
     def places(self) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
         """Top, height and width of each repeat, by view and number of repeats."""
-        heights = [
-            (larger(self.size[0]) if name == "larger" else self.size[0]) * repeats
-            for name, repeats in self.terms
-        ]
-        tops = accumulate(heights, initial=self.size[0])
-        found = {}
-        for (name, repeats), all_heights, top in zip(self.terms, heights, tops, strict=False):
-            height = all_heights // repeats
-            width = larger(self.size[1]) if name == "larger" else self.size[1]
+        found, top = {}, self.size[0]
+        for name, repeats in self.terms:
+            height, width = map(larger, self.size) if is_larger(name) else self.size
             found[name, repeats] = [(top + i * height, height, width) for i in range(repeats)]
+            top += repeats * height
         return found
 
     @property
@@ -147,7 +157,8 @@ class Sheet:
         frame = width * photo.width / full_width, height * photo.height / full_height
         sheet = torch.zeros(crop.shape[0], *self.shape, dtype=torch.uint8)
         sheet[:, :height, :width] = crop
-        for (name, repeats), places in self.places.items():
+        for (term, repeats), places in self.places.items():
+            name = term.removeprefix("flip-")
             for (x, y), (top, h, w) in zip(positions(name, repeats), places, strict=True):
                 if name in ("corner", "window"):
                     left, up = round(x * (full_width - width)), round(y * (full_height - height))
@@ -156,7 +167,7 @@ class Sheet:
                     box = box_of(name, photo.size, frame)
                     view = photo.resize((w, h), resample, box=box, reducing_gap=GAP)
                     shown = torch.from_numpy(np.array(view).reshape(h, w, -1)).permute(2, 0, 1)
-                sheet[:, top : top + h, :w] = shown
+                sheet[:, top : top + h, :w] = shown if term == name else shown.flip(-1)
         return sheet
 
 

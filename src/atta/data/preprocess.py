@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import platform
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -36,7 +37,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from atta._base.errors import InputError, first_line, require, suggest
-from atta.data.photographs import Sheet, Terms
+from atta.data.photographs import Sheet, Terms, named
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -116,7 +117,7 @@ class Preprocess:
     fill: Sequence[int] = (0,)
     channels: str | None = None
     library: str = "pillow"
-    views: Terms = ()
+    views: Sequence[Sequence[str | int]] = ()
 
     def __post_init__(self) -> None:
         resize, crop = _size("resize", self.resize), _size("crop", self.crop)
@@ -127,7 +128,7 @@ class Preprocess:
             "mean": mean,
             "std": std,
             "fill": tuple(map(int, self.fill)),
-            "views": tuple((str(name), int(repeats)) for name, repeats in self.views),
+            "views": _terms(self.views),
             "fit": self.fit or ("squash" if isinstance(resize, tuple) else "shortest"),
             "channels": self.channels or (mean and ("L" if len(mean) == 1 else "RGB")) or None,
         }
@@ -158,7 +159,7 @@ class Preprocess:
             )
         if self.views and not self.fills:
             raise InputError(
-                f"views of the photograph ({', '.join(name for name, _ in self.views)}): expected "
+                f"views of the photograph ({named(_terms(self.views))}): expected "
                 f"preprocessing that resizes photographs and fills the input, got '{self}'"
             )
         if (sheet := self.sheet) is not None and math.prod(sheet.shape) > MOST_PIXELS:
@@ -239,7 +240,7 @@ class Preprocess:
     def sheet(self) -> Sheet | None:
         """Where the centre crop and the views of a photograph are; None without views."""
         size = self.input_size
-        return Sheet(size, self.views) if self.views and size else None
+        return Sheet(size, _terms(self.views)) if self.views and size else None
 
     @property
     def fills(self) -> bool:
@@ -303,8 +304,7 @@ class Preprocess:
             if values is not None:
                 parts.append(f"{name} {' '.join(f'{v:.4g}' for v in values)}")
         if self.views:
-            names = (name if count == 1 else f"{count} {name}" for name, count in self.views)
-            parts.append(f"with the views {' + '.join(names)} of the photograph")
+            parts.append(f"with views of the photograph ({named(_terms(self.views))})")
         return ", ".join(parts) or "as it is"
 
     @classmethod
@@ -355,7 +355,7 @@ def showing(preprocess: Preprocess | None, views: Terms) -> Preprocess | None:
     """Return the preprocessing that makes these views of the photograph, and no others."""
     if preprocess is None and views:
         raise InputError(
-            f"views of the photograph ({', '.join(name for name, _ in views)}): expected "
+            f"views of the photograph ({named(views)}): expected "
             "preprocess=..., which says how photographs are resized and cropped, got none"
         )
     return preprocess and replace(preprocess, views=views)
@@ -578,6 +578,16 @@ def _numbers(name: str, given: Any) -> tuple[float, ...] | None:
     except (TypeError, ValueError):
         raise InputError(
             f"{name}: expected a number for each channel, such as (0.5, 0.5, 0.5), got {given!r}"
+        ) from None
+
+
+def _terms(given: Any) -> Terms:
+    """Read names of views with their repeats; also lists, as in JSON."""
+    try:
+        return tuple((str(name), operator.index(repeats)) for name, repeats in given)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"views: expected names of views with their repeats, (('larger', 1),), got {given!r}"
         ) from None
 
 

@@ -50,6 +50,7 @@ from atta._base.errors import InputError
 from atta._base.tensors import as_tensor, plain
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
 from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, mode_of
+from atta.data.photographs import named
 from atta.data.preprocess import Preprocess
 from atta.data.tables import from_stream, from_table, is_table
 
@@ -159,7 +160,7 @@ def check_pixels(pixels: Tensor, shape: Shape, preprocess: Preprocess | None, wh
         if preprocess and preprocess.sheet:
             raise CroppedAlready(
                 f"expected files or Pillow images, of which views are made "
-                f"({', '.join(name for name, _ in preprocess.views)}), got pixels of "
+                f"({named(preprocess.sheet.terms)}), got pixels of "
                 f"{_by(found[1:])} in {where}: give the photographs, or what preprocess(image) "
                 f"returns for each, {_by(shape[1:])} pixels"
             )

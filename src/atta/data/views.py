@@ -483,9 +483,7 @@ class Policy:
         return html_table(("view", "repeats"), rows, title="Policy", note=note)
 
     def __str__(self) -> str:
-        return " + ".join(
-            view.name if repeats == 1 else f"{repeats} {view.name}" for view, repeats in self.terms
-        )
+        return photographs.named(tuple((view.name, repeats) for view, repeats in self.terms))
 
 
 def _terms(one: object, views: Mapping[str, View] | None) -> tuple[tuple[View, int], ...]:
@@ -562,6 +560,11 @@ POLICIES |= {
         "dihedral-8": "flip + vflip + rot90 + rot180 + rot270 + transpose + antitranspose",
         "dihedral-photometric-4": "vflip + rot180 + gamma",
         "dihedral-photometric-9": "flip + vflip + rot180 + 2 gamma + autocontrast + sharpen + jpeg",
+        # Photographs that are files or Pillow images, with `preprocess`.
+        "larger-2": "flip-larger",
+        "corner-3": "2 corner",
+        "corner-larger-4": "2 corner + flip-larger",
+        "scales-4": "flip-whole + flip-tight + flip-larger",
         # Images where the position of each pixel matters, but not the light; also grey images.
         "photometric-4": "gamma + autocontrast + sharpen",
         # Colour images only: these views leave a grey image unchanged.

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from atta._base.errors import InputError, advise, first_line
 from atta._base.types import Labels
 from atta.data.labels import Labelling
+from atta.data.photographs import is_larger
 from atta.data.source import Positions, Source, copies
 from atta.data.views import Policy
 from atta.networks.adapters import contradictions, left_unnormalised, watched_spread
@@ -133,9 +134,10 @@ def try_out(
             with failing_on(part):
                 answers.append(logits_of(network, part, dtype_of(network)).cpu())
         seconds = (time.perf_counter() - begun) / len(answers[-1])
-        if sheet and ("larger", 1) in policy.photographs:
-            shown = sheet.views(sheets[:1].to(device), "larger", 1)[0]
-            fixed = _fixed_size(network, as_pixels(shown, dtype_of(network)), answers[0].shape[1])
+        for name, repeats in policy.photographs if sheet else ():
+            if is_larger(name) and not fixed:
+                shown = as_pixels(sheet.views(sheets[:1], name, repeats)[0], dtype_of(network))
+                fixed = _fixed_size(network, shown.to(device), answers[0].shape[1])
     logits = torch.cat(answers)
     if not (known := torch.isfinite(logits).all(dim=1)).all():
         which = source.where(batch.positions[int(known.long().argmin())])
