@@ -126,7 +126,9 @@ def test_pixels_that_are_cropped_already_are_refused_with_what_to_do(classifier)
     for answer in (classifier, classifier.predict_proba):
         with pytest.raises(InputError, match=r"expected .* got .*32.* give"):
             answer(crops)
-    with pytest.raises(InputError, match="views of the photograph .larger.: expected preprocess"):
+    with pytest.raises(
+        InputError, match=r"views of the photograph \(larger\): expected preprocess"
+    ):
         atta.collect(Network().eval(), crops, [0, 1, 2, 0], policy="larger")
 
 

@@ -30,7 +30,7 @@ def photograph(width, height, mode="RGB"):
 
 def by_hand(image, resize, crop, resample):
     """The views of a photograph whose shortest edge is resized, with Pillow alone."""
-    (w, h), side = image.size, min(image.size)
+    w, h = image.size
     full = image.resize(
         (resize, int(resize * h / w)) if w <= h else (int(resize * w / h), resize), resample
     )

@@ -50,9 +50,9 @@ from atta.run.execution import Execution, ExecutionOptions, split_options
 BUDGET = 4
 PHOTOGRAPH = 96  # pixels of the shorter side from which on an image may be of a photograph
 NOT_PHOTOGRAPHS = (
-    "views of the photograph were not tried: the images are pixels that were cropped already, or "
-    "there is no preprocess=... by which a photograph is. Files or Pillow images with it often gain "
-    "more than views of the crop"
+    "views of the photograph were not tried, which often gain more than views of its crop: they "
+    "need files or Pillow images, and preprocess=..., got pixels that are cropped already or no "
+    "preprocess"
 )
 SPREAD = 3  # images normalised as in training have between a third and three times its variance
 

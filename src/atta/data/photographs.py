@@ -12,11 +12,11 @@ decoded photograph, like the centre crop, but of another part of it or of more p
 | `corner` | a corner of the resized photograph            | those of the network               |
 | `window` | the resized photograph at spread positions    | those of the network               |
 
-Each of them is also there mirrored, such as `flip-larger`: it tells more in the same pass. The first
-four are resized by Pillow in one step (`Image.resize(box=...)`), so that no pixel is computed that is
-cut off. The last two are cut out of the photograph as it is resized for the centre crop. The pixels
-travel on a sheet: the centre crop on top, below it one view after the other, all at the left edge.
-A `Sheet` knows where each of them is, and cuts them out again.
+Each of them is also there mirrored, such as `flip-larger`: it tells more in the same pass. The
+first four are resized by Pillow in one step (`Image.resize(box=...)`), so that no pixel is computed
+that is cut off. The last two are cut out of the photograph as it is resized for the centre crop.
+The pixels travel on a sheet: the centre crop on top, below it one view after the other, all at the
+left edge. A `Sheet` knows where each of them is, and cuts them out again.
 """
 
 from collections.abc import Sequence
@@ -142,9 +142,7 @@ class Sheet:
             for top, height, width in self.places[name, repeats]
         ]
 
-    def filled(
-        self, crop: Tensor, resized: Tensor, photo: "Image.Image", resample: int
-    ) -> Tensor:
+    def filled(self, crop: Tensor, resized: Tensor, photo: "Image.Image", resample: int) -> Tensor:
         """Make the views of a photograph, and put them on a sheet with its centre crop.
 
         Args:

@@ -86,7 +86,8 @@ class View:
             raise InputError(
                 f"View {self.name!r}: expected 0 or more numbers per image, got {self.numbers}."
             )
-        own = self.photograph or self.stratified and _FUNCTIONS.get(self.name) == (self.transform, self.numbers)
+        known = _FUNCTIONS.get(self.name) == (self.transform, self.numbers)
+        own = self.photograph or (self.stratified and known)
         self.__dict__.update(random=self.numbers != 0, own=own)
 
     @classmethod
@@ -185,7 +186,6 @@ VIEWS = {name: View(name, *function) for name, function in _FUNCTIONS.items()}
 
 The first four are the paper's. Views of colours leave a grey image unchanged.
 """
-
 
 
 def _needs_photograph(*_: Tensor) -> Tensor:

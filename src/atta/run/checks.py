@@ -134,10 +134,10 @@ def try_out(
             with failing_on(part):
                 answers.append(logits_of(network, part, dtype_of(network)).cpu())
         seconds = (time.perf_counter() - begun) / len(answers[-1])
-        for name, repeats in policy.photographs if sheet else ():
-            if is_larger(name) and not fixed:
-                shown = as_pixels(sheet.views(sheets[:1], name, repeats)[0], dtype_of(network))
-                fixed = _fixed_size(network, shown.to(device), answers[0].shape[1])
+        large = [term for term in policy.photographs if is_larger(term[0])]
+        if sheet and large:
+            shown = as_pixels(sheet.views(sheets[:1], *large[0])[0], dtype_of(network))
+            fixed = _fixed_size(network, shown.to(device), answers[0].shape[1])
     logits = torch.cat(answers)
     if not (known := torch.isfinite(logits).all(dim=1)).all():
         which = source.where(batch.positions[int(known.long().argmin())])

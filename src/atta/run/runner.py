@@ -171,8 +171,9 @@ class _Pending(NamedTuple):
 class Runner:
     """Runs a network on batches: `rows` images go into one forward pass, fewer once a GPU is full.
 
-    Without `itself`, only the views are run. With `sheet`, the images are sheets of views. `half` is the dtype of autocast, `told` is called with
-    the number of rows when it was halved, so that a resumed run does the same.
+    Without `itself`, only the views are run. With `sheet`, the images are sheets of views of the
+    photograph. `half` is the dtype of autocast, `told` is called with the number of rows when it
+    was halved, so that a resumed run does the same.
     """
 
     forward: Network
