@@ -17,8 +17,8 @@ import torch
 from PIL import Image
 
 import atta
+from atta.data.loading import cores
 from atta.data.source import as_source
-from atta.lab.workers import cores
 from atta.networks.resnet import resnet50
 from benchmarks.collect import BARE
 from benchmarks.measured import OURS, Asked, Measured, Steps, alone, interleaved

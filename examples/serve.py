@@ -32,7 +32,7 @@ def service(path: str, coverage: float = 0.95) -> Starlette:
         said, drift = explain(data), explain.drift()
         return {
             "class": said["class"],
-            "probability": said["confidence"],
+            "probability": said["confidence"],  # that the class is right
             "set": said["set"],  # contains the true class this often; the likeliest first
             "ood": said["ood"],  # 0.99: more unusual than 99 % of the validation images
             "drifted": drift.drifted if drift else None,  # the last 500 images, from 32 on

@@ -272,6 +272,15 @@ def slow_aurc(pairs: list[tuple[float, float]]) -> float:
     return sum(sum(shared[:i]) / i for i in range(1, len(shared) + 1)) / len(shared)
 
 
+def slow_answered(pairs: list[tuple[float, float]], permille: int) -> float:
+    best = 0
+    for least, _ in pairs:
+        answered = [correct for confidence, correct in pairs if confidence >= least]
+        if 1000 * (len(answered) - sum(answered)) <= permille * len(answered):
+            best = max(best, len(answered))
+    return best / len(pairs)
+
+
 def metrics(probs: Any, labels: list[int]) -> dict[str, float]:
     n, k = probs.shape
     rows, tiny = probs.double().tolist(), torch.finfo(probs.dtype).tiny
@@ -310,4 +319,8 @@ def metrics(probs: Any, labels: list[int]) -> dict[str, float]:
         / n,
         "brier_uncertainty": right * (1 - right),
         "aurc": slow_aurc(pairs),
+        **{
+            f"answered_{permille / 10:g}": slow_answered(pairs, permille)
+            for permille in (5, 10, 20, 50)
+        },
     }

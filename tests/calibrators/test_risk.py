@@ -5,6 +5,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+import torch
 
 import atta
 from atta import InputError
@@ -67,11 +68,11 @@ def test_each_class_has_its_threshold_and_files_keep_them():
     again = HeldOut.read(json.loads(json.dumps(asdict(held))))
     assert again == held
     promise = again.promise(0.05, by_class=True)
-    answered = promise.answered(confidence, answers)
+    answered = promise.answered(torch.tensor(confidence), torch.tensor(answers)).numpy()
     assert not answered[answers == 1].any()
     assert answered[answers == 0].any()
     assert Promise.read(json.loads(json.dumps(asdict(promise)))) == promise
-    assert not promise.answered(np.array([1.0]), np.array([7])).any()  # never seen in validation
+    assert not promise.answered(torch.ones(1), torch.tensor([7])).any()  # never seen in validation
     for forged in ({"confidence": [2.0]}, {"answers": [-1]}, {"answers": [10**9]}, {"right": []}):
         with pytest.raises(InputError, match="between 0 and 1"):
             HeldOut.read({"confidence": [0.5], "right": [True], "answers": [0], **forged})

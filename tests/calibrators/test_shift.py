@@ -5,10 +5,11 @@ import json
 import pytest
 import torch
 
-from atta import InputError
-from atta.calibrators import CATTA, TemperatureScaling
+from atta import InputError, Predictions
+from atta.calibrators import CATTA, TemperatureScaling, restore
+from atta.calibrators.atta import ViewBlend
 from atta.calibrators.hedged import hedge
-from atta.calibrators.shift import LEVEL, Reference, adapt, estimate
+from atta.calibrators.shift import LEVEL, Reference, adapt, balanced, estimate
 from scenarios import rehearsed
 
 FIT, LABELS = rehearsed(1000, seed=0)
@@ -73,7 +74,8 @@ def test_nothing_is_changed_where_nothing_has_drifted():
 def test_a_hedge_that_is_not_too_sure_of_images_that_drifted_takes_over_as_it_is():
     soft = CALIBRATOR.softened(0.05)
     there, done = adapt(CALIBRATOR, soft, REFERENCE, rehearsed(500, seed=9, fade=0.5)[0])
-    assert there is soft
+    assert torch.equal(there.weights, soft.weights)
+    assert done.softness == 1
     assert done.p_value < LEVEL
     assert done.changed
     assert "Adapted" in str(done)
@@ -126,3 +128,32 @@ def test_a_network_that_is_never_right_has_a_reference_too():
     assert reference.accuracy == 0
     assert 0 <= estimate(reference, FIT.logits).accuracy <= 1
     assert json.loads(json.dumps(reference.json(), allow_nan=False))
+
+
+def collapsed(n: int = 500) -> Predictions:
+    """Images on which the network is lost: it answers class 0 more often than it occurs, and is sure of it."""
+    images, _ = rehearsed(n, seed=9, fade=0.6)
+    lean = 3.0 * torch.nn.functional.one_hot(torch.zeros(1, dtype=torch.long), 6)
+    return Predictions(images.logits + lean, {"flip": images.views["flip"] + lean})
+
+
+@pytest.mark.parametrize("method", [CATTA(views=["flip"]), TemperatureScaling()])
+def test_a_class_that_is_answered_too_often_is_trusted_less(method):
+    calibrator = method.fit(FIT, LABELS)
+    images = collapsed()
+    soft = hedge(calibrator, FIT, LABELS)
+    there = balanced(soft, REFERENCE, images)
+    assert there.odds[0] < 0.8
+    assert (there.odds[1:] > 1).all()
+    before, after = soft(images), there(images)
+    assert torch.equal(after.argmax(1), images.logits.argmax(1))
+    assert after[:, 0].mean() < before[:, 0].mean() - 0.02
+    again = restore(there.state_dict(), there.header(), path="memory")
+    assert isinstance(again, ViewBlend)
+    assert torch.equal(again(images), after)
+
+
+def test_other_shares_of_the_classes_alone_change_nothing():
+    images, labels = rehearsed(2000, seed=9, fade=0.2)
+    few = images[torch.where(labels < 3)[0]]
+    assert balanced(HEDGED, REFERENCE, few) is HEDGED

@@ -93,7 +93,7 @@ def test_adapting_again_begins_at_the_classifier_as_it_was(classifier, adapted):
 
 def test_an_exported_graph_carries_it_as_numbers(adapted, tmp_path):
     adapted.export(tmp_path / "graph.onnx")
-    probs, _ = open_graph(tmp_path / "graph.onnx").run(faded(8))
+    probs, *_ = open_graph(tmp_path / "graph.onnx").run(faded(8))
     torch.testing.assert_close(probs, adapted(faded(8)))
 
 

@@ -46,6 +46,35 @@ def test_a_promise_is_made_saved_and_withdrawn(classifier, tmp_path):
         adapted.at_risk(0.1)
 
 
+def test_batches_do_not_change_what_is_answered(classifier):
+    careful, images = classifier.at_risk(0.1), pixels(50, seed=8)
+    assert careful.answered(images, batch_size=7).tolist() == careful.answered(images).tolist()
+    confidence = careful.confidence(images, batch_size=7)
+    assert confidence == pytest.approx(careful.confidence(images), abs=1e-6)
+
+
+def test_evaluation_says_how_many_images_are_answered_at_a_risk(classifier):
+    images = pixels(300, seed=9)
+    labels = linear(scale=20.0)(images / 255).argmax(1)
+    labels[::10] = (labels[::10] + 1) % 3
+    found = classifier.evaluate(images, labels, checks=False)["temperature"]
+    right = classifier.predict(images) == labels.numpy()
+    order = np.argsort(-classifier.confidence(images), kind="stable")
+    risk = np.cumsum(~right[order]) / np.arange(1, 301)
+    kept = np.flatnonzero(risk <= 0.05)
+    assert found["answered_5"] == pytest.approx((kept.max() + 1 if len(kept) else 0) / 300)
+    assert found["answered_0.5"] <= found["answered_1"] <= found["answered_2"]
+    assert found["confidence_brier"] == pytest.approx(found["brier"])
+
+
+def test_confidence_is_of_the_class_that_is_answered():
+    record = atta.find_record("cifar10-resnet50")
+    predictions, labels = record.predictions[:600], record.labels[:600]
+    free = atta.CATTA(views=["flip", "crop"], keep_class=False).fit(predictions, labels)
+    assert not free(predictions).argmax(1).equal(predictions.logits.argmax(1))
+    assert free.confidence(predictions).equal(free(predictions).amax(1))
+
+
 def test_what_cannot_be_promised_is_refused(classifier):
     with pytest.raises(InputError, match=r"cannot promise a risk of 0.10%; the least that can be"):
         classifier.at_risk(0.001)

@@ -11,8 +11,11 @@ from torch import nn
 
 import atta
 from atta._base.errors import InputError
+from atta.calibrators.risk import Promise
 from atta.classifier import export as graphs
+from atta.classifier.archive import Kept
 from atta.classifier.export import open_graph
+from atta.classifier.predict import open_predictor
 from atta.data.views import Policy, from_kornia
 from atta.networks.adapters import NumpyModel
 from atta.networks.resnet import _BasicBlock
@@ -72,16 +75,11 @@ def run(path, images):
             str(path), options, providers=["CPUExecutionProvider"]
         )
         assert [node.name for node in session.get_inputs()] == ["images"]
-        return dict(
-            zip(
-                ("probs", "base"),
-                session.run(["probs", "base"], {"images": images.numpy()}),
-                strict=True,
-            )
-        )
+        names = [node.name for node in session.get_outputs()]
+        return dict(zip(names, session.run(names, {"images": images.numpy()}), strict=True))
     with torch.no_grad():
-        probs, base = torch.export.load(path).module()(images)
-    return {"probs": probs.numpy(), "base": base.numpy()}
+        found = torch.export.load(path).module()(images)
+    return {name: each.numpy() for name, each in zip(graphs.OUTPUTS, found, strict=False)}
 
 
 @pytest.mark.parametrize(
@@ -117,6 +115,24 @@ def test_the_graph_answers_batches_of_any_size_as_the_classifier_does(exported, 
         assert found["probs"].shape == (n, CASES[name][3])
         assert np.allclose(found["base"], expected.base, atol=1e-5, rtol=0)
         assert np.allclose(found["probs"], expected.probs, atol=1e-5, rtol=0)
+        assert np.allclose(found["confidence"], expected.confidence, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("thresholds", "ending"), [((0.4,), "pt2"), ((0.35, 0.45), "onnx")])
+def test_a_stated_risk_is_an_output_of_the_graph(thresholds, ending, tmp_path):
+    promise = Promise(risk=0.1, delta=0.05, thresholds=thresholds, coverage=0.5, images=100)
+    plain = blend(linear(), "flip", shape=SHAPE, classes=3)
+    classifier = plain._with(plain.calibrator, Kept(promise=promise))
+    path = classifier.export(tmp_path / f"graph.{ending}", pixels="uint8").path
+    images = pixels(200, seed=7)
+    found, expected = run(path, images), classifier.answered(images.numpy())
+    near = np.abs(found["confidence"][:, None] - thresholds).min(1) < 1e-5
+    assert 10 < expected.sum() < 190
+    assert (found["answered"] == expected)[~near].all()
+    if ending == "onnx":
+        assert open_predictor(path).promise == promise
+        with pytest.raises(InputError, match=r"state its risk, and export that"):
+            open_predictor(path, risk=0.01)
 
 
 def test_the_class_is_kept_over_ten_thousand_images_in_onnx_runtime(exported):

@@ -11,15 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import atta
 from atta._base.files import locked
+from atta.calibrators.conformal import ConformityScores
+from atta.calibrators.risk import Promise
+from atta.classifier.adapt import Drift
 from atta.classifier.predict import (
     Answers,
+    Predicted,
     Predictor,
     beside,
     identity,
@@ -93,17 +99,54 @@ def test_each_row_holds_what_the_classifier_answers(ending: str, tmp_path: Path)
     expected = classifier.details(torch.stack([tensor(path) for path in paths]))
     rows = read(done.path)
     assert [row["file"] for row in rows] == [str(path) for path in paths]
-    for row, probs, base in zip(rows, expected.probs.double(), expected.base.double(), strict=True):
+    each = (expected.probs.double(), expected.base.double(), expected.confidence)
+    for row, probs, base, confidence in zip(rows, *each, strict=True):
+        assert float(row["confidence"]) == pytest.approx(confidence.item(), abs=1e-6)
         assert row["class"] == NAMES[int(probs.argmax())]
-        assert float(row["confidence"]) == pytest.approx(probs.max().item(), abs=1e-6)
         assert float(row["confidence_before"]) == pytest.approx(base.max().item(), abs=1e-6)
         assert float(row["entropy"]) == pytest.approx(-(probs * probs.log()).sum().item(), abs=1e-6)
         assert [float(row[f"p_{name}"]) for name in NAMES] == pytest.approx(
             probs.tolist(), abs=1e-6
         )
     assert (done.images, done.passes, done.unreadable) == (7, 4, {})
-    assert done.confidence == pytest.approx(expected.probs.amax(dim=1).mean().item(), abs=1e-6)
+    assert done.confidence == pytest.approx(expected.confidence.mean().item(), abs=1e-6)
     assert not beside(done.path).exists()
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_at_a_stated_risk_the_table_says_which_images_are_unsure(
+    ending: str, tmp_path: Path
+) -> None:
+    _, classifier = write_images(tmp_path / "in"), made_classifier(names=NAMES)
+    classifier.conformity = ConformityScores(4, (0.1, 0.2, 0.3, 0.4))
+    files = find_images([tmp_path / "in"])
+    middle = float(np.median(classifier.confidence(files)))
+    promise = Promise(risk=0.1, delta=0.05, thresholds=(middle,), coverage=0.5, images=100)
+    careful = classifier._with(classifier.calibrator, replace(classifier.kept, promise=promise))
+    output = tmp_path / f"out.{ending}"
+    done = predict(of_classifier(careful), files, output, coverage=0.5)
+    rows = read(output)
+    assert list(rows[0])[-2:] == ["answered", "set"]
+    answered = [str(row["answered"]) == "True" for row in rows]
+    assert answered == careful.answered(files).tolist()
+    assert (done.answered, answered.count(False)) == (3, 4)
+    assert "4 unsure" in str(done)
+    assert done.sentences[0] == str(promise)
+    for row, sure, inside in zip(
+        rows, answered, careful.predict_set(files, coverage=0.5), strict=True
+    ):
+        assert len(row["set"].split("|")) == inside.sum()
+        assert sure or inside.sum() > 1  # no set of one class where the answer is "unsure"
+    alone = classifier.predict_set(files, coverage=0.5)
+    assert (alone.sum(axis=1)[~np.array(answered)] == 1).any()
+
+
+def test_a_drift_withdraws_the_stated_risk_in_words() -> None:
+    promise = Promise(risk=0.1, delta=0.05, thresholds=(0.5,), coverage=0.5, images=100)
+    drift = Mock(Drift, drifted=True, sentence="drifted.")
+    facts = {"images": 2, "confidence": 0.5, "before": 0.6, "passes": 1.0, "unreadable": {}}
+    done = Predicted(path=Path("out.csv"), **facts, promise=promise, drift=drift)
+    assert done.sentences[-1] == "The images drifted: the stated risk does not hold for them."
 
 
 @pytest.mark.parametrize("stop", [0, 1, 2, 3])
@@ -328,7 +371,7 @@ def test_a_graph_answers_as_its_classifier_does(tmp_path: Path) -> None:
         (
             "probs = ReduceMean <axes=[2,3], keepdims=0> (images) base = Slice (probs, a, b)",
             {},
-            "rows of 3 probabilities",
+            r"expected base of shape \(3, 3\), got shape \(1, 3\)",
         ),
         ("probs = ReduceMean <axes=[2,3], keepdims=0> (images) base = Log (probs)", {}, "finite"),
         ("", {"class_names": '["a"]'}, "3 class names, got 1"),

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("few_resamples")
 def one_process() -> Iterator[None]:
     """Commands fit in this process; that others give the same bits is tested with the workers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("atta.lab.workers.cores", lambda: 1)
+        patch.setattr("atta.data.loading.cores", lambda: 1)
         yield
 
 

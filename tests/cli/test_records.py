@@ -133,9 +133,10 @@ def test_comparing_says_how_sure_each_difference_to_vanilla_is(
         for (_, metric), one in sure.items()
         if metric != "accuracy" and "entropy" not in metric
     )
-    table = text.partition("95 % intervals")[0].partition("significantly")[0]
+    tables = text.partition("shop: 95 % intervals")[0]
+    legends = tables.count("✓ significantly better, ✗ worse")
     assert marked
-    assert table.count("✓") + table.count("✗") == marked + 1, "and the one of the legend"
+    assert tables.count("✓") + tables.count("✗") == marked + 2 * legends
 
 
 def test_search_names_the_policy_and_tests_it_on_other_rows(

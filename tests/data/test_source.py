@@ -24,16 +24,17 @@ from scenarios import LABELS, Items, Stream, twenty
 
 
 @pytest.fixture
-def opened(monkeypatch):
-    """How often each file was decoded."""
-    found, read = Counter(), EncodedImages.__getitem__
+def opened(monkeypatch, tmp_path_factory):
+    """The file of what was decoded, a byte for each image; processes write to it as well."""
+    file, read = tmp_path_factory.mktemp("opened") / "rows", EncodedImages.decoded
 
-    def counted(self, row):
-        found[row] += 1
-        return read(self, row)
+    def counted(self, row, *rest):
+        with file.open("ab") as log:
+            log.write(bytes([row]))
+        return read(self, row, *rest)
 
-    monkeypatch.setattr(EncodedImages, "__getitem__", counted)
-    return found
+    monkeypatch.setattr(EncodedImages, "decoded", counted)
+    return file
 
 
 def everything(source, size=6, **how):
@@ -60,7 +61,7 @@ def test_each_file_is_opened_once_however_often_it_is_read(
     monkeypatch.setattr(source_module, "_MEMORY", memory)
     source = cached(as_source(folder))
     assert isinstance(source, CachedSource)
-    opened.clear()
+    opened.write_bytes(b"")
     some = next(source.read([[3, 4, 11]], workers))
     assert torch.equal(some.pixels, twenty()[[3, 4, 11]])
     for size in (6, 20, 1):
@@ -70,7 +71,7 @@ def test_each_file_is_opened_once_however_often_it_is_read(
         assert pixels.dtype == torch.uint8
     rest = source.subset(torch.tensor([2, 19]))
     assert torch.equal(everything(rest)[1], twenty()[[2, 19]])
-    assert opened == Counter(dict.fromkeys(range(20), 1))
+    assert Counter(opened.read_bytes()) == Counter(range(20))
     assert (source.count, source.shape, source.classes) == (20, (3, 8, 8), ("a", "b", "c"))
     assert source.where(8).endswith("b/08.png")
 

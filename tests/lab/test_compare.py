@@ -22,6 +22,7 @@ from atta._base.errors import InputError
 from atta._base.types import Labels
 from atta.calibrators import Temperature
 from atta.lab.compare import compare, labelled, nested
+from atta.lab.measure import CONFIDENCE
 from atta.results.words import CLASS_CHANGES
 from scenarios import made_up
 
@@ -34,7 +35,7 @@ def test_comparing_gives_a_row_for_every_method_split_and_metric(record: Record)
     assert (
         len({(row.method, row.split, row.metric) for row in rows})
         == len(rows)
-        == 2 * 3 * (len(METRICS) + 4)
+        == 2 * 3 * (len(METRICS) + len(CONFIDENCE) + 4)
     )
     assert all(row.value == 0 for row in rows if row.metric == CLASS_CHANGES)
     assert {row.policy for row in rows if row.method == "v-atta"} == {

@@ -12,7 +12,7 @@ from atta.lab.fits import Fits, Rows
 from atta.lab.run import run
 from atta.metrics.scores import evaluate
 from atta.results.rows import Results
-from atta.results.words import CLASS_CHANGES, OOD_AUROC
+from atta.results.words import ANSWERED, CLASS_CHANGES, OOD_AUROC
 from scenarios import POLICIES, QUICK, made_up
 from scenarios import small_experiment as small
 
@@ -66,8 +66,13 @@ def test_the_numbers_are_those_of_fitting_and_evaluating_by_hand(record: Record)
     for split in range(2):
         fit, rest = Rows(300, 100, split).drawn()
         predictions = record.predictions.take({"flip": 1, "crop": 2})
-        probs = VATTA().fit(predictions[fit], record.labels[fit])(predictions[rest])
-        for metric, value in evaluate(probs, record.labels[rest]).items():
+        fitted, labels = VATTA().fit(predictions[fit], record.labels[fit]), record.labels[rest]
+        probs, confidence = fitted(predictions[rest]), fitted.confidence(predictions[rest])
+        expected = evaluate(probs, labels)
+        expected |= {
+            name: evaluate(probs, labels, confidence=confidence)[name] for name in ANSWERED
+        }
+        for metric, value in expected.items():
             assert [row.value for row in results.where(split=split, metric=metric)] == [value]
 
 

@@ -126,7 +126,8 @@ def test_what_cannot_be_trained_on_is_refused():
     with pytest.raises(InputError, match="expected labels with sky"):
         train("small_cnn", unlabelled, progress=False)
     with pytest.raises(
-        InputError, match="expected one of resnet18, resnet50, small_cnn or a module, got 'vgg'"
+        InputError,
+        match="expected one of resnet18, resnet20, resnet50, small_cnn or a module, got 'vgg'",
     ):
         train("vgg", stripes(), progress=False)
     with pytest.raises(InputError, match="expected a finite loss, got nan in epoch"):

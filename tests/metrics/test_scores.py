@@ -126,6 +126,7 @@ def test_the_papers_metrics_come_first_and_each_has_a_direction() -> None:
     assert {name for name, better in DIRECTION.items() if better == "higher"} == {
         "accuracy",
         "brier_resolution",
+        *("answered_0.5", "answered_1", "answered_2", "answered_5"),
     }
     assert {name for name, better in DIRECTION.items() if better is None} == UNLABELLED | {
         "brier_uncertainty"

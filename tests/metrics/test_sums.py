@@ -14,7 +14,8 @@ from atta.metrics.scores import METRICS, evaluate
 from atta.metrics.sums import Sums
 from scenarios import answers as sample
 
-RANKED = {"adaptive_ece", "aurc", "smooth_ece"}  # which Sums knows by cells only
+ANSWERED = {"answered_0.5", "answered_1", "answered_2", "answered_5"}
+RANKED = {"adaptive_ece", "aurc", "smooth_ece", *ANSWERED}  # which Sums knows by cells only
 GOOD = torch.tensor([[0.5, 0.5], [0.25, 0.75]])
 
 

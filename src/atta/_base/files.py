@@ -292,7 +292,21 @@ def locked(path: str | os.PathLike[str]) -> Iterator[None]:
     finally:
         with suppress(OSError):  # Windows cannot remove an open file
             lock.unlink(missing_ok=True)  # before it is released, as the next one is another's
+        _held.discard(descriptor)
         os.close(descriptor)
+
+
+_held = set[int]()  # descriptors of locks
+
+
+def _let_go() -> None:
+    """Close the locks of the process that this one was forked from: they end with that process."""
+    while _held:
+        os.close(_held.pop())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
 
 
 def _take(path: Path) -> int | None:
@@ -302,6 +316,7 @@ def _take(path: Path) -> int | None:
         free = _flock(descriptor, wait=False)
         with suppress(FileNotFoundError):
             if free and os.path.samestat(os.fstat(descriptor), path.stat()):
+                _held.add(descriptor)
                 return descriptor
         os.close(descriptor)
         if not free:

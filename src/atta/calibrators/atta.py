@@ -21,12 +21,11 @@ from atta._base.settings import Count, Seed, Step
 from atta._base.types import Labels, Logits, PerImage, Probs, ViewLogits, ViewWeights
 from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, Views, base_probs
 from atta.calibrators.fitting import (
-    ONE_PIECE_LOGITS,
-    SAMPLE_LOGITS,
     Parameters,
     descend,
     minimize,
     prepared,
+    sample,
 )
 from atta.calibrators.scaling import scaled
 from atta.calibrators.slopes import Slopes
@@ -77,6 +76,8 @@ class Blend(Calibrator):
 
         The guard takes a smaller share where the views prefer another class.
         """
+        if not self.keeps_class:
+            return super().certainty(logits, views)
         own = logits.argmax(dim=-1, keepdim=True)
         base, fused = (part.gather(-1, own).squeeze(-1) for part in self.parts(logits, views))
         return torch.lerp(base, fused, self.limit.to(logits))
@@ -94,9 +95,11 @@ class ViewBlend(Blend):
         space: Where the views are summed.
         itself: Whether the first row of the weights is that of the image itself.
         guarded: Whether the class is kept; otherwise the answer is that of the views.
+        odds: One factor per class for the fused probabilities, as `shift` learns them.
     """
 
     temperature: Tensor | None
+    odds: Tensor | None
     space: Space
     itself: bool
 
@@ -105,6 +108,7 @@ class ViewBlend(Blend):
         weights: Tensor,
         limit: Tensor,
         temperature: Tensor | None = None,
+        odds: Tensor | None = None,
         *,
         kinds: Sequence[str],
         step: float | None = None,
@@ -115,6 +119,7 @@ class ViewBlend(Blend):
         options = {"step": step, "space": space, "itself": itself, "guarded": guarded}
         super().__init__(weights=weights, limit=limit, kinds=tuple(kinds), **options)
         self.register_buffer("temperature", temperature)
+        self.register_buffer("odds", odds)
 
     def parts(self, logits: Logits, views: Views) -> tuple[Probs, Probs]:
         """Return the softmax, at the temperature if there is one, and the fused kinds of view."""
@@ -124,6 +129,9 @@ class ViewBlend(Blend):
             fused = weighted_sum(rows, weights).softmax(dim=-1)
         else:
             fused = fuse(torch.stack(rows, dim=1), weights, space=self.space)
+        if self.odds is not None:
+            fused = fused * self.odds.to(logits)
+            fused = fused / fused.sum(dim=-1, keepdim=True)
         if self.temperature is None:
             return base_probs(logits), fused
         return scaled(logits, self.temperature.to(logits)), fused
@@ -230,7 +238,7 @@ class _Atta(ViewMethod):
         """Minimise by L-BFGS, in float64."""
         predictions, labels, kinds = fit
         predictions = predictions.select(kinds, rehearsals=False)
-        images, logits = len(predictions), len(predictions) * predictions.classes
+        images = len(predictions)
         weak = prior * prior_penalty(images)
 
         def prepare(
@@ -250,13 +258,11 @@ class _Atta(ViewMethod):
                 cost = 0.0
 
         start, tolerance = self._start(next(iter(parts()))[0].transpose(0, 1)), 1e-11
-        one_piece = logits <= ONE_PIECE_LOGITS
-        if not one_piece:  # The kinks of many images are small: a polished sample is near enough.
-            every = -(-logits * (1 + len(kinds)) // SAMPLE_LOGITS)
-            rows = torch.arange(0, images, every)
-            near = self._by_lbfgs((predictions[rows], labels[rows], kinds), prior)
+        polish = self.polish
+        if some := sample(predictions, labels):
+            near = self._by_lbfgs((*some, kinds), prior)
             start, tolerance = {"weights": near.weights, "limit": near.limit}, 1e-9
-        polish = self.polish and one_piece
+            polish = False  # The kinks of many images are small: a polished sample is near enough.
         found = minimize(losses, start, LIMIT_BOUNDS, tolerance=tolerance, polish=polish)
         return self._blend(found, kinds)
 

@@ -23,8 +23,9 @@ other deterministic choice, gives sets of several classes to images with a certa
 **The sets of a classifier** (`ConformityScores`) must not be small where the classifier is lost.
 The promise is a mean over images, so a threshold can give one class to an image with a confidence
 of 5 %. They use aps, hold at least `coverage` of the probability of each image, and hold all
-classes of an image with a lower confidence than every validation image. All of this only adds
-classes, so the promise holds.
+classes of an image with a lower confidence than every validation image. An image that is not
+answered at a stated risk (`risk`) has two classes at least. All of this only adds classes, so the
+promise holds.
 """
 
 import math
@@ -162,12 +163,23 @@ class ConformalSets:
     simplex: bool = True
     least: float = 0.0
 
-    def __call__(self, probs: Any) -> Bool[Tensor, "n k"]:
-        """Return which classes are in the set of each image; the predicted class always is."""
+    def __call__(
+        self, probs: Any, answered: Bool[Tensor, " n"] | None = None
+    ) -> Bool[Tensor, "n k"]:
+        """Return which classes are in the set of each image; the predicted class always is.
+
+        Args:
+            probs: Probabilities, images × classes.
+            answered: Images that are not answered (`at_risk`) have two classes at least.
+        """
         probs = as_probs(probs, self.simplex)
         confidence, winner = probs.max(dim=1, keepdim=True)
         near = self.how.scores(probs) <= self.threshold
-        return torch.logical_or(near, confidence < self.least).scatter(1, winner, True)
+        sets = torch.logical_or(near, confidence < self.least).scatter(1, winner, True)
+        if answered is None:
+            return sets
+        second = probs.scatter(1, winner, -1.0).argmax(dim=1, keepdim=True)
+        return sets.scatter(1, second, sets.gather(1, second) | ~answered[:, None])
 
 
 @dataclass(frozen=True)

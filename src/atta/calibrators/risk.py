@@ -23,7 +23,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Bool
 from scipy import stats
+from torch import Tensor
 
 from atta._base.errors import InputError
 from atta._base.types import Labels, PerImage
@@ -102,8 +105,8 @@ class HeldOut:
             )
         limits = tuple(NEVER if one is None else one for one in found)
         made = Promise(risk=risk, delta=delta, thresholds=limits, coverage=0.0, images=len(right))
-        above = made.answered(confidence, np.array(self.answers))
-        return replace(made, coverage=float(above.mean()))
+        above = made.answered(torch.from_numpy(confidence), torch.tensor(self.answers))
+        return replace(made, coverage=float(above.double().mean()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,13 +131,16 @@ class Promise:
     @classmethod
     def read(cls, about: dict[str, Any]) -> Promise:
         """Make one of what a file says."""
-        return cls(**{**about, "thresholds": tuple(map(float, about["thresholds"]))})
+        made = cls(**{**about, "thresholds": tuple(map(float, about["thresholds"]))})
+        str(made)  # refuses numbers that are not numbers
+        return made
 
-    def answered(self, confidence: np.ndarray, answers: np.ndarray) -> np.ndarray:
-        """Return which images are answered."""
-        limits = np.array([*self.thresholds, NEVER])  # for classes that were never answered
-        place = np.minimum(answers, len(limits) - 1) if len(limits) > 2 else 0
-        return np.asarray(confidence > limits[place])
+    def answered(self, confidence: PerImage, answers: Labels) -> Bool[Tensor, " n"]:
+        """Return which images are answered, by their confidence and the network's classes."""
+        limits = torch.tensor(self.thresholds, dtype=torch.float64, device=confidence.device)
+        if len(limits) > 1:  # a class that was never answered has none
+            limits = torch.cat([limits, limits.new_tensor([NEVER])])[answers.clamp(max=len(limits))]
+        return confidence.double() > limits
 
     def __str__(self) -> str:
         what = "the answers" if len(self.thresholds) == 1 else "a class's answers"

@@ -29,16 +29,24 @@ If A has not fallen, â = A. b and c, near 1, are fitted to the rehearsals of th
 in groups of one family of corruption at one severity: the fall of the accuracy over the fall of A
 and A · g, by least squares with the prior b = 1 ± 0.3, c = 1 ± 0.5. The form and the constants were
 chosen on public CIFAR networks under other corruptions (docs/under-shift.md); the weight of the
-guard on rehearsals that were left out.
+guard on rehearsals that were left out, the balance on corruptions of a network that is not among
+those of docs/adapting.md.
+
+**The balance.** Under a shift, the classes that are answered too often are wrong most often. With
+m_j as above and q_j the mean probability of class j among the images (16 images with m_j added),
+the probability of class j is multiplied by (m_j / q_j)^(w'/2). The exponent is 1/2, half-way to the
+shares of the validation images, times the guard, in which r is lowered by its standard error: few
+images, or images of other classes, change nothing. The class stays, by the guard of the blend.
 
 **The rule.** Nothing changes unless the images are significantly less certain than the validation
 images, by a one-sided rank test (Mann & Whitney) of the scores with a false-alarm rate of LEVEL.
-Then κ ≤ 1 is the largest softness at which the mean confidence of the *hedged* calibrator is at
-most â plus its standard error: with few images, it changes less.
+Then κ ≤ 1 is the largest softness at which the mean confidence of the *hedged* calibrator, after
+the balance, is at most â plus its standard error: with few images, it changes less.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -51,9 +59,10 @@ from torch import Tensor
 
 from atta._base.errors import InputError
 from atta._base.types import Labels, Logits, PerImage
+from atta.calibrators.atta import ViewBlend
 from atta.calibrators.base import Calibrator
 from atta.calibrators.hedged import rehearsing
-from atta.calibrators.scaling import fit_temperature, scaled
+from atta.calibrators.scaling import Temperature, fit_temperature, scaled
 from atta.record.predictions import Predictions
 
 LEVEL = 0.01
@@ -76,6 +85,8 @@ NOISE = 1.3
 DEVIATION, DEVIATION_PER_FALL = 0.01, 0.07
 """How far the accuracy of a domain lies from the formula, besides the noise of its images."""
 STEEPEST = 2.5
+BALANCE, SHARES = 0.5, 16
+"""How far the classes are drawn to the shares of the validation images, and images added to q."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +178,8 @@ class Reference:
                         fall = float((sure[here].double() - now[here].double()).mean())
                         lost = right[here].double() - (answers == labels)[here].double()
                         error = math.hypot(GROUP_DEVIATION, 0.5 / math.sqrt(n))
-                        skewed = part * self.skewness(_counts(answers[here], self.classes))
+                        counts = torch.bincount(answers[here], minlength=self.classes)
+                        skewed = part * self.skewness(counts.cpu().numpy())
                         rows.append(np.array([[fall, skewed, float(lost.mean())]]) / error)
         if not kinds:
             return self
@@ -205,11 +217,6 @@ class Reference:
     def json(self) -> dict[str, Any]:
         """Return plain numbers and tuples of them."""
         return asdict(self)
-
-
-def _counts(answers: Labels, classes: int) -> np.ndarray:
-    """Return how often each class is answered."""
-    return torch.bincount(answers, minlength=classes).cpu().numpy()
 
 
 def histogram(confidence: PerImage) -> tuple[float, ...]:
@@ -258,6 +265,45 @@ def unlike(reference: Reference, seen: PerImage) -> PerImage:
     return 1 - below.double() / len(known)
 
 
+def _guard(
+    reference: Reference, sure: np.ndarray, answered: np.ndarray, errors: float = 0.0
+) -> float:
+    """Return w, with r lowered by so many of its standard errors; see above."""
+    often = (np.bincount(answered, minlength=reference.classes) / len(sure) > reference.shares)[
+        answered
+    ]
+    part, ratio, noise = sure.mean(), 1.0, 0.0
+    for kind, power in ((often, 1), (~often, -1)):
+        images = kind.sum() + DRAWN
+        fall = max(0.0, reference.accuracy - (sure[kind].sum() + DRAWN * part) / images) + 0.01
+        ratio *= fall**power
+        noise += 0.25 / images / fall**2
+    return float(np.clip((ratio * (1 - errors * math.sqrt(noise)) - 0.3) / 0.3, 0, 1))
+
+
+def balanced(hedged: Calibrator, reference: Reference, predictions: Predictions) -> Calibrator:
+    """Return the calibrator with the classes drawn to their validation shares; see above."""
+    sure = reference.sure(scores(predictions.logits, reference.temperature)).cpu().numpy()
+    known = reference.answers and sure.mean() < reference.accuracy
+    if not known or not isinstance(hedged, ViewBlend | Temperature):
+        return hedged
+    guard = _guard(reference, sure, predictions.logits.argmax(dim=1).cpu().numpy(), errors=1.0)
+    if guard == 0:
+        return hedged
+    shares = torch.from_numpy(reference.shares)
+    total = hedged(predictions).double().cpu().sum(dim=0) + SHARES * shares
+    odds = (shares * (len(predictions) + SHARES) / total) ** (BALANCE * guard)
+    if isinstance(hedged, ViewBlend):
+        found = copy.deepcopy(hedged)
+        found.odds = odds.to(hedged.weights)
+    else:
+        one = hedged.temperature
+        weights, limit = 1 / one.reshape(1, 1), torch.ones_like(one)
+        found = ViewBlend(weights, limit, one, odds.to(one), kinds=(), itself=True)
+        found.classes, found.method = hedged.classes, hedged.method
+    return found
+
+
 def estimate(reference: Reference, logits: Logits) -> Estimate:
     """Estimate the accuracy on unlabelled images from their logits."""
     return estimated(reference, scores(logits, reference.temperature), logits.argmax(dim=1))
@@ -271,14 +317,8 @@ def estimated(reference: Reference, seen: PerImage, answers: Labels) -> Estimate
     fall = a0 - part
     slope, lost, more = (reference.slope or 1.0) if fall > 0 else 1.0, 0.0, np.zeros(n)
     if fall > 0 and reference.answers:
-        counts = _counts(answers, k)
-        over = counts / n > reference.shares
-        often = over[answered]
-        falls = [
-            max(0.0, a0 - (sure[kind].sum() + DRAWN * part) / (kind.sum() + DRAWN)) + 0.01
-            for kind in (often, ~often)
-        ]
-        weight = min(max((falls[0] / falls[1] - 0.3) / 0.3, 0.0), 1.0) * reference.skew
+        counts = np.bincount(answered, minlength=k)
+        weight = _guard(reference, sure, answered) * reference.skew
         lost = weight * reference.skewness(counts)
         # The change of the skew with each image, whose class has this excess.
         excess = (counts / n / reference.shares)[answered]
@@ -374,6 +414,7 @@ def adapt(
     before, softness, now = confidence(calibrator), 1.0, calibrator
     if found.drifted:
         target = found.accuracy + found.error
+        hedged = balanced(hedged, reference, predictions)
         if confidence(hedged) > target:
             softness = softness_at(lambda kappa: confidence(hedged.softened(kappa)), target)
         now = hedged if softness == 1 else hedged.softened(softness)

@@ -251,7 +251,7 @@ def _wrapped(
     calibrator = method.fit(seen, labels)
     policy = used_views(policy, calibrator)
     groups = families_of(seen.rehearsals, run.source.places(range(len(record))), run.seed)
-    held_out = HeldOut.of(answers.confidence, seen.logits.argmax(dim=1), labels)
+    held_out = HeldOut.of(answers.confidence, answers.probs.argmax(dim=1), labels)
     return CalibratedClassifier(
         run.network,
         calibrator,

@@ -15,7 +15,7 @@ gives the same answers.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
 from math import inf, isfinite
@@ -31,6 +31,7 @@ from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.shift import Reference
 from atta.classifier.archive import NOTHING_KEPT, Kept
 from atta.classifier.decide import Deciding
+from atta.classifier.estimator import Details
 from atta.classifier.export import Exportable
 from atta.classifier.hub import OnHub
 from atta.classifier.summary import Summary
@@ -53,23 +54,6 @@ from atta.run.runner import (
 )
 
 CACHED = 1 << 20  # pixels made at once on a CPU: larger views are faster one by one
-
-
-class Details(NamedTuple):
-    """What each answer is made of: probs = (1 - share) · start + share · fused.
-
-    `base` are the network's probabilities, `start` the same at the temperature that views are
-    blended into. `start`, `fused` and `share` are None if the method has none. `views` are the
-    probabilities of every view, NaN where an image was not shown in it.
-    """
-
-    probs: Tensor
-    base: Tensor
-    fused: Tensor | None
-    share: Tensor | None
-    views: Mapping[str, Tensor]
-    passes: Tensor
-    start: Tensor | None = None
 
 
 class _Answer(NamedTuple):
@@ -165,13 +149,15 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         answer = self._answer(self._validated(images))
         return _checked(self._calibrated(answer), answer.logits)
 
-    def graph(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return probabilities and base probabilities without looking at values, for export."""
+    def graph(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return what a graph returns (`export.OUTPUTS`) without looking at values."""
         pixels = as_pixels(images, dtype_of(self.model))
         found = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most=self.policy.passes)
         answer = _Answer(found.pop(IMAGE)[:, 0], found)
         base = guard_class(answer.logits.softmax(dim=-1), answer.logits)
-        return self._calibrated(answer), base
+        probs = self._calibrated(answer)
+        confidence, answered = self._certain(answer, probs)
+        return probs, base, confidence, *(() if answered is None else (answered,))
 
     @torch.no_grad()
     def details(self, images: Any) -> Details:
@@ -190,7 +176,9 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         if passes is None:
             passes = torch.full(probs.shape[:1], self.policy.passes, device=probs.device)
         base = guard_class(logits.softmax(dim=-1), logits)
-        return Details(probs, base, fused, share, views, passes, start)
+        return Details(
+            probs, *self._certain(answer, probs), base, fused, share, views, passes, start
+        )
 
     @torch.no_grad()
     def shown(self, images: Any) -> list[Shown]:
@@ -312,6 +300,14 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
     def _calibrated(self, answer: _Answer) -> Tensor:
         with without_autocast(answer.logits.device):
             return self.calibrator.calibrate(answer.logits, answer.views)
+
+    def _certain(self, answer: _Answer, probs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return the confidence in the predicted class, and which images are answered."""
+        with without_autocast(answer.logits.device):
+            confidence = self.calibrator.certainty(answer.logits, answer.views)
+        if self.promise is None:
+            return confidence, None
+        return confidence, self.promise.answered(confidence, probs.argmax(dim=-1))
 
     def _logits(self, pixels: Tensor, kinds: Sequence[str], most: int) -> dict[str, Tensor]:
         """Return the logits (n, r, k) of these kinds of view, with up to `most` views in a pass."""

@@ -9,14 +9,15 @@
 """
 
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
+from torch import Tensor
 
 from atta._base.errors import InputError
 from atta.calibrators.risk import DELTA, Promise, expected_cost
 from atta.classifier.adapt import Adaptable
-from atta.data.source import Channels
+from atta.classifier.estimator import Answering
 
 Classifier = TypeVar("Classifier", bound="Deciding")
 
@@ -24,7 +25,7 @@ Classifier = TypeVar("Classifier", bound="Deciding")
 class Deciding(Adaptable):
     """A classifier whose answers people act on."""
 
-    def confidence(self, images: Any, *, channels: Channels = None) -> np.ndarray:
+    def confidence(self, images: Any, **how: Unpack[Answering]) -> np.ndarray:
         """Return for each image the probability that the network's own class is right.
 
         `predict_proba(images).max(axis=1)` is the probability after the guard, which keeps the
@@ -32,13 +33,12 @@ class Deciding(Adaptable):
 
         Args:
             images: What `predict_proba` takes.
-            channels: Where arrays have their channels.
+            how: Options of `predict_proba`.
 
         Returns:
             Numbers between 0 and 1, shaped (n,).
         """
-        predictions = self.record(images, channels=channels).predictions
-        return self.calibrator.confidence(predictions).cpu().numpy()
+        return self._each(lambda pixels: self.details(pixels).confidence, images, **how)
 
     def at_risk(
         self: Classifier, risk: float, *, delta: float = DELTA, by_class: bool = False
@@ -75,26 +75,35 @@ class Deciding(Adaptable):
         """The risk that `at_risk` promised; an adaptation withdraws it."""
         return self.kept.promise
 
-    def answered(self, images: Any, *, channels: Channels = None) -> np.ndarray:
+    def answered(self, images: Any, **how: Unpack[Answering]) -> np.ndarray:
         """Return which images are answered under the promise; the others are "unsure".
 
         Args:
             images: What `predict_proba` takes.
-            channels: Where arrays have their channels.
+            how: Options of `predict_proba`.
 
         Returns:
             Booleans, shaped (n,).
         """
-        if self.promise is None:
-            raise InputError(
-                "expected a classifier with a promise, as at_risk(0.01) returns it, got one without"
-            )
-        predictions = self.record(images, channels=channels).predictions
-        confidence = self.calibrator.confidence(predictions).cpu().numpy()
-        return self.promise.answered(confidence, predictions.logits.argmax(dim=1).cpu().numpy())
+
+        def answer(pixels: Tensor) -> Tensor:
+            answered = self.details(pixels).answered
+            if answered is None:
+                raise InputError(
+                    "expected a classifier with a promise, as at_risk(0.01) returns it, got one "
+                    "without"
+                )
+            return answered
+
+        return self._each(answer, images, **how)
 
     def decide(
-        self, images: Any, costs: Any, *, abstain: float | None = None, channels: Channels = None
+        self,
+        images: Any,
+        costs: Any,
+        *,
+        abstain: float | None = None,
+        **how: Unpack[Answering],
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the decision of least expected cost for each image, and that cost.
 
@@ -102,9 +111,9 @@ class Deciding(Adaptable):
             images: What `predict_proba` takes.
             costs: What each decision (column) costs if a class (row) is the true one.
             abstain: What handing an image over costs; that decision is -1.
-            channels: Where arrays have their channels.
+            how: Options of `predict_proba`.
 
         Returns:
             Column numbers and expected costs, each shaped (n,).
         """
-        return expected_cost(self.predict_proba(images, channels=channels), costs, abstain)
+        return expected_cost(self.predict_proba(images, **how), costs, abstain)

@@ -4,8 +4,8 @@
 """
 
 import copy
-from collections.abc import Iterable
-from typing import Any, TypeVar, Unpack
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -19,8 +19,9 @@ from atta.calibrators.hedged import hedge
 from atta.calibrators.shift import Reference
 from atta.classifier.archive import Archived, Kept
 from atta.data.labels import Reading
+from atta.data.loading import Workers
 from atta.data.source import Channels, Source, as_source, batches_of
-from atta.metrics.scores import evaluate
+from atta.metrics.scores import by_confidence, evaluate
 from atta.networks.borrowing import device_of
 from atta.record.predictions import Record
 from atta.run.checks import NO_LABELS
@@ -31,6 +32,36 @@ from atta.run.runner import batch_size as usual_size
 Fitted = TypeVar("Fitted", bound="Estimator")
 
 
+class Details(NamedTuple):
+    """What each answer is made of: probs = (1 - share) · start + share · fused.
+
+    `confidence` is the probability that the predicted class is right, and `answered` says if it is
+    above the threshold of `at_risk`; None without one. `base` are the network's probabilities,
+    `start` the same at the temperature that views are blended into. `start`, `fused` and `share`
+    are None if the method has none. `views` are the probabilities of every view, NaN where an image
+    was not shown in it.
+    """
+
+    probs: Tensor
+    confidence: Tensor
+    answered: Tensor | None
+    base: Tensor
+    fused: Tensor | None
+    share: Tensor | None
+    views: Mapping[str, Tensor]
+    passes: Tensor
+    start: Tensor | None
+
+
+class Answering(TypedDict, total=False):
+    """Options of `predict_proba`."""
+
+    channels: Channels
+    batch_size: int | None
+    workers: int
+    progress: bool
+
+
 class Estimator(Archived):
     """The interface of a fitted scikit-learn classifier, for a module that answers batches."""
 
@@ -39,7 +70,7 @@ class Estimator(Archived):
         """The class numbers, for scikit-learn; their names are `class_names`."""
         return np.arange(self.calibrator.classes)
 
-    def predict(self, images: Any, **how: Any) -> np.ndarray:
+    def predict(self, images: Any, **how: Unpack[Answering]) -> np.ndarray:
         """Return the class number of each image, which is the network's own.
 
         Args:
@@ -57,7 +88,7 @@ class Estimator(Archived):
         *,
         channels: Channels = None,
         batch_size: int | None = None,
-        workers: int = 0,
+        workers: Workers = "auto",
         progress: bool = False,
     ) -> np.ndarray:
         """Return the calibrated probabilities of many images.
@@ -67,7 +98,7 @@ class Estimator(Archived):
                 Pillow images. Files and Pillow images are resized and cropped by `preprocess`.
             channels: "first" or "last" in an array; by default its shape decides.
             batch_size: Images per forward pass; the default depends on the device.
-            workers: Threads that read and decode ahead.
+            workers: Processes that decode files ahead, as in `atta.Execution`.
             progress: Whether to show a progress bar.
 
         Returns:
@@ -80,12 +111,25 @@ class Estimator(Archived):
         >>> classifier.predict_proba(np.zeros((5, 3, 2, 2), np.uint8)).shape
         (5, 3)
         """
-        source, device = self.source(images, channels), device_of(self)
-        wanted = batches_of(usual_size(batch_size, device), 0, source.count)
+        how = Answering(
+            channels=channels, batch_size=batch_size, workers=workers, progress=progress
+        )
+        return self._each(lambda pixels: self(pixels), images, **how)
+
+    def details(self, images: Any) -> Details:
+        """Return what the answer to each image of a batch is made of."""
+        raise NotImplementedError
+
+    def _each(
+        self, answer: Callable[[Tensor], Tensor], images: Any, **how: Unpack[Answering]
+    ) -> np.ndarray:
+        """Answer batch by batch, and join the answers."""
+        source, device = self.source(images, how.get("channels")), device_of(self)
+        wanted = batches_of(usual_size(how.get("batch_size"), device), 0, source.count)
         found = list[Tensor]()
-        with counted("predicting", source.count, shown=progress) as tell:
-            for batch in source.read(wanted, workers):
-                found.append(self(batch.pixels.to(device)).cpu())
+        with counted("predicting", source.count, shown=how.get("progress", False)) as tell:
+            for batch in source.read(wanted, how.get("workers", 0)):
+                found.append(answer(batch.pixels.to(device)).cpu())
                 tell(batch.positions[-1] + 1)
         if not found:
             raise InputError(f"expected at least one image in {source.name}, found none")
@@ -96,12 +140,15 @@ class Estimator(Archived):
         where = channels or self._channels(images)
         return as_source(images, where, self.preprocess, self.image_shape)
 
-    def predict_set(self, images: Any, *, coverage: float = 0.95, **how: Any) -> np.ndarray:
+    def predict_set(
+        self, images: Any, *, coverage: float = 0.95, **how: Unpack[Answering]
+    ) -> np.ndarray:
         """Return a set of classes for each image that contains the true class this often.
 
         The coverage holds for images like those of calibration, up to the noise of their number.
         The predicted class is always in the set. A set holds at least `coverage` of the
         probability, and all classes if the image is less confident than every validation image.
+        An image that is "unsure" at the risk of `at_risk` gets two classes at least.
 
         Args:
             images: As in `predict_proba`.
@@ -115,7 +162,12 @@ class Estimator(Archived):
             InputError: The classifier was adapted, or does not know its validation images.
         """
         sets = self.conformal(coverage)
-        return sets(torch.from_numpy(self.predict_proba(images, **how))).numpy()
+
+        def answer(pixels: Tensor) -> Tensor:
+            found = self.details(pixels)
+            return sets(found.probs, found.answered)
+
+        return self._each(answer, images, **how)
 
     def conformal(self, coverage: float) -> ConformalSets:
         """Return the function from probabilities to sets that contain the true class this often."""
@@ -190,6 +242,8 @@ class Estimator(Archived):
 
         Returns:
             The metrics of `atta.evaluate`, under "vanilla" and under the name of the method.
+            `answered_1`, ... and `confidence_brier`, `confidence_ece` and `confidence_aurc` are
+            those of `confidence`, not of the largest probability.
         """
         split_options("evaluate", options, Estimator.record, CollectOptions)
         options.setdefault("checks", True)
@@ -197,10 +251,14 @@ class Estimator(Archived):
         if (known := record.labels) is None:
             raise InputError(NO_LABELS)
         vanilla = Vanilla().fit(record.predictions, known)
-        return {
-            one.method.name: evaluate(one(record.predictions), known, simplex=self.on_simplex)
-            for one in (vanilla, self.calibrator)
-        }
+        found = {}
+        for one in (vanilla, self.calibrator):
+            probs, confidence = one(record.predictions), one.confidence(record.predictions)
+            found[one.method.name] = {
+                **evaluate(probs, known, simplex=self.on_simplex),
+                **by_confidence(probs, known, confidence, simplex=self.on_simplex),
+            }
+        return found
 
     def fit(
         self: Fitted, images: Any, labels: Any = None, **options: Unpack[CollectOptions]

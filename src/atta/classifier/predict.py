@@ -4,10 +4,11 @@
 |-------------------|-----------------------------------------------------------------------------|
 | file              | the path                                                                    |
 | class             | name of the predicted class, or its number                                  |
-| confidence        | its calibrated probability                                                  |
+| confidence        | how likely that class is right (`classifier.confidence`)                    |
 | entropy           | -Σ_j p_j ln p_j of the calibrated probabilities (`shannon_entropy`)         |
 | confidence_before | the largest probability of the network itself                               |
 | ood               | part of the validation images that are less unusual than this image         |
+| answered          | at a stated risk: whether the class is answered; if not, it is "unsure"     |
 | set               | with `coverage`: classes that include the true one so often, joined by `|`  |
 | p_NAME            | with `probs`: the calibrated probability of each class                      |
 
@@ -43,6 +44,7 @@ from atta._base.files import content_hash, file_hash, locked, whole_file
 from atta._base.progress import counted
 from atta.calibrators import shift
 from atta.calibrators.conformal import ConformalSets, ConformityScores
+from atta.calibrators.risk import Promise
 from atta.calibrators.shift import Reference
 from atta.classifier.adapt import Drift
 from atta.classifier.archive import ABOUT, optional
@@ -51,29 +53,35 @@ from atta.classifier.export import SUFFIXES, open_graph
 from atta.classifier.tables import check_format, write_table
 from atta.data.folder import files_of_images
 from atta.data.image_set import decode, mode_of
+from atta.data.loading import Positions
 from atta.data.preprocess import Preprocess
-from atta.data.source import Batch, Positions, Source, as_source, batches_of, check_pixels
+from atta.data.source import Batch, Source, as_source, batches_of, check_pixels
 from atta.networks.borrowing import device_of
 from atta.run.cluster import Engine, check_engine, stream
 from atta.run.runner import ROWS, Shown
 from atta.run.runner import batch_size as usual_size
 
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
-READERS = 4  # threads that decode the next batch while the network runs
 CPU = torch.device("cpu")
 SENT = partial(decode, sent=True)  # decodes with the limits for bytes of a stranger
+LEFT_OUT = ("passes", "score", "number", "largest")
+"""What `described` says for the summary and not for the table."""
 TINY = 1e-38  # stands for a probability that was rounded to zero
 Lines: TypeAlias = list[dict[str, Any]]
 """What is kept of the images of a batch: a row of the table each, or an error."""
 
 
 class Answers(NamedTuple):
-    """Calibrated and base probabilities (n, k); passes and probabilities of views if known."""
+    """Calibrated and base probabilities (n, k); passes and probabilities of views if known.
+
+    Without a `confidence` (graphs of 0.1.0) the largest probability takes its place.
+    """
 
     probs: Tensor
     base: Tensor
     passes: Tensor | None
     views: Mapping[str, Tensor] = MappingProxyType({})
+    confidence: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,8 @@ class Predictor:
     """How a photograph gets that shape; without one, photographs of another size are refused."""
     reference: Reference | None = None
     sets: Callable[[float], ConformalSets] | None = None
+    promise: Promise | None = None
+    """The stated risk at which images are answered."""
     gpu: bool = False
     show: Callable[[Tensor], Iterable[Shown]] | None = None
     """Returns the views of images, in the order of `Answers.views`."""
@@ -102,7 +112,11 @@ class Predictor:
     def columns(self, probs: bool, coverage: float | None = None) -> list[str]:
         """Return the names of the columns."""
         each = self.names if len(set(self.names)) == self.classes else map(str, range(self.classes))
-        more = [*(["ood"] if self.reference else []), *(["set"] if coverage else [])]
+        more = [
+            *(["ood"] if self.reference else []),
+            *(["answered"] if self.promise else []),
+            *(["set"] if coverage else []),
+        ]
         return [*COLUMNS, *more, *(f"p_{name}" for name in each if probs)]
 
     def conformal(self, coverage: float | None) -> ConformalSets | None:
@@ -133,13 +147,28 @@ class Predicted:
     unreadable: Mapping[str, str]
     drift: Drift | None = None
     """Comparison with the validation images, if these are known and there are enough images."""
+    answered: int | None = None
+    """How many images are answered at a stated risk; the others are "unsure"."""
+    promise: Promise | None = None
 
     def __str__(self) -> str:
         if not self.images:
             return f"no image could be read: {self.path}"
         passes = "" if self.passes is None else f" · {self.passes:.3g} passes per image"
+        unsure = "" if self.answered is None else f" · {self.images - self.answered} unsure"
         confidence = f"mean confidence {self.before:.4f} → {self.confidence:.4f}"
-        return f"{self.images} images · {confidence}{passes}: {self.path}"
+        return f"{self.images} images · {confidence}{passes}{unsure}: {self.path}"
+
+    @property
+    def sentences(self) -> list[str]:
+        """What is known about these images: the stated risk, the drift, and if the risk holds."""
+        drifted = self.drift is not None and self.drift.drifted
+        void = "The images drifted: the stated risk does not hold for them."
+        return [
+            *([str(self.promise)] if self.promise else []),
+            *([self.drift.sentence] if self.drift else []),
+            *([void] if self.promise and drifted else []),
+        ]
 
 
 def predict(
@@ -173,23 +202,24 @@ def predict(
     check_engine(engine, actors)
     mode_of(predictor.shape[0])
     size = predictor.rows if batch_size is None else usual_size(batch_size, CPU)
-    names = (f"{file}\0" for file in files)
+    names = content_hash((f"{file}\0" for file in files), "blake2b")
     run = {
         "model": made_by,
-        "files": f"{len(files)}, {content_hash(names, 'blake2b')}",
+        "files": f"{len(files)}, {names}",
         "probs": probs,
         "coverage": coverage,
+        "risk": str(predictor.promise or ""),
         "batch_size": size,
     }
     answer = partial(_answer, predictor, files, probs, predictor.conformal(coverage))
+    part = beside(output)
     with locked(output):
-        part, columns = beside(output), predictor.columns(probs, coverage)
         done, seal = _resumed(part, run, size)
         batches = batches_of(size, done, len(files))
-        answered = _answered(answer, predictor, files, batches, engine, actors)
         with counted("predicting", len(files), shown=progress, done=done) as tell:
-            _keep(part, answered, done, seal, tell)
-        predicted = _finish(part, output, columns, len(files), predictor.reference)
+            lines = _answered(answer, predictor, files, batches, engine, actors)
+            _keep(part, lines, done, seal, tell)
+        predicted = _finish(part, output, predictor.columns(probs, coverage), len(files), predictor)
         part.unlink()
     return predicted
 
@@ -206,7 +236,7 @@ def _answered(
     images = files_of_images(files, None if engine is None else Path.cwd())
     source = as_source(images, preprocess=predictor.preprocess, shape=predictor.shape)
     if engine is None:
-        return map(answer, source.read(batches, READERS, InputError))
+        return map(answer, source.read(batches, "auto", InputError))
     there = Engine(actors, predictor.gpu, torch.get_num_threads())
     return stream(batches, partial(_read, source), lambda: answer, there)
 
@@ -249,6 +279,7 @@ def open_predictor(
     *,
     device: str | None = None,
     adapt_to: Sequence[Path] = (),
+    risk: float | None = None,
 ) -> Predictor:
     """Open a saved classifier or an exported graph.
 
@@ -257,15 +288,17 @@ def open_predictor(
         model: The network, if the file cannot build it.
         device: Where a classifier runs.
         adapt_to: Files that a classifier is adapted to first.
+        risk: The risk at which it answers (`at_risk`).
     """
     path = Path(path)
     if path.suffix not in SUFFIXES:
         classifier = CalibratedClassifier.load(path, model, device=device)
-        return of_classifier(classifier.adapt(list(adapt_to)) if adapt_to else classifier)
-    if adapt_to:
+        classifier = classifier.adapt(list(adapt_to)) if adapt_to else classifier
+        return of_classifier(classifier if risk is None else classifier.at_risk(risk))
+    if adapt_to or risk is not None:
         raise InputError(
-            f"{path.name} is a graph, whose numbers are fixed: adapt the classifier, and export "
-            "that"
+            f"{path.name} is a graph, whose numbers are fixed: adapt the classifier or state its "
+            "risk, and export that"
         )
     if model is not None or device not in (None, "cpu"):
         raise InputError(
@@ -281,7 +314,8 @@ def _of_graph(path: Path) -> Predictor:
 
     def answer(images: Tensor) -> Answers:
         pixels = images if graph.dtype == torch.uint8 else images.to(graph.dtype) / 255
-        return Answers(*graph.run(pixels), None)
+        probs, base, *certain = graph.run(pixels)
+        return Answers(probs, base, None, confidence=certain[0] if certain else None)
 
     def said(name: str) -> Any:
         return json.loads(graph.about.get(name, "null"))
@@ -299,6 +333,7 @@ def _of_graph(path: Path) -> Predictor:
             preprocess=optional(said("preprocess"), Preprocess.of),
             reference=optional(said("reference"), Reference.read),
             sets=None if scores is None else scores.sets,
+            promise=optional(said("promise"), Promise.read),
         )
     except Exception as error:  # forged values can raise anything
         raise InputError(
@@ -320,6 +355,7 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
         preprocess=classifier.preprocess,
         reference=classifier.reference,
         sets=classifier.conformal,
+        promise=classifier.promise,
         gpu=device.type == "cuda",
         show=answer.shown,
     )
@@ -333,7 +369,9 @@ class _ByClassifier:
 
     def __call__(self, images: Tensor) -> Answers:
         details = self.classifier.details(images.to(device_of(self.classifier)))
-        return Answers(details.probs, details.base, details.passes, details.views)
+        return Answers(
+            details.probs, details.base, details.passes, details.views, details.confidence
+        )
 
     def shown(self, images: Tensor) -> Iterable[Shown]:
         """Return the views of images."""
@@ -362,7 +400,7 @@ def _answer(
         each = answers.probs.double().tolist() if probs else [[]] * len(batch.positions)
         said = described(predictor, answers, sets)
         for row, found, p in zip(batch.positions, said, each, strict=True):
-            kept = {name: found.pop(name) for name in ("passes", "score", "number")}
+            kept = {name: found.pop(name) for name in LEFT_OUT}
             if sets:
                 found["set"] = "|".join(map(str, found["set"]))
             lines[row] = {"row": [*found.values(), *p], **kept}
@@ -373,7 +411,9 @@ def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None
     """Return the columns of each image, `set` as a list, and what the table leaves out."""
     p, base = answers.probs.double().cpu(), answers.base.double().cpu()
     reference, nothing = predictor.reference, [None] * len(p)
-    confidence, winner = p.max(dim=1)
+    largest, winner = p.max(dim=1)
+    confidence = largest if answers.confidence is None else answers.confidence.double().cpu()
+    answered = None if predictor.promise is None else predictor.promise.answered(confidence, winner)
     columns: dict[str, Sequence[Any]] = {
         "class": list(map(predictor.named, winner.tolist())),
         "confidence": confidence.tolist(),
@@ -384,14 +424,16 @@ def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None
     if reference is not None:
         scores = shift.scores(base.clamp_min(TINY).log(), reference.temperature)
         columns["ood"], score = shift.unlike(reference, scores).tolist(), scores.tolist()
+    if answered is not None:
+        columns["answered"] = answered.tolist()
     if sets:
         ranked = p.argsort(dim=1, descending=True, stable=True).tolist()  # the likeliest first
         columns["set"] = [
             [predictor.named(j) for j in order if inside[j]]
-            for order, inside in zip(ranked, sets(p), strict=True)
+            for order, inside in zip(ranked, sets(p, answered), strict=True)
         ]
     columns["passes"] = nothing if answers.passes is None else answers.passes.tolist()
-    columns["score"], columns["number"] = score, base.argmax(dim=1).tolist()
+    columns |= {"score": score, "number": base.argmax(dim=1).tolist(), "largest": largest.tolist()}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -430,9 +472,9 @@ def _resumed(part: Path, run: dict[str, Any], size: int) -> tuple[int, str]:
     done, seal, kept, end = 0, "", 0, 0
     for i, (begun, found, end) in enumerate(_log(part) if length else ()):
         if i == 0 and begun != run:
-            key = next(key for key in run if begun[key] != run[key])
+            key = next(key for key in run if begun.get(key) != run[key])
             raise InputError(
-                f"{part} holds predictions of another run: its {key} is {begun[key]!r} and not "
+                f"{part} holds predictions of another run: its {key} is {begun.get(key)!r} and not "
                 f"{run[key]!r}; delete it to start again"
             )
         if i % size == 0 or i == total:
@@ -458,12 +500,15 @@ def _resumed(part: Path, run: dict[str, Any], size: int) -> tuple[int, str]:
 
 
 def _finish(
-    part: Path, output: Path, columns: Sequence[str], files: int, reference: Reference | None
+    part: Path, output: Path, columns: Sequence[str], files: int, predictor: Predictor
 ) -> Predicted:
     """Write the table from the finished lines, and summarise it."""
-    unreadable, seen = dict[str, str](), array("d")
+    unreadable, seen, answered = dict[str, str](), array("d"), 0
+    reference = predictor.reference
+    place = columns.index("answered") - 1 if predictor.promise else None
 
     def rows() -> Iterator[list[Any]]:
+        nonlocal answered
         count = 0
         for line, *_ in islice(_log(part), 1, None):
             count += 1
@@ -471,7 +516,8 @@ def _finish(
                 unreadable[line["file"]] = line["error"]
                 continue
             _, confidence, _, before, *_ = line["row"]
-            known = (confidence, before, line["passes"], line["score"], line["number"])
+            known = (confidence, before, *(line[name] for name in LEFT_OUT))
+            answered += place is not None and line["row"][place]
             seen.extend(nan if value is None else value for value in known)
             yield [line["file"], *line["row"]]
         if count != files:
@@ -482,12 +528,12 @@ def _finish(
 
     with whole_file(output) as file:
         write_table(file, columns, rows(), ending=output.suffix)
-    each = torch.from_numpy(np.array(seen)).reshape(-1, 5)
-    confidence, before, passes, *_ = each.mean(dim=0).tolist()
+    each = torch.from_numpy(np.array(seen)).reshape(-1, 6)
+    confidence, before, passes, *_, largest = each.mean(dim=0).tolist()
     drift = None
     if reference is not None and len(each) >= shift.LEAST:
         found = shift.estimated(reference, each[:, 3], each[:, 4].long())
-        drift = Drift.of(reference, found, confidence)
+        drift = Drift.of(reference, found, largest)
     return Predicted(
         path=output,
         images=len(each),
@@ -496,4 +542,6 @@ def _finish(
         passes=None if isnan(passes) else passes,
         unreadable=unreadable,
         drift=drift,
+        answered=None if place is None else answered,
+        promise=predictor.promise,
     )

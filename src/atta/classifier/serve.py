@@ -52,7 +52,7 @@ from torch import Tensor
 from atta._base.errors import InputError, require
 from atta.calibrators import shift
 from atta.classifier.adapt import Drift
-from atta.classifier.predict import Answers, Predictor, described
+from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described
 from atta.data.image_set import data_uri, mode_of
 from atta.run.runner import IMAGE
 
@@ -113,9 +113,9 @@ class Explainer:
         """Answer the decoded pixels of one image."""
         answers = self.predictor.answer(pixels[None])
         (said,) = described(self.predictor, answers, self._sets)
-        score, number = said.pop("score"), said.pop("number")
+        score, number, largest = (said.pop(name) for name in LEFT_OUT[1:])
         if score is not None:
-            self._seen.append((score, said["confidence"], number))
+            self._seen.append((score, largest, number))
         if self.views:
             said["views"] = list(self._shown(pixels[None], answers))
         return said

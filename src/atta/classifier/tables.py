@@ -32,7 +32,7 @@ def check_format(output: Path) -> None:
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Rows, *, ending: str) -> None:
-    """Write rows: `file` and `set` are text, `class` is a name or a number, others are numbers."""
+    """Write rows: text (`file`, `set`), name or number (`class`), boolean (`answered`), numbers."""
     names = [readable(name) for name in columns]
     plain = ([readable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     if ending == ".parquet":
@@ -58,7 +58,12 @@ def _write_parquet(path: Path, columns: Sequence[str], rows: Rows) -> None:
     rows = iter(rows)
     group = list(islice(rows, GROUP))
     name = arrow.string() if group and isinstance(group[0][1], str) else arrow.int64()
-    known = {"file": arrow.string(), "class": name, "set": arrow.string()}
+    known = {
+        "file": arrow.string(),
+        "class": name,
+        "set": arrow.string(),
+        "answered": arrow.bool_(),
+    }
     schema = arrow.schema([(each, known.get(each, arrow.float64())) for each in columns])
     with parquet.ParquetWriter(path, schema) as writer:
         while group:

@@ -32,6 +32,10 @@ from atta.cli.options import (
 )
 from atta.cli.terminal import err, resumable, say, say_written, tell, waiting, write_numbers
 
+Risk = Annotated[
+    float | None,
+    Option(help="Answer only where at most this part is wrong: 0.01; else unsure."),
+]
 Files = Annotated[
     list[Path], Argument(metavar="IMAGES...", help="Files, and folders at any depth.")
 ]
@@ -96,10 +100,12 @@ def export(
     opset: Annotated[
         int | None, Option(help="The version of ONNX's operators; by default torch's.")
     ] = None,
+    risk: Risk = None,
     model: OwnModel = None,
 ) -> None:
     """Export a classifier with its views as one .onnx or .pt2 graph, and compare the answers."""
     loaded = Network(model, "cpu").load(classifier)
+    loaded = loaded if risk is None else loaded.at_risk(risk)
     with waiting("exporting"):
         written = loaded.export(output, pixels=pixels, opset=opset)
     tell(str(written))
@@ -113,6 +119,7 @@ def predict(
     *,
     probs: Annotated[bool, Option("--probs", help="Add the probability of each class.")] = False,
     coverage: Annotated[float | None, Option(help="Add class sets of this coverage: 0.95.")] = None,
+    risk: Risk = None,
     adapt: Annotated[bool, Option("--adapt", help="First adapt to these images.")] = False,
     network: Network,
     batch_size: BatchSize = None,
@@ -121,8 +128,8 @@ def predict(
 ) -> None:
     """Write a table of predictions as .csv, .jsonl or .parquet. The same command resumes.
 
-    Columns: class, calibrated confidence, entropy in nats, the network's own confidence, and ood,
-    the share of validation images that are less unusual: near 1, the image is unlike them.
+    Columns: class, confidence (that it is right), entropy in nats, the network's own confidence,
+    and ood, the share of validation images that are less unusual: near 1, the image is unlike them.
     Photographs are preprocessed as for calibration. Unreadable files have no row; they are named,
     with exit code 1.
     """
@@ -135,7 +142,7 @@ def predict(
     if engine is not None and classifier.suffix in SUFFIXES:
         raise InputError(f"--engine: expected what `atta calibrate` wrote, got {classifier.name}")
     files = find_images(images)
-    predictor = network.open(classifier, adapt_to=files if adapt else [])
+    predictor = network.open(classifier, adapt_to=files if adapt else [], risk=risk)
     with resumable(predicting.beside(output)):
         done = predicting.predict(
             predictor,
@@ -149,9 +156,8 @@ def predict(
             engine=engine,
             actors=actors,
         )
-    tell(str(done))
-    if done.drift is not None:
-        tell(done.drift.sentence)
+    for sentence in (str(done), *done.sentences):
+        tell(sentence)
     for reason in done.unreadable.values():
         say(f"left out: {reason}")
     if done.unreadable:
@@ -169,6 +175,7 @@ def serve(
         float | None,
         Option(help=f"How often the sets contain the true class; {COVERAGE} if possible."),
     ] = None,
+    risk: Risk = None,
     port: Annotated[int, Option(help="Port; 0 takes a free one.", min=0, max=65535)] = 8000,
     host: Annotated[
         str, Option(help="Address; any but this machine's lets others in, without a password.")
@@ -184,7 +191,7 @@ def serve(
     """
     from atta.classifier.serve import Explainer, TryIt, is_here
 
-    predictor, note = network.open(classifier, adapt_to=[]), ""
+    predictor, note = network.open(classifier, adapt_to=[], risk=risk), ""
     try:
         explainer = Explainer(
             predictor, coverage=COVERAGE if coverage is None else coverage, views=True

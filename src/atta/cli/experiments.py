@@ -51,9 +51,9 @@ def run(
 
     ✓ and ✗: significantly better or worse than vanilla (95 %, bootstrap over test images).
     """
+    from atta.data.loading import cores
     from atta.lab.paper.reproduce import read_experiment, run_alone
     from atta.lab.run import tables_of
-    from atta.lab.workers import cores
 
     write = formatted(style)
     chosen = read_experiment(experiment).changed(splits=splits, validation=validation)
@@ -116,9 +116,10 @@ def reproduce(
     Records that are not in --records are made from --data. Without either, the bundled ones are
     used. Experiments that cannot be run are named and skipped. The same command resumes.
     """
+    from atta.data.loading import cores
     from atta.lab.paper.reproduce import Places, find_experiments, reproduced_tables
     from atta.lab.paper.reproduce import reproduce as run_all
-    from atta.lab.workers import cores, hold_memory
+    from atta.lab.workers import hold_memory
     from atta.run.cluster import check_engine
 
     check_engine(engine, called="--{}".format)

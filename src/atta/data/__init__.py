@@ -1,6 +1,7 @@
 """Images: where they come from, and the views that a network is shown.
 
 source         `Source`: arrays, sets, datasets, loaders, tables and folders, all read alike
+loading        reads images in processes: the workers of torch's `DataLoader`
 labels         labels of a source, by the network's class names; `labelled_source`
 origin         where the images of a record come from, and how to find them again
 image_set      `ImageSet`: labelled images that are decoded when they are used; `decode`

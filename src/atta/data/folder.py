@@ -1,6 +1,7 @@
 """Reads folders of images and lists of files."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
@@ -48,12 +49,24 @@ def files_of_images(files: Sequence[Path], folder: Path | None = None) -> ImageS
     return ImageSet(files[0].name if len(files) == 1 else "files", _encoded(files, folder))
 
 
+@dataclass(frozen=True)
+class _Files:
+    """Files as encoded images; processes get it pickled."""
+
+    paths: Sequence[Path]
+    folder: Path | None
+
+    def read(self, row: int) -> Path:
+        path = self.paths[row]
+        return path if self.folder is None else self.folder / path
+
+    def where(self, row: int) -> str:
+        return str(self.paths[row])
+
+
 def _encoded(files: Sequence[Path], folder: Path | None = None) -> EncodedImages:
-    return EncodedImages(
-        torch.arange(len(files)),
-        lambda row: files[row] if folder is None else folder / files[row],
-        lambda row: str(files[row]),
-    )
+    found = _Files(files, folder)
+    return EncodedImages(torch.arange(len(files)), found.read, found.where)
 
 
 def find_images(paths: Iterable[str | PathLike[str]]) -> list[Path]:

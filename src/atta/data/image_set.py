@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 Bytes: TypeAlias = UInt8[Tensor, "n c h w"]
 """Pixels as they are stored: 0 to 255."""
 Pixels: TypeAlias = UInt8[Tensor, "c h w"]
+Also: TypeAlias = Callable[["Image.Image"], Mapping[str, Tensor]]
+"""Makes more tensors of an upright photograph, by name."""
 AS_IT_IS = Preprocess()
 
 
@@ -67,11 +69,15 @@ class EncodedImages:
         return self.rows.shape[0]
 
     def __getitem__(self, index: int) -> Pixels:
+        return self.decoded(index)[0]
+
+    def decoded(self, index: int, also: Also | None = None) -> tuple[Pixels, Mapping[str, Tensor]]:
+        """Decode an image once; return its pixels, and what `also` makes of the photograph."""
         row = int(self.rows[index])
         own = self.mode or MODES[(self.preprocess or AS_IT_IS).channels]
-        mode = own or ("L" if self.grey else "RGB")
-        image = decode(self.read(row), mode, self.preprocess, self.where(row), strict=own is None)
-        return image if self.size is None else resize(image[None], self.size)[0]
+        mode, where = own or ("L" if self.grey else "RGB"), self.where(row)
+        pixels, more = decoded(self.read(row), mode, self.preprocess, where, also, own is None)
+        return pixels if self.size is None else resize(pixels[None], self.size)[0], more
 
     @cached_property
     def grey(self) -> bool:
@@ -93,24 +99,39 @@ def decode(
     preprocess: Preprocess | None,
     where: str,
     *,
-    strict: bool = False,
     sent: bool = False,
 ) -> Pixels:
-    """Decode one image, and resize and crop it. This is the only place that decodes images.
+    """Decode one image, and resize and crop it.
 
     Args:
         source: A path, the bytes of a file, or a Pillow image.
         mode: "L" or "RGB"; None keeps grey images grey.
         preprocess: How the image is resized and cropped; None leaves its size.
         where: Names the image in an error message.
-        strict: Refuse to convert colour to grey.
         sent: The bytes come from a stranger: check their format and size before unpacking them.
 
     Raises:
         BadImage: If this is not an image, a damaged one, or one that takes too long to decode.
     """
+    return decoded(source, mode, preprocess, where, sent=sent)[0]
+
+
+def decoded(
+    source: "Path | bytes | Image.Image",
+    mode: str | None,
+    preprocess: Preprocess | None,
+    where: str,
+    also: Also | None = None,
+    strict: bool = False,
+    sent: bool = False,
+) -> tuple[Pixels, Mapping[str, Tensor]]:
+    """Do what `decode` does, and return what `also` makes of the upright photograph as well.
+
+    This is the only place that decodes images. `strict` refuses to convert colour to grey.
+    """
     with require("data", "decoding images"):
         from PIL import Image
+    preprocess = preprocess or AS_IT_IS
     try:
         image = source.read_bytes() if isinstance(source, Path) else source
         if isinstance(image, bytes):
@@ -127,7 +148,8 @@ def decode(
         if image.mode.startswith(("I", "F")):  # Pillow would cut off what is above 255
             raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
         if not (strict and mode == "L" and image.mode not in ("1", "L")):
-            return (preprocess or AS_IT_IS)(image, mode)
+            upright = preprocess.upright(image, mode)
+            return preprocess.pixels(upright), also(upright) if also else {}
     except BadImage:
         raise
     except (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError) as error:
@@ -249,13 +271,9 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         if isinstance(encoded, Tensor):
             if preprocess.resize is None and preprocess.crop is None:
                 return self
-            pixels, name = encoded, self.name
             # A set in memory may be larger after resizing: its images are made one by one, too.
-            encoded = EncodedImages(
-                torch.arange(len(pixels)),
-                lambda row: _picture(pixels[row]),
-                lambda row: f"image {row} of {name}",
-            )
+            own = _Pictures(encoded, self.name)
+            encoded = EncodedImages(torch.arange(len(encoded)), own.read, own.where)
         if encoded.size is not None:
             raise InputError(
                 "expected images that are not resized before they are preprocessed, got a size of "
@@ -375,6 +393,20 @@ def data_uri(image: Tensor, side: int | None = None) -> str:
         picture.thumbnail((side, side))
     picture.save(buffer, kind, quality=80)
     return f"data:image/{kind};base64,{b64encode(buffer.getvalue()).decode()}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Pictures:
+    """Pixels as encoded images; processes get it pickled."""
+
+    pixels: Tensor
+    name: str
+
+    def read(self, row: int) -> "Image.Image":
+        return _picture(self.pixels[row])
+
+    def where(self, row: int) -> str:
+        return f"image {row} of {self.name}"
 
 
 def _picture(image: Tensor) -> "Image.Image":

@@ -21,6 +21,7 @@ from atta._base.tensors import as_tensor, plain
 from atta.data.class_names import IMAGENET, imagenet, imagenet_names, is_number, numbers_of
 from atta.data.folder import folder_of_images, listed
 from atta.data.image_set import BadImage, ImageSet, arrange
+from atta.data.loading import Workers
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels, Shape, Source, as_source, batches_of, cached
 
@@ -87,7 +88,7 @@ class Reading:
         skip_bad: Leave out images that cannot be decoded, with a line for each.
         shape: Channels, height and width that every image must have.
         cache: Decode each image once, however often it is read.
-        workers: Threads that decode.
+        workers: Processes that decode.
     """
 
     class_names: Sequence[str] = ()
@@ -97,7 +98,7 @@ class Reading:
     skip_bad: bool = False
     shape: Shape | None = None
     cache: bool = False
-    workers: int = 0
+    workers: Workers = 0
 
 
 def labelled_source(
@@ -149,7 +150,7 @@ def labelled_source(
 
 
 def _without_bad(
-    source: Source, labelling: Labelling, workers: int
+    source: Source, labelling: Labelling, workers: Workers
 ) -> tuple[Source, Labelling, dict[str, str]]:
     """Leave out images that cannot be decoded, and name them."""
     faults: dict[int, str] = {}

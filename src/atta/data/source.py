@@ -24,11 +24,11 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from itertools import count as counter
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, final
@@ -49,33 +49,45 @@ from torch.utils.data import (
 from atta._base.errors import InputError
 from atta._base.tensors import as_tensor, plain
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
-from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, mode_of
+from atta.data.image_set import BadImage, EncodedImages, ImageSet, decoded, mode_of
+from atta.data.loading import Positions, Workers, in_parts
 from atta.data.photographs import named
 from atta.data.preprocess import Preprocess
 from atta.data.tables import from_stream, from_table, is_table
 
 Channels: TypeAlias = Literal["first", "last"] | None
 Shape: TypeAlias = tuple[int, ...]
-Positions: TypeAlias = Sequence[int]
-"""The images of a batch: a range, or a list of ascending numbers."""
 Batches: TypeAlias = Iterable[Positions]
 Skip: TypeAlias = type[InputError] | None
 """The kind of error that a single image may cause without ending the run."""
+Also: TypeAlias = Callable[[int, Any], Mapping[str, Tensor]]
+"""Makes more tensors, by name, of an image's place in its set and the upright Pillow image (of its
+pixels (c, h, w), where no Pillow image is given)."""
 
 _ROUNDING = 1e-5  # A resize in floats may leave [0, 1] by the last few bits.
 _KEYS = (("image", "images", "img", "pixel_values"), ("label", "labels", "target", "targets"))
 _SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_PIXELS = "pixels"  # the name of `Batch.pixels` among `Batch.more`
 _MEMORY = 1 << 30  # Bytes of decoded pixels kept in memory; more go to a temporary file.
 
 
 class Batch(NamedTuple):
-    """Images that were read together: positions, pixels (n, c, h, w), labels, and what failed."""
+    """Images that were read together.
+
+    Args:
+        positions: Their positions in the source.
+        pixels: Bytes or floats in [0, 1], (n, c, h, w).
+        labels: Labels that came with the images.
+        faults: Images that could not be read, by position, with the reason; `positions` leaves
+            them out.
+        more: Further tensors (n, ...), by name: what `ItemSource.also` made of each image.
+    """
 
     positions: Positions
     pixels: Tensor
     labels: Tensor | None = None
     faults: Mapping[int, str] = MappingProxyType({})
-    """Images that could not be read, by position, with the reason; `positions` leaves them out."""
+    more: Mapping[str, Tensor] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -110,12 +122,13 @@ class Source(ABC):
     """Whether the images can be read only once, in their own order."""
 
     @abstractmethod
-    def read(self, batches: Batches, workers: int = 0, skip: Skip = None) -> Iterator[Batch]:
+    def read(self, batches: Batches, workers: Workers = 0, skip: Skip = None) -> Iterator[Batch]:
         """Read batches of images.
 
         Args:
             batches: Positions of the images of each batch, ascending over all batches.
-            workers: Threads that decode the next batch meanwhile.
+            workers: Processes that decode files and read datasets ahead; 0 reads in this one.
+                "auto" starts some for many files. They change no bit.
             skip: Kind of error that a single image may cause; such images are left out of the
                 batch and listed in its `faults`. By default the first error is raised.
         """
@@ -129,6 +142,36 @@ class Source(ABC):
         rows = torch.as_tensor(positions)
         return rows if self.indices is None else self.indices[rows]
 
+    def _joined(self, parts: Iterable[Batch], count: int) -> Batch:
+        """Join batches of `count` images, or of fewer if some failed, in new tensors."""
+        store, labels = dict[str, Tensor](), list[Tensor]()
+        positions, faults = list[int](), dict[int, str]()
+        for part in parts:
+            faults |= part.faults
+            rows = slice(len(positions), len(positions) + len(part.positions))
+            positions += part.positions
+            for name, found in _named(part).items() if part.positions else ():
+                kept = store.setdefault(name, found.new_empty(count, *found.shape[1:]))
+                store[name] = kept = kept.to(self._common(kept, found))
+                kept[rows] = found
+            labels += [] if part.labels is None else [part.labels]
+        if 0 < sum(map(len, labels)) < len(positions):
+            raise InputError(
+                f"expected a label with every image or with none, got {sum(map(len, labels))} with "
+                f"{len(positions)} images"
+            )
+        own = torch.cat(labels).long().cpu() if labels else None
+        more = {name: each[: len(positions)] for name, each in store.items()}
+        return Batch(positions, more.pop(_PIXELS, torch.empty(0, *self.shape)), own, faults, more)
+
+    def _common(self, one: Tensor, other: Tensor) -> torch.dtype:
+        """Return a dtype for both; torch would join bytes and floats as if both had one scale."""
+        if (one.dtype == torch.uint8) != (other.dtype == torch.uint8):
+            raise InputError(
+                f"expected all images of {self.name} as uint8, or all as floats in [0, 1], got both"
+            )
+        return torch.promote_types(one.dtype, other.dtype)
+
     def subset(self, rows: Tensor) -> "Source":
         """Return the images of these ascending rows."""
         numbers, files = rows.tolist(), self.files
@@ -139,6 +182,10 @@ class Source(ABC):
             "files": None if files is None else [files[row] for row in numbers],
         }
         return SubsetSource(**known, source=self, rows=numbers)
+
+
+def _named(batch: Batch) -> dict[str, Tensor]:
+    return {_PIXELS: batch.pixels, **batch.more}
 
 
 def batches_of(size: int, start: int, stop: int | None) -> Iterator[range]:
@@ -352,7 +399,7 @@ def _from_items(
         if shape is not None:
             return source
         try:
-            return replace(source, shape=tuple(source.item(position)[0].shape[1:]))
+            return replace(source, shape=tuple(source.item(position).pixels.shape[1:]))
         except BadImage as error:
             if not skip_bad:
                 raise
@@ -371,7 +418,7 @@ def _from_batches(
     iterator, name, preprocess = iter(batches), known["name"], known["preprocess"]
     if (first := next(iterator, None)) is None:
         raise _none_in(name)
-    own = tuple(_read(first, known["channels"], None, f"a batch of {name}", 4)[0].shape[1:])
+    own = tuple(_read(first, known["channels"], None, f"a batch of {name}", 4).pixels.shape[1:])
     if preprocess and preprocess.size:
         own = (own[0], *preprocess.size)
     batches = chain([first], iterator)
@@ -398,7 +445,7 @@ class ArraySource(Source):
     array: Tensor | np.ndarray
     channels: Channels = None
 
-    def read(self, batches: Batches, workers: int = 0, skip: Skip = None) -> Iterator[Batch]:
+    def read(self, batches: Batches, workers: Workers = 0, skip: Skip = None) -> Iterator[Batch]:
         """Slice the array."""
         for positions in batches:
             rows: Any = positions
@@ -415,10 +462,19 @@ class ArraySource(Source):
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ItemSource(Source):
-    """Files or a dataset, of which one item after another is asked for."""
+    """Files or a dataset, of which one item after another is asked for.
+
+    Args:
+        items: Encoded images, a dataset or a list.
+        channels: Where arrays have their channels.
+        also: Makes more of each image where it is decoded, for `Batch.more`: views of the whole
+            photograph, say, or the mask beside it. All images have the same names and shapes.
+            Processes get it pickled where they do not start by a fork.
+    """
 
     items: Any
     channels: Channels = None
+    also: Also | None = None
 
     def where(self, position: int) -> str:
         """Name the file of an image, if it has one."""
@@ -426,46 +482,53 @@ class ItemSource(Source):
             return self.items.where(int(self.items.rows[position]))
         return super().where(position)
 
-    def read(self, batches: Batches, workers: int = 0, skip: Skip = None) -> Iterator[Batch]:
-        """Read the items of each batch; threads decode the next batch meanwhile."""
-        # Threads: decoding releases Python's lock, and nothing has to be pickled.
-        pool, ahead = ThreadPoolExecutor(max(1, workers)), deque[tuple[Positions, Iterator[Any]]]()
-        each = pool.map if workers else map
-        try:
-            for positions in batches:
-                ahead.append((positions, each(partial(self.item, skip=skip), positions)))
-                if len(ahead) > (workers > 0):
-                    yield self._batch(*ahead.popleft())
-            for waiting in ahead:
-                yield self._batch(*waiting)
-        finally:
-            pool.shutdown(cancel_futures=True)
+    def read(self, batches: Batches, workers: Workers = 0, skip: Skip = None) -> Iterator[Batch]:
+        """Read the items of each batch, in processes where that is faster.
 
-    def item(self, position: int, skip: Skip = None) -> Any:
-        """Read one image and its label as a batch of one, or say why it is skipped."""
+        A process calls `item` for each image: it decodes the photograph once, makes the network's
+        pixels of it, and calls `also`. A list is read here: its Pillow images may share open files.
+        A dataset of one's own is read here by default: it may hold what cannot be shared.
+        """
+        if not isinstance(self.items, EncodedImages):
+            workers = workers if isinstance(self.items, Dataset) and workers != "auto" else 0
+        make = partial(self._part, skip=skip)
+        return in_parts(make, self._joined, batches, workers, self._size)
+
+    def item(self, position: int, skip: Skip = None) -> Batch:
+        """Read one image as a batch, or say why it is skipped in an empty one."""
         where = self.where(position)
+        also = self.also and partial(self.also, int(self.places([position])))
         try:
             try:
-                found = self.items[position]
+                if isinstance(self.items, EncodedImages):
+                    pixels, more = self.items.decoded(position, also)
+                    more = {name: each[None] for name, each in more.items()}
+                    batch = Batch([position], pixels[None], more=more)
+                else:
+                    batch = _read(
+                        self.items[position], self.channels, self.preprocess, where, also=also
+                    )
             except OSError as error:
                 raise BadImage(f"expected an image, but {where} cannot be read: {error}") from error
-            pixels, label = _read(found, self.channels, self.preprocess, where)
             if self.shape:
-                pixels = check_pixels(pixels, self.shape, self.preprocess, where)
+                pixels = check_pixels(batch.pixels, self.shape, self.preprocess, where)
+                batch = batch._replace(pixels=pixels)
         except InputError as error:
             if skip is None or not isinstance(error, skip):
                 raise
-            return str(error)
-        return pixels, label
+            return Batch([], torch.empty(0), faults={position: str(error)})
+        return batch._replace(positions=[position])
 
-    def _batch(self, positions: Positions, items: Iterable[Any]) -> Batch:
-        found = dict(zip(positions, items, strict=True))
-        faults = {position: item for position, item in found.items() if isinstance(item, str)}
-        if faults:
-            positions = [position for position in positions if position not in faults]
-        good = [found[position] for position in positions]
-        empty = (torch.empty(0, *self.shape), None)
-        return Batch(positions, *_joined(good or [empty], self.name), faults)
+    def _part(self, positions: Positions, skip: Skip) -> Batch:
+        """Read images one by one; worker processes call this."""
+        batch = self._joined((self.item(row, skip) for row in positions), len(positions))
+        return batch if batch.faults else batch._replace(positions=positions)
+
+    def _size(self) -> int:
+        """Return the bytes of an image and of what is made of it."""
+        if self.also:
+            return sum(each.nbytes for each in _named(self.item(0, InputError)).values())
+        return prod(self.shape) * (1 if isinstance(self.items, EncodedImages) else 8)
 
 
 @final
@@ -475,33 +538,35 @@ class StreamSource(Source):
 
     batches: Iterable[Any]
     channels: Channels = None
-    _kept: deque[tuple[int, tuple[Tensor, Tensor | None]]] = field(
-        default_factory=deque, init=False
-    )
+    _kept: deque[Batch] = field(default_factory=deque, init=False)
 
     once = True
 
-    def read(self, batches: Batches, workers: int = 0, skip: Skip = None) -> Iterator[Batch]:
+    def read(self, batches: Batches, workers: Workers = 0, skip: Skip = None) -> Iterator[Batch]:
         """Take batches until a range is complete; batches that lie before it are dropped."""
-        kept, iterator, end = self._kept, iter(self.batches), 0
-        if kept:
-            end = kept[-1][0] + len(kept[-1][1][0])
+        kept, iterator = self._kept, iter(self.batches)
+        end = kept[-1].positions[-1] + 1 if kept else 0
         for positions in batches:
             start, stop = positions[0], positions[-1] + 1
-            while end < stop and (batch := next(iterator, None)) is not None:
-                pixels, labels = _read(batch, self.channels, None, f"a batch of {self.name}", 4)
-                pixels = check_pixels(pixels, self.shape, self.preprocess, self.where(end))
-                kept.append((end, (pixels, labels)))
-                end += len(pixels)
-            while len(kept) > 1 and kept[1][0] <= start:
+            while end < stop and (item := next(iterator, None)) is not None:
+                batch = _read(item, self.channels, None, f"a batch of {self.name}", 4)
+                pixels = check_pixels(batch.pixels, self.shape, self.preprocess, self.where(end))
+                if len(pixels):
+                    rows = range(end, end + len(pixels))
+                    kept.append(batch._replace(positions=rows, pixels=pixels))
+                    end += len(pixels)
+            while len(kept) > 1 and kept[1].positions[0] <= start:
                 kept.popleft()
             if end <= start:
                 return
-            pixels, labels = _joined([batch for _, batch in kept], self.name)
-            part = slice(start - kept[0][0], stop - kept[0][0])
-            found = pixels[part]
-            rows = range(start, start + len(found))
-            yield Batch(rows, found, None if labels is None else labels[part])
+            first = kept[0].positions[0]
+            whole = self._joined(kept, end - first)
+            part = slice(start - first, stop - first)
+            yield Batch(
+                range(start, min(stop, end)),
+                whole.pixels[part],
+                None if whole.labels is None else whole.labels[part],
+            )
 
 
 @final
@@ -513,36 +578,39 @@ class CachedSource(Source):
     """
 
     source: Source
-    pixels: Tensor
     known: Tensor
+    """Which images are there."""
     own: Tensor
     """Labels that came with the images; -1 where there is none."""
+    store: Mapping[str, Tensor]
+    """Pixels, and the tensors of `Batch.more`, of all images."""
 
     def where(self, position: int) -> str:
         """Name an image as the source itself does."""
         return self.source.where(position)
 
-    def read(self, batches: Batches, workers: int = 0, skip: Skip = None) -> Iterator[Batch]:
+    def read(self, batches: Batches, workers: Workers = 0, skip: Skip = None) -> Iterator[Batch]:
         """Read what is not there yet, and everything else from the cache."""
         wanted = [list(positions) for positions in batches]
         missing = [[row for row in rows if not self.known[row]] for rows in wanted]
         fresh = self.source.read((rows for rows in missing if rows), workers, skip)
         for rows, new in zip(wanted, missing, strict=True):
-            faults: Mapping[int, str] = {}
-            if new:
-                batch = next(fresh)
-                faults = batch.faults
-                if len(batch.positions):  # refuses bytes next to floats
-                    _joined([(self.pixels[:0], None), (batch.pixels[:0], None)], self.name)
-                self.pixels[list(batch.positions)] = batch.pixels.to(self.pixels.dtype)
-                self.known[list(batch.positions)] = True
-                if batch.labels is not None:
-                    self.own[list(batch.positions)] = batch.labels
+            faults = self._keep(next(fresh)) if new else {}
             good = [row for row in rows if row not in faults]
-            own = self.own[good]
-            yield Batch(
-                good, self.pixels[good], own if len(own) and own.min() >= 0 else None, faults
-            )
+            more, own = {name: kept[good] for name, kept in self.store.items()}, self.own[good]
+            labels = own if len(own) and own.min() >= 0 else None
+            yield Batch(good, more.pop(_PIXELS), labels, faults, more)
+
+    def _keep(self, batch: Batch) -> Mapping[int, str]:
+        """Keep images that were read, and return what could not be."""
+        rows = list(batch.positions)
+        for name, found in _named(batch).items() if rows else ():
+            self._common(self.store[name], found)
+            self.store[name][rows] = found.to(self.store[name].dtype)
+        self.known[rows] = True
+        if batch.labels is not None:
+            self.own[rows] = batch.labels
+        return batch.faults
 
 
 @final
@@ -557,7 +625,7 @@ class SubsetSource(Source):
         """Name an image as the whole source does."""
         return self.source.where(self.rows[position])
 
-    def read(self, batches: Batches, workers: int = 0, skip: Skip = None) -> Iterator[Batch]:
+    def read(self, batches: Batches, workers: Workers = 0, skip: Skip = None) -> Iterator[Batch]:
         """Read these rows of the whole source."""
         number = {row: position for position, row in enumerate(self.rows)}
         wanted = ([self.rows[position] for position in positions] for positions in batches)
@@ -576,30 +644,37 @@ def cached(source: Source, *, in_memory: bool = False) -> Source:
     fields = {name: getattr(source, name) for name in Source.__dataclass_fields__}
     if isinstance(source, StreamSource):
         batches = list(source.read(batches_of(256, 0, source.count)))
-        pixels, labels = _joined([(batch.pixels, batch.labels) for batch in batches], source.name)
-        fields |= {"count": len(pixels), "labels": labels}
-        return ArraySource(**fields, array=pixels, channels="first")
+        whole = source._joined(batches, sum(len(batch.positions) for batch in batches))
+        fields |= {"count": len(whole.positions), "labels": whole.labels}
+        return ArraySource(**fields, array=whole.pixels, channels="first")
     if not isinstance(source, ItemSource) or source.count is None:
         return source
     # Of an image that cannot be read there is no dtype: the first good one tells.
     each = source.read(([row] for row in range(source.count)), 0, InputError)
-    first = next((batch for batch in each if len(batch.positions)), None)
-    dtype = torch.uint8 if first is None else first.pixels.dtype
-    shape = (source.count, *source.shape)
-    large = torch.Size(shape).numel() * dtype.itemsize > _MEMORY
-    if large and in_memory:
+    nothing = Batch([], torch.empty(0, *source.shape, dtype=torch.uint8))
+    first = _named(next((batch for batch in each if batch.positions), nothing))
+    shapes = {name: (source.count, *found.shape[1:]) for name, found in first.items()}
+    size = sum(prod(shapes[name]) * found.itemsize for name, found in first.items())
+    if size > _MEMORY and in_memory:
         return source
-    pixels = torch.empty(0 if large else shape, dtype=dtype)
-    if large:
-        with tempfile.TemporaryFile() as file:
-            pixels = torch.from_numpy(np.memmap(file, pixels.numpy().dtype, shape=shape))
     return CachedSource(
         **fields,
         source=source,
-        pixels=pixels,
         known=torch.zeros(source.count, dtype=torch.bool),
         own=torch.full((source.count,), -1),
+        store={
+            name: _empty(shapes[name], found.dtype, size > _MEMORY) for name, found in first.items()
+        },
     )
+
+
+def _empty(shape: Shape, dtype: torch.dtype, in_file: bool) -> Tensor:
+    """Make room in memory, or in a temporary file."""
+    if not in_file:
+        return torch.empty(shape, dtype=dtype)
+    with tempfile.TemporaryFile() as file:
+        kind = torch.empty(0, dtype=dtype).numpy().dtype
+        return torch.from_numpy(np.memmap(file, kind, shape=shape))
 
 
 def copies(source: Source) -> int:
@@ -632,17 +707,23 @@ def _one_by_one(
             return
         except OSError as error:
             raise BadImage(f"expected an image, but {where} cannot be read: {error}") from error
-        yield _read((image, label), channels, preprocess, where)
+        batch = _read((image, label), channels, preprocess, where)
+        yield batch.pixels, batch.labels
 
 
 def _read(
-    item: Any, channels: Channels, preprocess: Preprocess | None, where: str, ndim: int = 3
-) -> tuple[Tensor, Tensor | None]:
+    item: Any,
+    channels: Channels,
+    preprocess: Preprocess | None,
+    where: str,
+    ndim: int = 3,
+    also: "partial[Mapping[str, Tensor]] | None" = None,
+) -> Batch:
     """Return pixels (n, c, h, w) and labels (n) of an image or, with `ndim` 4, of a batch.
 
-    A Pillow image is resized and cropped.
+    A Pillow image is resized and cropped. The batch has no positions yet.
     """
-    label = None
+    label, more = None, None
     if isinstance(item, tuple | list) and len(item) in (1, 2):
         item, label = (*item, None)[:2]
     elif isinstance(item, Mapping):
@@ -660,15 +741,17 @@ def _read(
             f"{type(item).__name__} of {len(item)} things"
         )
     if hasattr(item, "getbands"):
-        pixels = decode(item, None, preprocess, where)
+        pixels, more = decoded(item, None, preprocess, where, also)
     else:
         pixels = _as_pixels(item, channels, where)
     if pixels.ndim != ndim:
         expected = "an image of shape (c, h, w)" if ndim == 3 else "batches of shape (n, c, h, w)"
         raise InputError(f"expected {expected}, got {tuple(pixels.shape)} in {where}")
+    more = also(pixels) if also and more is None else more or {}
+    more = {name: each[None] for name, each in more.items()}
     pixels = pixels.reshape(-1, *pixels.shape[-3:])
     if label is None:
-        return pixels, None
+        return Batch([], pixels, more=more)
     try:
         # Whole numbers of Python, NumPy and torch have an index.
         labels = torch.as_tensor([operator.index(label)] if ndim == 3 else label)
@@ -681,7 +764,7 @@ def _read(
             f"expected a whole number for each image as the labels of {where}, got "
             f"{tuple(labels.shape)} of {labels.dtype} for {pixels.shape[0]} images"
         )
-    return pixels, labels
+    return Batch([], pixels, labels, more=more)
 
 
 def _length(loader: DataLoader[Any]) -> int | None:
@@ -689,24 +772,6 @@ def _length(loader: DataLoader[Any]) -> int | None:
         return None
     number = len(loader.sampler)  # type: ignore[arg-type]
     return number - number % loader.batch_size if loader.drop_last else number
-
-
-def _joined(
-    batches: Sequence[tuple[Tensor, Tensor | None]], name: str
-) -> tuple[Tensor, Tensor | None]:
-    """Join pixels and labels; torch would join bytes and floats as if both had one scale."""
-    pixels = [pixels for pixels, _ in batches]
-    if len({each.dtype == torch.uint8 for each in pixels}) > 1:
-        raise InputError(
-            f"expected all images of {name} as uint8, or all as floats in [0, 1], got both"
-        )
-    labels = [labels for _, labels in batches if labels is not None]
-    if 0 < len(labels) < len(batches):
-        raise InputError(
-            f"expected a label with every image or with none, got {len(labels)} with "
-            f"{len(batches)} images"
-        )
-    return torch.cat(pixels), torch.cat(labels).long().cpu() if labels else None
 
 
 def _as_pixels(image: Any, channels: Channels, what: str) -> Tensor:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -68,19 +69,28 @@ def from_table(
             f"expected images in the column {image} of {name}, found {table.features[image]}"
         ) from error
 
-    def where(row: int) -> str:
-        return f"row {row} of {name}/{split}"
+    found = _Cells(cells, f"{name}/{split}")
+    images = EncodedImages(torch.arange(len(table)), found.read, found.where)
+    return ImageSet(name, images, *_labels(table, label, name))
 
-    def read(row: int) -> bytes | Path:
-        cell = cells[row].as_py() or {}
+
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """The image column of a table as encoded images; processes get it pickled."""
+
+    cells: Any
+    name: str
+
+    def read(self, row: int) -> bytes | Path:
+        cell = self.cells[row].as_py() or {}
         if cell.get("bytes") is not None:
             return bytes(cell["bytes"])
         if cell.get("path") is not None:
             return Path(cell["path"])
-        raise InputError(f"expected an image in {where(row)}, found an empty cell")
+        raise InputError(f"expected an image in {self.where(row)}, found an empty cell")
 
-    images = EncodedImages(torch.arange(len(table)), read, where)
-    return ImageSet(name, images, *_labels(table, label, name))
+    def where(self, row: int) -> str:
+        return f"row {row} of {self.name}"
 
 
 def _labels(table: Any, label: str | None, name: str) -> tuple[Tensor | None, list[str]]:

@@ -17,6 +17,7 @@ from atta.calibrators import METHODS, VATTA, Method, find_method
 from atta.data.views import VIEWS
 from atta.lab.experiment import Experiment
 from atta.lab.fits import Fits, written
+from atta.lab.measure import CONFIDENCE
 from atta.lab.run import interval_table, joined, run
 from atta.lab.workers import Tell, silent
 from atta.metrics.scores import METRICS
@@ -24,6 +25,7 @@ from atta.record.predictions import Record, unfair
 from atta.results.rows import Results
 from atta.results.table import Table
 from atta.results.words import (
+    ANSWERED,
     BASELINE,
     BETTER,
     CLASS_CHANGES,
@@ -38,6 +40,8 @@ from atta.results.words import (
 FITTED_ON = "the record to fit on"
 SHOWN = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy", CLASS_CHANGES)
 """The metrics in the table of a comparison."""
+ACTED = (*CONFIDENCE, *ANSWERED)
+"""The metrics in the table that says how good `confidence` is to act on."""
 
 
 def compare(
@@ -99,7 +103,7 @@ def _experiment(
         methods=methods,
         validation=(validation,),
         splits=splits,
-        metrics=(*METRICS, CLASS_CHANGES, PASSES, COVERAGE, SET_SIZE),
+        metrics=(*METRICS, *CONFIDENCE, CLASS_CHANGES, PASSES, COVERAGE, SET_SIZE),
     )
 
 
@@ -194,14 +198,17 @@ def comparison_tables(results: Results, *, intervals: bool = False) -> Iterator[
     """Lay out each dataset as the paper does, and its intervals; the cost has its own chart."""
     keeps = {detail["method"] for detail in results.details if detail["keeps_class"]}
     for name in results.names("dataset"):
-        yield results.pivot(
-            where={"experiment": name, "metric": SHOWN},
-            better=BETTER,
-            eligible=keeps.__contains__,
-            digits=DIGITS,
-            baseline=BASELINE,
-            title=name,
-        )
+        for title, metrics in ((name, SHOWN), (f"{name}: answering at a risk", ACTED)):
+            if not {*metrics} & {*results.names("metric")}:
+                continue  # an older version measured the results
+            yield results.pivot(
+                where={"experiment": name, "metric": metrics},
+                better=BETTER,
+                eligible=keeps.__contains__,
+                digits=DIGITS,
+                baseline=BASELINE,
+                title=title,
+            )
         if intervals:
             title = f"{name}: 95 % intervals"
             yield interval_table(results.where(experiment=name), title=title, metrics=SHOWN)

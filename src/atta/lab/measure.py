@@ -21,14 +21,24 @@ from atta.calibrators.conformal import Conformal, cross_checked, fewest
 from atta.functional import largest_share, leader
 from atta.metrics.binning import bin_index, even_edges, reliability_bins
 from atta.metrics.resampling import intervals
-from atta.metrics.scores import METRICS, class_changes, evaluate, ood_auroc
+from atta.metrics.scores import METRICS, by_confidence, class_changes, evaluate, ood_auroc
 from atta.record.predictions import Record
 from atta.results.rows import Interval, Results, Row
-from atta.results.words import CLASS_CHANGES, COVERAGE, OOD_AUROC, PASSES, SET_SIZE, Contender
+from atta.results.words import (
+    ANSWERED,
+    BY_CONFIDENCE,
+    CLASS_CHANGES,
+    COVERAGE,
+    OOD_AUROC,
+    PASSES,
+    SET_SIZE,
+    Contender,
+)
 
-MEASURES = (*METRICS, CLASS_CHANGES, OOD_AUROC, PASSES, COVERAGE, SET_SIZE)
-"""All that `measure` can give: METRICS, changed classes, how well entropy tells unknown classes,
-passes per image, and the coverage and size of conformal sets."""
+CONFIDENCE = tuple(name for name in BY_CONFIDENCE if name not in ANSWERED)
+MEASURES = (*METRICS, *CONFIDENCE, CLASS_CHANGES, OOD_AUROC, PASSES, COVERAGE, SET_SIZE)
+"""All that `measure` can give: METRICS, those of `confidence`, changed classes, how well entropy
+tells unknown classes, passes per image, and the coverage and size of conformal sets."""
 JUDGED = ("accuracy", "brier", "ece", "smooth_ece", "mc_brier", "nll", "entropy", "shannon_entropy")
 """The metrics whose intervals results have. `atta.bootstrap` gives those of all."""
 ROWS = 4096  # images per chunk
@@ -45,6 +55,9 @@ def measure(
     probs = calibrator(test.predictions)
     simplex = calibrator.method.on_simplex
     numbers = evaluate(probs, test.labels, simplex=simplex)
+    if test.labels is not None:
+        confidence = calibrator.confidence(test.predictions)
+        numbers |= by_confidence(probs, test.labels, confidence, simplex=simplex)
     alone = test.predictions.select((), rehearsals=False)
     both = zip(torch.split(probs, ROWS), alone.chunks(ROWS), strict=True)
     numbers[CLASS_CHANGES] = float(sum(class_changes(p, part.logits) for p, part in both))

@@ -31,6 +31,7 @@ from atta.results.table import NOTHING, Table, pivot
 from atta.results.words import (
     BASELINE,
     BETTER,
+    BY_CONFIDENCE,
     DIGITS,
     FITTED,
     REST,
@@ -223,14 +224,20 @@ def _measured(experiment: Experiment, fits: Fits, fit: Fit, *, detailed: bool) -
     numbers = {name: everything[name] for name in experiment.metrics if name in everything}
     resampled = {}
     if numbers:
-        resampled = replicates(
+        draw = partial(
+            replicates,
             calibrator(images.predictions),
             images.labels,
             Resamples(total),
             rows,
-            metrics=[name for name in JUDGED if name in numbers],
             simplex=calibrator.method.on_simplex,
         )
+        resampled = draw(metrics=[name for name in JUDGED if name in numbers])
+        if images.labels is not None:
+            acted = {name: metric for name, metric in BY_CONFIDENCE.items() if name in numbers}
+            confidence = calibrator.confidence(images.predictions)
+            drawn = draw(metrics=acted.values(), confidence=confidence)
+            resampled |= {name: drawn[metric] for name, metric in acted.items()}
     if not detailed:
         return numbers, resampled, None
     shown = details(calibrator, images, _class_names(fits.records[experiment.fit]))

@@ -25,6 +25,7 @@ import torch
 
 from atta import __version__
 from atta._base.errors import InputError
+from atta.data.loading import cores
 from atta.record.predictions import CLONE
 from atta.run.cluster import spread as spread_on_ray
 
@@ -41,11 +42,6 @@ HELD = 1 << 30  # bytes that the C library keeps instead of returning them to th
 
 def silent(what: str) -> None:
     """Say nothing."""
-
-
-def cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def spread(

@@ -1,8 +1,9 @@
 """The formulas of all metrics, from sums over images.
 
-With p the n × k probabilities, y the labels, c = max_j p_j the confidence of an image,
-h = [argmax p = y] whether it is correct, and bins b of n_b images with mean confidence conf_b and
-accuracy acc_b (15 bins (a, b] of equal width; the first includes 0):
+With p the n × k probabilities, y the labels, c = max_j p_j the confidence of an image (or what
+`evaluate` is given as its confidence), h = [argmax p = y] whether it is correct, and bins b of n_b
+images with mean confidence conf_b and accuracy acc_b (15 bins (a, b] of equal width; the first
+includes 0):
 
 | name              | formula                                                                   |
 |-------------------|---------------------------------------------------------------------------|
@@ -23,6 +24,8 @@ accuracy acc_b (15 bins (a, b] of equal width; the first includes 0):
 | brier_uncertainty | acc (1 - acc);  brier = reliability - resolution + uncertainty            |
 |                   | where c is constant in each bin                                           |
 | aurc              | 1/n Σ_i (errors among the i most confident) / i; ties share their mean    |
+| answered_R        | max_i i/n such that at most R % of the i most confident are wrong; all    |
+|                   | images of equal confidence count, for R = 0.5, 1, 2, 5                    |
 | smooth_ece        | ∫ abs(1/n Σ_i K_s(t, c_i) (h_i - c_i)) dt, K_s a Gaussian reflected at    |
 |                   | 0 and 1, with s equal to the result                                       |
 
@@ -42,7 +45,7 @@ from atta._base.errors import InputError, suggest
 from atta._base.settings import shown
 from atta.metrics.binning import GRID, Table
 from atta.metrics.per_image import TERMS, UNLABELLED
-from atta.results.words import DIRECTION
+from atta.results.words import ANSWERED, DIRECTION
 
 Summary: TypeAlias = Mapping[str, Tensor]
 """What formulas read, for one set of images or, with an axis more before the bins, for many.
@@ -94,6 +97,14 @@ def _aurc(tied: Tensor) -> Tensor:
     return ((1 - correct / total.clamp_min(1)) * area.diff(prepend=torch.zeros_like(n))).sum(-1)
 
 
+def _answered(tied: Tensor, risk: float) -> Tensor:
+    """Return the largest part of the images, the most confident first, with such a risk."""
+    total, correct = tied.flip(-1).unbind()
+    answered, right = total.cumsum(-1), correct.cumsum(-1)
+    kept = answered - right <= risk * answered + 1e-9
+    return (answered * kept).amax(-1) / answered[..., -1]
+
+
 def _smooth_ece(residual: Tensor) -> Tensor:
     """Smooth the gaps by the width that equals the result (Błasiok & Nakkiran 2023).
 
@@ -139,8 +150,13 @@ FORMULAS: dict[str, Callable[[Summary], Tensor]] = {
     "brier_uncertainty": lambda s: _murphy(s["bins"])[2],
     "aurc": lambda s: _aurc(s["tied"]),
     "smooth_ece": lambda s: _smooth_ece(s["residual"]),
+    **{
+        name: lambda s, risk=risk: _answered(s["tied"], risk)  # type: ignore[misc]
+        for name, risk in ANSWERED.items()
+    },
 }
-RANKED = {"adaptive_ece", "aurc", "smooth_ece"}
+TIED = {"aurc", *ANSWERED}
+RANKED = {"adaptive_ece", "smooth_ece", *TIED}
 """The metrics that need the images in the order of their confidence."""
 BINNED = FORMULAS.keys() - TERMS.keys() - RANKED - {"classwise_ece"}
 """The metrics that read the bins."""

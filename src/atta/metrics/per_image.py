@@ -17,6 +17,7 @@ from torch import Tensor
 
 from atta._base import tensors
 from atta._base.errors import InputError
+from atta._base.tensors import piece_rows
 from atta._base.types import Labels, Probs
 
 Array: TypeAlias = Tensor | np.ndarray
@@ -70,13 +71,13 @@ class Images:
     @cached_property
     def probs(self) -> Probs:
         """The probabilities in float64, rounding errors outside [0, 1] clamped."""
-        return torch.clamp(self.raw.double(), 0, 1)
+        return self.raw.to(torch.float64, copy=True).clamp_(0, 1)
 
-    @cached_property
-    def hits(self) -> Probs:
-        """1 for the true class of each image, 0 for the others."""
+    @property
+    def excess(self) -> Probs:
+        """The probabilities minus 1 for the true class and 0 for the others."""
         assert self.labels is not None
-        return torch.zeros_like(self.probs).scatter_(1, self.labels[:, None], 1)
+        return self.probs.scatter(1, self.labels[:, None], self.true[:, None].clamp(0, 1) - 1)
 
     @cached_property
     def nats(self) -> PerImage:
@@ -88,7 +89,7 @@ UNLABELLED = ("entropy", "shannon_entropy")
 TERMS: dict[str, Callable[[Images], PerImage]] = {
     "accuracy": lambda images: images.correct,
     "brier": lambda images: (images.confidence - images.correct).square(),
-    "mc_brier": lambda images: (images.probs - images.hits).square_().sum(1),
+    "mc_brier": lambda images: images.excess.norm(dim=1).square_(),
     "nll": lambda images: -images.true.clamp(images.tiny, 1).log(),
     "entropy": lambda images: images.nats / log(2) / images.probs.shape[1],
     "shannon_entropy": lambda images: images.nats,
@@ -96,9 +97,22 @@ TERMS: dict[str, Callable[[Images], PerImage]] = {
 """What each image adds to the metrics that are means."""
 
 
-def per_image(probs: Probs, labels: Labels | None, *, simplex: bool) -> Iterator[Images]:
-    """Yield the images in chunks, their values checked in the given dtype, at least float32."""
-    finfo, step = torch.finfo(probs.dtype), max(1, CHUNK // probs.shape[1])
+def per_image(
+    probs: Probs, labels: Labels | None, *, simplex: bool, confidence: Array | None = None
+) -> Iterator[Images]:
+    """Yield the images in chunks, their values checked in the given dtype, at least float32.
+
+    The confidence of an image is its largest probability if none is given.
+    """
+    given = None if confidence is None else as_tensor(confidence, "confidence").to(probs.device)
+    if given is not None:
+        if given.shape != probs.shape[:1]:
+            raise InputError(
+                f"confidence: expected one for each of {len(probs)} images, got shape "
+                f"{tuple(given.shape)}"
+            )
+        check_unit(given, "confidence")
+    finfo, step = torch.finfo(probs.dtype), piece_rows(CHUNK, probs.shape[1], probs.device)
     # Half precision rounds a sum by up to its eps, which for bfloat16 exceeds the usual tolerance.
     tolerance = max(SUM_TOLERANCE, finfo.eps)
     hint = ": these are not probabilities; if they are logits, take their softmax first"
@@ -115,12 +129,13 @@ def per_image(probs: Probs, labels: Labels | None, *, simplex: bool) -> Iterator
             )
         # The first of equal ones is the class; NumPy is 5 times faster on a CPU.
         winner = torch.from_numpy(p.numpy().argmax(1)) if p.device.type == "cpu" else p.argmax(1)
-        confidence = p.gather(1, winner[:, None])[:, 0].double().clamp_(0, 1)
-        y, correct, true = None, torch.zeros_like(confidence), torch.zeros_like(confidence)
+        sure = p.gather(1, winner[:, None])[:, 0] if given is None else given[start : start + step]
+        sure = sure.double().clamp(0, 1)
+        y, correct, true = None, torch.zeros_like(sure), torch.zeros_like(sure)
         if labels is not None:
             y = labels[start : start + step]
             correct, true = (winner == y).double(), p.gather(1, y[:, None])[:, 0].double()
-        yield Images(p, y, confidence, winner, correct, true, finfo.tiny)
+        yield Images(p, y, sure, winner, correct, true, finfo.tiny)
 
 
 def as_tensor(x: Any, name: str) -> Tensor:

@@ -21,8 +21,8 @@ one matrix product,
     sums [s, resamples] = what each image adds [s, n] · counts [n, resamples]
 
 and the formulas of `atta.metrics.formulas` read them as they read one set. Bins of equal mass stay
-where all images put them. For aurc, confidences without an error between them share a group, which
-keeps it exact.
+where all images put them. For aurc and the answered images, confidences without an error between
+them share a group, which keeps both exact.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -48,7 +48,7 @@ from atta.metrics.binning import (
     mass_index,
     on_grid,
 )
-from atta.metrics.formulas import BINNED, FORMULAS, Summary, measurable
+from atta.metrics.formulas import BINNED, FORMULAS, TIED, Summary, measurable
 from atta.metrics.per_image import TERMS, Array, Images, LabelArray, PerImage, per_image, validate
 from atta.metrics.scores import evaluate
 
@@ -210,11 +210,14 @@ def replicates(
     *,
     metrics: Iterable[str] | None = None,
     simplex: bool = True,
+    confidence: Array | None = None,
 ) -> dict[str, Tensor]:
     """Return each metric of each resample; `rows` are the resampled images given, all if None."""
     p, y = validate(probs, labels)
     names = measurable(metrics, y is not None)
-    summarise = _summariser(_columns(per_image(p, y, simplex=simplex), names), names)
+    summarise = _summariser(
+        _columns(per_image(p, y, simplex=simplex, confidence=confidence), names), names
+    )
     found: list[list[Tensor]] = []
     for every in resamples:
         counts = torch.from_numpy(every if rows is None else every[rows.numpy()]).float()
@@ -232,7 +235,7 @@ def _columns(parts: Iterable[Images], names: list[str]) -> dict[str, Tensor]:
         some |= {name: TERMS[name](part) for name in names if name in TERMS}
         if "classwise_ece" in names:
             some["class index"] = class_index(part.probs, COUNT)
-            some["class gap"] = part.hits - part.probs
+            some["class gap"] = -part.excess
         found.append({name: column.cpu() for name, column in some.items()})
     column = {name: torch.cat([some[name] for some in found]) for name in found[0]}
     return column | {"gap": column["correct"] - column["confidence"]}
@@ -284,7 +287,7 @@ def _tables(column: Mapping[str, Tensor], names: list[str]) -> dict[str, SparseT
     if "smooth_ece" in names:
         cells, weights = on_grid(confidence)
         tables["residual"] = _sparse((GRID,), cells, weights * gaps)
-    if "aurc" in names:
+    if TIED & set(names):
         group = _groups(level, correct)
         size = int(group.max()) + 1
         values = torch.stack([torch.ones_like(gaps), correct])

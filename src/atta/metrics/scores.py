@@ -13,7 +13,7 @@ from atta.metrics.binning import COUNT, tally
 from atta.metrics.formulas import RANKED, measurable
 from atta.metrics.per_image import UNLABELLED, Array, LabelArray, per_image, validate
 from atta.metrics.sums import Sums
-from atta.results.words import DIRECTION, Better
+from atta.results.words import BY_CONFIDENCE, DIRECTION, Better
 
 
 @final
@@ -58,6 +58,7 @@ def evaluate(
     *,
     simplex: bool = True,
     metrics: Iterable[str] | None = None,
+    confidence: Any = None,
     count: Cells = COUNT,
 ) -> dict[str, float]:
     """Return all METRICS, or the named ones, of probabilities or of a classifier on images.
@@ -71,6 +72,7 @@ def evaluate(
         truth: The labels, after a classifier and images that do not bring theirs along.
         simplex: Require rows that sum to 1. Isotonic and histogram calibration may need False.
         metrics: Names of METRICS; all that the labels allow by default.
+        confidence: What `classifier.confidence` says; by default the largest probability.
         count: The number of bins of the ECEs and of the Brier decomposition; 15 as in the paper.
 
     Returns:
@@ -81,10 +83,9 @@ def evaluate(
     """
     if hasattr(probs, "predict_proba"):
         simplex = simplex and getattr(probs, "on_simplex", True)
-        if hasattr(probs, "labelled_proba"):  # ours, which also reads labels that are names
-            probs, labels = probs.labelled_proba(labels, truth)
-        else:
-            probs, labels = probs.predict_proba(labels), truth
+        ours = hasattr(probs, "labelled_proba")  # which also reads labels that are names
+        answered = probs.labelled_proba(labels, truth) if ours else probs.predict_proba(labels)
+        probs, labels = answered if ours else (answered, truth)
     elif truth is not None:
         got = type(probs).__name__
         raise InputError(f"expected a classifier before images and labels, got a {got}")
@@ -92,14 +93,23 @@ def evaluate(
     names = measurable(metrics, y is not None)
     ranked = list[tuple[Tensor, Tensor]]()
     sums = Sums(p.shape[1], count=count, metrics=names, device=p.device)
-    for part in per_image(p, y, simplex=simplex):
+    for part in per_image(p, y, simplex=simplex, confidence=confidence):
         sums.add(part, cells=False)
         ranked.append((part.confidence, part.correct))
     if not RANKED & set(names):
         return sums.compute()
-    confidence, correct = (torch.cat(column) for column in zip(*ranked, strict=True))
-    levels, index = confidence.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    return sums.compute(tally(index, len(levels), confidence, correct))
+    sure, correct = (torch.cat(column) for column in zip(*ranked, strict=True))
+    levels, index = sure.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    return sums.compute(tally(index, len(levels), sure, correct))
+
+
+def by_confidence(
+    probs: Array, labels: LabelArray, confidence: Array, *, simplex: bool = True
+) -> dict[str, float]:
+    """Return how good `classifier.confidence` is: BY_CONFIDENCE in `results.words`."""
+    metrics = BY_CONFIDENCE.values()
+    found = evaluate(probs, labels, simplex=simplex, metrics=metrics, confidence=confidence)
+    return {name: found[metric] for name, metric in BY_CONFIDENCE.items()}
 
 
 def ood_auroc(probs_in: Array, probs_out: Array, *, simplex: bool = True) -> float:

@@ -20,6 +20,8 @@ COST = ": cost"
 """Ends the name of the experiment that measures the gain of each pass of another one."""
 RULE = "paper"
 """The rule by which the paper chooses the policy; its claims are about that choice."""
+ANSWERED = {f"answered_{risk:g}": risk / 100 for risk in (0.5, 1, 2, 5)}
+"""The metrics of how many images are answered at a risk, and the risk."""
 DIRECTION: Mapping[str, Better] = {
     "accuracy": "higher",
     "brier": "lower",
@@ -37,6 +39,7 @@ DIRECTION: Mapping[str, Better] = {
     "brier_uncertainty": None,
     "aurc": "lower",
     "smooth_ece": "lower",
+    **dict.fromkeys(ANSWERED, "higher"),
 }
 """The better direction of each metric of `atta.metrics`; None if neither is better."""
 ENTROPIES: Mapping[str, Better] = {
@@ -45,10 +48,21 @@ ENTROPIES: Mapping[str, Better] = {
     OOD_AUROC: "higher",
 }
 """The better direction on out-of-distribution images only."""
-BETTER: Mapping[str, Better] = {**DIRECTION, **ENTROPIES, "accuracy": None}
-"""How tables mark the best: not by accuracy, which calibration keeps."""
-SENSE: Mapping[str, Better] = {**DIRECTION, **ENTROPIES}
+BY_CONFIDENCE = {
+    "confidence_brier": "brier",
+    "confidence_ece": "ece",
+    "confidence_aurc": "aurc",
+    **dict(zip(ANSWERED, ANSWERED, strict=True)),
+}
+"""What is measured of `classifier.confidence` in the place of the largest probability."""
+SENSE: Mapping[str, Better] = {
+    **DIRECTION,
+    **ENTROPIES,
+    **{name: DIRECTION[metric] for name, metric in BY_CONFIDENCE.items()},
+}
 """When a difference is called better or worse."""
+BETTER: Mapping[str, Better] = {**SENSE, "accuracy": None}
+"""How tables mark the best: not by accuracy, which calibration keeps."""
 DRAWN: Mapping[str, Better] = {**DIRECTION, CLASS_CHANGES: "lower", OOD_AUROC: "higher"}
 """What the axis of a figure says, for any images."""
 METRIC_NAMES = {
@@ -59,6 +73,11 @@ METRIC_NAMES = {
     "nll": "NLL",
     "shannon_entropy": "Shannon entropy",
     OOD_AUROC: "AUROC by entropy",
+    "aurc": "AURC",
+    "confidence_brier": "Brier score of confidence",
+    "confidence_ece": "ECE of confidence",
+    "confidence_aurc": "AURC of confidence",
+    **{name: f"answered at {100 * risk:g} % risk" for name, risk in ANSWERED.items()},
 }
 BASELINE = "vanilla"
 """The method that others are compared with, if it was run."""

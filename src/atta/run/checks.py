@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from atta._base.errors import InputError, advise, first_line
 from atta._base.types import Labels
 from atta.data.labels import Labelling
+from atta.data.loading import Positions
 from atta.data.photographs import is_larger
-from atta.data.source import Positions, Source, copies
+from atta.data.source import Source, copies
 from atta.data.views import Policy
 from atta.networks.adapters import contradictions, left_unnormalised, watched_spread
 from atta.networks.borrowing import dtype_of

@@ -28,7 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line, require
-from atta.data.source import ArraySource, Batch, CachedSource, Positions, Source
+from atta.data.loading import Positions
+from atta.data.source import ArraySource, Batch, CachedSource, Source
 from atta.run.runner import Runner, running
 
 RAY: Literal["ray"] = "ray"
@@ -315,7 +316,7 @@ class _Reading:
         (batch,) = self.source.read([positions])
         # Without a copy, all of what it is a slice of would be sent.
         pixels, places = batch.pixels.clone(), self.source.places(positions).clone()
-        return Batch(batch.positions, pixels, batch.labels), places
+        return batch._replace(pixels=pixels), places
 
 
 def _shared(source: Source) -> Source:

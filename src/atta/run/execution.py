@@ -10,6 +10,7 @@ from torch import nn
 
 from atta._base.errors import InputError, suggest
 from atta._base.settings import Count
+from atta.data.loading import Workers, check_workers
 from atta.networks.borrowing import device_of, find_device
 from atta.run.cluster import check_engine
 
@@ -19,7 +20,7 @@ class ExecutionOptions(TypedDict, total=False):
 
     device: str | int | torch.device | None
     batch_size: int | None
-    workers: int
+    workers: Workers
     autocast: bool | torch.dtype
     channels_last: bool
     compile: bool
@@ -39,7 +40,9 @@ class Execution:
         device: Where the network runs; by default where it is.
         batch_size: Most images in a forward pass; by default 256 on a GPU and 32 on a CPU. A GPU
             whose memory is full halves it.
-        workers: Threads that read and decode files ahead of the network.
+        workers: Processes that read and decode files ahead of the network; 0 reads in this one.
+            "auto" starts one for each core where there are many files (on Linux). In a script, a
+            number on another system needs `if __name__ == "__main__":` around its calls.
         autocast: Run the network in bfloat16, or in another dtype.
         channels_last: Run in the memory layout in which some networks are faster.
         compile: Run the network through `torch.compile`.
@@ -55,7 +58,7 @@ class Execution:
 
     device: str | int | torch.device | None = None
     batch_size: int | None = None
-    workers: int = 0
+    workers: Workers = "auto"
     autocast: bool | torch.dtype = False
     channels_last: bool = False
     compile: bool = False
@@ -98,4 +101,5 @@ def split_options(
     names = {each.name for each in fields(Execution)}
     execution = Execution(**{key: value for key, value in options.items() if key in names})
     check_engine(execution.engine, execution.actors)
+    check_workers(execution.workers)
     return execution, {key: value for key, value in options.items() if key not in names}

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line
+from atta.data.loading import Positions
 from atta.data.photographs import Sheet
-from atta.data.source import Batch, Positions
+from atta.data.source import Batch
 from atta.data.views import Policy
 from atta.networks.borrowing import borrowed, device_of, dtype_of
 from atta.record.predictions import Predictions

@@ -1,0 +1,179 @@
+"""Reads images in processes: the workers of `torch.utils.data.DataLoader`, and shared memory.
+
+Decoding in threads holds Python's lock half of the time. Processes decode on all cores. Starting
+one takes as long as decoding some 20 photographs, so that few images are read in this process.
+"""
+
+import os
+import pickle
+import shutil
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from multiprocessing import current_process
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from atta._base.errors import InputError, first_line
+
+Part = TypeVar("Part")
+Positions: TypeAlias = Sequence[int]
+"""The images of a batch: a range, or a list of ascending numbers."""
+Workers: TypeAlias = int | Literal["auto"]
+
+EACH = 64  # least images for each process that "auto" starts
+PIECE = 32  # most images that a process reads at a time
+AHEAD = 2  # pieces that each process reads ahead
+FORK = sys.platform == "linux"
+"""Whether processes start by a fork: in milliseconds, and without importing the caller's script."""
+
+
+def cores() -> int:
+    """Count the cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_workers(workers: object) -> None:
+    """Refuse what is neither "auto" nor a number of processes."""
+    if workers != "auto" and not (isinstance(workers, int) and workers >= 0):
+        raise InputError(f"workers: expected 'auto', or a number of processes, got {workers!r}")
+
+
+def in_parts(
+    make: Callable[[Positions], Part],
+    join: Callable[[Iterable[Part], int], Part],
+    batches: Iterable[Positions],
+    workers: Workers,
+    size: Callable[[], int],
+) -> Iterator[Part]:
+    """Yield what is made of each batch, in order. Processes make parts of it if that is faster.
+
+    Args:
+        make: Makes a part of a batch. It is pickled where processes do not start by a fork.
+        join: Joins the parts of a batch of so many images. It copies them one by one, because they
+            lie in shared memory, which is scarce.
+        batches: The positions of each batch.
+        workers: Processes. "auto" starts as many as there are cores and images for, on Linux.
+        size: Returns the bytes of one image, for the shared memory that parts need.
+    """
+    number, images, batches = _planned(batches, workers)
+    if not number:
+        yield from map(make, batches)
+        return
+    number, most = _fitting(number, -(-images // number), size())
+    begun = deque[Positions]()
+
+    def pieces() -> Iterator[Positions]:
+        for positions in batches:
+            begun.append(positions)
+            yield from _cut(positions, most)
+
+    try:
+        answers = _started(_Making(make), pieces(), number)
+    except InputError:
+        if workers != "auto":
+            raise
+        yield from map(make, batches)
+        return
+    try:
+        while (first := next(answers, None)) is not None:
+            positions = begun.popleft()
+            parts = chain([first], islice(answers, len(_cut(positions, most)) - 1))
+            yield join(map(_raised, parts), len(positions))
+    except RuntimeError as error:
+        if "Caught" in str(error):  # what a dataset raised, with its traceback
+            raise
+        raise InputError(
+            f"workers: expected {number} processes that read images, but one ended: it ran out of "
+            "memory, or they cannot start because the script has no `if __name__ == '__main__':` "
+            f"around its calls; give fewer workers, or workers=0 ({first_line(error)})"
+        ) from error
+    finally:
+        answers._shutdown_workers()  # torch waits until nothing refers to it; a traceback does
+
+
+def _planned(
+    batches: Iterable[Positions], workers: Workers
+) -> tuple[int, int, Iterator[Positions]]:
+    """Return how many processes read, how many images there are, or more, and the batches."""
+    check_workers(workers)
+    left, images, head = iter(batches), 0, list[Positions]()
+    while images < EACH * cores() and (positions := next(left, None)) is not None:
+        head.append(positions)
+        images += len(positions)
+    number = min(cores(), images // EACH) * FORK if workers == "auto" else workers
+    alone = current_process().daemon or (workers == "auto" and number == 1)
+    return 0 if alone else number, images, chain(head, left)  # a daemon may start no processes
+
+
+def _cut(positions: Positions, most: int) -> list[Positions]:
+    """Cut a batch into pieces; an empty one is a piece."""
+    starts = range(0, max(1, len(positions)), most)
+    return [positions[start : start + most] for start in starts]
+
+
+def _raised(part: Part | InputError) -> Part:
+    if isinstance(part, InputError):
+        raise part
+    return part
+
+
+def _fitting(number: int, share: int, size: int) -> tuple[int, int]:
+    """Return how many processes read how many images at a time in the shared memory there is.
+
+    Containers often have 64 MB of it, and what does not fit kills a process.
+    """
+    try:
+        room = shutil.disk_usage("/dev/shm").free // 2 // max(1, size)
+    except OSError:  # a system without this folder, or without its limit
+        room = sys.maxsize
+    number = max(1, min(number, room // (AHEAD + 1)))
+    return number, max(1, min(PIECE, share, room // ((AHEAD + 1) * number)))
+
+
+def _started(making: "_Making[Part]", pieces: Iterable[Positions], number: int) -> Any:
+    """Start the processes, and return the iterator of what they make."""
+    with warnings.catch_warnings():
+        # There may be more processes than cores: they wait for disks, and for the network.
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+        # Python 3.12 warns of a fork next to threads. The processes decode and take no lock.
+        warnings.filterwarnings("ignore", "This process", DeprecationWarning)
+        try:
+            loader = DataLoader(
+                making,
+                batch_size=None,
+                sampler=pieces,
+                num_workers=number,
+                prefetch_factor=AHEAD,
+                collate_fn=_same,
+                multiprocessing_context="fork" if FORK else None,
+                generator=torch.Generator(),  # otherwise it draws from the caller's
+            )
+            return iter(loader)
+        except (OSError, AttributeError, TypeError, pickle.PicklingError) as error:
+            raise InputError(
+                f"workers: expected {number} processes that read images, but they cannot start: "
+                f"{first_line(error)}; give workers=0"
+            ) from error
+
+
+@dataclass(frozen=True)
+class _Making(Dataset[Any], Generic[Part]):
+    """What a worker does: make a part, or return why it cannot."""
+
+    make: Callable[[Positions], Part]
+
+    def __getitem__(self, positions: Positions) -> Part | InputError:
+        try:
+            return self.make(positions)
+        except InputError as error:  # torch would put its own words around the sentence
+            return error
+
+
+def _same(part: Part) -> Part:
+    return part
