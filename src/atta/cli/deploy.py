@@ -121,6 +121,9 @@ def predict(
     coverage: Annotated[float | None, Option(help="Add class sets of this coverage: 0.95.")] = None,
     risk: Risk = None,
     adapt: Annotated[bool, Option("--adapt", help="First adapt to these images.")] = False,
+    classes: Annotated[
+        str | None, Option(help="Classes that occur: cat,dog or, with shares, cat=0.9,dog=0.1.")
+    ] = None,
     network: Network,
     batch_size: BatchSize = None,
     engine: Engine = None,
@@ -142,13 +145,14 @@ def predict(
     if engine is not None and classifier.suffix in SUFFIXES:
         raise InputError(f"--engine: expected what `atta calibrate` wrote, got {classifier.name}")
     files = find_images(images)
-    predictor = network.open(classifier, adapt_to=files if adapt else [], risk=risk)
+    predictor = network.open(classifier, files if adapt else [], risk, classes)
+    told = (" adapted" if adapt else "") + (f" {classes}" if classes else "")
     with resumable(predicting.beside(output)):
         done = predicting.predict(
             predictor,
             files,
             output,
-            made_by=predicting.identity(classifier) + (" adapted" if adapt else ""),
+            made_by=predicting.identity(classifier) + told,
             probs=probs,
             coverage=coverage,
             batch_size=batch_size,

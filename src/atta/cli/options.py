@@ -255,14 +255,27 @@ class Network:
         with waiting(f"reading {path}"):
             return CalibratedClassifier.load(path, self._own(), device=read_device(self.device))
 
-    def open(self, path: Path, adapt_to: list[Path], risk: float | None = None) -> Predictor:
+    def open(
+        self,
+        path: Path,
+        adapt_to: list[Path],
+        risk: float | None = None,
+        classes: str | None = None,
+    ) -> Predictor:
         """Open a classifier or an exported graph, which runs on the CPU."""
         from atta.classifier.export import SUFFIXES
         from atta.classifier.predict import open_predictor
 
         device = self.device if path.suffix in SUFFIXES else read_device(self.device)
         with waiting(f"reading {path}"):
-            return open_predictor(path, self._own(), device=device, adapt_to=adapt_to, risk=risk)
+            return open_predictor(
+                path,
+                self._own(),
+                device=device,
+                adapt_to=adapt_to,
+                risk=risk,
+                classes=classes,
+            )
 
     def _own(self) -> object:
         from atta.lab.recipe import find_model
