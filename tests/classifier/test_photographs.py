@@ -11,10 +11,9 @@ import atta
 from atta._base.errors import InputError
 from atta.classifier.predict import of_classifier, open_predictor, predict
 from atta.classifier.serve import Explainer
-from atta.data.views import POLICIES
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
-WANTED = atta.Preprocess(resize=40, crop=32, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1))
+WANTED = atta.Preprocess(resize=120, crop=96, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.1))
 POLICY = "flip + larger + 2 corner + whole"
 
 
@@ -34,8 +33,8 @@ class Fixed(Network):
     """Takes its own size only."""
 
     def forward(self, images):
-        if images.shape[-1] != 32:
-            raise ValueError("expected 32 x 32")
+        if images.shape[-1] != 96:
+            raise ValueError("expected 96 x 96")
         return super().forward(images)
 
 
@@ -43,8 +42,8 @@ class Fixed(Network):
 def files(tmp_path_factory):
     folder, made = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
     for i in range(60):
-        height, width = [(50, 77), (64, 64), (90, 41)][i % 3]
-        small = made.integers(0, 256, (height // 8, width // 8, 3), dtype=np.uint8)
+        height, width = [(150, 231), (192, 192), (270, 123)][i % 3]
+        small = made.integers(0, 256, (height // 24, width // 24, 3), dtype=np.uint8)
         Image.fromarray(small).resize((width, height), 3).save(folder / f"{i:02}.png")
     return sorted(folder.iterdir())
 
@@ -64,11 +63,11 @@ def test_collect_runs_the_network_on_the_views_that_pillow_makes(files):
         *(Network().eval(), files, LABELS),
         **{"policy": POLICY, "preprocess": WANTED, "batch_size": 7, "progress": False},
     )
-    assert record.origin["image_shape"] == "3 x 32 x 32"
+    assert record.origin["image_shape"] == "3 x 96 x 96"
     assert atta.Preprocess.of(eval(record.origin["preprocess"].replace("true", "True"))) == WANTED
     whole = torch.stack(
         [
-            torch.from_numpy(np.array(Image.open(file).resize((32, 32), 2))).permute(2, 0, 1)
+            torch.from_numpy(np.array(Image.open(file).resize((96, 96), 2))).permute(2, 0, 1)
             for file in files
         ]
     )
@@ -116,15 +115,15 @@ def test_the_page_of_serve_shows_the_photograph_and_its_views(classifier, files)
         *("the image itself", "flip", "larger", "corner", "corner", "whole")
     ]
     shown = classifier.shown(classifier.preprocess(Image.open(files[0]))[None])
-    assert [tuple(one.shape[2:]) for *_, one in shown] == [(32, 32)] * 2 + [(37, 37)] + [
-        (32, 32)
-    ] * 3
+    assert [tuple(one.shape[2:]) for *_, one in shown] == [
+        *([(96, 96)] * 2 + [(110, 110)] + [(96, 96)] * 3)
+    ]
 
 
 def test_pixels_that_are_cropped_already_are_refused_with_what_to_do(classifier):
-    crops = torch.zeros(4, 3, 32, 32)
+    crops = torch.zeros(4, 3, 96, 96)
     for answer in (classifier, classifier.predict_proba):
-        with pytest.raises(InputError, match=r"expected .* got .*32.* give"):
+        with pytest.raises(InputError, match=r"expected .* got .*96.* give"):
             answer(crops)
     with pytest.raises(
         InputError, match=r"views of the photograph \(larger\): expected preprocess"
@@ -135,20 +134,21 @@ def test_pixels_that_are_cropped_already_are_refused_with_what_to_do(classifier)
 def test_a_network_of_one_size_cannot_show_larger_views(files):
     given = {"preprocess": WANTED, "progress": False}
     for run in (atta.calibrate, atta.collect):
-        with pytest.raises(InputError, match="'larger': expected a network that also takes 37 x 3"):
+        with pytest.raises(
+            InputError, match="'larger': expected a network that also takes 110 x 11"
+        ):
             run(Fixed().eval(), files, LABELS, policy="flip + larger", **given)
 
 
 def test_calibrate_tries_views_of_photographs_and_says_so(files):
     given = {"preprocess": WANTED, "progress": False, "rehearse": False}
-    photographs = {name for name, one in POLICIES.items() if one.photographs and one.passes <= 4}
-    assert photographs
+    photographs = {"corner-larger-4", "scales-4", "corner-3"}
     found = atta.calibrate(Network().eval(), files, LABELS, **given)
     assert {one["policy"] for one in found.summary.candidates} >= photographs
     with pytest.warns(match="the view 'larger': expected a network that also takes"):
         found = atta.calibrate(Fixed().eval(), files, LABELS, **given)
     tried = {one["policy"] for one in found.summary.candidates}
-    assert tried & photographs == {n for n in photographs if "larger" not in str(POLICIES[n])}
+    assert tried & photographs == {"corner-3"}
 
 
 def test_calibrate_says_that_files_would_give_more():

@@ -13,14 +13,16 @@ from datetime import timedelta
 from math import ceil
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
+
+from torch import Tensor
 
 from atta._base.errors import InputError, advise
 from atta._base.progress import bar
 from atta._base.settings import checked
 from atta.calibrators import METHODS, Method, TemperatureScaling, as_method
 from atta.calibrators.conformal import ConformityScores
-from atta.calibrators.convex import GuardedMethod
+from atta.calibrators.convex import CATTA, GuardedMethod
 from atta.calibrators.crossval import check_folds
 from atta.calibrators.hedged import hedge
 from atta.calibrators.risk import HeldOut
@@ -28,32 +30,45 @@ from atta.calibrators.shift import Reference
 from atta.classifier.archive import Kept
 from atta.classifier.choice import (
     NO_VIEWS,
+    PHOTOGRAPH,
     Choice,
+    Kind,
     Recorder,
     candidates,
     choose,
     fitting,
+    kind_of,
     most_passes,
 )
 from atta.classifier.classifier import CalibratedClassifier, used_views
 from atta.classifier.summary import summarise
 from atta.data.corruptions import families_of
 from atta.data.labels import Reading
+from atta.data.loading import cores
 from atta.data.photographs import is_larger
 from atta.data.preprocess import Preprocess, showing
 from atta.data.source import Channels, CroppedAlready
 from atta.data.views import Policy
-from atta.run.checks import NO_LABELS, NOT_LOGITS, Trial, check_labels, look_over, try_out
+from atta.record.writer import settings_of
+from atta.run.checks import (
+    NO_LABELS,
+    NOT_LOGITS,
+    Trial,
+    check_labels,
+    faster_layout,
+    look_over,
+    try_out,
+)
 from atta.run.collect import Run, as_seed, prepared
 from atta.run.execution import Execution, ExecutionOptions, split_options
 
 BUDGET = 4
-PHOTOGRAPH = 96  # pixels of the shorter side from which on an image may be of a photograph
 NOT_PHOTOGRAPHS = (
     "views of the photograph were not tried, which often gain more than views of its crop: they "
     "need files or Pillow images, and preprocess=..., got pixels that are cropped already or no "
     "preprocess"
 )
+DEFAULT = CATTA(shrink=True)
 SPREAD = 3  # images normalised as in training have between a third and three times its variance
 
 
@@ -67,6 +82,7 @@ class CalibrateOptions(ExecutionOptions, total=False):
         skip_bad: Leave out images that cannot be decoded, with a line for each.
         origin: Text for the origin of the record that the summary is made from.
         cache: A folder that keeps finished passes, so that the same call resumes.
+        effort: "quick" compares the default views with temperature scaling only.
     """
 
     channels: Channels
@@ -75,6 +91,7 @@ class CalibrateOptions(ExecutionOptions, total=False):
     skip_bad: bool
     origin: Mapping[str, str] | None
     cache: str | PathLike[str] | None
+    effort: Literal["full", "quick"]
 
 
 @checked
@@ -85,7 +102,7 @@ def calibrate(
     *,
     policy: Any = "auto",
     budget: int = BUDGET,
-    method: Any = "c-atta",
+    method: Any = DEFAULT,
     keep_class: bool = True,
     class_names: Sequence[str] = (),
     preprocess: Any = None,
@@ -94,22 +111,22 @@ def calibrate(
 ) -> CalibratedClassifier:
     """Turn a trained model into a calibrated classifier.
 
-    It needs a few hundred labelled images that the model was not trained on. The predicted class
-    stays the model's own.
+    It needs a few hundred labelled images that the model was not trained on. The class is kept.
 
     Args:
         model: An `nn.Module` that returns logits, an ONNX file, or a function (`atta.NumpyModel`).
         images: A tensor, an array, a dataset, a loader, a folder or files.
         labels: Class numbers or names, or a CSV or Parquet file; by default those of the images.
-        policy: "auto" chooses views by cross-validation within `budget`; otherwise a name of
-            `atta.POLICIES`, text such as "flip + 2 shift", or a number, which is a budget.
+        policy: "auto" takes the default views of such images, unless others are clearly better;
+            or a name of `atta.POLICIES`, text such as "flip + 2 shift", a number as a budget.
         budget: Most passes per image.
-        method: A name of `atta.METHODS`, a method with its settings, or its class.
+        method: A name of `atta.METHODS`, a method with its settings, or its class; by default
+            C-ATTA, with weights drawn towards equal ones while images are few.
         keep_class: False lets methods that guard the class change it, if that is more often right.
         class_names: Names of the network's classes, in its order.
         preprocess: How photographs are resized, cropped and normalised (`Preprocess.of`).
         rehearse: Also run up to three degraded copies of each image, for `adapt` and `drift`.
-        **options: `CalibrateOptions`: `device`, `batch_size`, `workers`, `channels`, `cache`, ...
+        **options: `CalibrateOptions`: `device`, `batch_size`, `effort`, `channels`, `cache`, ...
 
     Returns:
         The classifier; `print(classifier.summary)` compares it with the model.
@@ -122,28 +139,41 @@ def calibrate(
         torch.Size([2, 3])
     """
     chosen, execution, read, rest = _settings(method, keep_class, class_names, preprocess, options)
-    found = read.preprocess
-    able = found is not None and found.fills
-    policies = candidates(policy, budget, chosen, photographs=able)  # a mistake need not wait
+    quick, size = rest.get("effort") == "quick", read.preprocess and read.preprocess.input_size
+    kind: Kind = "small"
+    if read.preprocess and read.preprocess.fills and size and min(size) >= PHOTOGRAPH:
+        kind = "file"
+    policies = candidates(policy, budget, chosen, kind, quick=quick)  # a mistake need not wait
+    run, about, image = _prepared(model, images, labels, read, execution, rest["seed"], policies)
+    if run.sheet is None:
+        kind = kind_of(image)
+        policies = candidates(policy, budget, chosen, kind, quick=quick)
+        if kind == "photograph" and len(policies) > 1:
+            advise(NOT_PHOTOGRAPHS)
+    about |= rest.get("origin") or {}
+    return _calibrated(run, chosen, fitting(policies, image), rehearse, about, rest["cache"])
 
-    def prepare() -> tuple[Run, dict[str, str]]:
-        terms = dict.fromkeys(term for one in policies.values() for term in one.photographs)
-        views = replace(read, preprocess=showing(read.preprocess, tuple(terms)))
-        return prepared(model, images, labels, views, execution, rest["seed"], "stratified")
 
+def _prepared(
+    model: object,
+    images: Any,
+    labels: Any,
+    read: Reading,
+    execution: Execution,
+    seed: int,
+    policies: Mapping[str, Policy],
+) -> tuple[Run, dict[str, str], Tensor]:
+    """Prepare the run, with views of the photograph if the images are photographs; read one."""
+    terms = dict.fromkeys(term for one in policies.values() for term in one.photographs)
+    views = replace(read, preprocess=showing(read.preprocess, tuple(terms)))
     try:
-        run, about = prepare()
+        run, about = prepared(model, images, labels, views, execution, seed, "stratified")
     except CroppedAlready:
         if len(policies) == 1:
             raise
-        policies = candidates(policy, budget, chosen, photographs=False)
-        run, about = prepare()
+        run, about = prepared(model, images, labels, read, execution, seed, "stratified")
     image = next(run.source.read([[0]])).pixels
-    policies = fitting(policies, run.sheet.crop(image) if run.sheet else image)
-    if run.sheet is None and len(policies) > 1 and min(run.source.shape[1:]) >= PHOTOGRAPH:
-        advise(NOT_PHOTOGRAPHS)
-    about |= rest.get("origin") or {}
-    return _calibrated(run, chosen, policies, rehearse, about, rest.get("cache"))
+    return run, about, run.sheet.crop(image) if run.sheet else image
 
 
 def _settings(
@@ -169,6 +199,7 @@ def _settings(
         )
     execution, rest = split_options("calibrate", options, calibrate, CalibrateOptions)
     rest["seed"] = as_seed(rest.get("seed", 0))
+    rest["cache"] = None if rest.get("cache") is None else Path(rest["cache"])
     read = Reading(
         class_names,
         rest.get("channels"),
@@ -201,13 +232,35 @@ def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:
     return trial
 
 
+def _in_faster_layout(run: Run, trial: Trial, folder: Path | None) -> Run:
+    """Use the memory layout that was asked for, that of a resumed run, or the faster one."""
+    execution = run.execution
+    if execution.channels_last is not None or execution.engine:
+        return run
+    earlier = {} if folder is None else settings_of(folder)
+    last = earlier.get("channels_last")
+    if not isinstance(last, bool):
+        last = faster_layout(run.network, trial.pixels, execution)
+    return replace(run, execution=replace(execution, channels_last=last))
+
+
+def _time(run: Run, trial: Trial, most: int, rehearse: bool | Iterable[int]) -> timedelta:
+    """Estimate the time of reading, showing and answering the images."""
+    images = run.source.count or 0
+    passes = most - images * (rehearse is True)  # the last of three severities is rarely needed
+    workers = run.execution.workers
+    reading = images * trial.reading / (cores() if workers == "auto" else max(workers, 1))
+    showing = (passes - images) * trial.showing
+    return timedelta(seconds=ceil(reading + showing + passes * trial.seconds))
+
+
 def _calibrated(
     run: Run,
     method: Method,
     policies: Mapping[str, Policy],
     rehearse: bool | Iterable[int],
     about: Mapping[str, str],
-    cache: str | PathLike[str] | None,
+    folder: Path | None,
 ) -> CalibratedClassifier:
     """Check everything by a few images, record, choose a policy, fit the method and wrap it."""
     trial = _check(run, policies)
@@ -217,13 +270,15 @@ def _calibrated(
             raise InputError(trial.fixed)
         advise(trial.fixed)
         policies = kept
+    first = None if folder is None else folder / "0"
+    run = _in_faster_layout(run, trial, first)
     most = most_passes(run.source.count or 0, policies, rehearse)
-    time = timedelta(seconds=ceil(most * trial.seconds))
+    time = _time(run, trial, most, rehearse)
     title = f"recording views, at most {most:,} passes, about {time}"
     methods = dict.fromkeys(policies, method)
     if method.needs_views and NO_VIEWS in methods:
         methods[NO_VIEWS] = TemperatureScaling()
-    folder, progress, passes = None if cache is None else Path(cache), run.execution.progress, 0
+    progress, passes = run.execution.progress, 0
     with bar(title, most, shown=progress is True) as tell:
 
         def count(more: int) -> None:
@@ -234,7 +289,6 @@ def _calibrated(
                 progress(more)
 
         run = replace(run, execution=replace(run.execution, progress=count))
-        first = None if folder is None else folder / "0"
         base = run.record(Policy(()), rehearse, about, first, checks=False)
         look_over(base, run.source)
         choice = choose(Recorder(run, base, folder), policies, methods)

@@ -5,6 +5,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -16,14 +17,16 @@ from atta._base.progress import counted
 from atta.calibrators import Vanilla
 from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.hedged import hedge
+from atta.calibrators.second import STATISTICS
 from atta.calibrators.shift import Reference
 from atta.classifier.archive import Archived, Kept
 from atta.data.labels import Reading
 from atta.data.loading import Workers
 from atta.data.source import Channels, Source, as_source, batches_of
+from atta.data.views import Policy
 from atta.metrics.scores import by_confidence, evaluate
 from atta.networks.borrowing import device_of
-from atta.record.predictions import Record
+from atta.record.predictions import Predictions, Record
 from atta.run.checks import NO_LABELS
 from atta.run.collect import CollectOptions, prepared
 from atta.run.execution import split_options
@@ -58,7 +61,7 @@ class Answering(TypedDict, total=False):
 
     channels: Channels
     batch_size: int | None
-    workers: int
+    workers: Workers
     progress: bool
 
 
@@ -128,7 +131,7 @@ class Estimator(Archived):
         wanted = batches_of(usual_size(how.get("batch_size"), device), 0, source.count)
         found = list[Tensor]()
         with counted("predicting", source.count, shown=how.get("progress", False)) as tell:
-            for batch in source.read(wanted, how.get("workers", 0)):
+            for batch in source.read(wanted, how.get("workers", "auto")):
                 found.append(answer(batch.pixels.to(device)).cpu())
                 tell(batch.positions[-1] + 1)
         if not found:
@@ -226,7 +229,18 @@ class Estimator(Archived):
         )
         run, about = prepared(self.model, images, labels, read, execution, 0, "stratified")
         about |= dict(rest.get("origin") or {})
-        return run.record(self.policy, rehearse, about, checks=rest.get("checks", False))
+        record = run.record(self.policy, rehearse, about, checks=rest.get("checks", False))
+        if self.kept.second is None:
+            return record
+        if run.source.once:
+            raise InputError(
+                "images: expected images that can be read twice, because the classifier was "
+                "adapted with statistics, got a stream: read it into an array"
+            )
+        other = replace(run, network=self.kept.second)
+        (second,) = other.answers(Policy(())).views().values()
+        views = {**record.predictions.views, STATISTICS: second}
+        return Record(Predictions(record.predictions.logits, views), record.labels, record.origin)
 
     def evaluate(
         self, images: Any, labels: Any = None, **options: Unpack[CollectOptions]
@@ -279,6 +293,7 @@ class Estimator(Archived):
         names = {name: value for name, value in options.items() if name != "channels"}
         split_options("fit", names, Estimator.fit, CollectOptions)
         options.setdefault("checks", True)
+        self.kept = replace(self.kept, second=None)
         rehearse = self.reference is not None and self.reference.slope is not None
         record = self.record(images, labels, rehearse=rehearse, **options)
         predictions, known = record.predictions, record.require_labels()

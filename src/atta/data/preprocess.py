@@ -370,6 +370,11 @@ class Preprocess:
         )
 
 
+def sheet_of(preprocess: Preprocess | None) -> Sheet | None:
+    """Return where the views of the photograph are; None if there are none."""
+    return None if preprocess is None else preprocess.sheet
+
+
 def showing(preprocess: Preprocess | None, views: Terms) -> Preprocess | None:
     """Return the preprocessing that makes these views of the photograph, and no others."""
     if preprocess is None and views:

@@ -204,10 +204,10 @@ def check_pixels(pixels: Tensor, shape: Shape, preprocess: Preprocess | None, wh
     """Return images (n, c, h, w) with floats clamped to [0, 1], if they are of this shape."""
     found = tuple(pixels.shape[1:])
     if found != shape:
-        if preprocess and preprocess.sheet:
+        if preprocess and (sheet := preprocess.sheet):
             raise CroppedAlready(
                 f"expected files or Pillow images, of which views are made "
-                f"({named(preprocess.sheet.terms)}), got pixels of "
+                f"({named(sheet.terms)}), got pixels of "
                 f"{_by(found[1:])} in {where}: give the photographs, or what preprocess(image) "
                 f"returns for each, {_by(shape[1:])} pixels"
             )

@@ -561,10 +561,10 @@ POLICIES |= {
         "dihedral-photometric-4": "vflip + rot180 + gamma",
         "dihedral-photometric-9": "flip + vflip + rot180 + 2 gamma + autocontrast + sharpen + jpeg",
         # Photographs that are files or Pillow images, with `preprocess`.
-        "larger-2": "flip-larger",
+        "larger-2": "larger",
         "corner-3": "2 corner",
-        "corner-larger-4": "2 corner + flip-larger",
-        "scales-4": "flip-whole + flip-tight + flip-larger",
+        "corner-larger-4": "2 corner + larger",
+        "scales-4": "whole + tight + larger",
         # Images where the position of each pixel matters, but not the light; also grey images.
         "photometric-4": "gamma + autocontrast + sharpen",
         # Colour images only: these views leave a grey image unchanged.

@@ -35,7 +35,7 @@ from atta.data.corruptions import REHEARSALS, rehearsed
 from atta.data.labels import Labelling, Reading, labelled_source
 from atta.data.origin import digest_of
 from atta.data.photographs import Sheet
-from atta.data.preprocess import Preprocess, showing
+from atta.data.preprocess import Preprocess, sheet_of, showing
 from atta.data.source import Batch, Channels, Source, batches_of, cached
 from atta.data.views import Policy
 from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of
@@ -208,8 +208,7 @@ class Run:
     @property
     def sheet(self) -> Sheet | None:
         """Where images and views of the photograph are, if the source has sheets."""
-        preprocess = self.source.preprocess
-        return None if preprocess is None else preprocess.sheet
+        return sheet_of(self.source.preprocess)
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -277,7 +276,7 @@ class Run:
         columns = columns_of(({LOGITS: 1} if itself else {}) | policy.repeats)
         answers = Answers(self.source, self.labelling, columns, writer)
         alone = nullcontext() if writer is None else locked(writer.settings)
-        how = device, execution.channels_last, execution.half
+        how = device, bool(execution.channels_last), execution.half
         here = nullcontext() if execution.engine else running(network, *how)
         title = "collecting" if itself else f"rehearsing, {policy}"
         progress, told = execution.progress, 0
@@ -321,7 +320,7 @@ class Run:
             "device": device.type,
             "batch_size": execution.batch_size,
             "autocast": str(execution.half),
-            "channels_last": execution.channels_last,
+            "channels_last": bool(execution.channels_last),
             "compile": execution.compile,
         }
 
@@ -344,7 +343,7 @@ class Run:
             self.draws,
             device if here else torch.device(device.type),
             dtype_of(network),
-            execution.channels_last,
+            bool(execution.channels_last),
             size if writer is None else writer.rows,
             execution.half,
             writer.keep_rows if writer is not None and here else None,
