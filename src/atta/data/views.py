@@ -562,8 +562,8 @@ POLICIES |= {
         "dihedral-photometric-9": "flip + vflip + rot180 + 2 gamma + autocontrast + sharpen + jpeg",
         # Photographs that are files or Pillow images, with `preprocess`.
         "larger-2": "larger",
-        "corner-3": "2 corner",
-        "corner-larger-4": "2 corner + larger",
+        "corner-3": "2 flip-corner",
+        "corner-larger-4": "2 flip-corner + larger",
         "scales-4": "whole + tight + larger",
         # Images where the position of each pixel matters, but not the light; also grey images.
         "photometric-4": "gamma + autocontrast + sharpen",
