@@ -118,16 +118,26 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         model = getattr(model, "_orig_mod", model)  # saved by its own names, not by its wrapper's
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
-        self.model = as_logits(model, self.preprocess)
+        self.model = self._adapted(model)
         self.calibrator = calibrator.to(device_of(self.model))
-        self.image_shape, crop = _shapes(image_shape, self.preprocess)
+        self.image_shape = _input_shape(image_shape, self.preprocess)
         self.class_names = tuple(map(str, class_names))
         self.summary, self.reference, self.conformity = summary, reference, conformity
         self.kept, self.second = kept, kept.second
-        views = BatchedViews(self.policy, crop, sheet_of(self.preprocess))
-        self.views = views.to(device_of(self.model))
+        self.views = self._rendered().to(device_of(self.model))
         self.images_seen = self.passes_run = 0
         super().train(False)
+
+    any_size = False
+    """Whether images may have another height and width than `image_shape`."""
+
+    def _adapted(self, model: object) -> nn.Module:
+        return as_logits(model, self.preprocess)
+
+    def _rendered(self) -> BatchedViews:
+        sheet = sheet_of(self.preprocess)
+        shape = (self.image_shape[0], *sheet.size) if sheet else self.image_shape
+        return BatchedViews(self.policy, shape, sheet)
 
     @torch.no_grad()
     def check(self) -> None:
@@ -224,7 +234,7 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         inner = getattr(self.model, "model", self.model)
         shape = " × ".join(map(str, self.image_shape))
         learned = f"{self.calibrator.extra_repr()}{views}"
-        return f"CalibratedClassifier({type(inner).__name__}, {learned}, images {shape})"
+        return f"{type(self).__name__}({type(inner).__name__}, {learned}, images {shape})"
 
     def _repr_html_(self) -> str:
         """The same for a notebook, and the summary: what was tried and what calibration gained."""
@@ -233,14 +243,15 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
 
     def _validated(self, images: Any) -> Tensor:
         """Check what comes in, once, and make pixels of it."""
-        shape = ", ".join(map(str, self.image_shape))
+        wanted = self.image_shape[:1] if self.any_size else self.image_shape
+        shape = ", ".join(map(str, wanted)) + (", h, w" if self.any_size else "")
         expected = f"expected images of shape (n, {shape}), as it was fitted on"
         if not isinstance(images, Tensor):
             raise InputError(
                 f"{expected}, as a tensor, got {type(images).__name__}; predict_proba takes files, "
                 "folders, arrays and datasets"
             )
-        if images.ndim != 4 or tuple(images.shape[1:]) != self.image_shape:
+        if images.ndim != 4 or tuple(images.shape[1 : 1 + len(wanted)]) != wanted:
             advice = ": write images[None] for a batch of one" if images.ndim == 3 else ""
             if sheet_of(self.preprocess):
                 advice = (
@@ -350,19 +361,15 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
             yield from shown
 
 
-def _shapes(
-    given: Sequence[int], preprocess: Preprocess | None
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shapes of what comes in and of the network's images, if one of them is given."""
+def _input_shape(given: Sequence[int], preprocess: Preprocess | None) -> tuple[int, ...]:
+    """Return the shape of what comes in, if that is given, or that of the network's images."""
     channels, *sides = (int(side) for side in given)
-    size = None if preprocess is None else preprocess.size
-    if preprocess is None or size is None or preprocess.input_size is None:
-        return (channels, *sides), (channels, *sides)
-    if tuple(sides) not in (size, preprocess.input_size):
+    size = preprocess and preprocess.size
+    if size and tuple(sides) not in (size, preprocess and preprocess.input_size):
         raise InputError(
             f"image_shape: expected {size} pixels, as preprocess states, got {tuple(sides)}"
         )
-    return (channels, *size), (channels, *preprocess.input_size)
+    return (channels, *(size or sides))
 
 
 def used_views(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
