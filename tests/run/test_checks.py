@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -12,8 +13,9 @@ import atta
 from atta import Predictions, Record
 from atta._base.errors import Advice, InputError, advise
 from atta.data.views import Policy, View
-from atta.run.checks import look_over
+from atta.run.checks import faster_layout, look_over
 from atta.run.collect import collect
+from atta.run.execution import Execution
 from scenarios import Counting, Items, Scripted, made_up, pixels
 
 
@@ -97,6 +99,34 @@ def test_images_that_occur_twice_are_counted():
             atta.calibrate(network, given, torch.arange(60) % 3, **how)
         sentences = [str(one.message) for one in said]
         assert any("12 of 60 images occur more than once" in one for one in sentences) == wanted
+
+
+def test_files_that_occur_twice_are_counted_without_decoding_them(tmp_path):
+    files = [tmp_path / f"{i}.png" for i in range(12)]
+    for path, image in zip(files, pixels(12), strict=True):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    for i in (3, 4):
+        files[i].write_bytes(files[0].read_bytes())
+    with pytest.warns(Advice, match="3 of 12 images occur more than once"):
+        collect(Counting(), files, policy="flip", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("each", "wrong", "said"), [(2, 0, True), (1, 0, True), (2, 30, False), (6, 30, True)]
+)
+def test_two_classes_that_are_exchanged_are_said(each, wrong, said):
+    """Of few images, only if the network is seldom wrong."""
+    truth = torch.arange(100) % 5 + 2
+    answers = truth.clone()
+    answers[:wrong] = (answers[:wrong] - 1) % 5 + 2
+    pair = torch.tensor([0] * each + [1] * each)
+    labels, answers = torch.cat([truth, pair]), torch.cat([answers, 1 - pair])
+    predictions = Predictions(5 * torch.eye(7)[answers] + 0.1 * torch.rand(len(labels), 7))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        look_over(Record(predictions, labels, {}))
+    sentence = "most images of class 0 are predicted as class 1, and most of that as class 0"
+    assert any(sentence in str(one.message) for one in found) == said
 
 
 def test_labels_of_one_class_only_are_said():
@@ -320,3 +350,25 @@ def test_images_that_contradict_what_the_network_states_are_said(model, images, 
     found = [str(one.message) for one in said if "images are few" not in str(one.message)]
     assert len(found) == (sentence is not None), found
     assert sentence is None or sentence in found[0]
+
+
+class Slow(nn.Module):
+    """A convolution that takes a second of its own clock, two in one memory layout."""
+
+    def __init__(self, slow):
+        super().__init__()
+        self.convolution, self.slow, self.now = nn.Conv2d(3, 3, 3), slow, 0
+
+    def forward(self, images):
+        last = images.is_contiguous(memory_format=torch.channels_last)
+        self.now += 2 if last == self.slow else 1
+        return self.convolution(images).mean((2, 3))
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_the_faster_memory_layout_is_used_on_a_cpu(monkeypatch, slow):
+    model, how = Slow(slow), Execution(device="cpu")
+    monkeypatch.setattr("atta.run.checks.time.perf_counter", lambda: model.now)
+    assert faster_layout(model, pixels(8), how) is not slow
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
+    assert not faster_layout(plain, pixels(8), how)

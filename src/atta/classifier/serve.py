@@ -65,7 +65,7 @@ from atta._base.errors import InputError, require
 from atta.calibrators import shift
 from atta.calibrators.alarm import Alarm
 from atta.classifier.adapt import Drift
-from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described
+from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described, told
 from atta.data.image_set import data_uri, mode_of
 from atta.run.runner import IMAGE
 
@@ -476,7 +476,8 @@ class _Desk:
         watched = self.explainer.stream(tab).alarm
         raised = None if watched is None else watched.raised
         alarm = "" if raised is None else f" Alarm since image {raised}: a shift."
-        return said | {"drift": None if drift is None else drift.sentence + alarm}
+        promise = self.explainer.predictor.promise
+        return said | {"drift": None if drift is None else told(drift, promise) + alarm}
 
 
 def _tab(request: Request) -> str:
@@ -611,6 +612,8 @@ def _page(explainer: Explainer, title: str, note: str) -> tuple[str, str]:
             f"A {share} set holds the true class of {share} of all images "
             "that are like those it was calibrated on."
         )
+    if predictor.promise is not None:
+        facts.append(f"{predictor.promise} The others are called unsure.")
     template, style, script = (
         (PAGE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
     )

@@ -103,7 +103,8 @@ class Summary:
             ]
             lines.append(f"chosen from {len(self.candidates)} policies by cross-validated NLL")
             lines.append("tried, with NLL above the best: " + "; ".join(groups))
-        lines += note_on_views(self.rivals)
+        else:
+            lines += note_on_views(self.rivals)
         if self.after["nll"] >= self.before["nll"]:
             lines.append(
                 "not better than the network itself: "

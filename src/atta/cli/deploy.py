@@ -17,7 +17,6 @@ from atta.cli.options import (
     ClassifierArgument,
     Engine,
     Json,
-    MethodName,
     ModelArgument,
     Network,
     Output,
@@ -39,6 +38,12 @@ Risk = Annotated[
 Files = Annotated[
     list[Path], Argument(metavar="IMAGES...", help="Files, and folders at any depth.")
 ]
+OwnMethod = Annotated[
+    str | None, Option(help="One of `atta methods`; by default c-atta, with --set shrink=true.")
+]
+Quick = Annotated[
+    bool, Option("--quick", help="Compare the default views with temperature scaling only.")
+]
 
 
 @grouped
@@ -49,8 +54,9 @@ def calibrate(
     *,
     policy: Annotated[str, Option(help='auto, a name, or text: "flip + 2 shift".')] = "auto",
     budget: Annotated[int, Option(help="Most passes per image that `auto` may choose.")] = 4,
-    method: MethodName = "c-atta",
+    method: OwnMethod = None,
     settings: Set = None,
+    quick: Quick = False,
     source: Source,
     photographs: Photographs,
     running: Running,
@@ -60,19 +66,18 @@ def calibrate(
     It is written as a folder or FILE.safetensors. The printed numbers are cross-validated.
     """
     from atta.calibrators import find_method
-    from atta.classifier.calibrate import calibrate as run
+    from atta.classifier import calibrate as calibrating
     from atta.data.views import Policy
     from atta.lab.recipe import find_model
     from atta.networks.description import describe, inside
 
     check_output(output)
-    how, preprocess = running.read(), photographs.read()
-    chosen = find_method(method, **read_settings(settings))
+    how, preprocess, wanted = running.read(), photographs.read(), read_settings(settings)
+    chosen = find_method(method or "c-atta", **wanted) if method or wanted else calibrating.DEFAULT
     views = policy if policy == "auto" else Policy.parse(policy)
     with waiting(f"reading {dataset}"):
-        images, _ = source.read(dataset)
-        network, _ = find_model(model)
-    classifier = run(
+        (images, _), (network, _) = source.read(dataset), find_model(model)
+    classifier = calibrating.calibrate(
         network,
         images,
         source.labels,
@@ -82,6 +87,7 @@ def calibrate(
         skip_bad=source.skip_bad,
         method=chosen,
         preprocess=preprocess,
+        effort="quick" if quick else "full",
         **how,
     )
     try:
@@ -258,15 +264,23 @@ def adapt(
     images: Files,
     output: Output,
     *,
+    statistics: Annotated[
+        bool,
+        Option("--statistics", help="Also use their batch normalisation statistics, a pass more."),
+    ] = False,
     network: Network,
 ) -> None:
-    """Recalibrate a classifier for 32 or more unlabelled images; it predicts the same classes."""
+    """Recalibrate a classifier for 32 or more unlabelled images; it predicts the same classes.
+
+    `--statistics` is for the same classes, in similar shares, under another camera, light or
+    weather. It is not used where the estimate or a guard speaks against it.
+    """
     from atta.data.folder import find_images
 
     check_output(output)
     files = find_images(images)
     loaded = network.load(classifier)
     with waiting(f"adapting to {len(files)} images"):
-        adapted = loaded.adapt(files)
+        adapted = loaded.adapt(files, statistics=statistics)
     say_written(classifier=adapted.save(output))
     tell(str(adapted.adapted))

@@ -227,7 +227,9 @@ class Running:
     device: Device = None
     batch_size: BatchSize = None
     autocast: Annotated[bool, Option(help="Run the network in bfloat16.")] = False
-    channels_last: Annotated[bool, Option(help="Use the channels-last memory layout.")] = False
+    channels_last: Annotated[
+        bool | None, Option(help="Use the channels-last memory layout; calibrate tries it itself.")
+    ] = None
     compile: Compile = False
     engine: Engine = None
     actors: Actors = None

@@ -57,9 +57,10 @@ function show(file, said) {
   const find = (selector) => article.querySelector(selector);
   const itself = said.views[0];
   find(".name").textContent = file.name;
-  find("h2").textContent = said.class;
-  const unsure = said.answered === false || (said.answered === undefined && said.set && said.set.length > 1);
-  if (unsure) find("h2").append(make("span", "tag", "unsure"));
+  const refuses = said.answered === false;
+  find("h2").textContent = refuses ? `unsure: ${said.class}?` : said.class;
+  article.classList.toggle("unsure", refuses);
+  if (said.answered === undefined && said.set && said.set.length > 1) find("h2").append(make("span", "tag", "unsure"));
   find(".warning").textContent = said.warning || "";
   find(".top").textContent = said.top.map((one) => `${one.class} ${percent(one.probability)}`).join(" · ");
   picture(find(".picture"), itself ? itself.picture : URL.createObjectURL(file), itself ? "what the network was shown" : "");
