@@ -365,7 +365,7 @@ def test_a_network_of_float64_is_calibrated_in_float64(labels):
 def test_pixels_on_another_scale_than_in_training_are_said(labels, scale):
     """The first batch normalisation remembers the variance of its input."""
     norm = nn.BatchNorm2d(3, momentum=1.0)
-    norm.train()(scale * pixels() / 255)
+    norm.train()(pixels() / 255 * scale)
     model = nn.Sequential(norm, nn.Flatten(), nn.Linear(192, 3))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
