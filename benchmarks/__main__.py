@@ -29,6 +29,7 @@ NAMES = (
     "scores",
     "fit",
     "predict",
+    "gpu",
     "dirichlet",
     "shrunk",
     "collect",
@@ -37,8 +38,9 @@ NAMES = (
     "growth",
     "quality",
 )
-ON_GPU = ("collect", "scale", "deploy", "predict")
+ON_GPU = ("collect", "scale", "deploy", "predict", "gpu")
 """Those that need no peers and that a GPU changes."""
+ON_CPU = tuple(name for name in NAMES if name != "gpu")
 
 
 def say(line: str) -> None:
@@ -90,7 +92,7 @@ def measure(
     for device in devices:
         own = here if device == "cuda" else {**here, "gpu": "none"}
         for name in names:
-            if device == "cpu" or name in ON_GPU:
+            if name in (ON_CPU if device == "cpu" else ON_GPU):
                 steps = importlib.import_module(f"benchmarks.{name}").steps(Asked(device, quick))
                 path = kept / f"{name}-{device}.json"
                 found[path.stem] = run(name, steps, path, Part(name, own, quick, there))

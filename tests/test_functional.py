@@ -218,6 +218,18 @@ def test_the_share_falls_to_nothing_with_the_lead(share):
     assert found[0] < 1e-9
 
 
+@given(seeds, st.floats(0, 1), st.sampled_from([0.01, 0.3, 3.0]), st.sampled_from([0.0, 1e-3, 3.0]))
+@settings(max_examples=60, deadline=None)
+def test_looking_at_close_calls_alone_changes_no_bit(seed, limit, scale, apart):
+    g = generator(seed)
+    logits = scale * torch.randn(200, 7, generator=g)
+    logits[:40, 1] = logits[:40, 0]
+    views = logits + apart * torch.randn(200, 7, generator=g)
+    answers = logits.softmax(-1), views.softmax(-1), limit, leader(logits)
+    assert answers[0].numel() < functional.MANY
+    assert torch.equal(functional._blend_close_calls(*answers), guarded_blend(*answers))
+
+
 @given(seeds, st.sampled_from(SPACES), st.sampled_from([None, 0.01]))
 @settings(max_examples=20, deadline=None)
 def test_a_limit_of_zero_gives_the_base_bit_for_bit(seed, space, step):

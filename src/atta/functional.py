@@ -56,6 +56,7 @@ First: TypeAlias = Int[Tensor, "n 1"]
 MARGIN = 1e-4  # ONNX exporters drop a factor closer to 1 than about 1e-5, and the ties come back
 TINY = 1e-30  # a lead that counts as none; float32 can represent its reciprocal, too
 NEAR = 0.02  # of the leader's probability: rivals closer than this in both answers limit the share
+MANY = 1 << 16  # numbers from which looking for the few rows that need more arithmetic pays
 
 
 def fuse(view_logits: ViewLogits, weights: ViewWeights, *, space: Space = "logits") -> Probs:
@@ -202,8 +203,38 @@ def guarded_blend(
     base: Probs, fused: Probs, limit: Scalar | float, first: First, *, step: float | None = None
 ) -> Probs:
     """Blend in as much of `fused` as the limit and the class `first` allow."""
+    if step is None and can_look(base, fused, limit) and base.numel() >= MANY:
+        return _blend_close_calls(base, fused, limit, first)
     share = largest_share(base, fused, limit, step=step, first=first)
     return put_first(torch.lerp(base, fused, share.unsqueeze(-1)), first)
+
+
+def _blend_close_calls(base: Probs, fused: Probs, limit: Scalar | float, first: First) -> Probs:
+    """Return what `guarded_blend` does, bit for bit, in half the passes over memory.
+
+    Where the class leads by more than `near` at the limit, the limit itself is the share: a rival
+    with a positive gain has not drawn level, and no rival is near in both answers. Only the
+    other rows need the rest of the formula.
+    """
+    most = torch.as_tensor(limit, dtype=base.dtype, device=base.device).clamp(0, 1)
+    mixed = torch.lerp(base, fused, most)
+    ahead = mixed.gather(-1, first)
+    lead = ahead - mixed.scatter_(-1, first, -1.0).amax(dim=-1, keepdim=True)
+    mixed.scatter_(-1, first, ahead)
+    near = NEAR * torch.maximum(base.gather(-1, first), fused.gather(-1, first))
+    close = (~(lead > 1.25 * near)).squeeze(-1).nonzero().squeeze(-1)
+    if len(close):
+        base, fused, first = base[close], fused[close], first[close]
+        share = largest_share(base, fused, limit, first=first)
+        mixed[close] = put_first(torch.lerp(base, fused, share.unsqueeze(-1)), first)
+    return mixed
+
+
+def can_look(*values: Tensor | float) -> bool:
+    """Whether code may branch on values: not in a graph, and not where a gradient is wanted."""
+    return not torch.compiler.is_compiling() and not any(
+        isinstance(value, Tensor) and value.requires_grad for value in values
+    )
 
 
 def guard_class(probs: Probs, logits: Logits) -> Probs:

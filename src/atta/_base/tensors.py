@@ -18,6 +18,20 @@ from atta._base.files import check_digest, digest, named, whole_file
 
 HASH, DIGEST = "atta.hash", "atta.digest"
 """Metadata keys: the hash function of the digest, and the digest."""
+GPU_NUMBERS = 1 << 25  # numbers in a piece on a GPU that does not tell its memory
+
+
+def piece_rows(numbers: int, width: int, device: torch.device) -> int:
+    """Return how many rows of `width` numbers to compute at a time.
+
+    On a CPU these are `numbers` in all, which fit its caches. On a GPU they are far more, because
+    launching a kernel takes longer than it computes: 1/128 of its memory, as float32.
+    """
+    if device.type == "cuda":
+        numbers = torch.cuda.get_device_properties(device).total_memory >> 9
+    elif device.type != "cpu":
+        numbers = GPU_NUMBERS
+    return max(1, numbers // width)
 
 
 def read_tensors(

@@ -21,12 +21,11 @@ from atta._base.settings import Count, Seed, Step
 from atta._base.types import Labels, Logits, PerImage, Probs, ViewLogits, ViewWeights
 from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, Views, base_probs
 from atta.calibrators.fitting import (
-    ONE_PIECE_LOGITS,
-    SAMPLE_LOGITS,
     Parameters,
     descend,
     minimize,
     prepared,
+    sample,
 )
 from atta.calibrators.scaling import scaled
 from atta.calibrators.slopes import Slopes
@@ -239,7 +238,7 @@ class _Atta(ViewMethod):
         """Minimise by L-BFGS, in float64."""
         predictions, labels, kinds = fit
         predictions = predictions.select(kinds, rehearsals=False)
-        images, logits = len(predictions), len(predictions) * predictions.classes
+        images = len(predictions)
         weak = prior * prior_penalty(images)
 
         def prepare(
@@ -259,13 +258,11 @@ class _Atta(ViewMethod):
                 cost = 0.0
 
         start, tolerance = self._start(next(iter(parts()))[0].transpose(0, 1)), 1e-11
-        one_piece = logits <= ONE_PIECE_LOGITS
-        if not one_piece:  # The kinks of many images are small: a polished sample is near enough.
-            every = -(-logits * (1 + len(kinds)) // SAMPLE_LOGITS)
-            rows = torch.arange(0, images, every)
-            near = self._by_lbfgs((predictions[rows], labels[rows], kinds), prior)
+        polish = self.polish
+        if some := sample(predictions, labels):
+            near = self._by_lbfgs((*some, kinds), prior)
             start, tolerance = {"weights": near.weights, "limit": near.limit}, 1e-9
-        polish = self.polish and one_piece
+            polish = False  # The kinks of many images are small: a polished sample is near enough.
         found = minimize(losses, start, LIMIT_BOUNDS, tolerance=tolerance, polish=polish)
         return self._blend(found, kinds)
 

@@ -46,6 +46,7 @@ from atta.calibrators.fitting import (
     laplace_smoothing,
     newton,
     prepared,
+    sample,
     standard_error,
 )
 from atta.calibrators.scaling import fit_temperature
@@ -136,7 +137,10 @@ class CATTA(GuardedMethod):
             )
             weights = (1 - share) * free + share * equal
         else:
-            weights = _free_weights(lambda: ((rows, own) for rows, own, _ in parts()), alone)
+            start = alone
+            if some := sample(used, labels):
+                start = self.learn(*some).weights[:, 0] * temperature
+            weights = _free_weights(lambda: ((rows, own) for rows, own, _ in parts()), start)
         blends, sums = [blend(weights), blend(alone)], [0.0, 0.0]
         for _, own, wide in parts():
             for i, one in enumerate(blends):

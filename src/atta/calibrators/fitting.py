@@ -1,9 +1,9 @@
 """Optimisers for the parameters of calibrators.
 
-Images come in pieces (`prepared`): all at once if they are few, otherwise in pieces that fit the
-processor's caches. Beyond KEPT_LOGITS the pieces are prepared anew for each step of a fit, so
-memory does not grow with the number of images. Losses, gradients and curvatures are sums over the
-pieces.
+Images come in pieces (`prepared`) that fit the processor's caches. Beyond KEPT_LOGITS the pieces
+are prepared anew for each step of a fit, so memory does not grow with the number of images. Losses,
+gradients and curvatures are sums over the pieces. A fit to more than WHOLE_LOGITS starts at the
+fit to a sample of the images (`sample`), which leaves few steps to do.
 
 There are three ways to minimise a mean loss over the validation images:
 
@@ -25,8 +25,8 @@ import torch
 from jaxtyping import Float, Int
 from scipy import optimize
 from torch import Tensor
-from torch.nn import functional as F
 
+from atta._base.tensors import piece_rows
 from atta._base.types import Labels, Logits, PerImage, Probs, ViewLogits
 from atta.record.predictions import Predictions
 
@@ -39,10 +39,10 @@ Pieces: TypeAlias = Callable[[], Iterable[tuple[ViewLogits, Labels]]]
 Prepared = TypeVar("Prepared")
 
 POLISHED_PARAMETERS = 8  # the most parameters for which Nelder-Mead is fast
-ONE_PIECE_LOGITS = 1 << 20  # logits per pass up to which all images are one piece
-PIECE_LOGITS = 1 << 17  # logits per pass in a piece otherwise: they fit the caches
+PIECE_LOGITS = 1 << 15  # logits per pass in a piece: they fit the caches
 KEPT_LOGITS = 1 << 24  # logits of all passes that are prepared once and kept: 128 MB in float64
-SAMPLE_LOGITS = 1 << 21  # logits of all passes in the sample that a fit in pieces starts with
+WHOLE_LOGITS = 1 << 22  # logits of all passes up to which a fit starts with all images
+SAMPLE_LOGITS = 1 << 20  # logits of all passes in the sample that other fits start with
 BETA, BETA_SQUARE, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults, as Kingma and Ba give them
 
 
@@ -57,12 +57,23 @@ def prepared(
 ) -> Callable[[], Iterable[Prepared]]:
     """Return a function that yields the prepared pieces; up to KEPT_LOGITS, it keeps them."""
     images, classes = len(predictions), predictions.classes
-    one_piece = images * classes <= ONE_PIECE_LOGITS
-    rows = images if one_piece else max(1, PIECE_LOGITS // classes)
-    if images * classes * (1 + len(predictions.kinds)) > KEPT_LOGITS:
+    passes = 1 + len(predictions.kinds)
+    # On a GPU, the views of an image count as well.
+    width = classes if predictions.device.type == "cpu" else classes * passes
+    rows = piece_rows(PIECE_LOGITS, width, predictions.device)
+    if images * classes * passes > KEPT_LOGITS:
         return lambda: map(prepare, predictions.chunks(rows), torch.split(labels, rows))
     kept = list(map(prepare, predictions.chunks(rows), torch.split(labels, rows)))
     return lambda: kept
+
+
+def sample(predictions: Predictions, labels: Labels) -> tuple[Predictions, Labels] | None:
+    """Return the images that a fit to more than WHOLE_LOGITS starts with; None for fewer."""
+    logits = len(predictions) * predictions.classes * (1 + len(predictions.kinds))
+    if logits <= WHOLE_LOGITS:
+        return None
+    rows = torch.arange(0, len(predictions), -(-logits // SAMPLE_LOGITS))
+    return predictions[rows], labels[rows]
 
 
 def laplace_smoothing(pieces: Iterable[tuple[Logits, Labels]]) -> float:
@@ -229,16 +240,23 @@ def _nll_derivatives(
     images, loss = 0, weights.new_zeros(())
     slope, curvature = torch.zeros_like(weights), torch.zeros_like(eye)
     for rows, labels in parts():
-        classes = rows.shape[2]
-        target = F.one_hot(labels, classes).to(rows) * (1 - smoothing) + smoothing / classes
-        log_probs = torch.einsum("m,nmk->nk", weights, rows).log_softmax(dim=-1)
+        _, kinds, classes = rows.shape
+        log_probs = (weights @ rows).log_softmax(dim=-1)
         probs = log_probs.exp()
-        centred = rows - torch.einsum("nk,nmk->nm", probs, rows).unsqueeze(-1)
-        spread = (centred * probs.sqrt().unsqueeze(1)).transpose(0, 1).flatten(1)
+        centred = rows - rows @ probs.unsqueeze(-1)
+        right = log_probs.gather(1, labels.unsqueeze(-1)).sum()
+        gain = centred.gather(2, labels[:, None, None].expand(-1, kinds, 1)).sum((0, 2))
+        if smoothing:
+            right = torch.lerp(right, log_probs.sum() / classes, smoothing)
+            gain = torch.lerp(gain, centred.sum((0, 2)) / classes, smoothing)
+        centred *= probs.sqrt().unsqueeze(1)
         images += len(labels)
-        loss = loss - (target * log_probs).sum()
-        slope = slope + torch.einsum("nk,nmk->m", probs - target, rows)
-        curvature = curvature + spread @ spread.T
+        loss, slope = loss - right, slope - gain
+        if centred.is_cuda:  # a product of few rows with millions of columns keeps one core busy
+            curvature = curvature + (centred @ centred.mT).sum(0)
+        else:
+            spread = centred.transpose(0, 1).flatten(1)
+            curvature = curvature + spread @ spread.T
     return (
         loss / images + prior * weights.square().sum(),
         slope / images + 2 * prior * weights,

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from atta._base.errors import InputError
 from atta._base.settings import Folds, Seed, shown
+from atta._base.tensors import piece_rows
 from atta._base.types import Labels, Logits, Probs
 from atta.calibrators.base import Calibrator, Method, Views
 from atta.calibrators.fitting import cholesky, fold_splits, minimize
@@ -135,7 +136,7 @@ def fit_temperature(given: Predictions | Logits, labels: Labels) -> Tensor:
     images, stride = len(labels), max(1, len(labels) * alone.classes // SAMPLE_LOGITS)
 
     def every() -> Iterable[tuple[Tensor, Labels]]:
-        rows = max(1, PIECE_LOGITS // alone.classes)
+        rows = piece_rows(PIECE_LOGITS, alone.classes, alone.device)
         for part, own in zip(alone.chunks(rows), torch.split(labels, rows), strict=True):
             # How far each class is behind the first.
             yield part.logits.double() - part.logits.amax(dim=-1, keepdim=True), own

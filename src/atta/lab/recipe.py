@@ -175,6 +175,7 @@ def load_trained(
         if model is None:
             model = _built(path, **metadata["architecture"])
         load_weights(model, path)
+        object.__setattr__(model, "class_names", tuple(map(str, metadata["classes"])))
         return Normalized(model, metadata["mean"], metadata["std"]).eval(), metadata
     except InputError:
         raise

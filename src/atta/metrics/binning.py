@@ -135,10 +135,17 @@ def on_grid(confidence: PerImage) -> tuple[Tensor, Tensor]:
 
 def tally(index: Tensor, size: int, confidence: Tensor, correct: Tensor) -> Table:
     """Return the table of `size` bins, given the bin of each image."""
-    # Row by row: on a CPU index_add is a plain loop in one dimension, a call per column in two.
     rows = (torch.ones_like(confidence), confidence, correct)
-    index, empty = index.flatten(), confidence.new_zeros(size)
-    return torch.stack([empty.index_add(0, index, row.flatten()) for row in rows])
+    return torch.stack([binned(index, row, size) for row in rows])
+
+
+def binned(index: Tensor, values: Tensor, size: int) -> PerBin:
+    """Return the sum of the values in each of `size` bins, given the bin of each value."""
+    index, values = index.flatten(), values.flatten()
+    if values.is_cuda:  # in shared memory, where few bins are not fought over
+        return torch.bincount(index, values, minlength=size)
+    # In one dimension, index_add is a plain loop on a CPU.
+    return values.new_zeros(size).index_add(0, index, values)
 
 
 def reliability_bins(

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from atta._base import tensors
 from atta._base.errors import InputError
+from atta._base.tensors import piece_rows
 from atta._base.types import Labels, Probs
 
 Array: TypeAlias = Tensor | np.ndarray
@@ -70,13 +71,13 @@ class Images:
     @cached_property
     def probs(self) -> Probs:
         """The probabilities in float64, rounding errors outside [0, 1] clamped."""
-        return torch.clamp(self.raw.double(), 0, 1)
+        return self.raw.to(torch.float64, copy=True).clamp_(0, 1)
 
-    @cached_property
-    def hits(self) -> Probs:
-        """1 for the true class of each image, 0 for the others."""
+    @property
+    def excess(self) -> Probs:
+        """The probabilities minus 1 for the true class and 0 for the others."""
         assert self.labels is not None
-        return torch.zeros_like(self.probs).scatter_(1, self.labels[:, None], 1)
+        return self.probs.scatter(1, self.labels[:, None], self.true[:, None].clamp(0, 1) - 1)
 
     @cached_property
     def nats(self) -> PerImage:
@@ -88,7 +89,7 @@ UNLABELLED = ("entropy", "shannon_entropy")
 TERMS: dict[str, Callable[[Images], PerImage]] = {
     "accuracy": lambda images: images.correct,
     "brier": lambda images: (images.confidence - images.correct).square(),
-    "mc_brier": lambda images: (images.probs - images.hits).square_().sum(1),
+    "mc_brier": lambda images: images.excess.norm(dim=1).square_(),
     "nll": lambda images: -images.true.clamp(images.tiny, 1).log(),
     "entropy": lambda images: images.nats / log(2) / images.probs.shape[1],
     "shannon_entropy": lambda images: images.nats,
@@ -111,7 +112,7 @@ def per_image(
                 f"{tuple(given.shape)}"
             )
         check_unit(given, "confidence")
-    finfo, step = torch.finfo(probs.dtype), max(1, CHUNK // probs.shape[1])
+    finfo, step = torch.finfo(probs.dtype), piece_rows(CHUNK, probs.shape[1], probs.device)
     # Half precision rounds a sum by up to its eps, which for bfloat16 exceeds the usual tolerance.
     tolerance = max(SUM_TOLERANCE, finfo.eps)
     hint = ": these are not probabilities; if they are logits, take their softmax first"

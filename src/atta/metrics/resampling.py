@@ -235,7 +235,7 @@ def _columns(parts: Iterable[Images], names: list[str]) -> dict[str, Tensor]:
         some |= {name: TERMS[name](part) for name in names if name in TERMS}
         if "classwise_ece" in names:
             some["class index"] = class_index(part.probs, COUNT)
-            some["class gap"] = part.hits - part.probs
+            some["class gap"] = -part.excess
         found.append({name: column.cpu() for name, column in some.items()})
     column = {name: torch.cat([some[name] for some in found]) for name in found[0]}
     return column | {"gap": column["correct"] - column["confidence"]}

@@ -12,6 +12,7 @@ from atta.metrics.binning import (
     GRID,
     Table,
     bin_index,
+    binned,
     cell_edges,
     class_index,
     even_edges,
@@ -127,8 +128,15 @@ class Sums:
             if "class_bins" in self.state:
                 by_class = self.state["class_bins"]
                 index = class_index(part.probs, self.count)
-                found = tally(index, by_class[0].numel(), part.probs, part.hits)
-                by_class += found.view_as(by_class)
+                true = index.gather(1, part.labels[:, None])
+                for row, places, values in (
+                    (0, index, torch.ones_like(part.probs)),
+                    (1, index, part.probs),
+                    (2, true, torch.ones_like(confidence)),
+                ):
+                    by_class[row] += binned(places, values, by_class[0].numel()).view_as(
+                        by_class[0]
+                    )
 
     def compute(self, tied: Table | None = None) -> dict[str, float]:
         """Return the metrics of all images so far, by name.

@@ -463,8 +463,11 @@ def watched_spread(network: nn.Module) -> Iterator[list[float]]:
 
 
 def class_names_of(model: nn.Module) -> tuple[str, ...]:
-    """The class names in Hugging Face's `config.id2label` or timm's `label_names`, or none."""
+    """The names in `class_names`, Hugging Face's `config.id2label` or timm's `label_names`."""
     inner = next(m for m in model.modules() if not isinstance(m, _WRAPPERS | Normalized))
+    own = getattr(inner, "class_names", None)
+    if isinstance(own, tuple):  # of a network that `atta train` wrote
+        return own
     table = getattr(getattr(inner, "config", None), "id2label", None)
     if isinstance(table, Mapping) and sorted(map(int, table)) == list(range(len(table))):
         names = [str(table[key]) for key in sorted(table, key=int)]

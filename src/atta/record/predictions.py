@@ -30,7 +30,15 @@ from torch import Tensor
 from atta._base.errors import InputError
 from atta._base.files import named, readable
 from atta._base.html import html_table, shortened
-from atta._base.tensors import DIGEST, HASH, as_tensor, plain, read_tensors, write_tensors
+from atta._base.tensors import (
+    DIGEST,
+    HASH,
+    as_tensor,
+    piece_rows,
+    plain,
+    read_tensors,
+    write_tensors,
+)
 from atta._base.types import Labels, Logits, RepeatLogits, ViewLogits
 from atta.data.class_names import numbers_of
 from atta.data.views import REHEARSAL
@@ -264,7 +272,7 @@ def unfair(labels: Tensor, fitted: Tensor) -> str | None:
 
 def look_like_probabilities(logits: Logits) -> bool:
     """Whether no number is negative and every row sums to 1: logits never look like that."""
-    size = max(1, PIECE // logits.shape[1])
+    size = piece_rows(PIECE, logits.shape[1], logits.device)
     return all(
         bool(part.min() >= 0) and bool((part.double().sum(dim=1) - 1).abs().max() < 1e-3)
         for part in torch.split(logits, size)
@@ -455,7 +463,8 @@ def check_logits(values: Any, name: str, shape: str) -> Tensor:
     if tensor.ndim != shape.count(",") + 1:
         raise InputError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
     bad: list[int] = []
-    size = max(1, PIECE * len(tensor) // max(1, tensor.numel()))  # looking takes memory as well
+    # Looking takes memory as well.
+    size = piece_rows(PIECE, max(1, tensor[:1].numel()), tensor.device)
     for number, piece in enumerate(torch.split(tensor, size) if tensor.numel() else ()):
         low, high = piece.aminmax()  # nan, if there is one
         if not (torch.isfinite(low) and torch.isfinite(high)):

@@ -1,22 +1,22 @@
 """Prepares what a report compares: one section per experiment and dataset, without any HTML.
 
 A line is a row of the comparison table: a method and, if it was run with several, its policy, rule
-of choice or number of validation images. A difference between two lines is significant if its 95 %
-interval excludes 0. The interval is that of the bootstrap over test images if the results have it,
-else Student's t over the splits, paired split by split.
+of choice or number of validation images. A line is better or worse than another if the 95 %
+interval of their difference excludes 0 and the difference is at least `LEAST`. The interval is that
+of the bootstrap over test images if the results have it, else Student's t over the splits, paired
+split by split.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from atta.report.figures.comparison import with_cost
-from atta.results.rows import Results, Row
+from atta.results.rows import COLUMNS, Interval, Results, Row, values_of
 from atta.results.table import Summary, Table, pivot
 from atta.results.words import (
     BASELINE,
@@ -26,6 +26,7 @@ from atta.results.words import (
     DIGITS,
     ENTROPIES,
     FITTED,
+    PASSES,
     REST,
     SENSE,
     Bounds,
@@ -35,14 +36,24 @@ from atta.results.words import (
     dataset_name,
     judged,
     labels,
+    metric_name,
     relabelled,
 )
 
-LABELLED = ("brier", "ece", "smooth_ece", "mc_brier", "nll", "accuracy")
+MAIN = ("brier", "nll", "ece", "accuracy")
+"""The metrics of the comparison table; the others are folded."""
 CRITERIA = ("nll", "brier", "mc_brier", "ece")
-"""The metrics that can decide the recommendation: the first one that was measured does."""
+"""The metrics by which methods are ranked: the first one that was measured."""
+JUDGES = ("brier", "nll")
+"""The metrics that decide the recommendation, as far as they were measured."""
+LEAST = 0.01
+"""The least change that counts as better or worse, as a part of the other value."""
+TEMPERATURE = "temperature"
 WORDS = {1: ("better", "better"), 0: ("unclear", "no clear difference"), -1: ("worse", "worse")}
 """The CSS class and the text of a judged difference."""
+
+
+_Moved = TypeVar("_Moved", Row, Interval)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +89,7 @@ class Line:
     @property
     def passes(self) -> float | None:
         """Network passes per image on average, including views; None if unknown."""
-        return self.detail.get("passes")
+        return self.mean(PASSES) if PASSES in self.values else self.detail.get(PASSES)
 
     def mean(self, metric: str) -> float:
         """The mean over the splits; nan if the metric was not measured."""
@@ -94,27 +105,28 @@ class Line:
         if not paired:
             return None
         found = Summary.of(paired)
-        interval, ends = found.interval, self.bounds.get((self.key, other.key, metric))
-        if ends:
-            interval = (ends[1] - ends[0]) / 2
-        elif interval is not None:
-            ends = (found.mean - interval, found.mean + interval)
+        ends = self.bounds.get((self.key, other.key, metric)) or _ends(found)
         better = judged(*ends, SENSE.get(metric)) if ends else None
-        return Difference(found.mean, interval, better)
+        base = 1 - other.mean(metric) if metric == "accuracy" else other.mean(metric)
+        if better and abs(found.mean) < LEAST * abs(base):
+            better = 0
+        low, high = ends or (None, None)
+        return Difference(found.mean, low, high, better)
 
 
 class Difference(NamedTuple):
-    """The mean difference of two lines, and half the width of its 95 % interval."""
+    """The mean difference of two lines, and its 95 % interval."""
 
     mean: float
-    interval: float | None
+    low: float | None
+    high: float | None
     better: int | None
-    """1 or -1 if the interval excludes 0, 0 if it does not, None without an interval."""
+    """1 or -1 if one line is better, 0 if none is, None without an interval."""
 
     @property
     def none(self) -> bool:
         """Whether both lines are equal in every split."""
-        return self.mean == 0 == self.interval
+        return self.mean == 0 == self.low == self.high
 
     @property
     def word(self) -> tuple[str, str] | None:
@@ -122,6 +134,12 @@ class Difference(NamedTuple):
         if self.none:
             return "unclear", "the same"
         return None if self.better is None else WORDS[self.better]
+
+
+def _ends(found: Summary) -> tuple[float, float] | None:
+    """The ends of the interval of a mean over splits."""
+    half = found.interval
+    return None if half is None else (found.mean - half, found.mean + half)
 
 
 @dataclass(frozen=True)
@@ -161,7 +179,8 @@ class Section:
     def metrics(self) -> tuple[str, ...]:
         """The metrics of the table: those that need labels, or those that do not if none do."""
         found = self.results.names("metric")
-        main = [m for m in LABELLED if m in found] or [m for m in ENTROPIES if m in found]
+        kinds = ([m for m in kind if m in found] for kind in (MAIN, CRITERIA, tuple(ENTROPIES)))
+        main = next(filter(None, kinds), [])
         main = main or [metric for metric in found if metric != CLASS_CHANGES]
         return (*main, *(metric for metric in found if metric == CLASS_CHANGES))
 
@@ -173,7 +192,8 @@ class Section:
     @cached_property
     def others(self) -> Table | None:
         """The metrics that are not in the main table."""
-        rest = [metric for metric in self.results.names("metric") if metric not in self.metrics]
+        shown = (*self.metrics, PASSES)
+        rest = [metric for metric in self.results.names("metric") if metric not in shown]
         return self._pivot(rest) if rest else None
 
     def _pivot(self, metrics: Sequence[str]) -> Table:
@@ -235,28 +255,74 @@ class Section:
         """Whether the methods were tested on the images that they were fitted on."""
         return self.experiment.get("test") == FITTED
 
+    @property
+    def judges(self) -> list[str]:
+        """The metrics that decide the recommendation."""
+        return [metric for metric in JUDGES if metric in self.metrics] or [self.criterion]
+
+    @cached_property
+    def proven(self) -> list[Line]:
+        """The lines that can be recommended, cheapest first.
+
+        By every judge they are better than vanilla, and not worse than the best.
+        """
+        best = [_sorted(self.ranked, metric)[:1] for metric in self.judges]
+
+        def good(one: Line) -> bool:
+            return all(
+                (not self.vanilla or _judged(one, self.vanilla, metric) == 1)
+                and (one in first or _judged(one, first[0], metric) in (0, 1))
+                for metric, first in zip(self.judges, best, strict=True)
+            )
+
+        return sorted(filter(good, self.ranked), key=lambda one: one.passes or math.inf)
+
     @cached_property
     def advised(self) -> Line | None:
-        """The line with the fewest passes that is not significantly worse than the best one.
+        """The cheapest proven line; if there is none, temperature scaling or nothing.
 
-        Without passes or intervals, it is the best one.
+        Temperature scaling if it lowers every judge, though not clearly; else vanilla. Without
+        vanilla, the best line.
         """
-        if not self.ranked:
-            return None
-        best, *others = self.ranked
+        if len(self.ranked) < 2:
+            return self.ranked[0] if self.ranked else None
+        if self.proven:
+            return self.proven[0]
+        lower = [one for one in self.ranked if one.key.method == TEMPERATURE and self._lower(one)]
+        return next(iter(lower), self.vanilla or self.ranked[0])
 
-        def as_good(one: Line) -> bool:
-            found = one.difference(best, self.criterion)
-            return found is not None and found.better in (0, 1)
-
-        near = [one for one in others if best.passes and one.passes and as_good(one)]
-        return min((best, *near), key=lambda one: one.passes or math.inf)
+    def _lower(self, one: Line) -> bool:
+        """Whether a line lowers every judge, clearly or not."""
+        base = self.vanilla
+        return base is not None and all(
+            one.mean(metric) < base.mean(metric) and _judged(one, base, metric) != -1
+            for metric in self.judges
+        )
 
     @property
     def recommended(self) -> Line | None:
         """The advised line, if it was chosen from several and is not the unmodified model."""
         chosen = len(self.ranked) > 1 and self.advised is not self.vanilla and not self.fitted
         return self.advised if chosen else None
+
+    @property
+    def sentence(self) -> str:
+        """The recommendation in plain text; "" if there was nothing to choose."""
+        if len(self.ranked) < 2 or self.fitted or not self.advised:
+            return ""
+        name = self.advised.label
+        if not self.proven:
+            instead = f"use {name}" if self.recommended else "leave the model as it is"
+            return f"{self.title}: too few images to tell which method is better; {instead}."
+        costs = f" ({self.advised.passes:.3g} passes per image)" if self.advised.passes else ""
+        if self.vanilla:
+            before, after = self.vanilla, self.advised
+            changes = (
+                f"{metric_name(metric)} {after.mean(metric) / before.mean(metric) - 1:+.0%}"
+                for metric in self.judges
+            )
+            costs += f": {', '.join(changes)}"
+        return f"{self.title}: use {name}{costs}; every class stays the same."
 
     @property
     def chosen(self) -> Line:
@@ -266,15 +332,12 @@ class Section:
 
     @property
     def order(self) -> list[Line]:
-        """The lines, starting with those that the page shows first."""
-        return list(dict.fromkeys((self.baseline, self.chosen, *self.ranked, *self.lines)))
+        """The lines in the order of the page: what is compared first, then the best."""
+        return list(dict.fromkeys((self.chosen, self.baseline, *self.ranked, *self.lines)))
 
-    def spread(self, one: Line, metric: str, found: Summary) -> float | None:
-        """Half the 95 % interval of a number: over several splits, or over test images."""
-        if self.splits > 1:
-            return found.interval
-        low, high = one.bounds.get((one.key, None, metric), (math.nan, math.nan))
-        return None if math.isnan(low) else (high - low) / 2
+    def spread(self, one: Line, metric: str, found: Summary) -> tuple[float, float] | None:
+        """The 95 % interval of a number: over several splits, or over test images."""
+        return _ends(found) if self.splits > 1 else one.bounds.get((one.key, None, metric))
 
     def detail(self, name: str) -> Any:
         """The first known value of an entry of the details."""
@@ -299,6 +362,12 @@ class Section:
             "classes": (self.detail("per_class") or {}).get("names"),
             "record": self.tested,
         }
+
+
+def _judged(one: Line, other: Line, metric: str) -> int | None:
+    """Whether a line is better (1) or worse (-1) than another, if that is known."""
+    found = one.difference(other, metric)
+    return found and found.better
 
 
 def _sorted(lines: Sequence[Line], metric: str) -> list[Line]:
@@ -334,6 +403,28 @@ def sections_of(results: Results) -> list[Section]:
         cost = merged.where(experiment=main, dataset=dataset)
         sections.append(Section(f"s{i}", name, dataset, found, experiment, record, cost))
     return sorted(sections, key=lambda section: section.name.endswith(COST))
+
+
+def with_cost(results: Results) -> Results:
+    """Add the rows of the cost experiments (with fewer views) to the experiments they belong to.
+
+    Both may have run the same policy: the numbers of the main experiment replace the others.
+    """
+
+    def main(one: Row | Interval) -> bool:
+        return not one.experiment.endswith(COST)
+
+    def moved(one: _Moved) -> _Moved:
+        return replace(one, experiment=one.experiment.removesuffix(COST))
+
+    rows = map(moved, sorted(results, key=main))
+    unique = {values_of(row, COLUMNS[:-1]): row for row in rows}
+    details = [
+        {**detail, "experiment": detail.get("experiment", "").removesuffix(COST)}
+        for detail in results.details
+    ]
+    intervals = map(moved, sorted(results.intervals, key=main))
+    return Results(tuple(unique.values()), results.about, tuple(details), tuple(intervals))
 
 
 def packed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from atta.report.figures.detail import confidence_histograms, per_class, shares,
 from atta.report.figures.parts import Detail, grid, names_of
 from atta.report.figures.reliability import diagram
 from atta.report.figures.theme import finished
+from atta.report.sections import with_cost
 from atta.results.rows import Results
 from atta.results.words import COST
 
@@ -65,7 +66,7 @@ def figure(
     wanted = {column: value for column, value in columns.items() if value not in (None, "", [], ())}
     asked = ", ".join(f"{column} {value!r}" for column, value in wanted.items())
     if name == "cost" and "experiment" not in wanted:
-        results = comparison.with_cost(results)
+        results = with_cost(results)
     main = [one for one in results.names("experiment") if not one.endswith(COST)]
     chosen = results.where(**{"experiment": main, **wanted})
     if not chosen.rows and not chosen.details:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from statistics import fmean
+from typing import Any
 
 from atta._base.errors import InputError
 from atta.data.views import Policy
 from atta.report.figures import parts
 from atta.report.figures.parts import Datum
 from atta.report.figures.theme import SKY, alt
-from atta.results.rows import COLUMNS, Interval, Results, Row, values_of
-from atta.results.words import BASELINE, COST, DRAWN, bounds, contender, label, labels, relabelled
-
-_Moved = TypeVar("_Moved", Row, Interval)
+from atta.results.rows import Results
+from atta.results.words import (
+    BASELINE,
+    DRAWN,
+    PASSES,
+    Contender,
+    bounds,
+    contender,
+    label,
+    labels,
+    relabelled,
+)
 
 
 def ranking(results: Results, metric: str = "brier", *, title: str = "", width: int = 420) -> Any:
@@ -155,7 +163,7 @@ def cost(
     names = list(dict.fromkeys(d["method"] for d in data))
     apart = parts.told_apart(names, orient="top", columns=max(1, width // 140))
     axis = alt.Axis(
-        values=sorted({d["passes"] for d in data}), format=",.2~f", grid=False, labelFlush=False
+        values=_apart({d["passes"] for d in data}), format=",.2~f", grid=False, labelFlush=False
     )
     x = alt.X(
         "passes:Q",
@@ -185,6 +193,15 @@ def cost(
     return parts.titled(chart, width, title or f"{metric} by passes", [note], what)
 
 
+def _apart(passes: Collection[int | float]) -> list[int | float]:
+    """The ticks of a logarithmic axis; a tick that would touch the one before it is left out."""
+    ticks: list[int | float] = []
+    for value in sorted(passes):
+        if not ticks or value > 1.25 * ticks[-1]:
+            ticks.append(value)
+    return ticks
+
+
 def _texts(data: Sequence[Datum]) -> list[Datum]:
     """Policy names next to their points; close points share one text, long names have none."""
     values = [d["value"] for d in data]
@@ -208,37 +225,19 @@ def _texts(data: Sequence[Datum]) -> list[Datum]:
     ]
 
 
-def with_cost(results: Results) -> Results:
-    """Add the rows of the cost experiments (with fewer views) to the experiments they belong to.
-
-    Both may have run the same policy: the numbers of the main experiment replace the others.
-    """
-
-    def main(one: Row | Interval) -> bool:
-        return not one.experiment.endswith(COST)
-
-    def moved(one: _Moved) -> _Moved:
-        return replace(one, experiment=one.experiment.removesuffix(COST))
-
-    rows = map(moved, sorted(results, key=main))
-    unique = {values_of(row, COLUMNS[:-1]): row for row in rows}
-    details = [
-        {**detail, "experiment": detail.get("experiment", "").removesuffix(COST)}
-        for detail in results.details
-    ]
-    intervals = map(moved, sorted(results.intervals, key=main))
-    return Results(tuple(unique.values()), results.about, tuple(details), tuple(intervals))
-
-
 def cost_points(results: Results, metric: str = "brier") -> list[Datum]:
     """The points of `cost`: each method with each policy, its passes, its mean and its interval."""
     details = {contender(detail): detail for detail in reversed(results.details)}
+    counts: dict[Contender, list[float]] = {}
+    for row in results.where(metric=PASSES):
+        counts.setdefault(contender(row), []).append(row.value)
     keys = labels(map(contender, results.where(metric=metric)))
     points = []
     for key, summary in zip(keys, _summaries(results, metric), strict=True):
         detail = details.get(key, {"policy": key.policy})
         views = Policy.parse(key.policy).repeats if key.policy else {}
-        passes = detail.get("passes") or 1 + sum(views.values())
+        known = fmean(counts[key]) if key in counts else detail.get(PASSES)
+        passes = known or 1 + sum(views.values())
         name = label(key.method, key.choice)
         points.append({**summary, "method": name, "policy": detail["policy"], "passes": passes})
     return points

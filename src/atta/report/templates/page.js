@@ -147,11 +147,12 @@
         if (!place) return;
         place.replaceChildren();
         if (!found) return;
-        const [mean, interval, better] = [sign * found[0], found[1], found[2] === null ? null : sign * found[2]];
-        if (mean === 0 && interval === 0) return place.append(made("em", "the same", {class: "unclear"}));
-        place.append(exact(mean, signed(mean)));
-        if (interval !== null) place.append(" ± ", exact(interval, interval.toFixed(4)));
-        if (better !== null) place.append(" ", made("em", data.words[better][1], {class: data.words[better][0]}));
+        const [mean, first, last, judged] = found;
+        const ends = first === null ? null : [sign * first, sign * last].sort((a, b) => a - b);
+        if (mean === 0 && first === 0 && last === 0) return place.append(made("em", "the same", {class: "unclear"}));
+        place.append(exact(sign * mean, signed(sign * mean)));
+        if (ends) place.append(" [", exact(ends[0], signed(ends[0])), ", ", exact(ends[1], signed(ends[1])), "]");
+        if (judged !== null) place.append(" ", made("em", data.words[sign * judged][1], {class: data.words[sign * judged][0]}));
       });
     });
     all(`[data-baseline-name="${select.dataset.baseline}"]`).forEach((place) => { place.textContent = name; });
