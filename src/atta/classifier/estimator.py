@@ -58,7 +58,7 @@ class Answering(TypedDict, total=False):
 
     channels: Channels
     batch_size: int | None
-    workers: int
+    workers: Workers
     progress: bool
 
 

@@ -37,7 +37,8 @@ Risk = Annotated[
     Option(help="Answer only where at most this part is wrong: 0.01; else unsure."),
 ]
 Files = Annotated[
-    list[Path], Argument(metavar="IMAGES...", help="Files, and folders at any depth.")
+    list[str],
+    Argument(metavar="IMAGES...", help="Files, folders at any depth, and addresses (s3://...)."),
 ]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -22,6 +22,7 @@ from atta.cli.terminal import waiting
 if TYPE_CHECKING:
     from atta.classifier.classifier import CalibratedClassifier
     from atta.classifier.predict import Predictor
+    from atta.data.address import Place
     from atta.data.image_set import ImageSet
     from atta.data.preprocess import Preprocess
     from atta.run.execution import ExecutionOptions
@@ -255,7 +256,7 @@ class Network:
         with waiting(f"reading {path}"):
             return CalibratedClassifier.load(path, self._own(), device=read_device(self.device))
 
-    def open(self, path: Path, adapt_to: list[Path], risk: float | None = None) -> Predictor:
+    def open(self, path: Path, adapt_to: Sequence[Place], risk: float | None = None) -> Predictor:
         """Open a classifier or an exported graph, which runs on the CPU."""
         from atta.classifier.export import SUFFIXES
         from atta.classifier.predict import open_predictor

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from atta._base.errors import InputError, advise, require
 from atta._base.tensors import as_tensor, plain
+from atta.data.address import as_place
 from atta.data.class_names import IMAGENET, imagenet, imagenet_names, is_number, numbers_of
 from atta.data.folder import folder_of_images, listed
 from atta.data.image_set import BadImage, ImageSet, arrange
@@ -127,8 +128,8 @@ def labelled_source(
     # Labels that come as a list belong to the images in the order in which they are given.
     if how.shuffle is not False and (labels is None or isinstance(labels, str | Path)):
         in_folder = False
-        if isinstance(images, str | Path) and Path(images).is_dir():
-            in_folder, images = True, folder_of_images(Path(images))
+        if isinstance(images, str | Path) and (place := as_place(images)).is_dir():
+            in_folder, images = True, folder_of_images(place)
         if isinstance(images, ImageSet):
             labelled = in_folder and (labels is not None or images.labels is not None)
             if labelled or how.shuffle is not None:

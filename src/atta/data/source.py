@@ -8,6 +8,7 @@
 | a Hugging Face table                   | its image column, decoded when it is read            |
 | a Hugging Face dataset that streams    | its image column, once, in its order                 |
 | a file, files, a Pillow image          | decoded when they are read                           |
+| an address (s3://, gs://, hf://, ...)  | a folder, a file or files that are not on this disk  |
 | a torch dataset or a list              | items: an image, an image and its label, or a dict   |
 | a `DataLoader`, an iterable dataset    | its batches, once, in its order                      |
 
@@ -48,6 +49,7 @@ from torch.utils.data import (
 
 from atta._base.errors import InputError
 from atta._base.tensors import as_tensor, plain
+from atta.data.address import Address, Place, as_place
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
 from atta.data.image_set import BadImage, EncodedImages, ImageSet, decoded, mode_of
 from atta.data.loading import Positions, Workers, in_parts
@@ -113,7 +115,7 @@ class Source(ABC):
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     indices: Tensor | None = None
-    files: list[Path] | None = None
+    files: list[Place] | None = None
     preprocess: Preprocess | None = None
     shuffled: bool = False
 
@@ -277,17 +279,12 @@ def as_source(
         return images
     known: dict[str, Any] = {"preprocess": preprocess, "channels": channels}
     images = plain(images)
-    if isinstance(images, str | Path):
-        path = Path(images)
-        if path.suffix.lower() in IMAGES and (path.is_file() or path.is_symlink()):
-            images = files_of_images([path])
-        else:
-            saved = path.suffix == ".safetensors"
-            images = ImageSet.load_file(path) if saved else folder_of_images(path)
+    if isinstance(images, str | Path | Address):
+        images = _from_place(as_place(images))
     elif is_table(images):
         images = from_table(images)
-    elif isinstance(images, list | tuple) and images and _all(images, str | Path):
-        images = files_of_images([Path(item) for item in images])
+    elif isinstance(images, list | tuple) and images and _all(images, str | Path | Address):
+        images = files_of_images(list(map(as_place, images)))
     elif hasattr(images, "getbands"):
         images = [images]
     if isinstance(images, ImageSet):
@@ -300,6 +297,15 @@ def as_source(
         array = as_tensor(images, "images", "numbers") if isinstance(images, Tensor) else images
         return _from_array(array, shape, known | {"name": "the images"})
     return _from_dataset(images, shape, skip_bad, known)
+
+
+def _from_place(place: Place) -> ImageSet:
+    """Read one image, a saved set, or a folder."""
+    if place.suffix.lower() in IMAGES and (place.is_file() or place.is_symlink()):
+        return files_of_images([place])
+    if place.suffix == ".safetensors" and isinstance(place, Path):
+        return ImageSet.load_file(place)
+    return folder_of_images(place)
 
 
 def _all(items: Iterable[object], kind: Any) -> bool:
