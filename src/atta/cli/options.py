@@ -159,11 +159,22 @@ class Source:
             )
         return tuple(name.strip() for name in names if name.strip())
 
-    def read(self, dataset: str) -> tuple[ImageSet, dict[str, str]]:
-        """Load a dataset or a folder; return the images in order, and what a record says of it."""
+    def read(self, dataset: str) -> tuple[ImageSet | str, dict[str, str]]:
+        """Load a dataset or a folder; return the images in order, and what a record says of it.
+
+        Shards are read in their own order, and stay a name until then.
+        """
         from atta.data.image_set import arrange
+        from atta.data.shards import shards_of
         from atta.lab.datasets import open_images
 
+        if shards_of(dataset):
+            if self.rows or self.image_size or self._shuffle() not in (True, False):
+                raise InputError(
+                    f"expected {dataset} alone: shards are read once, in their own order, without "
+                    "--rows, --image-size and --shuffle"
+                )
+            return dataset, {}
         image, _, label = (self.columns or "").partition(",")
         images, seed = open_images(
             dataset,

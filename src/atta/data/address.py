@@ -84,6 +84,13 @@ class Address:
         system, path = self._system()
         return (self._inside(path, name, "file") for name in self._asked(system.find, path))
 
+    def glob(self) -> Iterator["Address"]:
+        """List the files that the address stands for, with its wildcards."""
+        system, path = self._system()
+        names = (str(name) for name in self._asked(system.glob, path))
+        here = "://" not in self.text
+        return (Address(name if here else system.unstrip_protocol(name), "file") for name in names)
+
     def _inside(self, path: str, name: str, kind: str) -> "Address":
         inner = name.strip("/").removeprefix(path.strip("/")).strip("/")
         return Address(f"{self.text.rstrip('/')}/{inner}", kind)

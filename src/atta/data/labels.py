@@ -136,7 +136,7 @@ def labelled_source(
                 seed = int(how.shuffle or 0)
                 images = arrange(images, by_name=in_folder, shuffle=seed)
                 origin["shuffle"] = str(seed)
-    source = as_source(images, how.channels, how.preprocess, how.shape, how.skip_bad)
+    source = as_source(images, how.channels, how.preprocess, how.shape, how.skip_bad, how.workers)
     if how.skip_bad and source.once:
         raise InputError(
             "skip_bad: a loader or a stream reads its images itself, and once: expected a folder, "
