@@ -1,51 +1,34 @@
-"""Choosing a policy in rounds against recording every view of every image: the choice, and what it costs in passes.
+"""What `calibrate` chooses within 4 passes, what that costs, and what it is worth on other images.
 
-FOLDER holds stratified records, `<name>_<anything>.safetensors` of the same images in the same order; they are replayed in the
-place of a network, so that every pass is counted and none is run. A view that a policy repeats less often than it was recorded
-is stood in for by the first of its repeats. Each draw takes some images to choose and fit on; the others tell what the choice
-is worth: the NLL of what rounds chose, less that of what all views chose.
+Records are replayed in the place of a network, so that every pass is counted and none is run. Compared are
 
-    python -m benchmarks.choice FOLDER [--names aid,cifar100,...] [--draws 3] [--images 1000]
+    full      `calibrate(...)`: a default, rivals in rounds, weights drawn towards equal
+    quick     `effort="quick"`: the default or temperature scaling
+    search    every recorded policy of at most 4 passes, for all images, by the rule of `atta search`, with free weights
+
+in NLL and Brier score of the top label, in % of temperature scaling. Passes are without rehearsals, which add 1 to 3.
+
+    python -m benchmarks.choice [--draws 10]
 """
 
-import argparse
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from atta import Predictions, Record
-from atta.calibrators import CATTA, Method, TemperatureScaling
-from atta.calibrators.crossval import held_out, losses, rank
-from atta.classifier.choice import NO_VIEWS, Recorder, choose
-from atta.data.views import POLICIES, Policy, View
+from atta import CATTA, Predictions, Record, TemperatureScaling
+from atta.calibrators import Method
+from atta.calibrators.crossval import held_out, rank
+from atta.classifier.calibrate import BUDGET, DEFAULT
+from atta.classifier.choice import NO_VIEWS, Kind, Recorder, candidates, choose
+from atta.data.views import POLICIES, Policy
+from benchmarks.records import DATA, Means, draw, draws_asked, joined, networks
 
-NAMES = ("aid", "cifar100", "cifar100_shift")
-BUDGET = 4
-
-
-def pooled(folder: Path, name: str) -> Record:
-    """One record of all views that were recorded of these images, each with the most repeats."""
-    parts = [
-        Record.load(path)
-        for kind in ("rich", "nudge", "spread")
-        if (path := folder / f"{name}_{kind}.safetensors").exists()
-    ]
-    if not parts:
-        raise SystemExit(
-            f"expected {name}_rich.safetensors, {name}_nudge.safetensors, ... in {folder}, found none"
-        )
-    views: dict[str, Tensor] = {}
-    for part in parts:
-        more = {
-            kind: view
-            for kind, view in part.predictions.views.items()
-            if view.shape[1] > views.get(kind, view[:, :0]).shape[1]
-        }
-        views |= more
-    return Record(Predictions(parts[0].predictions.logits, views), parts[0].labels, {})
+IMAGES = (160, 300, 500, 1000)
+KINDS: Mapping[str, Kind] = {"AID": "photograph"}
+TESTED = 2000  # images of each draw
+SEARCHED = ("flip-2", "nudge-4", "crop-2", "crop-4", "flip-crop-4", "flip-shift-2", "shift-mix-4")
 
 
 class Replayed(Recorder):
@@ -53,16 +36,13 @@ class Replayed(Recorder):
 
     def __init__(self, base: Record) -> None:
         self.base, self.passes = base, len(base)
-        self._known = {}
+        self._known: dict[tuple[str, int], Tensor] = {}
 
     def extend(self, policies: Iterable[Policy], rows: Tensor) -> None:
         """Count what has not been counted before."""
-        for view, repeats in {
-            (v.name, r): (v, r) for policy in policies for v, r in policy.terms
-        }.values():
-            known = self._known.setdefault(
-                (view.name, repeats), torch.zeros(len(self.base), dtype=torch.bool)
-            )
+        for name, repeats in {(v.name, r) for policy in policies for v, r in policy.terms}:
+            nothing = torch.zeros(len(self.base), dtype=torch.bool)
+            known = self._known.setdefault((name, repeats), nothing)
             self.passes += repeats * int((~known[rows]).sum())
             known[rows] = True
 
@@ -73,95 +53,94 @@ class Replayed(Recorder):
 
 
 def shown(predictions: Predictions, policy: Policy) -> Predictions:
-    """The views of a policy, out of all that were recorded."""
-    return Predictions(
-        predictions.logits,
-        {view.name: predictions.views[view.name][:, :r] for view, r in policy.terms},
-    )
+    """The views of a policy; the first repeats stand for those of a policy with fewer."""
+    views = {kind: predictions.views[kind][:, :r] for kind, r in policy.repeats.items()}
+    return Predictions(predictions.logits, views)
 
 
-def there(view: View, repeats: int, record: Record) -> bool:
-    views = record.predictions.views
-    return view.name in views and views[view.name].shape[1] >= repeats
+def methods_for(policies: Iterable[str], method: Method) -> dict[str, Method]:
+    """The method of each policy: temperature scaling without views."""
+    return {name: TemperatureScaling() if name == NO_VIEWS else method for name in policies}
 
 
-def compared(record: Record, images: int, seed: int) -> dict[str, Any]:
-    """Choose both ways on some images, and test both choices on the others."""
-    order = torch.randperm(len(record), generator=torch.Generator().manual_seed(seed))
-    drawn, others = record[order[:images]], record[order[images:]]
-    policies: dict[str, Policy] = {NO_VIEWS: Policy(())}
-    policies |= {
-        n: p
-        for n, p in POLICIES.items()
-        if p.passes <= BUDGET and all(there(*term, record) for term in p.terms)
-    }
-    methods: Mapping[str, Method] = {
-        name: TemperatureScaling() if name == NO_VIEWS else CATTA() for name in policies
-    }
-    recorder = Replayed(drawn)
-    chosen = choose(recorder, policies, methods).policy
-    labels, everything = drawn.require_labels(), Replayed(drawn)
-    everything.extend(policies.values(), torch.arange(len(drawn)))
+def searched(base: Record, policies: Mapping[str, Policy]) -> tuple[str, float]:
+    """The choice of a search through all views of all images, and its passes per image."""
+    methods, labels = methods_for(policies, CATTA()), base.require_labels()
+    recorder = Replayed(base)
+    recorder.extend(policies.values(), torch.arange(len(base)))
     answers = {
-        name: held_out(methods[name], shown(drawn.predictions, policies[name]), labels)
-        for name in policies
+        name: (policy.passes, held_out(methods[name], shown(base.predictions, policy), labels))
+        for name, policy in policies.items()
     }
-    best = rank({name: (policies[name].passes, probs) for name, probs in answers.items()}, labels)[
-        0
-    ].policy
+    return rank(answers, labels)[0].policy, recorder.passes / len(base)
 
-    def tested(name: str) -> float:
-        fitted = methods[name].fit(shown(drawn.predictions, policies[name]), labels)
-        return float(
-            losses(
-                fitted(shown(others.predictions, policies[name])), others.require_labels()
-            ).mean()
-        )
 
-    lost = 0.0 if chosen == best else tested(chosen) - tested(best)
-    return {
-        "policies": len(policies),
-        "rounds": chosen,
-        "all": best,
-        "part": recorder.passes / everything.passes,
-        "lost": lost,
-    }
+def chosen(base: Record, policies: Mapping[str, Policy]) -> tuple[str, float]:
+    """The choice of `calibrate` from these policies, and its passes per image."""
+    recorder = Replayed(base)
+    found = choose(recorder, policies, methods_for(policies, DEFAULT)).policy
+    return found, recorder.passes / len(base)
+
+
+def measure(network: str, record: Record, images: int, draws: int) -> None:
+    """Print the rows of one record and number of images."""
+    recorded = {kind: view.shape[1] for kind, view in record.predictions.views.items()}
+
+    def there(policies: Mapping[str, Policy]) -> dict[str, Policy]:
+        return {
+            name: one
+            for name, one in policies.items()
+            if all(recorded.get(kind, 0) >= r for kind, r in one.repeats.items())
+        }
+
+    kind = KINDS.get(network, "small")
+    few = there(candidates("auto", BUDGET, DEFAULT, kind))
+    quick = {name: few[name] for name in (next(iter(few)), NO_VIEWS)}
+    every = there({NO_VIEWS: Policy(()), **{name: POLICIES[name] for name in SEARCHED}})
+    every |= {name: one for name, one in few.items() if name == "photometric-4"}
+    means, passes = Means(len(record)), defaultdict[str, list[float]](list)
+    labels = record.require_labels()
+    for seed in range(draws):
+        fit, test = draw(len(record), seed)
+        fit, test = fit[:images], test[:TESTED]
+        base = record[fit]
+        plain = TemperatureScaling().fit(shown(base.predictions, Policy(())), base.require_labels())
+        means.add(NO_VIEWS, test, plain(shown(record.predictions[test], Policy(()))), labels[test])
+        ways = {
+            "full": (chosen(base, few), few, DEFAULT),
+            "quick": (chosen(base, quick), quick, DEFAULT),
+            "search": (searched(base, every), every, CATTA()),
+        }
+        for way, ((name, cost), policies, method) in ways.items():
+            views = shown(base.predictions, policies[name])
+            fitted = methods_for([name], method)[name].fit(views, base.require_labels())
+            answers = fitted(shown(record.predictions[test], policies[name]))
+            means.add(way, test, answers, labels[test])
+            passes[way].append(cost)
+    for way, costs in passes.items():
+        (nll, _), (brier, _), *_ = means.against(way, NO_VIEWS)
+        cells = [
+            network,
+            str(images),
+            way,
+            f"{sum(costs) / draws:.1f}",
+            f"{nll:+.1f}",
+            f"{brier:+.1f}",
+        ]
+        more = means.against(way, "search")[:2]
+        cells += [f"{apart:+.1f} ± {half:.1f}" if way != "search" else "" for apart, half in more]
+        print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--names", default=",".join(NAMES))
-    parser.add_argument("--draws", type=int, default=3)
-    parser.add_argument("--images", type=int, default=1000)
-    given = parser.parse_args()
-    print(
-        "| record | draw | policies | in rounds | all views | passes, of all views' | NLL lost on other images |",
-        flush=True,
-    )
-    print("|---|---|---|---|---|---|---|", flush=True)
-    found = []
-    for name in given.names.split(","):
-        record = pooled(given.folder, name)
-        for seed in range(given.draws):
-            one = compared(record, given.images, seed)
-            cells = (
-                name,
-                seed,
-                one["policies"],
-                one["rounds"],
-                one["all"],
-                f"{one['part']:.2f}",
-                f"{one['lost']:+.4f}",
-            )
-            print("| " + " | ".join(map(str, cells)) + " |", flush=True)
-            found.append(one)
-    same = sum(one["rounds"] == one["all"] for one in found)
-    parts, lost = ([one[key] for one in found] for key in ("part", "lost"))
-    print(
-        f"\nthe same choice in {same} of {len(found)}, at {sum(parts) / len(parts):.2f} of the passes; NLL lost on average "
-        f"{sum(lost) / len(lost):+.4f}, at most {max(lost):+.4f}"
-    )
+    """Print a table."""
+    draws = draws_asked(__doc__)
+    print("| network | images | | passes | NLL | Brier | NLL, to search | Brier, to search |")
+    print("|---|---|---|---|---|---|---|---|")
+    shifted = {"CIFAR-100, noise and blur": joined(DATA / "records", "cifar100_shift")}
+    for network, record in (networks() | shifted).items():
+        for images in IMAGES:
+            measure(network, record, images, draws)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """benchmarks/choice.py: records replayed in the place of a network, on made-up ones."""
 
 import torch
-from benchmarks.choice import Replayed, compared, pooled
+from benchmarks.choice import Replayed, measure
 
 from atta import Predictions, Record
 from atta.data.views import Policy
@@ -31,9 +31,9 @@ def test_each_pass_is_counted_once():
     ].shape == (5, 2, 4)
 
 
-def test_of_few_images_all_views_are_recorded_and_the_choice_is_the_same(tmp_path):
-    made(160, flip=1, vflip=1).save(tmp_path / "toy_rich.safetensors")
-    made(160, nudge=3).save(tmp_path / "toy_nudge.safetensors")
-    one = compared(pooled(tmp_path, "toy"), 120, seed=0)
-    assert (one["policies"], one["part"], one["lost"]) == (5, 1.0, 0.0)
-    assert one["rounds"] == one["all"]
+def test_of_few_images_all_views_of_the_candidates_are_recorded(capsys):
+    measure("toy", made(1160, flip=1, nudge=3), 160, draws=1)
+    full, quick, search = capsys.readouterr().out.splitlines()
+    assert full.startswith("| toy | 160 | full | 5.0 |")
+    assert quick.startswith("| toy | 160 | quick | 4.0 |")
+    assert search.startswith("| toy | 160 | search | 5.0 |")

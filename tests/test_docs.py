@@ -56,7 +56,7 @@ def test_the_readme_runs_on_a_model_and_on_logits(
         "new_images": torch.rand(10, 3, 16, 16),
     }
     monkeypatch.setattr(
-        "atta.classifier.choice.POLICIES", {"few": atta.Policy.parse("flip + vflip")}
+        "atta.classifier.choice.rivals", lambda *_: {"few": atta.Policy.parse("flip + vflip")}
     )  # a search takes longer
     exec(from_model.replace(".onnx", ".pt2"), names)  # the example exports ONNX
     own = names["model"](names["new_images"]).softmax(dim=1).argmax(dim=1)  # type: ignore[operator]
@@ -78,7 +78,8 @@ def test_the_commands_of_the_readme_run(
     monkeypatch.setattr(
         "atta.report.page._vega", str
     )  # the charts' JavaScript takes seconds to be had
-    monkeypatch.setattr("atta.classifier.choice.POLICIES", {"few": atta.Policy.parse("flip")})
+    few = {"few": atta.Policy.parse("flip")}
+    monkeypatch.setattr("atta.classifier.choice.rivals", lambda *_: few)
     made_up(1100).save(tmp_path / "record.safetensors")
     torch.manual_seed(0)
     for i, photo in enumerate((torch.rand(60, 16, 16, 3) * 255).byte().numpy()):

@@ -70,7 +70,18 @@ def test_views_that_say_nothing_are_not_drawn_towards_equal_weights():
         predictions.logits, {"noise": 5 * torch.randn_like(predictions.views["flip"])}
     )
     free, shrunk = (CATTA(shrink=shrink).fit(noise, labels) for shrink in (False, True))
-    assert torch.equal(free.weights, shrunk.weights)
+    torch.testing.assert_close(free.weights, shrunk.weights, rtol=0.02, atol=0.01)
+
+
+def test_weights_are_drawn_to_equal_ones_less_with_more_images():
+    def distance(n):
+        predictions, labels = copies(n)
+        views = {"flip": 0.5 * predictions.views["flip"]}  # half as confident: it deserves more
+        unequal = Predictions(predictions.logits, views)
+        free, shrunk = (CATTA(shrink=shrink).fit(unequal, labels) for shrink in (False, True))
+        return (free.weights - shrunk.weights).abs().max() / free.weights.abs().max()
+
+    assert distance(5000) < 0.03 < 0.05 < distance(60)
 
 
 def test_without_the_guard_the_answer_is_what_the_passes_say_together():

@@ -75,6 +75,23 @@ def test_of_equal_passes_the_better_wins():
     assert ranked[0].policy == "nearer"
 
 
+def test_a_default_stays_unless_another_is_better_by_more_than_noise():
+    torch.manual_seed(0)
+    labels = torch.zeros(400, dtype=torch.long)
+
+    def answers(gain, noise):
+        own = (0.6 + gain + noise * torch.randn(400, dtype=torch.float64)).clamp(0.05, 0.95)
+        return torch.stack([own, 1 - own], dim=1)
+
+    plain = answers(0, 0.1)
+    slightly, clearly, fewer = answers(0.002, 0.1), answers(0.1, 0.1), plain.clone()
+    for other, choice in ((slightly, "default"), (clearly, "other")):
+        found = rank({"default": (4, plain), "other": (2, other)}, labels, default="default")
+        assert found[0].policy == choice
+    same = {"default": (4, plain), "none": (1, fewer)}  # in every image: views say nothing
+    assert rank(same, labels, default="default")[0].policy == "none"
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     table=st.lists(

@@ -274,3 +274,23 @@ def test_broken_files_are_left_out_and_named_and_folders_need_no_names_of_classe
         file.write_bytes(b"no image")
     with pytest.raises(InputError, match=r"expected at least one image, found 41 faults: .*monday"):
         named.drift(folder)
+
+
+def test_a_stream_is_adapted_to_once_the_alarm_is_raised(classifier):
+    watch = classifier.watch(window=100)
+    for start in range(0, 200, 20):
+        seen = watch.update(pixels(20, seed=50 + start))
+    assert not seen.alarm
+    assert watch.classifier is classifier
+    assert seen.drift == classifier.drift(
+        torch.cat([pixels(20, seed=50 + s) for s in range(100, 200, 20)])
+    )
+    shifted = faded(200)
+    for start in range(0, 200, 20):
+        seen = watch.update(shifted[start : start + 20])
+    assert seen.alarm
+    assert 200 < seen.raised <= 400
+    assert f"alarm after {seen.raised} images" in str(seen)
+    expected = classifier.adapt(shifted[100:])
+    assert watch.classifier.adapted == expected.adapted
+    assert torch.equal(watch.classifier(faded(8)), expected(faded(8)))

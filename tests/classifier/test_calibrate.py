@@ -8,11 +8,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import atta
 from atta._base.errors import InputError
-from atta.classifier.choice import NOT_TRIED, candidates, fitting
+from atta.classifier.choice import NO_VIEWS, RIVALS, candidates, fitting, kind_of, rivals
 from atta.classifier.classifier import CalibratedClassifier
 from atta.data.image_set import ImageSet
 from atta.data.views import POLICIES, Policy, View
 from atta.networks.resnet import small_cnn
+from atta.record.writer import settings_of
 from atta.run.collect import collect
 from scenarios import POLICY, Counting, Items, linear, pixels
 
@@ -115,7 +116,7 @@ def test_where_no_view_is_clearly_better_one_pass_and_a_temperature_are_left(net
         1,
         1,
     )
-    assert {one["policy"] for one in classifier.summary.candidates} > {"temperature", "flip-2"}
+    assert {one["policy"] for one in classifier.summary.candidates} == {"temperature", "flip-2"}
     assert calibrate(network, pixels(), labels, policy=1).summary.method == "temperature"
 
 
@@ -132,24 +133,58 @@ def test_a_network_that_ends_in_a_softmax_is_refused_with_what_to_do(network, la
     )
 
 
-def test_auto_and_a_budget_choose_from_the_policies_that_the_budget_allows(network, labels):
+def test_auto_and_a_budget_choose_from_few_policies_within_the_budget(network, labels):
     classifier = calibrate(network, pixels(), labels, policy="auto", budget=7, method="mean-tta")
-    allowed = {name for name, policy in POLICIES.items() if policy.passes <= 7} - NOT_TRIED
+    allowed = {"nudge-4", "flip-2", "photometric-4"}
     assert {one["policy"] for one in classifier.summary.candidates} == allowed
     assert classifier.policy == POLICIES[classifier.summary.candidates[0]["policy"]]
-    assert f"chosen from {len(allowed)} policies" in str(classifier.summary)
+    assert "chosen from 3 policies" in str(classifier.summary)
     assert (
         calibrate(network, pixels(), labels, policy=7, method="mean-tta").summary
         == classifier.summary
     )
 
 
+@pytest.mark.parametrize(
+    ("shape", "budget", "names"),
+    [
+        ((3, 224, 160), 4, ["flip-crop-4", "flip-2", "photometric-4"]),
+        ((3, 224, 224), 9, ["crop-9", "flip-crop-4", "flip-2", "photometric-4"]),
+        ((1, 224, 224), 2, ["flip-2"]),
+        ((3, 32, 32), 4, ["nudge-4", "flip-2", "photometric-4"]),
+        ((3, 32, 32), 3, ["flip-2"]),
+        ((1, 28, 28), 4, ["shift-4", "photometric-4", "flip-2"]),
+    ],
+)
+def test_candidates_depend_on_the_kind_of_image_and_the_budget(shape, budget, names):
+    kind = kind_of(torch.zeros(1, *shape))
+    assert list(rivals(kind, budget)) == names
+    every = candidates("auto", budget, atta.CATTA(), kind)
+    assert list(every) == [*names, NO_VIEWS]
+    assert list(candidates("auto", budget, atta.CATTA(), kind, quick=True)) == [names[0], NO_VIEWS]
+    terms = {(view.name, n): n for one in every.values() for view, n in one.terms}
+    assert sum(terms.values()) <= 2 * budget
+
+
 def test_policies_that_are_not_tried_are_used_if_they_or_their_views_are_named():
-    assert set(POLICIES) > NOT_TRIED
-    assert not NOT_TRIED & set(candidates("auto", 9, atta.CATTA()))
-    for name in NOT_TRIED:
+    tried = {name for names in RIVALS.values() for name in names}
+    assert tried < set(POLICIES)
+    turned = ("vflip", "rot90", "rot180", "rot270", "transpose", "antitranspose")
+    assert not any(set(POLICIES[name].kinds) & set(turned) for name in tried)
+    for name in set(POLICIES) - tried:
         assert [*candidates(name, 9, atta.CATTA())] == [name]
     assert "vflip-2" in candidates("auto", 2, atta.CATTA(views=["vflip"]))
+
+
+def test_with_little_effort_the_default_is_compared_with_temperature_only(network, labels):
+    model = Counting()
+    classifier = calibrate(
+        model, pixels(), labels, policy="auto", effort="quick", method="c-atta", rehearse=False
+    )
+    assert model.seen == 60 * 4 + 8
+    assert {one["policy"] for one in classifier.summary.candidates} == {"nudge-4", NO_VIEWS}
+    with pytest.raises(InputError, match="effort must be one of full, quick, got 'little'"):
+        calibrate(network, pixels(), labels, effort="little")
 
 
 def test_a_view_that_changes_the_size_or_fails_is_no_candidate(monkeypatch):
@@ -159,6 +194,7 @@ def test_a_view_that_changes_the_size_or_fails_is_no_candidate(monkeypatch):
     monkeypatch.setitem(POLICIES, "native", Policy.parse("2 native-crop"))
     monkeypatch.setitem(POLICIES, "failing", Policy(((View.of("fails", fails), 1),)))
     monkeypatch.setitem(POLICIES, "taken", Policy.parse("flip"))
+    monkeypatch.setitem(RIVALS, "small", ("native", "failing", "taken"))
     found = fitting(candidates("auto", 3, atta.CATTA()), pixels(1))
     assert "taken" in found
     assert not {"native", "failing"} & set(found)
@@ -327,7 +363,7 @@ def test_a_network_of_float64_is_calibrated_in_float64(labels):
 
 
 def test_calibration_that_was_stopped_resumes_from_its_cache(labels, tmp_path):
-    settings = {"policy": "auto", "budget": 3, "batch_size": 16, "rehearse": [3]}
+    settings = {"policy": "auto", "budget": 4, "batch_size": 16, "rehearse": [3]}
     plain, cached, again = Counting(), Counting(), Counting()
     expected = calibrate(plain, pixels(), labels, **settings)
 
@@ -353,14 +389,7 @@ def test_calibration_that_was_stopped_resumes_from_its_cache(labels, tmp_path):
     resumed = calibrate(model, pixels(), labels, cache=cache, **settings)
     assert resumed.summary == expected.summary
     assert resumed.policy == expected.policy
-    views = len(
-        {
-            kind
-            for name in candidates("auto", 3, atta.CATTA())
-            if name in POLICIES
-            for kind in POLICIES[name].kinds
-        }
-    )
+    views = sum(one.passes - 1 for one in rivals("small", 4).values())
     assert stopped[0] + model.seen <= plain.seen + 8 + 16 * views, (
         "only the trial and the batch that was stopped, in all of its views, run twice"
     )
@@ -385,3 +414,11 @@ def test_a_bad_first_file_is_left_out_and_the_others_keep_their_pixels(tmp_path,
     expected = calibrate(network, pixels(), labels, rehearse=False)
     assert found.summary.before == pytest.approx(expected.summary.before)
     assert found.summary.after == pytest.approx(expected.summary.after, abs=1e-5)
+
+
+def test_a_resumed_calibration_keeps_its_memory_layout(labels, tmp_path, monkeypatch):
+    model, settings = small_cnn(3), {"cache": tmp_path, "rehearse": False}
+    for faster in (True, False):  # another layout would be refused: other bits
+        monkeypatch.setattr("atta.classifier.calibrate.faster_layout", lambda *_, it=faster: it)
+        calibrate(model, pixels(), labels, **settings)
+        assert settings_of(tmp_path / "0")["channels_last"] is True

@@ -12,7 +12,7 @@ from scenarios import POLICY, Doubtful, pixels
 
 def test_the_summary_is_that_of_held_out_images(fitted, network, labels):
     record = collect(network, pixels(), labels, policy=POLICY, draws="stratified", progress=False)
-    held = held_out(atta.CATTA(), record.predictions, labels)
+    held = held_out(atta.CATTA(shrink=True), record.predictions, labels)
     summary = fitted.summary
     assert summary.after == atta.evaluate(held, labels, metrics=("brier", "ece", "nll"))
     assert summary.before == atta.evaluate(
@@ -66,3 +66,23 @@ def test_the_mean_of_the_passes_counts_only_the_images_that_go_on(network):
     classifier = CalibratedClassifier(network, Doubtful(), POLICY, image_shape=(3, 8, 8))
     classifier(pixels())
     assert Doubtful().passes(record.predictions).double().mean() == classifier.mean_passes
+
+
+def test_the_verdict_compares_with_temperature_scaling_and_never_praises_a_loss(fitted):
+    known = asdict(fitted.summary)
+    rivals = [
+        {"method": name, "policy": "", "brier": brier, "nll": nll, "ece": 0.0, "passes": 1}
+        for name, brier, nll in (
+            ("vanilla", 0.1, 0.4),
+            ("temperature", 0.09, 0.38),
+            ("a", 0.08, 0.3),
+        )
+    ]
+    vanilla, _, ours = ({"brier": one["brier"], "nll": one["nll"]} for one in rivals)
+    known |= {"before": vanilla, "rivals": rivals, "class_changes": 0}
+    gained = Summary(**known | {"after": ours}).verdict
+    assert gained == (
+        "Use it: Brier score -20% and NLL -25% (temperature scaling alone: Brier score -10% and "
+        "NLL -5%); every class stays the same."
+    )
+    assert "nothing was gained" in Summary(**known | {"after": {"nll": 0.5}}).verdict

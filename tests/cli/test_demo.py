@@ -1,29 +1,45 @@
 """The demo's first half, and the records that its second half stands on."""
 
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import atta
-from atta.cli.experiments import DIGITS, EXPERIMENT, type_commands
+from atta.cli.experiments import EXPERIMENT, PHOTOGRAPHS, type_commands
 from atta.lab.compare import compare, comparison_tables
 from atta.lab.paper.reproduce import find_experiments, needed, record_file
 from atta.record.predictions import BUNDLED
 from atta.results.rows import Results
 from scenarios import command, made_up
 
+PHOTOGRAPHS_FOLDER = Path(__file__).parents[2] / "examples" / "cifar10"
 
-def test_the_digits_are_trained_recorded_and_calibrated(tmp_path: Path) -> None:
-    type_commands(DIGITS[:3], tmp_path)
-    assert (tmp_path / "network" / "model.safetensors").is_file()
-    record = atta.Record.load(tmp_path / "digits.safetensors")
-    assert record.origin["dataset"] == "digits"
-    base = record.predictions.logits.softmax(dim=-1)
-    probs = atta.load(tmp_path / "v-atta.safetensors")(record.predictions)
-    assert torch.equal(probs.argmax(dim=-1), base.argmax(dim=-1))
-    assert atta.evaluate(base, record.labels)["accuracy"] > 0.9
+
+def test_the_demo_calibrates_photographs_and_ends_with_a_gain_and_a_page(tmp_path: Path) -> None:
+    few = tmp_path / "photographs"
+    for part, images in (("validation", 100), ("test", 200)):
+        for file in sorted((PHOTOGRAPHS_FOLDER / part).glob("*/*.png"))[:: 1000 // images]:
+            (few / part / file.parent.name).mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, few / part / file.parent.name)
+    shutil.copy(PHOTOGRAPHS_FOLDER / "resnet20.safetensors", few)
+    line = PHOTOGRAPHS[0] + " --policy flip"
+    type_commands((line, PHOTOGRAPHS[1]), tmp_path, few)
+    results = Results.load(tmp_path / "evaluation.json")
+    vanilla, _, ours = results.names("method")
+    assert (vanilla, ours) == ("vanilla", "c-atta")
+    values = {(row.method, row.metric): row.value for row in results}
+    assert values[vanilla, "accuracy"] == values[ours, "accuracy"] > 0.88
+    assert values[ours, "nll"] < values[vanilla, "nll"]
+    assert values[ours, "class_changes"] == 0
+
+
+def test_the_network_and_photographs_of_the_demo_stay_small_and_out_of_the_wheel() -> None:
+    size = sum(file.stat().st_size for file in PHOTOGRAPHS_FOLDER.rglob("*") if file.is_file())
+    assert size < 6e6
+    assert len(list(PHOTOGRAPHS_FOLDER.glob("*/*/*.png"))) == 2000
+    assert not list((Path(atta.__file__).parent).rglob("*.png"))
 
 
 @pytest.mark.parametrize(
@@ -62,20 +78,17 @@ def test_the_demo_leaves_out_what_was_not_installed(
             {"cifar10": made_up(60)}, [atta.Vanilla(), atta.TemperatureScaling()], validation=20
         )
 
+    real = Path.is_dir
     monkeypatch.setattr("atta.lab.paper.reproduce.run_alone", experiment)
     monkeypatch.setattr(
         "atta.lab.run.own_table", lambda results, chosen: next(comparison_tables(results))
     )
-    for library in ("sklearn.datasets", "vl_convert"):
-        monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setattr("pathlib.Path.is_dir", lambda path: path.name != "cifar10" and real(path))
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
     monkeypatch.delitem(
         sys.modules, "atta.report.page", raising=False
     )  # imported again, it looks for them again
     result = command("demo", "-o", str(tmp_path))
-    assert (
-        "left out: the dataset digits needs more than was installed: pip install 'atta[sklearn]'"
-        in result.output
-    )
     assert (
         "left out: a report needs more than was installed: pip install 'atta[report]'"
         in result.output

@@ -12,8 +12,9 @@ import atta
 from atta import Predictions, Record
 from atta._base.errors import Advice, InputError, advise
 from atta.data.views import Policy, View
-from atta.run.checks import look_over
+from atta.run.checks import faster_layout, look_over
 from atta.run.collect import collect
+from atta.run.execution import Execution
 from scenarios import Counting, Items, Scripted, made_up, pixels
 
 
@@ -320,3 +321,25 @@ def test_images_that_contradict_what_the_network_states_are_said(model, images, 
     found = [str(one.message) for one in said if "images are few" not in str(one.message)]
     assert len(found) == (sentence is not None), found
     assert sentence is None or sentence in found[0]
+
+
+class Slow(nn.Module):
+    """A convolution that takes a second of its own clock, two in one memory layout."""
+
+    def __init__(self, slow):
+        super().__init__()
+        self.convolution, self.slow, self.now = nn.Conv2d(3, 3, 3), slow, 0
+
+    def forward(self, images):
+        last = images.is_contiguous(memory_format=torch.channels_last)
+        self.now += 2 if last == self.slow else 1
+        return self.convolution(images).mean((2, 3))
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_the_faster_memory_layout_is_used_on_a_cpu(monkeypatch, slow):
+    model, how = Slow(slow), Execution(device="cpu")
+    monkeypatch.setattr("atta.run.checks.time.perf_counter", lambda: model.now)
+    assert faster_layout(model, pixels(8), how) is not slow
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(192, 3))
+    assert not faster_layout(plain, pixels(8), how)

@@ -19,9 +19,13 @@ several minima, and favours over-confidence.
 
 **Shrinking towards equal weights.** A few hundred images say little about how much more the image
 counts than its mirror image. Let `equal` be the weights by which every pass counts the same, at the
-scale with the lowest NLL. The weights are then (1 - s) · free + s · equal, with s of SHARES chosen
-by the NLL of held-out images. s is 0 if equal weights are significantly worse than free ones: some
-views then deserve no weight, and a step towards equal that seems to help is luck.
+scale with the lowest NLL, and D twice the NLL that free weights save on all images together. Where
+equal weights are right, D is m on average, by chance alone. So the weights are
+
+    (1 - s) · free + s · equal        s = min(1, m / D)
+
+as by the rule of James and Stein: D grows with the images, and views that deserve no weight make it
+large at once.
 
 **Without the guard** (`keep_class=False`) the answer is `fused` itself: it is more often correct,
 has a lower NLL, and changes the class of a few images in a hundred.
@@ -29,32 +33,26 @@ has a lower NLL, and changes the class of a few images in a hundred.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from atta._base.types import Labels, Probs, ViewLogits
+from atta._base.types import Labels, ViewLogits
 from atta.calibrators.atta import LARGEST_SUM, ViewBlend, prior_penalty
 from atta.calibrators.base import ViewMethod
-from atta.calibrators.crossval import FOLDS, losses
+from atta.calibrators.crossval import losses
 from atta.calibrators.fitting import (
     Pieces,
     Weights,
-    fold_splits,
     laplace_smoothing,
     newton,
     prepared,
     sample,
-    standard_error,
 )
 from atta.calibrators.scaling import fit_temperature
 from atta.record.predictions import Predictions, mean_views
-
-SHARES = (0.0, 0.5, 1.0)
-FEWEST_IMAGES = 50  # that a share can be chosen by
-FOLD_STEPS = 2  # steps from the minimum for all images to that without a fold, which is near
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +80,8 @@ class CATTA(GuardedMethod):
     Args:
         views: The kinds of view to use; None uses all kinds in the predictions.
         keep_class: Whether the class is kept; otherwise the answer is that of all passes together.
-        shrink: Whether to shrink the weights towards equal ones, as far as held-out images ask; a
-            fit then takes three times as long.
+        shrink: Whether to shrink the weights towards equal ones, as far as few images ask for.
+            `atta.calibrate` does.
 
     >>> logits, labels = 4 * torch.eye(3).repeat(4, 1), [0, 1, 2, 0, 1, 2, 0, 1, 2, 1, 2, 0]
     >>> predictions = Predictions(logits, {"flip": logits.unsqueeze(1)})
@@ -125,22 +123,16 @@ class CATTA(GuardedMethod):
         alone = torch.zeros_like(passes)
         alone[0] = 1  # the image itself: temperature scaling
         parts = prepared(used, labels, prepare)
-        if self.shrink and len(predictions) >= FEWEST_IMAGES:
-            rows, _, wide = prepare(used, labels)  # all at once: the folds are made of all images
-            free, equal = _free_and_equal(rows, labels, passes, alone)
-            share = _best_share(
-                rows,
-                labels,
-                passes,
-                free,
-                lambda found, part: blend(found).calibrate(wide[part].logits, wide[part].views),
-            )
-            weights = (1 - share) * free + share * equal
-        else:
-            start = alone
-            if some := sample(used, labels):
-                start = self.learn(*some).weights[:, 0] * temperature
-            weights = _free_weights(lambda: ((rows, own) for rows, own, _ in parts()), start)
+        start = alone
+        if some := sample(used, labels):
+            start = self.learn(*some).weights[:, 0] * temperature
+
+        def rows() -> Iterator[tuple[ViewLogits, Labels]]:
+            yield from ((part, own) for part, own, _ in parts())
+
+        weights = _free_weights(rows, start)
+        if self.shrink:
+            weights = _towards_equal(rows, weights, passes)
         blends, sums = [blend(weights), blend(alone)], [0.0, 0.0]
         for _, own, wide in parts():
             for i, one in enumerate(blends):
@@ -148,44 +140,28 @@ class CATTA(GuardedMethod):
         return blends[0] if sums[0] <= sums[1] else blends[1]
 
 
-def _free_and_equal(
-    rows: ViewLogits, labels: Labels, passes: Weights, start: Weights, most: int = 100
-) -> tuple[Weights, Weights]:
-    """Fit free weights, and weights by which every pass counts the same."""
-    same = passes / passes.sum()
-    mean = torch.einsum("m,nmk->nk", same, rows).unsqueeze(1)
-    smoothing = laplace_smoothing([(rows[:, 0], labels)])
-    scale = newton(lambda: [(mean, labels)], rows.new_ones(1), smoothing=smoothing)
-    return _free_weights(lambda: [(rows, labels)], start, most), same * scale
-
-
-def _free_weights(parts: Pieces, start: Weights, most: int = 100) -> Weights:
+def _free_weights(parts: Pieces, start: Weights) -> Weights:
     """Fit the weights by NLL, once more with the prior of V-ATTA if they diverge."""
     smoothing = laplace_smoothing((rows[:, 0], labels) for rows, labels in parts())
-    free = newton(parts, start, smoothing=smoothing, iterations=most)
+    free = newton(parts, start, smoothing=smoothing)
     if free.abs().sum() > LARGEST_SUM:
         prior = prior_penalty(sum(len(labels) for _, labels in parts()))
-        free = newton(parts, start, smoothing=smoothing, prior=prior, iterations=most)
+        free = newton(parts, start, smoothing=smoothing, prior=prior)
     return free
 
 
-def _best_share(
-    rows: ViewLogits,
-    labels: Labels,
-    passes: Weights,
-    start: Weights,
-    answers: Callable[[Weights, Tensor], Probs],
-) -> float:
-    """Return the share with the lowest held-out NLL; 0 if equal weights are significantly worse."""
-    order = rows[:, 0, 0].argsort()  # so that the order of the images does not matter
-    found = rows.new_zeros(len(SHARES), len(labels))
-    for split in fold_splits(len(labels), FOLDS):
-        rest, part = (order[picked.to(order.device)] for picked in split)
-        free, equal = _free_and_equal(rows[rest], labels[rest], passes, start, FOLD_STEPS)
-        for i, share in enumerate(SHARES):
-            between = (1 - share) * free + share * equal
-            found[i, part] = losses(answers(between, part), labels[part])
-    above = found[-1] - found[0]
-    if above.mean() > standard_error(above):
-        return SHARES[0]
-    return SHARES[int(found.mean(dim=1).argmin())]
+def _towards_equal(parts: Pieces, free: Weights, passes: Weights) -> Weights:
+    """Shrink free weights towards those by which every pass counts the same."""
+    same = passes / passes.sum()
+    means = [(torch.einsum("m,nmk->nk", same, rows)[:, None], own) for rows, own in parts()]
+    smoothing = laplace_smoothing((rows[:, 0], labels) for rows, labels in parts())
+    equal = same * newton(lambda: means, free.new_ones(1), smoothing=smoothing)
+    saved = 0.0
+    for rows, labels in parts():
+        both = torch.stack([free, equal])
+        log_probs = torch.einsum("sm,nmk->snk", both, rows).log_softmax(dim=-1)
+        of_free, of_equal = log_probs.gather(-1, labels.expand(2, -1).unsqueeze(-1)).sum(dim=(1, 2))
+        saved += float(of_free - of_equal)
+    kinds = len(free) - 1
+    share = kinds / max(2 * saved, kinds)
+    return (1 - share) * free + share * equal

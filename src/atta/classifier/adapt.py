@@ -4,17 +4,23 @@
     adapted = classifier.adapt(images)      the same classes, with lower confidence
     adapted.adapted                         what was done, and why
     adapted.unadapted()                     the classifier as it was
+    watch = classifier.watch()              an alarm for a stream: `watch.update(batch)`
 
 `calibrate` stores what is needed of the validation images as `classifier.reference`
 (`calibrators.shift`).
 """
 
+from __future__ import annotations
+
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from typing import Any, TypeVar
 
+import torch
+
 from atta._base.errors import InputError
 from atta.calibrators import Calibrator, shift
+from atta.calibrators.alarm import RATE, Alarm
 from atta.calibrators.shift import LEVEL, Reference
 from atta.classifier.archive import Kept
 from atta.classifier.estimator import Estimator
@@ -24,6 +30,8 @@ from atta.networks.borrowing import device_of
 from atta.record.predictions import Predictions
 
 Classifier = TypeVar("Classifier", bound="Adaptable")
+WINDOW = 500
+"""The latest images that `watch` estimates from and adapts to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +67,7 @@ class Drift:
         found: shift.Estimate,
         confidence: float,
         seen: tuple[float, ...] = (),
-    ) -> "Drift":
+    ) -> Drift:
         """Compare an estimate and the confidence of images with the validation images."""
         return cls(
             **asdict(found),
@@ -108,13 +116,18 @@ class Adaptable(Estimator):
             images: What `predict_proba` takes, 32 images or more.
             channels: Where arrays have their channels.
         """
-        reference = self._known_reference()
+        self._known_reference()
         predictions = self._answers(images, channels)
         if len(predictions) < shift.LEAST:
             raise InputError(
                 f"expected at least {shift.LEAST} images, got {len(predictions)}, "
                 "which say too little"
             )
+        return self._compared(predictions)
+
+    def _compared(self, predictions: Predictions) -> Drift:
+        """Compare answers to unlabelled images with the validation images."""
+        reference = self._known_reference()
         seen = self.calibrator(predictions).double().amax(dim=1)
         found = shift.estimate(reference, predictions.logits)
         return Drift.of(reference, found, float(seen.mean()), shift.histogram(seen))
@@ -130,21 +143,45 @@ class Adaptable(Estimator):
             channels: Where arrays have their channels.
         """
         plain = self.unadapted()
-        reference = plain._known_reference()
-        if reference.slope is None:
+        plain._hedged()  # one that is missing raises before the network runs
+        return plain._adapted_to(plain._answers(images, channels))
+
+    def _hedged(self) -> Calibrator:
+        """Return the calibrator that takes over after a drift."""
+        if self._known_reference().slope is None:
             raise InputError(
                 "expected a classifier that knows how its accuracy falls, but nothing that was "
                 "recorded when it was calibrated lowered its accuracy: calibrate it again on more "
                 "images, a few hundred at least, with rehearsals, which are the default"
             )
-        hedged = plain.kept.hedged or plain.calibrator
-        hedged.softened(1.0)  # one that cannot be raises before the network runs
-        predictions = plain._answers(images, channels)
-        hedged = hedged.to(device_of(plain.model))
-        calibrator, done = shift.adapt(plain.calibrator, hedged, reference, predictions)
-        return plain._with(
-            calibrator, replace(plain.kept, adapted=done, before=plain.calibrator, promise=None)
+        hedged = self.kept.hedged or self.calibrator
+        hedged.softened(1.0)
+        return hedged.to(device_of(self.model))
+
+    def _adapted_to(self: Classifier, predictions: Predictions) -> Classifier:
+        """Adapt to the answers to unlabelled images."""
+        reference, hedged = self._known_reference(), self._hedged()
+        calibrator, done = shift.adapt(self.calibrator, hedged, reference, predictions)
+        return self._with(
+            calibrator, replace(self.kept, adapted=done, before=self.calibrator, promise=None)
         )
+
+    def watch(self, *, window: int = WINDOW, rate: float = RATE, seed: int = 0) -> Watch:
+        """Watch a stream of unlabelled images: an alarm, and adapting to the latest images.
+
+        Use it in production instead of calling `drift` again and again, which raises a false alarm
+        sooner or later.
+
+        Args:
+            window: How many of the latest images to estimate from and to adapt to.
+            rate: The probability that a stream that does not shift ever raises the alarm.
+            seed: The seed of the random numbers that break ties.
+
+        Returns:
+            An object with `update(images)` and `classifier`.
+        """
+        plain = self.unadapted()
+        return Watch(plain, window, Alarm(plain._known_reference(), rate=rate, seed=seed))
 
     def unadapted(self: Classifier) -> Classifier:
         """Return the classifier as it was before it was adapted, to the last bit."""
@@ -186,3 +223,60 @@ class Adaptable(Estimator):
                 "without, saved by an older version or built by hand: calibrate it again"
             )
         return self.reference
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """A stream of images after a batch.
+
+    `raised` says after how many images the alarm was raised, if it was. `drift` compares the latest
+    images with the validation images; it is None for fewer than 32.
+    """
+
+    images: int
+    raised: int | None
+    drift: Drift | None
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the alarm is raised; it stays raised."""
+        return self.raised is not None
+
+    def __str__(self) -> str:
+        state = "no alarm" if self.raised is None else f"alarm after {self.raised} images"
+        return f"{self.images} images, {state}. {self.drift or 'Too few to estimate accuracy.'}"
+
+
+class Watch:
+    """Watches a stream of images in constant memory; `classifier.watch` makes one.
+
+    `classifier` is the classifier as it was until the alarm is raised. From then on, each update
+    adapts it to the latest images, if it was calibrated with rehearsals.
+    """
+
+    def __init__(self, classifier: Adaptable, window: int, alarm: Alarm) -> None:
+        self.classifier = self._plain = classifier
+        self.window, self.alarm = max(window, shift.LEAST), alarm
+        self._latest: Predictions | None = None
+
+    def update(self, images: Any, *, channels: Channels = None) -> Watched:
+        """Look at the next images of the stream.
+
+        Args:
+            images: What `predict_proba` takes.
+            channels: Where arrays have their channels.
+        """
+        plain, drift = self._plain, None
+        new = plain._answers(images, channels)
+        temperature = plain._known_reference().temperature
+        self.alarm.update(shift.scores(new.logits, temperature))
+        if (old := self._latest) is not None:
+            views = {kind: torch.cat([view, new.views[kind]]) for kind, view in old.views.items()}
+            new = Predictions(torch.cat([old.logits, new.logits]), views)
+        self._latest = new[-self.window :]
+        if len(self._latest) >= shift.LEAST:
+            drift = plain._compared(self._latest)
+            known = plain._known_reference().slope is not None
+            if self.alarm.raised is not None and known:
+                self.classifier = plain._adapted_to(self._latest)
+        return Watched(images=self.alarm.images, raised=self.alarm.raised, drift=drift)

@@ -19,7 +19,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from atta._base.errors import InputError, first_line
 from atta._base.files import alone, check_digest, digest, named, whole_file, whole_folder
 from atta._base.tensors import buffers, read_header, read_tensors, write_tensors
+from atta._base.types import Probs
 from atta.calibrators import Calibrator, restore
 from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.risk import HeldOut, Promise
@@ -46,6 +47,7 @@ FORMAT_VERSION = 1
 ABOUT = "classifier.json"
 SUFFIX = ".safetensors"
 LONGEST_SIDE, PIXELS = 1 << 16, 1 << 28  # the largest image shape that a file may name
+LEAST_PROB = 1e-30  # so that the classes that occur have a probability if they had none before
 PICKLES = (b"PK\x03\x04", b"\x80")  # a zip of torch.save, and a bare pickle
 PARTS = ("calibrator", "model", "before", "hedged")
 PART = "atta.part"  # key in the header of a part, with its name
@@ -70,6 +72,7 @@ class Kept:
         promise: The risk that was promised.
         adapted: What an adaptation did.
         before: The calibrator before it.
+        odds: The stated share of each class over its validation share, from `with_classes`.
     """
 
     hedged: Calibrator | None = None
@@ -77,6 +80,14 @@ class Kept:
     promise: Promise | None = None
     adapted: Adaptation | None = None
     before: Calibrator | None = None
+    odds: tuple[float, ...] = ()
+
+    def restated(self, probs: Probs) -> Probs:
+        """Return the probabilities for the stated shares of the classes."""
+        if not self.odds:
+            return probs
+        weighted = probs.clamp_min(LEAST_PROB) * probs.new_tensor(self.odds)
+        return weighted / weighted.sum(dim=-1, keepdim=True)
 
 
 NOTHING_KEPT = Kept()
@@ -102,8 +113,8 @@ class Archived(nn.Module):
 
     @property
     def answers_otherwise(self) -> bool:
-        """Whether adaptation changed its confidence."""
-        return self.adapted is not None and self.adapted.changed
+        """Whether it was adapted, or told its classes."""
+        return bool(self.kept.odds) or (self.adapted is not None and self.adapted.changed)
 
     @property
     def adapted(self) -> Adaptation | None:
@@ -122,7 +133,7 @@ class Archived(nn.Module):
             "atta": __version__,
             "torch": torch.__version__,
             "method": self.calibrator.method.name,
-            "keeps_class": self.calibrator.keeps_class,
+            "keeps_class": self.calibrator.keeps_class and not self.kept.odds,
             "policy": str(self.policy),
             "draws": "stratified",
             "image_shape": list(self.image_shape),
@@ -137,6 +148,7 @@ class Archived(nn.Module):
             "adapted": optional(self.adapted, asdict),
             "held_out": optional(self.kept.held_out, asdict),
             "promise": optional(self.kept.promise, asdict),
+            "odds": self.kept.odds,
         }
         plain: dict[str, Any] = json.loads(json.dumps(about))
         return plain
@@ -246,6 +258,7 @@ class Archived(nn.Module):
                 adapted=optional(about.get("adapted"), lambda given: Adaptation(**given)),
                 held_out=optional(about.get("held_out"), HeldOut.read),
                 promise=optional(about.get("promise"), Promise.read),
+                odds=_odds(about.get("odds") or (), calibrator.classes),
             ),
         )
         loaded.check()
@@ -262,6 +275,14 @@ def _image_shape(shape: Any) -> tuple[int, ...]:
             f"got {shape!r}"
         )
     return tuple(sides)
+
+
+def _odds(given: Any, classes: int) -> tuple[float, ...]:
+    """Check that a file has one factor per class, or none."""
+    odds = tuple(map(float, given))
+    if odds and not (len(odds) == classes and all(0 <= one < inf for one in odds) and any(odds)):
+        raise InputError(f"odds: expected one number ≥ 0 for each of {classes} classes")
+    return odds
 
 
 def _network(

@@ -13,14 +13,14 @@ from datetime import timedelta
 from math import ceil
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 from atta._base.errors import InputError, advise
 from atta._base.progress import bar
 from atta._base.settings import checked
 from atta.calibrators import METHODS, Method, TemperatureScaling, as_method
 from atta.calibrators.conformal import ConformityScores
-from atta.calibrators.convex import GuardedMethod
+from atta.calibrators.convex import CATTA, GuardedMethod
 from atta.calibrators.crossval import check_folds
 from atta.calibrators.hedged import hedge
 from atta.calibrators.risk import HeldOut
@@ -33,20 +33,32 @@ from atta.classifier.choice import (
     candidates,
     choose,
     fitting,
+    kind_of,
     most_passes,
 )
 from atta.classifier.classifier import CalibratedClassifier, used_views
 from atta.classifier.summary import summarise
 from atta.data.corruptions import families_of
 from atta.data.labels import Reading
+from atta.data.loading import cores
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels
 from atta.data.views import Policy
-from atta.run.checks import NO_LABELS, NOT_LOGITS, Trial, check_labels, look_over, try_out
+from atta.record.writer import settings_of
+from atta.run.checks import (
+    NO_LABELS,
+    NOT_LOGITS,
+    Trial,
+    check_labels,
+    faster_layout,
+    look_over,
+    try_out,
+)
 from atta.run.collect import Run, as_seed, prepared
 from atta.run.execution import Execution, ExecutionOptions, split_options
 
 BUDGET = 4
+DEFAULT = CATTA(shrink=True)
 SPREAD = 3  # images normalised as in training have between a third and three times its variance
 
 
@@ -60,6 +72,7 @@ class CalibrateOptions(ExecutionOptions, total=False):
         skip_bad: Leave out images that cannot be decoded, with a line for each.
         origin: Text for the origin of the record that the summary is made from.
         cache: A folder that keeps finished passes, so that the same call resumes.
+        effort: "quick" compares the default views with temperature scaling only.
     """
 
     channels: Channels
@@ -68,6 +81,7 @@ class CalibrateOptions(ExecutionOptions, total=False):
     skip_bad: bool
     origin: Mapping[str, str] | None
     cache: str | PathLike[str] | None
+    effort: Literal["full", "quick"]
 
 
 @checked
@@ -78,7 +92,7 @@ def calibrate(
     *,
     policy: Any = "auto",
     budget: int = BUDGET,
-    method: Any = "c-atta",
+    method: Any = DEFAULT,
     keep_class: bool = True,
     class_names: Sequence[str] = (),
     preprocess: Any = None,
@@ -87,22 +101,22 @@ def calibrate(
 ) -> CalibratedClassifier:
     """Turn a trained model into a calibrated classifier.
 
-    It needs a few hundred labelled images that the model was not trained on. The predicted class
-    stays the model's own.
+    It needs a few hundred labelled images that the model was not trained on. The class is kept.
 
     Args:
         model: An `nn.Module` that returns logits, an ONNX file, or a function (`atta.NumpyModel`).
         images: A tensor, an array, a dataset, a loader, a folder or files.
         labels: Class numbers or names, or a CSV or Parquet file; by default those of the images.
-        policy: "auto" chooses views by cross-validation within `budget`; otherwise a name of
-            `atta.POLICIES`, text such as "flip + 2 shift", or a number, which is a budget.
+        policy: "auto" takes the default views of such images, unless others are clearly better;
+            or a name of `atta.POLICIES`, text such as "flip + 2 shift", a number as a budget.
         budget: Most passes per image.
-        method: A name of `atta.METHODS`, a method with its settings, or its class.
+        method: A name of `atta.METHODS`, a method with its settings, or its class; by default
+            C-ATTA, with weights drawn towards equal ones while images are few.
         keep_class: False lets methods that guard the class change it, if that is more often right.
         class_names: Names of the network's classes, in its order.
         preprocess: How photographs are resized, cropped and normalised (`Preprocess.of`).
         rehearse: Also run up to three degraded copies of each image, for `adapt` and `drift`.
-        **options: `CalibrateOptions`: `device`, `batch_size`, `workers`, `channels`, `cache`, ...
+        **options: `CalibrateOptions`: `device`, `batch_size`, `effort`, `channels`, `cache`, ...
 
     Returns:
         The classifier; `print(classifier.summary)` compares it with the model.
@@ -115,11 +129,12 @@ def calibrate(
         torch.Size([2, 3])
     """
     chosen, execution, read, rest = _settings(method, keep_class, class_names, preprocess, options)
-    policies = candidates(policy, budget, chosen)  # a mistake in it need not wait for the images
+    candidates(policy, budget, chosen)  # a mistake in it need not wait for the images
     run, about = prepared(model, images, labels, read, execution, rest["seed"], "stratified")
-    policies = fitting(policies, next(run.source.read([[0]])).pixels)
+    quick, image = rest.get("effort") == "quick", next(run.source.read([[0]])).pixels
+    policies = candidates(policy, budget, chosen, kind_of(image), quick=quick)
     about |= rest.get("origin") or {}
-    return _calibrated(run, chosen, policies, rehearse, about, rest.get("cache"))
+    return _calibrated(run, chosen, fitting(policies, image), rehearse, about, rest["cache"])
 
 
 def _settings(
@@ -145,6 +160,7 @@ def _settings(
         )
     execution, rest = split_options("calibrate", options, calibrate, CalibrateOptions)
     rest["seed"] = as_seed(rest.get("seed", 0))
+    rest["cache"] = None if rest.get("cache") is None else Path(rest["cache"])
     read = Reading(
         class_names,
         rest.get("channels"),
@@ -177,23 +193,47 @@ def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:
     return trial
 
 
+def _in_faster_layout(run: Run, trial: Trial, folder: Path | None) -> Run:
+    """Use the memory layout that was asked for, that of a resumed run, or the faster one."""
+    execution = run.execution
+    if execution.channels_last is not None or execution.engine:
+        return run
+    earlier = {} if folder is None else settings_of(folder)
+    last = earlier.get("channels_last")
+    if not isinstance(last, bool):
+        last = faster_layout(run.network, trial.pixels, execution)
+    return replace(run, execution=replace(execution, channels_last=last))
+
+
+def _time(run: Run, trial: Trial, most: int, rehearse: bool | Iterable[int]) -> timedelta:
+    """Estimate the time of reading, showing and answering the images."""
+    images = run.source.count or 0
+    passes = most - images * (rehearse is True)  # the last of three severities is rarely needed
+    workers = run.execution.workers
+    reading = images * trial.reading / (cores() if workers == "auto" else max(workers, 1))
+    showing = (passes - images) * trial.showing
+    return timedelta(seconds=ceil(reading + showing + passes * trial.seconds))
+
+
 def _calibrated(
     run: Run,
     method: Method,
     policies: Mapping[str, Policy],
     rehearse: bool | Iterable[int],
     about: Mapping[str, str],
-    cache: str | PathLike[str] | None,
+    folder: Path | None,
 ) -> CalibratedClassifier:
     """Check everything by a few images, record, choose a policy, fit the method and wrap it."""
     trial = _check(run, policies)
+    first = None if folder is None else folder / "0"
+    run = _in_faster_layout(run, trial, first)
     most = most_passes(run.source.count or 0, policies, rehearse)
-    time = timedelta(seconds=ceil(most * trial.seconds))
+    time = _time(run, trial, most, rehearse)
     title = f"recording views, at most {most:,} passes, about {time}"
     methods = dict.fromkeys(policies, method)
     if method.needs_views and NO_VIEWS in methods:
         methods[NO_VIEWS] = TemperatureScaling()
-    folder, progress, passes = None if cache is None else Path(cache), run.execution.progress, 0
+    progress, passes = run.execution.progress, 0
     with bar(title, most, shown=progress is True) as tell:
 
         def count(more: int) -> None:
@@ -204,7 +244,6 @@ def _calibrated(
                 progress(more)
 
         run = replace(run, execution=replace(run.execution, progress=count))
-        first = None if folder is None else folder / "0"
         base = run.record(Policy(()), rehearse, about, first, checks=False)
         look_over(base, run.source)
         choice = choose(Recorder(run, base, folder), policies, methods)

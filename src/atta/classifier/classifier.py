@@ -297,12 +297,14 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
 
     def _calibrated(self, answer: _Answer) -> Tensor:
         with without_autocast(answer.logits.device):
-            return self.calibrator.calibrate(answer.logits, answer.views)
+            return self.kept.restated(self.calibrator.calibrate(answer.logits, answer.views))
 
     def _certain(self, answer: _Answer, probs: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the confidence in the predicted class, and which images are answered."""
         with without_autocast(answer.logits.device):
             confidence = self.calibrator.certainty(answer.logits, answer.views)
+        if self.kept.odds:  # which move the class, too
+            confidence = probs.amax(dim=-1)
         if self.promise is None:
             return confidence, None
         return confidence, self.promise.answered(confidence, probs.argmax(dim=-1))

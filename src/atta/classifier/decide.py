@@ -16,13 +16,13 @@ from torch import Tensor
 
 from atta._base.errors import InputError
 from atta.calibrators.risk import DELTA, Promise, expected_cost
-from atta.classifier.adapt import Adaptable
 from atta.classifier.estimator import Answering
+from atta.classifier.stated import Stated
 
 Classifier = TypeVar("Classifier", bound="Deciding")
 
 
-class Deciding(Adaptable):
+class Deciding(Stated):
     """A classifier whose answers people act on."""
 
     def confidence(self, images: Any, **how: Unpack[Answering]) -> np.ndarray:
@@ -60,7 +60,8 @@ class Deciding(Adaptable):
         if self.answers_otherwise:
             raise InputError(
                 "risk: expected a classifier as it was calibrated, got one that was adapted to "
-                "other images, for which nothing can be promised: use its unadapted()"
+                "other images or told its classes, for which nothing can be promised: use its "
+                "unadapted()"
             )
         if self.kept.held_out is None:
             raise InputError(

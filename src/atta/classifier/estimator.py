@@ -174,8 +174,8 @@ class Estimator(Archived):
         if self.answers_otherwise:
             raise InputError(
                 "coverage: expected a classifier as it was calibrated, got one that was adapted to "
-                "other images, for which sets have no guarantee: use its unadapted() (on the "
-                "command line, the classifier that it was made from)"
+                "other images or told its classes, for which sets have no guarantee: use its "
+                "unadapted() (on the command line, the classifier that it was made from)"
             )
         if self.conformity is None:
             raise InputError(
@@ -192,7 +192,7 @@ class Estimator(Archived):
     def labelled_proba(self, images: Any, labels: Any = None) -> tuple[Tensor, Tensor | None]:
         """Return the probabilities and the labels, which are given or come with the images."""
         record = self.record(images, labels)
-        return self.calibrator(record.predictions), record.labels
+        return self.kept.restated(self.calibrator(record.predictions)), record.labels
 
     def record(
         self,
@@ -254,6 +254,9 @@ class Estimator(Archived):
         found = {}
         for one in (vanilla, self.calibrator):
             probs, confidence = one(record.predictions), one.confidence(record.predictions)
+            if one is self.calibrator and self.kept.odds:
+                probs = self.kept.restated(probs)
+                confidence = probs.amax(dim=1)
             found[one.method.name] = {
                 **evaluate(probs, known, simplex=self.on_simplex),
                 **by_confidence(probs, known, confidence, simplex=self.on_simplex),

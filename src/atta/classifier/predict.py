@@ -65,7 +65,7 @@ from atta.run.runner import batch_size as usual_size
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
 CPU = torch.device("cpu")
 SENT = partial(decode, sent=True)  # decodes with the limits for bytes of a stranger
-LEFT_OUT = ("passes", "score", "number", "largest")
+LEFT_OUT = ("passes", "score", "number", "largest", "changed")
 """What `described` says for the summary and not for the table."""
 TINY = 1e-38  # stands for a probability that was rounded to zero
 Lines: TypeAlias = list[dict[str, Any]]
@@ -151,6 +151,8 @@ class Predicted:
     answered: int | None = None
     """How many images are answered at a stated risk; the others are "unsure"."""
     promise: Promise | None = None
+    changed: int = 0
+    """Images whose class is not the network's own, as after `with_classes`."""
 
     def __str__(self) -> str:
         if not self.images:
@@ -158,7 +160,8 @@ class Predicted:
         passes = "" if self.passes is None else f" · {self.passes:.3g} passes per image"
         unsure = "" if self.answered is None else f" · {self.images - self.answered} unsure"
         confidence = f"mean confidence {self.before:.4f} → {self.confidence:.4f}"
-        return f"{self.images} images · {confidence}{passes}{unsure}: {self.path}"
+        changed = f" · {self.changed} classes changed" if self.changed else ""
+        return f"{self.images} images · {confidence}{passes}{unsure}{changed}: {self.path}"
 
     @property
     def sentences(self) -> list[str]:
@@ -281,6 +284,7 @@ def open_predictor(
     device: str | None = None,
     adapt_to: Sequence[Place] = (),
     risk: float | None = None,
+    classes: str | None = None,
 ) -> Predictor:
     """Open a saved classifier or an exported graph.
 
@@ -290,16 +294,18 @@ def open_predictor(
         device: Where a classifier runs.
         adapt_to: Files that a classifier is adapted to first.
         risk: The risk at which it answers (`at_risk`).
+        classes: The classes that occur, as `Stated.told` reads them.
     """
     path = Path(path)
     if path.suffix not in SUFFIXES:
         classifier = CalibratedClassifier.load(path, model, device=device)
         classifier = classifier.adapt(list(adapt_to)) if adapt_to else classifier
+        classifier = classifier if classes is None else classifier.told(classes)
         return of_classifier(classifier if risk is None else classifier.at_risk(risk))
-    if adapt_to or risk is not None:
+    if adapt_to or risk is not None or classes is not None:
         raise InputError(
-            f"{path.name} is a graph, whose numbers are fixed: adapt the classifier or state its "
-            "risk, and export that"
+            f"{path.name} is a graph, whose numbers are fixed: adapt the classifier, or state its "
+            "risk or its classes, and export that"
         )
     if model is not None or device not in (None, "cpu"):
         raise InputError(
@@ -434,7 +440,9 @@ def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None
             for order, inside in zip(ranked, sets(p, answered), strict=True)
         ]
     columns["passes"] = nothing if answers.passes is None else answers.passes.tolist()
-    columns |= {"score": score, "number": base.argmax(dim=1).tolist(), "largest": largest.tolist()}
+    number = base.argmax(dim=1)
+    columns |= {"score": score, "number": number.tolist(), "largest": largest.tolist()}
+    columns["changed"] = (winner != number).tolist()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -529,8 +537,8 @@ def _finish(
 
     with whole_file(output) as file:
         write_table(file, columns, rows(), ending=output.suffix)
-    each = torch.from_numpy(np.array(seen)).reshape(-1, 6)
-    confidence, before, passes, *_, largest = each.mean(dim=0).tolist()
+    each = torch.from_numpy(np.array(seen)).reshape(-1, 7)
+    confidence, before, passes, *_, largest, _ = each.mean(dim=0).tolist()
     drift = None
     if reference is not None and len(each) >= shift.LEAST:
         found = shift.estimated(reference, each[:, 3], each[:, 4].long())
@@ -545,4 +553,5 @@ def _finish(
         drift=drift,
         answered=None if place is None else answered,
         promise=predictor.promise,
+        changed=int(each[:, 6].sum()),
     )

@@ -9,8 +9,9 @@ An `Explainer` returns plain values, ready for JSON:
 | views       | with `views`: the image and its views, each with the network's answer to it        |
 
 A view is {"view", "repeat", "picture", "class", "confidence"}. `picture` is a data URI; `class` and
-`confidence` are null where the network was not run on the view. A graph shows no views. Only two
-numbers of each of the last REMEMBERED images are kept, to estimate `drift`.
+`confidence` are null where the network was not run on the view. A graph shows no views. Only three
+numbers of each of the last REMEMBERED images are kept, to estimate `drift`, and the counts of an
+alarm, which a stream that does not shift ever raises with a probability of at most 1 %.
 
 The page:
 
@@ -51,6 +52,7 @@ from torch import Tensor
 
 from atta._base.errors import InputError, require
 from atta.calibrators import shift
+from atta.calibrators.alarm import Alarm
 from atta.classifier.adapt import Drift
 from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described
 from atta.data.image_set import data_uri, mode_of
@@ -104,6 +106,7 @@ class Explainer:
         self.predictor, self.coverage, self.views = predictor, coverage, views
         self._sets = predictor.conformal(coverage)
         self._seen = deque[tuple[float, float, int]](maxlen=REMEMBERED)
+        self.alarm = None if predictor.reference is None else Alarm(predictor.reference)
 
     def __call__(self, data: bytes) -> dict[str, Any]:
         """Answer one image, or raise `InputError` with the reason why it cannot be answered."""
@@ -113,9 +116,11 @@ class Explainer:
         """Answer the decoded pixels of one image."""
         answers = self.predictor.answer(pixels[None])
         (said,) = described(self.predictor, answers, self._sets)
-        score, number, largest = (said.pop(name) for name in LEFT_OUT[1:])
+        score, number, largest, _ = (said.pop(name) for name in LEFT_OUT[1:])
         if score is not None:
             self._seen.append((score, largest, number))
+            if self.alarm is not None:
+                self.alarm.update(torch.tensor([score]))
         if self.views:
             said["views"] = list(self._shown(pixels[None], answers))
         return said
@@ -342,7 +347,9 @@ def application(
 
     def explain(pixels: Tensor) -> dict[str, Any]:
         said, drift = explainer.answer(pixels), explainer.drift()
-        return said | {"drift": None if drift is None else drift.sentence}
+        raised = None if explainer.alarm is None else explainer.alarm.raised
+        alarm = "" if raised is None else f" Alarm since image {raised}: a shift."
+        return said | {"drift": None if drift is None else drift.sentence + alarm}
 
     async def answer(request: Request) -> Response:
         nonlocal waiting, held

@@ -103,13 +103,33 @@ class Summary:
             ]
             lines.append(f"chosen from {len(self.candidates)} policies by cross-validated NLL")
             lines.append("tried, with NLL above the best: " + "; ".join(groups))
-        lines += note_on_views(self.rivals)
+        else:
+            lines += note_on_views(self.rivals)
         if self.after["nll"] >= self.before["nll"]:
             lines.append(
                 "not better than the network itself: "
                 "use more images, other views, or temperature scaling"
             )
         return lines
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: what calibration gained, cross-validated, next to temperature scaling."""
+        gains = {
+            one["method"]: " and ".join(
+                f"{called} {one[name] / self.before[name] - 1:+.0%}"
+                for name, called in (("brier", "Brier score"), ("nll", "NLL"))
+                if self.before[name]
+            )
+            for one in self.rivals[1:]
+        }
+        alone = gains.pop(TemperatureScaling.name, "") if len(gains) > 1 else ""
+        gain = next(iter(gains.values()), "")
+        if not gain or self.after["nll"] >= self.before["nll"]:
+            return "Leave the network as it is: nothing was gained on these images."
+        than = f" (temperature scaling alone: {alone})" if alone else ""
+        kept = "; every class stays the same" if self.class_changes == 0 else ""
+        return f"Use it: {gain}{than}{kept}."
 
     def _rows(self) -> list[tuple[str, ...]]:
         """A row of the table for each method."""

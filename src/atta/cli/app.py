@@ -9,17 +9,45 @@ import errno
 import os
 import sys
 import traceback
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from typer import Exit, Option, Typer
+from typer.core import TyperCommand, TyperGroup
 
 from atta import __version__
 from atta._base.errors import InputError, first_line
 from atta.cli import deploy, experiments, networks, pages, records
 from atta.cli.terminal import advised, fail, say, tell, unfailing
 
+
+def _untyped(options: list[Any]) -> list[Any]:
+    """Name no type for options without a value; only some versions of typer print one."""
+    for one in options:
+        if getattr(one, "is_bool_flag", False) and hasattr(one, "display_type_rich"):
+            one.display_type_rich = lambda ctx: None
+    return options
+
+
+class _Command(TyperCommand):
+    """A command whose help names no type for options without a value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options."""
+        return _untyped(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    """The same for `atta --help`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options."""
+        return _untyped(super().get_params(ctx))
+
+
 commands = Typer(
     name="atta",
+    cls=_Group,
     help="Trustworthy confidence for image classifiers: learned test-time views that never change "
     "the predicted class.",
     no_args_is_help=True,
@@ -114,26 +142,29 @@ def main(
         raise Exit
 
 
-for command in (  # in the order of --help
-    records.methods,
-    records.compare,
-    records.fit,
-    records.evaluate,
-    networks.train,
-    networks.collect,
-    records.search,
-    deploy.calibrate,
-    deploy.export,
-    deploy.predict,
-    deploy.serve,
-    deploy.drift,
-    deploy.adapt,
-    experiments.run,
-    experiments.reproduce,
-    pages.report,
-    experiments.demo,
-    pages.figure,
-    records.records,
-    records.check,
-):
-    commands.command()(advised()(command))
+GROUPS: dict[str, tuple[Callable[..., None], ...]] = {  # in the order of --help
+    "Use it": (
+        experiments.demo,
+        deploy.calibrate,
+        records.evaluate,
+        deploy.predict,
+        deploy.serve,
+        deploy.drift,
+        deploy.adapt,
+        deploy.export,
+    ),
+    "Study methods": (
+        records.compare,
+        networks.collect,
+        records.methods,
+        records.fit,
+        records.search,
+        networks.train,
+        experiments.run,
+        experiments.reproduce,
+    ),
+    "Files": (pages.report, pages.figure, records.records, records.check),
+}
+for group, members in GROUPS.items():
+    for command in members:
+        commands.command(rich_help_panel=group, cls=_Command)(advised()(command))

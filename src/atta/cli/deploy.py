@@ -17,7 +17,6 @@ from atta.cli.options import (
     ClassifierArgument,
     Engine,
     Json,
-    MethodName,
     ModelArgument,
     Network,
     Output,
@@ -40,6 +39,12 @@ Files = Annotated[
     list[str],
     Argument(metavar="IMAGES...", help="Files, folders at any depth, and addresses (s3://...)."),
 ]
+OwnMethod = Annotated[
+    str | None, Option(help="One of `atta methods`; by default c-atta, with --set shrink=true.")
+]
+Quick = Annotated[
+    bool, Option("--quick", help="Compare the default views with temperature scaling only.")
+]
 
 
 @grouped
@@ -50,8 +55,9 @@ def calibrate(
     *,
     policy: Annotated[str, Option(help='auto, a name, or text: "flip + 2 shift".')] = "auto",
     budget: Annotated[int, Option(help="Most passes per image that `auto` may choose.")] = 4,
-    method: MethodName = "c-atta",
+    method: OwnMethod = None,
     settings: Set = None,
+    quick: Quick = False,
     source: Source,
     photographs: Photographs,
     running: Running,
@@ -61,19 +67,18 @@ def calibrate(
     It is written as a folder or FILE.safetensors. The printed numbers are cross-validated.
     """
     from atta.calibrators import find_method
-    from atta.classifier.calibrate import calibrate as run
+    from atta.classifier import calibrate as calibrating
     from atta.data.views import Policy
     from atta.lab.recipe import find_model
     from atta.networks.description import describe, inside
 
     check_output(output)
-    how, preprocess = running.read(), photographs.read()
-    chosen = find_method(method, **read_settings(settings))
+    how, preprocess, wanted = running.read(), photographs.read(), read_settings(settings)
+    chosen = find_method(method or "c-atta", **wanted) if method or wanted else calibrating.DEFAULT
     views = policy if policy == "auto" else Policy.parse(policy)
     with waiting(f"reading {dataset}"):
-        images, _ = source.read(dataset)
-        network, _ = find_model(model)
-    classifier = run(
+        (images, _), (network, _) = source.read(dataset), find_model(model)
+    classifier = calibrating.calibrate(
         network,
         images,
         source.labels,
@@ -83,6 +88,7 @@ def calibrate(
         skip_bad=source.skip_bad,
         method=chosen,
         preprocess=preprocess,
+        effort="quick" if quick else "full",
         **how,
     )
     try:
@@ -90,6 +96,8 @@ def calibrate(
     finally:
         tell(str(classifier.summary), folded=True)
     say_written(classifier=path)
+    if classifier.summary is not None:
+        tell(classifier.summary.verdict)
     if inside(describe(classifier.model))["kind"] == "other":
         say(f"the network's code is not saved: other commands take --model {model} as well")
 
@@ -122,6 +130,9 @@ def predict(
     coverage: Annotated[float | None, Option(help="Add class sets of this coverage: 0.95.")] = None,
     risk: Risk = None,
     adapt: Annotated[bool, Option("--adapt", help="First adapt to these images.")] = False,
+    classes: Annotated[
+        str | None, Option(help="Classes that occur: cat,dog or, with shares, cat=0.9,dog=0.1.")
+    ] = None,
     network: Network,
     batch_size: BatchSize = None,
     engine: Engine = None,
@@ -143,13 +154,14 @@ def predict(
     if engine is not None and classifier.suffix in SUFFIXES:
         raise InputError(f"--engine: expected what `atta calibrate` wrote, got {classifier.name}")
     files = find_images(images)
-    predictor = network.open(classifier, adapt_to=files if adapt else [], risk=risk)
+    predictor = network.open(classifier, files if adapt else [], risk, classes)
+    told = (" adapted" if adapt else "") + (f" {classes}" if classes else "")
     with resumable(predicting.beside(output)):
         done = predicting.predict(
             predictor,
             files,
             output,
-            made_by=predicting.identity(classifier) + (" adapted" if adapt else ""),
+            made_by=predicting.identity(classifier) + told,
             probs=probs,
             coverage=coverage,
             batch_size=batch_size,

@@ -164,12 +164,13 @@ class Source:
 
         Shards are read in their own order, and stay a name until then.
         """
+        from atta.data.address import as_place
         from atta.data.image_set import arrange
         from atta.data.shards import shards_of
         from atta.lab.datasets import open_images
 
         if shards_of(dataset):
-            if self.rows or self.image_size or self._shuffle() not in (True, False):
+            if self.rows or self.image_size or not isinstance(self._shuffle(), bool):
                 raise InputError(
                     f"expected {dataset} alone: shards are read once, in their own order, without "
                     "--rows, --image-size and --shuffle"
@@ -185,12 +186,13 @@ class Source:
             labelled=self.labels is not None,
         )
         rows = None if self.rows is None else read_rows(self.rows, len(images))
-        in_folder = self.data is None and Path(dataset).is_dir()
+        place = as_place(dataset)
+        in_folder = self.data is None and place.is_dir()
         origin = {
             "split": self.split,
             "shuffle": seed,
             "rows": self.rows,
-            "folder": Path(dataset).absolute() if in_folder else None,
+            "folder": place.absolute() if in_folder and isinstance(place, Path) else None,
         }
         known = {name: str(value) for name, value in origin.items() if value is not None}
         by_name = in_folder and seed is not None  # independent of the names of the class folders
@@ -239,7 +241,9 @@ class Running:
     device: Device = None
     batch_size: BatchSize = None
     autocast: Annotated[bool, Option(help="Run the network in bfloat16.")] = False
-    channels_last: Annotated[bool, Option(help="Use the channels-last memory layout.")] = False
+    channels_last: Annotated[
+        bool | None, Option(help="Use the channels-last memory layout; calibrate tries it itself.")
+    ] = None
     compile: Compile = False
     engine: Engine = None
     actors: Actors = None
@@ -267,14 +271,27 @@ class Network:
         with waiting(f"reading {path}"):
             return CalibratedClassifier.load(path, self._own(), device=read_device(self.device))
 
-    def open(self, path: Path, adapt_to: Sequence[Place], risk: float | None = None) -> Predictor:
+    def open(
+        self,
+        path: Path,
+        adapt_to: Sequence[Place],
+        risk: float | None = None,
+        classes: str | None = None,
+    ) -> Predictor:
         """Open a classifier or an exported graph, which runs on the CPU."""
         from atta.classifier.export import SUFFIXES
         from atta.classifier.predict import open_predictor
 
         device = self.device if path.suffix in SUFFIXES else read_device(self.device)
         with waiting(f"reading {path}"):
-            return open_predictor(path, self._own(), device=device, adapt_to=adapt_to, risk=risk)
+            return open_predictor(
+                path,
+                self._own(),
+                device=device,
+                adapt_to=adapt_to,
+                risk=risk,
+                classes=classes,
+            )
 
     def _own(self) -> object:
         from atta.lab.recipe import find_model

@@ -89,6 +89,15 @@ def write_results(
     say_written(numbers=file, report=report_file)
 
 
+def say_verdicts(results: Results) -> None:
+    """Print the recommendation for each dataset, as the report gives it."""
+    from atta.report.sections import sections_of
+
+    for section in sections_of(results):
+        if section.sentence:
+            tell(section.sentence)
+
+
 def write_page(
     results: Results,
     path: Path | None,

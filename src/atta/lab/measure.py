@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from atta._base.types import Probs
-from atta.calibrators import AverageBlend, Calibrator, Vanilla, ViewBlend
+from atta.calibrators import AverageBlend, Calibrator, TemperatureScaling, Vanilla, ViewBlend
 from atta.calibrators.conformal import Conformal, cross_checked, fewest
+from atta.calibrators.crossval import FOLDS, held_out
 from atta.functional import largest_share, leader
 from atta.metrics.binning import bin_index, even_edges, reliability_bins
-from atta.metrics.resampling import intervals
+from atta.metrics.resampling import bootstrap, intervals
 from atta.metrics.scores import METRICS, by_confidence, class_changes, evaluate, ood_auroc
 from atta.record.predictions import Record
 from atta.results.rows import Interval, Results, Row
@@ -42,6 +43,9 @@ tells unknown classes, passes per image, and the coverage and size of conformal 
 JUDGED = ("accuracy", "brier", "ece", "smooth_ece", "mc_brier", "nll", "entropy", "shannon_entropy")
 """The metrics whose intervals results have. `atta.bootstrap` gives those of all."""
 ROWS = 4096  # images per chunk
+TEMPERED = "temperature, cross-validated"
+INTERVALS = ("brier", "nll", "ece")
+"""The metrics whose intervals `evaluated` gives."""
 COVERED = 0.98
 SETS = Conformal(coverage=COVERED)
 """These sets have more than one class even if the network is right on 19 of 20 images."""
@@ -72,14 +76,36 @@ def measure(
 
 
 def evaluated(calibrator: Calibrator, record: Record, dataset: str) -> Results:
-    """All measures of a calibrator, and of the network alone."""
-    alone = Vanilla().fit(record.predictions, record.require_labels())
-    rows = (
+    """All measures of a calibrator, of the network alone, and of temperature scaling.
+
+    Temperature scaling is cross-validated on these images; with too few it is left out.
+    """
+    images, labels = record.predictions, record.require_labels()
+    alone = Vanilla().fit(images, labels)
+    rows = [
         Row(dataset=dataset, method=one.method.name, metric=metric, value=value)
         for one in (alone, calibrator)
         for metric, value in measure(one, record).items()
+    ]
+    answers = [(Vanilla.name, alone(images)), (calibrator.method.name, calibrator(images))]
+    if len(record) >= 2 * FOLDS and calibrator.method.name != TemperatureScaling.name:
+        answers.insert(1, (TEMPERED, held_out(TemperatureScaling(), images.select(()), labels)))
+        numbers = evaluate(answers[1][1], labels) | {CLASS_CHANGES: 0.0, PASSES: 1.0}
+        more = [
+            Row(dataset=dataset, method=TEMPERED, metric=metric, value=value)
+            for metric, value in numbers.items()
+        ]
+        rows = [*(one for one in rows if one.method == Vanilla.name), *more] + [
+            one for one in rows if one.method != Vanilla.name
+        ]
+    ends = (
+        Interval(dataset=dataset, method=method, metric=metric, low=low, high=high)
+        for method, probs in answers
+        for metric, (low, high) in bootstrap(
+            probs, labels, metrics=INTERVALS, simplex=calibrator.method.on_simplex
+        ).items()
     )
-    return Results(tuple(rows))
+    return Results(tuple(rows), intervals=tuple(ends))
 
 
 # ---- what a report shows

@@ -14,6 +14,7 @@ damaged or belongs to another run is recorded again; the others are kept.
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
@@ -35,10 +36,19 @@ SHARDS = "{0}-{0}.safetensors".format("[0-9]" * 10)
 """Pattern of the names of shards (`shard_name`)."""
 Size: TypeAlias = Annotated[int, "≥ 1", "≤ 1000000000"]
 """Images in a batch or in a pass."""
+SETTINGS = "run.json"
 SECONDS = 10.0
 """Time between two writes: the most work that a killed run has to repeat."""
 PASSES = 1 << 14
 """Passes in a full shard: 65 MB of 1000 classes."""
+
+
+def settings_of(folder: Path) -> dict[str, Any]:
+    """Return the settings of the run that began in a folder; nothing if they cannot be read."""
+    with suppress(OSError, ValueError, RecursionError):
+        found = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 class Shard(NamedTuple):
@@ -90,7 +100,7 @@ class ShardWriter:
     @property
     def settings(self) -> Path:
         """The file of the settings."""
-        return self.folder / "run.json"
+        return self.folder / SETTINGS
 
     # ---- resuming --------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ before    labels, class names, device and views, without a pass; then eight imag
 after     what looks wrong in the answers, one sentence each
 """
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ SEEN = 5  # images of a class from which on its confusions mean something
 CERTAIN = 0.9999  # a confidence that is practically 1
 SURE = 0.9  # a confidence that nearly all training images have
 LEARNED = 0.98  # accuracy from which on images may be those of the training
+LAYOUT_TRIALS, CLEARLY = 3, 0.9  # passes in each memory layout; part of the time that is less
 PIECE = 1 << 20  # logits that are looked at together
 NOT_LOGITS = (
     "expected a model that returns logits, got rows that are not negative and sum to 1, which are "
@@ -49,13 +51,17 @@ class Trial:
     Args:
         labelling: Labels and class names, checked against the number of classes.
         labelled: Whether every image has a label.
-        seconds: Time of one pass over one image.
+        pixels: The images.
+        reading, showing, seconds: Time of reading one image, of a view, and of a pass.
         probabilities: Whether the answers look like probabilities.
         spread: Variance that the first batch normalisation gets, as a part of that in training.
     """
 
     labelling: Labelling
     labelled: bool
+    pixels: Tensor
+    reading: float
+    showing: float
     seconds: float
     probabilities: bool
     spread: float | None
@@ -114,14 +120,18 @@ def try_out(
     if source.count is not None and not source.once:  # from the first to the last of a set
         few = min(IMAGES, source.count)
         places = torch.linspace(0, source.count - 1, few).round().long().tolist()
+    begun = time.perf_counter()
     batch = next(source.read([places]))
+    reading = (time.perf_counter() - begun) / len(batch.pixels)
     for sentence in contradictions(network, batch.pixels, source.preprocess):
         advise(sentence)
+    begun = time.perf_counter()
     check_views(policy, as_pixels(batch.pixels, torch.float32))
+    showing = (time.perf_counter() - begun) / (len(batch.pixels) * max(policy.passes - 1, 1))
     there = execution.engine and not torch.cuda.is_available()  # the cluster has other devices
     device = torch.device("cpu") if there else execution.device_of(network)
     pixels = as_pixels(batch.pixels.to(device), dtype_of(network))
-    answers, begun = list[Tensor](), 0.0
+    answers = list[Tensor]()
     with running(network, device, False, execution.half), watched_spread(network) as spread:
         for part in pixels.tensor_split(min(2, len(pixels))):  # the first pass warms up
             begun = time.perf_counter()
@@ -140,9 +150,25 @@ def try_out(
     labels = labelling.labels if labelling.labels is not None else labelling.own(batch.labels)
     if labels is not None:
         as_labels(labels, images=len(labels), classes=classes)
-    probabilities = look_like_probabilities(logits)
+    probabilities, times = look_like_probabilities(logits), (reading, showing, seconds)
     ratio = spread[0] if spread and wanted is None else None  # else it was said above
-    return Trial(labelling, labels is not None, seconds, probabilities, ratio)
+    return Trial(labelling, labels is not None, batch.pixels, *times, probabilities, ratio)
+
+
+def faster_layout(network: nn.Module, pixels: Tensor, execution: Execution) -> bool:
+    """Whether a CPU answers a few images clearly faster in the channels-last memory layout."""
+    device, dtype = execution.device_of(network), dtype_of(network)
+    if device.type != "cpu" or not any(each.ndim == 4 for each in network.parameters()):
+        return False
+    seconds, images = {False: math.inf, True: math.inf}, as_pixels(pixels, dtype)
+    for last in (False, True) * LAYOUT_TRIALS:
+        layout = torch.channels_last if last else torch.contiguous_format
+        part = images.contiguous(memory_format=layout)
+        with running(network, device, last, execution.half):
+            begun = time.perf_counter()
+            logits_of(network, part, dtype)
+            seconds[last] = min(seconds[last], time.perf_counter() - begun)
+    return seconds[True] < CLEARLY * seconds[False]
 
 
 def _say_one(answers: Tensor) -> None:

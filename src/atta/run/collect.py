@@ -260,7 +260,7 @@ class Run:
         columns = columns_of(({LOGITS: 1} if itself else {}) | policy.repeats)
         answers = Answers(self.source, self.labelling, columns, writer)
         alone = nullcontext() if writer is None else locked(writer.settings)
-        how = device, execution.channels_last, execution.half
+        how = device, bool(execution.channels_last), execution.half
         here = nullcontext() if execution.engine else running(network, *how)
         title = "collecting" if itself else f"rehearsing, {policy}"
         progress, told = execution.progress, 0
@@ -304,7 +304,7 @@ class Run:
             "device": device.type,
             "batch_size": execution.batch_size,
             "autocast": str(execution.half),
-            "channels_last": execution.channels_last,
+            "channels_last": bool(execution.channels_last),
             "compile": execution.compile,
         }
 
@@ -327,7 +327,7 @@ class Run:
             self.draws,
             device if here else torch.device(device.type),
             dtype_of(network),
-            execution.channels_last,
+            bool(execution.channels_last),
             size if writer is None else writer.rows,
             execution.half,
             writer.keep_rows if writer is not None and here else None,
