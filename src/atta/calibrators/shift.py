@@ -281,27 +281,33 @@ def _guard(
     return float(np.clip((ratio * (1 - errors * math.sqrt(noise)) - 0.3) / 0.3, 0, 1))
 
 
+def guarded(reference: Reference, logits: Logits) -> float:
+    """Return w', the guard of the balance: 0 where other classes may occur; see above."""
+    sure = reference.sure(scores(logits, reference.temperature)).cpu().numpy()
+    if not reference.answers or sure.mean() >= reference.accuracy:
+        return 0.0
+    return _guard(reference, sure, logits.argmax(dim=1).cpu().numpy(), errors=1.0)
+
+
 def balanced(hedged: Calibrator, reference: Reference, predictions: Predictions) -> Calibrator:
     """Return the calibrator with the classes drawn to their validation shares; see above."""
-    sure = reference.sure(scores(predictions.logits, reference.temperature)).cpu().numpy()
-    known = reference.answers and sure.mean() < reference.accuracy
-    if not known or not isinstance(hedged, ViewBlend | Temperature):
-        return hedged
-    guard = _guard(reference, sure, predictions.logits.argmax(dim=1).cpu().numpy(), errors=1.0)
-    if guard == 0:
+    guard = guarded(reference, predictions.logits)
+    if guard == 0 or not isinstance(hedged, ViewBlend | Temperature):
         return hedged
     shares = torch.from_numpy(reference.shares)
     total = hedged(predictions).double().cpu().sum(dim=0) + SHARES * shares
     odds = (shares * (len(predictions) + SHARES) / total) ** (BALANCE * guard)
-    if isinstance(hedged, ViewBlend):
-        found = copy.deepcopy(hedged)
-        found.odds = odds.to(hedged.weights)
-    else:
-        one = hedged.temperature
-        weights, limit = 1 / one.reshape(1, 1), torch.ones_like(one)
-        found = ViewBlend(weights, limit, one, odds.to(one), kinds=(), itself=True)
-        found.classes, found.method = hedged.classes, hedged.method
+    found = copy.deepcopy(hedged) if isinstance(hedged, ViewBlend) else as_blend(hedged)
+    found.odds = odds.to(found.weights)
     return found
+
+
+def as_blend(calibrator: Temperature) -> ViewBlend:
+    """Return a temperature as a blend without views."""
+    one = calibrator.temperature
+    blend = ViewBlend(1 / one.reshape(1, 1), torch.ones_like(one), one, kinds=(), itself=True)
+    blend.classes, blend.method = calibrator.classes, calibrator.method
+    return blend
 
 
 def estimate(reference: Reference, logits: Logits) -> Estimate:
@@ -358,11 +364,13 @@ class Adaptation(Estimate):
         softness: The factor of all logits; 1 if nothing was softened.
         confidence_before: The mean confidence on the images before.
         confidence: The mean confidence after.
+        statistics: What became of the statistics of the images, if they were asked for.
     """
 
     softness: float
     confidence_before: float
     confidence: float
+    statistics: str = ""
 
     @property
     def changed(self) -> bool:
@@ -382,7 +390,8 @@ class Adaptation(Estimate):
         now = (
             f"the mean confidence was {self.confidence_before:.0%} and is {self.confidence:.0%} now"
         )
-        return f"Adapted: {saw}; {now}; the classes stay."
+        more = self.statistics and f" Statistics of the images: {self.statistics}."
+        return f"Adapted: {saw}; {now}; the classes stay.{more}"
 
 
 def adapt(

@@ -28,6 +28,7 @@ from atta._base.errors import InputError
 from atta._base.settings import check_one, checked
 from atta.calibrators import AverageBlend, Calibrator, ViewBlend
 from atta.calibrators.conformal import ConformityScores
+from atta.calibrators.second import STATISTICS
 from atta.calibrators.shift import Reference
 from atta.classifier.archive import NOTHING_KEPT, Kept
 from atta.classifier.decide import Deciding
@@ -126,7 +127,7 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         self.image_shape = tuple(int(side) for side in image_shape)
         self.class_names = tuple(map(str, class_names))
         self.summary, self.reference, self.conformity = summary, reference, conformity
-        self.kept = kept
+        self.kept, self.second = kept, kept.second
         self.views = BatchedViews(self.policy, self.image_shape).to(device_of(self.model))
         self.images_seen = self.passes_run = 0
         super().train(False)
@@ -177,7 +178,7 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
                 share = torch.ones_like(share)
         views = {name: view.softmax(dim=-1) for name, view in answer.views.items()}
         if passes is None:
-            passes = torch.full(probs.shape[:1], self.policy.passes, device=probs.device)
+            passes = torch.full(probs.shape[:1], self.passes, device=probs.device)
         base = guard_class(logits.softmax(dim=-1), logits)
         return Details(
             probs, *self._certain(answer, probs), base, fused, share, views, passes, start
@@ -194,7 +195,13 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         """Mean number of passes per image so far; before any image, the expected number."""
         if self.images_seen:
             return self.passes_run / self.images_seen
-        return self.summary.passes if self.summary else float(self.policy.passes)
+        alike = self.summary is not None and self.second is None
+        return self.summary.passes if alike and self.summary else float(self.passes)
+
+    @property
+    def passes(self) -> int:
+        """The largest number of passes per image."""
+        return self.policy.passes + (self.second is not None)
 
     def train(self, mode: bool = True) -> "CalibratedClassifier":
         """Stay in evaluation mode, in which the calibrator was fitted."""
@@ -205,7 +212,8 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         self, fn: Callable[[Tensor], Tensor], recurse: bool = True
     ) -> "CalibratedClassifier":
         """Cast and move the network; views and calibrator move with it, in their own precision."""
-        self.model._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for network in (self.model, *([] if self.second is None else [self.second])):
+            network._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
         def moved(tensor: Tensor) -> Tensor:
             return tensor.to(fn(tensor.new_empty(0)).device)
@@ -262,7 +270,8 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         n, repeats = pixels.shape[0], self.policy.repeats
         if n == 0:  # many networks fail on an empty batch
             logits = pixels.new_zeros(0, self.calibrator.classes)
-            views = {kind: logits[:, None].expand(-1, count, -1) for kind, count in repeats.items()}
+            counts = repeats | {STATISTICS: 1}
+            views = {kind: logits[:, None].expand(-1, count, -1) for kind, count in counts.items()}
             return _Answer(logits, views)
         most = max(1, batch_size(None, pixels.device) // n)
         if self.calibrator.gated:
@@ -270,7 +279,7 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         else:
             views = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most)
             answer = _Answer(views.pop(IMAGE)[:, 0], views)
-        every, passes = n * self.policy.passes, answer.passes
+        every, passes = n * self.passes, answer.passes
         self.images_seen += n
         self.passes_run += every if passes is None else int(passes.sum())
         return answer
@@ -315,17 +324,20 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         found = run_views(network, self._shown(pixels, kinds, most), most)
         every = torch.stack([logits for *_, logits in found])
         counts = Counter(kind for kind, *_ in found)  # in their order
-        return {
+        views = {
             kind: part.transpose(0, 1)
             for kind, part in zip(counts, torch.split(every, [*counts.values()]), strict=True)
         }
+        if STATISTICS in kinds and (second := self.second) is not None:
+            views[STATISTICS] = logits_of(second, pixels, dtype_of(self.model))[:, None]
+        return views
 
     def _shown(self, pixels: Tensor, kinds: Sequence[str], most: int) -> Iterator[Shown]:
         """Yield each repeat of these kinds of view, made up to `most` at once."""
         if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
             most = min(most, max(1, CACHED // max(1, pixels.numel())))
         passes = [(IMAGE, 0)] if IMAGE in kinds else []
-        passes += self.views.passes(kind for kind in kinds if kind != IMAGE)
+        passes += self.views.passes(kind for kind in kinds if kind not in (IMAGE, STATISTICS))
         for start in range(0, len(passes), most):
             part = passes[start : start + most]
             if part[0][0] == IMAGE:
@@ -337,17 +349,16 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
 
 def used_views(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
     """Return the policy with only the views that the calibrator uses."""
-    if not calibrator.kinds:
+    kinds = [kind for kind in calibrator.kinds if kind != STATISTICS]
+    if not kinds:
         return Policy(())
     if policy is None:
-        raise InputError(
-            f"expected the policy of the views {', '.join(calibrator.kinds)}, got none"
-        )
+        raise InputError(f"expected the policy of the views {', '.join(kinds)}, got none")
     policy = Policy.parse(policy)
     terms = {view.name: (view, repeats) for view, repeats in policy.terms}
-    if missing := [kind for kind in calibrator.kinds if kind not in terms]:
+    if missing := [kind for kind in kinds if kind not in terms]:
         raise InputError(f"expected a policy with the views {', '.join(missing)}, got '{policy}'")
-    return Policy(tuple(terms[kind] for kind in calibrator.kinds))
+    return Policy(tuple(terms[kind] for kind in kinds))
 
 
 def _checked(probs: Tensor, logits: Tensor) -> Tensor:

@@ -199,7 +199,7 @@ class Exportable(Archived):
             "input": f"{values}, channels first, cropped, not normalised: the graph normalises",
             "class_names": json.dumps(self.class_names),
             "policy": str(self.policy),
-            "mean_passes": str(self.policy.passes),  # a graph shows every view
+            "mean_passes": str(self.passes),  # a graph shows every view
             "method": self.calibrator.method.name,
             **{name: json.dumps(about[name]) for name in known if about[name] is not None},
         }

@@ -166,13 +166,14 @@ class Predicted:
     @property
     def sentences(self) -> list[str]:
         """What is known about these images: the stated risk, the drift, and if the risk holds."""
-        drifted = self.drift is not None and self.drift.drifted
-        void = "The images drifted: the stated risk does not hold for them."
-        return [
-            *([str(self.promise)] if self.promise else []),
-            *([self.drift.sentence] if self.drift else []),
-            *([void] if self.promise and drifted else []),
-        ]
+        promised = [] if self.promise is None else [str(self.promise)]
+        return promised + ([told(self.drift, self.promise)] if self.drift else [])
+
+
+def told(drift: Drift, promise: Promise | None) -> str:
+    """Return what a drift says, and whether a stated risk still holds."""
+    void = " The stated risk does not hold for them." if promise and drift.drifted else ""
+    return drift.sentence + void
 
 
 def predict(
@@ -219,10 +220,9 @@ def predict(
     part = beside(output)
     with locked(output):
         done, seal = _resumed(part, run, size)
-        batches = batches_of(size, done, len(files))
+        rest = batches_of(size, done, len(files))
         with counted("predicting", len(files), shown=progress, done=done) as tell:
-            lines = _answered(answer, predictor, files, batches, engine, actors)
-            _keep(part, lines, done, seal, tell)
+            _keep(part, _answered(answer, predictor, files, rest, engine, actors), done, seal, tell)
         predicted = _finish(part, output, predictor.columns(probs, coverage), len(files), predictor)
         part.unlink()
     return predicted

@@ -265,15 +265,23 @@ def adapt(
     images: Files,
     output: Output,
     *,
+    statistics: Annotated[
+        bool,
+        Option("--statistics", help="Also use their batch normalisation statistics, a pass more."),
+    ] = False,
     network: Network,
 ) -> None:
-    """Recalibrate a classifier for 32 or more unlabelled images; it predicts the same classes."""
+    """Recalibrate a classifier for 32 or more unlabelled images; it predicts the same classes.
+
+    `--statistics` is for the same classes, in similar shares, under another camera, light or
+    weather. It is not used where the estimate or a guard speaks against it.
+    """
     from atta.data.folder import find_images
 
     check_output(output)
     files = find_images(images)
     loaded = network.load(classifier)
     with waiting(f"adapting to {len(files)} images"):
-        adapted = loaded.adapt(files)
+        adapted = loaded.adapt(files, statistics=statistics)
     say_written(classifier=adapted.save(output))
     tell(str(adapted.adapted))

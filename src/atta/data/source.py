@@ -26,6 +26,7 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -71,6 +72,8 @@ _ROUNDING = 1e-5  # A resize in floats may leave [0, 1] by the last few bits.
 _KEYS = (("image", "images", "img", "pixel_values"), ("label", "labels", "target", "targets"))
 _SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _PIXELS = "pixels"  # the name of `Batch.pixels` among `Batch.more`
+MOST_HASHED = 10_000
+"""Files that are compared by their bytes, where they have the same size."""
 _MEMORY = 1 << 30  # Bytes of decoded pixels kept in memory; more go to a temporary file.
 
 
@@ -716,17 +719,23 @@ def _empty(shape: Shape, dtype: torch.dtype, in_file: bool) -> Tensor:
 
 
 def copies(source: Source) -> int:
-    """Count the images whose pixels occur more than once, without decoding files again.
+    """Count the images that occur more than once, without decoding files again.
 
-    It is 0 for streams, and for files whose pixels are not cached.
+    Pixels are compared where they are at hand, otherwise up to MOST_HASHED files by their bytes. It
+    is 0 for streams and for more files.
     """
     whole = source.source if isinstance(source, SubsetSource) else source
-    if not isinstance(whole, ArraySource | CachedSource):
-        return 0
     found = Counter[bytes]()
-    for batch in source.read(batches_of(64, 0, source.count), skip=InputError):
-        rows = batch.pixels.flatten(1).contiguous().cpu().numpy()
-        found.update(hashlib.blake2b(row, digest_size=16).digest() for row in rows)
+    if isinstance(whole, ArraySource | CachedSource):
+        for batch in source.read(batches_of(64, 0, source.count), skip=InputError):
+            rows = batch.pixels.flatten(1).contiguous().cpu().numpy()
+            found.update(hashlib.blake2b(row, digest_size=16).digest() for row in rows)
+    elif len(files := source.files or []) <= MOST_HASHED:
+        with suppress(OSError):  # addresses that are not files of this machine
+            sizes = [path.stat().st_size for path in files]
+            often = Counter(sizes)
+            alike = (path for path, size in zip(files, sizes, strict=True) if often[size] > 1)
+            found.update(hashlib.blake2b(path.read_bytes()).digest() for path in alike)
     return sum(count for count in found.values() if count > 1)
 
 

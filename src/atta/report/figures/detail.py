@@ -47,6 +47,31 @@ def confidence_histogram(
     return parts.titled(chart, width, title, notes, what)
 
 
+def risks(details: Mapping[str, Detail], width: int = 300) -> Any:
+    """Draw the risk at each coverage: how many answers are wrong if so many images are answered.
+
+    The bands are 95 % intervals.
+    """
+    data = [
+        {"method": name, **dict(zip(found, point, strict=True))}
+        for name, detail in details.items()
+        for found in [detail["risk"]]
+        for point in zip(*found.values(), strict=True)
+    ]
+    axis = alt.Axis(format=".3~%", tickCount=5)
+    base = parts.chart_of(data).encode(
+        x=alt.X("coverage:Q", title="part of the images that is answered", axis=axis),
+        color=parts.told_apart(list(details), orient="top")["color"],
+    )
+    y = alt.Y("risk:Q", title="risk: part of the answers that is wrong", axis=axis)
+    band = base.mark_area(opacity=0.15).encode(y="low:Q", y2="high")
+    tips = parts.tooltips("method", "coverage", "risk", "low", "high")
+    line = base.mark_line(strokeWidth=1.5, point={"size": 12}).encode(y=y, tooltip=tips)
+    chart = alt.layer(band, line, width=width, height=230)
+    what = f"Risk against coverage of {' and '.join(details)}"
+    return parts.titled(chart, width, "Risk against coverage", ["bands: 95 % intervals"], what)
+
+
 def weights(detail: Detail, title: str) -> Any:
     """Draw the learned weights: kinds of view × classes, or one column for all classes."""
     views = _views(detail)
