@@ -722,7 +722,7 @@ def copies(source: Source) -> int:
     """Count the images that occur more than once, without decoding files again.
 
     Pixels are compared where they are at hand, otherwise up to MOST_HASHED files by their bytes. It
-    is 0 for streams and for more files.
+    is 0 for streams, for more files, and for files that are not on this disk.
     """
     whole = source.source if isinstance(source, SubsetSource) else source
     found = Counter[bytes]()
@@ -730,8 +730,9 @@ def copies(source: Source) -> int:
         for batch in source.read(batches_of(64, 0, source.count), skip=InputError):
             rows = batch.pixels.flatten(1).contiguous().cpu().numpy()
             found.update(hashlib.blake2b(row, digest_size=16).digest() for row in rows)
-    elif len(files := source.files or []) <= MOST_HASHED:
-        with suppress(OSError):  # addresses that are not files of this machine
+    elif len(source.files or ()) <= MOST_HASHED:
+        files = [path for path in source.files or () if isinstance(path, Path)]
+        with suppress(OSError):  # links that lead nowhere
             sizes = [path.stat().st_size for path in files]
             often = Counter(sizes)
             alike = (path for path, size in zip(files, sizes, strict=True) if often[size] > 1)
