@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from atta.classifier.classifier import CalibratedClassifier
 
 Files = Annotated[
-    list[Path], Argument(metavar="IMAGES...", help="Files, and folders at any depth.")
+    list[str],
+    Argument(metavar="IMAGES...", help="Files, folders at any depth, and addresses (s3://...)."),
 ]
 OwnMethod = Annotated[
     str | None, Option(help="One of `atta methods`; by default c-atta, with --set shrink=true.")
