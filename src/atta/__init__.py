@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from atta.calibrators.conformal import Conformal, ConformalSets
     from atta.classifier.calibrate import calibrate
     from atta.classifier.classifier import CalibratedClassifier
+    from atta.classifier.segmenter import CalibratedSegmenter
     from atta.data.preprocess import Preprocess
     from atta.data.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
     from atta.lab.shrunk import ShrunkMATTA
@@ -76,6 +77,7 @@ _HOMES = {
     "AdaptiveTTA": "calibrators",
     "Advice": "_base.errors",
     "CalibratedClassifier": "classifier.classifier",
+    "CalibratedSegmenter": "classifier.segmenter",
     "Calibrator": "calibrators",
     "Conformal": "calibrators.conformal",
     "ConformalSets": "calibrators.conformal",
