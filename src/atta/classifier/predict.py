@@ -51,6 +51,7 @@ from atta.classifier.archive import ABOUT, optional
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.export import SUFFIXES, open_graph
 from atta.classifier.tables import check_format, write_table
+from atta.data.address import Place
 from atta.data.folder import files_of_images
 from atta.data.image_set import decode, mode_of
 from atta.data.loading import Positions
@@ -181,7 +182,7 @@ def told(drift: Drift, promise: Promise | None) -> str:
 
 def predict(
     predictor: Predictor,
-    files: Sequence[Path],
+    files: Sequence[Place],
     output: str | os.PathLike[str],
     *,
     made_by: str = "",
@@ -234,7 +235,7 @@ def predict(
 def _answered(
     answer: Callable[[Batch], Lines],
     predictor: Predictor,
-    files: Sequence[Path],
+    files: Sequence[Place],
     batches: Iterable[Positions],
     engine: str | None,
     actors: int | None,
@@ -285,7 +286,7 @@ def open_predictor(
     model: object = None,
     *,
     device: str | None = None,
-    adapt_to: Sequence[Path] = (),
+    adapt_to: Sequence[Place] = (),
     risk: float | None = None,
     classes: str | None = None,
 ) -> Predictor:
@@ -414,7 +415,7 @@ def identity(path: str | os.PathLike[str]) -> str:
 
 def _answer(
     predictor: Predictor,
-    files: Sequence[Path],
+    files: Sequence[Place],
     probs: bool,
     sets: ConformalSets | None,
     batch: Batch,
