@@ -19,6 +19,7 @@ from torch import Tensor
 from atta._base.errors import InputError
 from atta._base.files import whole_file
 from atta.classifier.segmenter import Maps
+from atta.data.address import Place
 from atta.data.image_set import data_uri
 
 UNSURE = 0.5
@@ -37,14 +38,15 @@ def palette(classes: int) -> np.ndarray:
     return colours
 
 
-def names_of(files: Sequence[Path]) -> list[Path]:
+def names_of(files: Sequence[Place]) -> list[Path]:
     """Return the names of the maps of some files.
 
     Raises:
         InputError: Two files would have the same name.
     """
-    shared = os.path.commonpath([file.absolute().parent for file in files])
-    names = [Path(os.path.relpath(file.absolute(), shared)).with_suffix(".png") for file in files]
+    places = [file.absolute() for file in files]
+    shared = os.path.commonpath([place.parent for place in places])
+    names = [Path(os.path.relpath(place, shared)).with_suffix(".png") for place in places]
     if double := {str(name) for name in names if names.count(name) > 1}:
         raise InputError(
             f"expected image files of different names, got several called {sorted(double)[0]} "
@@ -71,7 +73,7 @@ def write_maps(maps: Maps, folder: Path, name: Path, classes: int) -> None:
 
 
 def described_map(maps: Maps, classes: int) -> dict[str, Any]:
-    """Return the columns of an image: the commonest label, and its confidence in four numbers."""
+    """Return the columns of an image: the commonest label, confidence, and the unsure share."""
     counts = torch.bincount(maps.labels.flatten(), minlength=classes)
     return {
         "class": int(counts.argmax()),

@@ -27,7 +27,7 @@ import json
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from math import isnan, nan
@@ -42,7 +42,7 @@ from torch import Tensor
 from atta._base.errors import InputError, advise, first_line
 from atta._base.files import content_hash, file_hash, locked, whole_file
 from atta._base.progress import counted
-from atta.calibrators import shift
+from atta.calibrators import ViewBlend, shift
 from atta.calibrators.conformal import ConformalSets, ConformityScores
 from atta.calibrators.risk import Promise
 from atta.calibrators.shift import Reference
@@ -53,6 +53,7 @@ from atta.classifier.export import SUFFIXES, open_graph
 from atta.classifier.label_maps import described_map, names_of, write_maps
 from atta.classifier.segmenter import CalibratedSegmenter, Maps
 from atta.classifier.tables import check_format, write_table
+from atta.data.address import Place
 from atta.data.folder import files_of_images
 from atta.data.image_set import decode, mode_of
 from atta.data.loading import Positions
@@ -60,7 +61,7 @@ from atta.data.preprocess import Preprocess
 from atta.data.source import Batch, Source, as_source, batches_of, check_pixels
 from atta.networks.borrowing import device_of
 from atta.run.cluster import Engine, check_engine, stream
-from atta.run.runner import ROWS, Shown
+from atta.run.runner import IMAGE, ROWS, Shown
 from atta.run.runner import batch_size as usual_size
 
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
@@ -107,6 +108,10 @@ class Predictor:
     """Returns the views of images, in the order of `Answers.views`."""
     maps: Callable[[Tensor], Maps] | None = None
     """Answers the pixels of an image of any size: a segmenter."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """The learned weight of each kind of view, if there is one number for it."""
+    about: tuple[str, ...] = ()
+    """Network, method, and how good it was on the validation images, in a few lines."""
 
     def read(self, data: bytes, decoder: Callable[..., Tensor] = SENT) -> Tensor:
         """Decode bytes that were sent to the shape that is answered."""
@@ -186,7 +191,7 @@ def told(drift: Drift, promise: Promise | None) -> str:
 
 def predict(
     predictor: Predictor,
-    files: Sequence[Path],
+    files: Sequence[Place],
     output: str | os.PathLike[str],
     *,
     made_by: str = "",
@@ -246,7 +251,7 @@ def predict(
 def _answered(
     answer: Callable[[Batch], Lines],
     predictor: Predictor,
-    files: Sequence[Path],
+    files: Sequence[Place],
     batches: Iterable[Positions],
     engine: str | None,
     actors: int | None,
@@ -261,7 +266,7 @@ def _answered(
 
 
 def _mapped(
-    predictor: Predictor, files: Sequence[Path], folder: Path, done: int
+    predictor: Predictor, files: Sequence[Place], folder: Path, done: int
 ) -> Iterator[Lines]:
     """Write the maps of one file after the other, and yield its line."""
     assert predictor.maps is not None
@@ -317,7 +322,7 @@ def open_predictor(
     model: object = None,
     *,
     device: str | None = None,
-    adapt_to: Sequence[Path] = (),
+    adapt_to: Sequence[Place] = (),
     risk: float | None = None,
     classes: str | None = None,
 ) -> Predictor:
@@ -394,6 +399,10 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
     channels, height, width = classifier.image_shape
     device, answer = device_of(classifier), _ByClassifier(classifier)
     maps = classifier.answered_map if isinstance(classifier, CalibratedSegmenter) else None
+    calibrator, weights = classifier.calibrator, dict[str, float]()
+    if isinstance(calibrator, ViewBlend) and calibrator.weights.shape[-1] == 1:
+        kinds = [*([IMAGE] if calibrator.itself else []), *calibrator.kinds]
+        weights = dict(zip(kinds, calibrator.weights[:, 0].tolist(), strict=True))
     return Predictor(
         answer,
         (channels, height, width),
@@ -407,7 +416,19 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
         promise=classifier.promise,
         gpu=device.type == "cuda",
         show=answer.shown,
+        weights=weights,
+        about=_about(classifier),
     )
+
+
+def _about(classifier: CalibratedClassifier) -> tuple[str, ...]:
+    """Network, method and quality of a classifier."""
+    inner: torch.nn.Module = classifier.model
+    while isinstance(inside := getattr(inner, "model", None), torch.nn.Module):
+        inner = inside  # of the normalisation
+    network = getattr(inner, "built", {}).get("name") or type(inner).__name__
+    facts = () if classifier.summary is None else classifier.summary.facts
+    return (f"network: {network}", *facts)
 
 
 @dataclass(frozen=True)
@@ -437,7 +458,7 @@ def identity(path: str | os.PathLike[str]) -> str:
 
 def _answer(
     predictor: Predictor,
-    files: Sequence[Path],
+    files: Sequence[Place],
     probs: bool,
     sets: ConformalSets | None,
     batch: Batch,
