@@ -56,6 +56,7 @@ from atta.run.checks import (
     look_over,
     try_out,
 )
+from atta.run.cluster import kept_alive
 from atta.run.collect import Run, as_seed, prepared
 from atta.run.execution import Execution, ExecutionOptions, split_options
 
@@ -144,7 +145,8 @@ def calibrate(
     quick, image = rest.get("effort") == "quick", next(run.source.read([[0]])).pixels
     policies = candidates(policy, budget, chosen, kind_of(image), quick=quick)
     about |= rest.get("origin") or {}
-    return _calibrated(run, chosen, fitting(policies, image), rehearse, about, rest["cache"])
+    with kept_alive(execution.engine):
+        return _calibrated(run, chosen, fitting(policies, image), rehearse, about, rest["cache"])
 
 
 def _settings(
