@@ -580,14 +580,11 @@ class ItemSource(Source):
 
     def part(self, positions: Positions) -> "Source | None":
         """Return a source of these files, without the names of all others."""
-        if (
-            not isinstance(self.items, EncodedImages)
-            or (items := self.items.part(positions)) is None
-        ):
+        items = self.items.part(positions) if isinstance(self.items, EncodedImages) else None
+        if items is None:
             return None
-        places = self.places(positions)
-        bare = {"labels": None, "files": None, "count": len(positions), "indices": places}
-        return replace(self, items=items, **bare)
+        count, places = len(positions), self.places(positions)
+        return replace(self, items=items, count=count, indices=places, labels=None, files=None)
 
     def _size(self) -> int:
         """Return the bytes of an image and of what is made of it."""

@@ -271,7 +271,7 @@ class _Pool:
 
 
 def _is_lost(ray: Any, error: BaseException) -> bool:
-    """Whether a process or a machine was lost, and not whether a call raised an error of its own."""
+    """Whether a process or a machine was lost: then no call raised an error of its own."""
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
     return isinstance(cause, ray.exceptions.RayError)
 
@@ -317,7 +317,7 @@ class _Worker:
         self.ref: Any = None
 
     def answer(self, refs: Sequence[Any], given: Any) -> Any:
-        """Process what was read; the first call of each policy fetches the network and its views."""
+        """Process what was read; the first call of each policy fetches the network."""
         if self.call is None or self.ref != refs[0]:
             self.call = None  # frees the memory of the last one
             self.call, self.ref = _fetched(refs[0])(), refs[0]
@@ -388,6 +388,7 @@ class Reading:
         """Return the batch, and the places of its images in their set."""
         positions, part = share
         source = part or self.source
+        assert source is not None, "a part comes where there is no whole"
         rows = range(len(positions)) if part else positions
         (batch,) = source.read([rows], skip=self.skip)
         places = source.places(rows).clone()
