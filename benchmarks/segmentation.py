@@ -33,8 +33,8 @@ from atta.run.pixels import PixelRun
 from atta.run.runner import as_pixels
 from benchmarks.train_segmentation import CLASSES, IGNORED, NETWORKS, DeepLab, load, read
 
-EVERY = "flip + half + smaller + larger + largest"
-CHOSEN = "flip + smaller + larger"
+EVERY = "flip + scale-50 + scale-75 + scale-125 + scale-150"
+CHOSEN = "flip + scale-75 + scale-125"
 SHIFTS = ("gaussian-noise-1", "contrast-3", "fog-1", "motion-blur-1")
 GROUPS = (30,)
 """Test images that a segmenter is adapted to at once."""
@@ -208,10 +208,10 @@ def everywhere(args: argparse.Namespace) -> None:
 METHODS: dict[str, tuple[atta.Method, str]] = {
     "temperature": (atta.TemperatureScaling(), ""),
     "c-atta, flip": (atta.CATTA(), "flip"),
-    "c-atta, flip + larger": (atta.CATTA(), "flip + larger"),
-    "c-atta, flip + smaller + larger": (atta.CATTA(), CHOSEN),
-    "v-atta, flip + smaller + larger": (atta.VATTA(), CHOSEN),
-    "mean-tta-temperature, flip + smaller + larger": (atta.MeanTTATemperature(), CHOSEN),
+    "c-atta, flip + scale-125": (atta.CATTA(), "flip + scale-125"),
+    "c-atta, flip + scale-75 + scale-125": (atta.CATTA(), CHOSEN),
+    "v-atta, flip + scale-75 + scale-125": (atta.VATTA(), CHOSEN),
+    "mean-tta-temperature, flip + scale-75 + scale-125": (atta.MeanTTATemperature(), CHOSEN),
     "c-atta, all five": (atta.CATTA(), EVERY),
 }
 
@@ -255,7 +255,7 @@ def compared(record: atta.Record, answers: dict[str, tuple[Tensor, Tensor]]) -> 
     found: dict[str, Any] = {}
     for name, (probs, sure) in answers.items():
         found[name] = scores(record, probs, sure)
-        for other in ("temperature", "mean-tta-temperature, flip + smaller + larger"):
+        for other in ("temperature", "mean-tta-temperature, flip + scale-75 + scale-125"):
             if name != other:
                 found[name][f"to {other}"] = atta.paired(
                     probs, answers[other][0], labels, metrics=("brier", "nll"), images=images
@@ -265,7 +265,7 @@ def compared(record: atta.Record, answers: dict[str, tuple[Tensor, Tensor]]) -> 
 
 def few(val: atta.Record, test: atta.Record, images: int = 10, draws: int = 20) -> dict[str, float]:
     """The share of the gain over temperature scaling that so many labelled images give."""
-    method, policy = METHODS["c-atta, flip + smaller + larger"]
+    method, policy = METHODS["c-atta, flip + scale-75 + scale-125"]
     labels, seen = test.require_labels(), viewed(test, policy)
     numbers = val.predictions.images.unique()
 
@@ -352,8 +352,8 @@ def shown(name: str, found: dict[str, Any]) -> str:
                 part = row[k] / base[k] - 1
                 cells.append(f"{part:+.1%} ({low / base[k]:+.1%} to {high / base[k]:+.1%})")
             lines.append(f"| {method} | {' | '.join(cells)} | {row['changed']} |")
-        against = methods["c-atta, flip + smaller + larger"].get(
-            "to mean-tta-temperature, flip + smaller + larger", {}
+        against = methods["c-atta, flip + scale-75 + scale-125"].get(
+            "to mean-tta-temperature, flip + scale-75 + scale-125", {}
         )
         lines.append(f"\nc-atta minus mean + temperature, same views: {against}")
     lines.append(f"\nten images: {found['ten images']}")

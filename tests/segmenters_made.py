@@ -53,5 +53,5 @@ def data(n: int = 24, size: tuple[int, int] = (16, 20), classes: int = 4):
 def fitted(network=None, images=None, masks=None, **how):
     if images is None:
         images, masks = data()
-    how = {"progress": False, "rehearse": False, "pixels": 50, "policy": "flip + smaller"} | how
+    how = {"progress": False, "rehearse": False, "pixels": 50, "policy": "flip + scale-75"} | how
     return atta.calibrate(network or Shaped(), images, masks, **how)

@@ -28,7 +28,7 @@ def segmenter():
 def test_no_pixel_changes_its_label(form, method):
     network = Shaped(form)
     images, masks = data()
-    policy = "flip + larger + nudge"
+    policy = "flip + scale-125 + nudge"
     found = fitted(network, images, masks, method=method, policy=policy, pixels=20)
     if not found.calibrator.keeps_class:
         return

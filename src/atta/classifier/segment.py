@@ -38,13 +38,13 @@ from atta.run.runner import as_pixels
 POLICIES = {
     text: Policy.parse(text)
     for text in (
-        "flip + smaller + larger",
-        "flip + larger",
+        "flip + scale-75 + scale-125",
+        "flip + scale-125",
         "flip",
-        "smaller + larger",
-        "larger",
-        "flip + half + smaller + larger",
-        "flip + half + smaller + larger + largest",
+        "scale-75 + scale-125",
+        "scale-125",
+        "flip + scale-50 + scale-75 + scale-125",
+        "flip + scale-50 + scale-75 + scale-125 + scale-150",
     )
 }
 """The policies that `auto` tries, if they fit the budget; the first that does is the default."""
