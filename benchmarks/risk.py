@@ -156,8 +156,16 @@ def page(draws: int) -> str:
         [
             "# A stated risk, measured",
             "",
-            f"`classifier.at_risk(r)` promises that at most r of the answered images are wrong, with probability {1 - DELTA:.0%} "
-            "([deciding.md](deciding.md) says how to use it). "
+            "How many images can a classifier answer, if at most 1 % of its answers may be wrong?",
+            "",
+            "![Risk against coverage of a network on CIFAR-10](risk.svg)",
+            "",
+            "Drawn by `atta compare cifar10-resnet50-nudged --methods vanilla,temperature,c-atta --json risk.json` and "
+            "`atta figure risk risk.json -o docs/risk.svg`. The lines are found on the test images themselves. To promise a risk for "
+            "new images takes a margin:",
+            "",
+            f"`classifier.at_risk(r)` promises that at most r of the answered images are wrong, with probability {1 - DELTA:.0%}; "
+            "[the guide](guide.md#7-deploy-it) says how to use it. "
             f"Here it was tried {draws} times on each of these networks, each time with 1000 other images to calibrate on and all "
             "others to test. *Broken* is how often more of the answers were wrong than promised, which should be at most "
             f"{DELTA:.0%}. *Answered* is the mean share of the test images that get an answer; a draw in which no threshold can "

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel
     from atta.record.predictions import Predictions, Record, find_record
     from atta.record.writer import RecordWriter
+    from atta.report.figures.detail import risk_plot
     from atta.report.figures.reliability import compare_plot, reliability
     from atta.results.rows import Results
     from atta.run.collect import collect
@@ -119,6 +120,7 @@ _HOMES = {
     "load": "calibrators",
     "paired": "metrics.resampling",
     "reliability": "report.figures.reliability",
+    "risk_plot": "report.figures.detail",
 }
 
 __all__ = list(_HOMES)

@@ -447,6 +447,7 @@ def test_the_verdict_says_how_many_images_are_answered_at_a_risk(
     assert (
         f"At 1 % risk {section.advised.label} answers {share:.1f} % of the images" in page.verdict
     )
+    assert f"At 1 % risk {section.advised.label} answers {share:.0f}%" in section.sentence
     assert "s1/risk" in page.data["charts"]
     assert section.answered is not None
     assert section.others is None or not set(section.others.header) & set(

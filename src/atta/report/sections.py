@@ -336,7 +336,14 @@ class Section:
                 for metric in self.judges
             )
             costs += f": {', '.join(changes)}"
-        return f"{self.title}: use {name}{costs}; every class stays the same."
+        return f"{self.title}: use {name}{costs}; every class stays the same.{self._answers}"
+
+    @property
+    def _answers(self) -> str:
+        """How many images the advised line answers at 1 % risk, and what it is compared with."""
+        known = [one for one in (self.advised, self.rival) if one and "answered_1" in one.values]
+        shares = [f"{one.label} answers {one.mean('answered_1'):.0%}" for one in known]
+        return f" At 1 % risk {', '.join(shares)} of the images." if shares else ""
 
     @property
     def chosen(self) -> Line:
