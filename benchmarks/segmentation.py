@@ -4,6 +4,8 @@ python -m benchmarks.train_segmentation camvid.zip unet,deeplab,former --out WEI
 python -m benchmarks.segmentation collect camvid.zip WEIGHTS --out FOLDER                on a GPU: NAME.zip of each network
 python -m benchmarks.segmentation whole camvid.zip WEIGHTS --out FILE.json               on a GPU: every test pixel
 python -m benchmarks.segmentation tables FOLDER                                          anywhere: docs/segmentation.md's numbers
+python -m benchmarks.segmentation thin FOLDER --out records                              the records of the repository
+python -m benchmarks.segmentation picture camvid.zip WEIGHTS --out docs/segmentation.png   maps of a test image
 python -m benchmarks.segmentation cost --out FILE.json                                   memory and time at 2048 x 1024
 """
 
@@ -23,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import atta
+from atta.classifier.label_maps import palette
 from atta.data.corruptions import CORRUPTIONS
 from atta.data.masks import scenes
 from atta.data.views import Policy
@@ -294,6 +297,38 @@ def few(val: atta.Record, test: atta.Record, images: int = 10, draws: int = 20) 
     }
 
 
+RENAMED = {"half": "scale-50", "smaller": "scale-75", "larger": "scale-125", "largest": "scale-150"}
+"""Names of scales in records of the first run."""
+
+
+def opened(path: Path) -> atta.Record:
+    """A record, with the names that scales have now."""
+    record = atta.Record.load(path)
+    predictions = record.predictions
+    views = {RENAMED.get(name, name): view for name, view in predictions.views.items()}
+    found = atta.Predictions(predictions.logits, views, predictions.images)
+    return atta.Record(found, record.labels, record.origin)
+
+
+def thin(args: argparse.Namespace) -> None:
+    """Write every fourth pixel of the records, with the chosen views, for the repository."""
+    for name in args.names.split(","):
+        with zipfile.ZipFile(Path(args.folder) / f"{name}.zip") as archive:
+            archive.extractall(args.folder)
+        for split in ("val", "test"):
+            record = opened(Path(args.folder) / name / f"{split}.safetensors")[::4]
+            seen = record.predictions.select(Policy.parse(CHOSEN).kinds)
+            about = {
+                "pixels": "50",
+                "policy": CHOSEN,
+                "passes": "4",
+                "network": name,
+                "split": split,
+            }
+            kept = atta.Record(seen, record.labels, {**record.origin, **about})
+            print(kept.save(Path(args.out) / f"camvid_{name}_{split}.safetensors", half=True))
+
+
 def tables(args: argparse.Namespace) -> None:
     """Print the tables of the page, and write the numbers beside the records."""
     every: dict[str, Any] = {}
@@ -303,7 +338,7 @@ def tables(args: argparse.Namespace) -> None:
             with zipfile.ZipFile(Path(args.folder) / f"{name}.zip") as archive:
                 archive.extractall(args.folder)
         records = {
-            path.stem: atta.Record.load(path)
+            path.stem: opened(path)
             for path in folder.glob("*.safetensors")
             if "segmenter" not in path.name
         }
@@ -358,6 +393,41 @@ def shown(name: str, found: dict[str, Any]) -> str:
         lines.append(f"\nc-atta minus mean + temperature, same views: {against}")
     lines.append(f"\nten images: {found['ten images']}")
     return "\n".join(lines)
+
+
+def picture(args: argparse.Namespace) -> None:
+    """Draw the maps of a test image; the photograph is not ours to show."""
+    from PIL import Image, ImageDraw
+
+    name = args.names.split(",")[0]
+    val = atta.find_record(f"camvid_{name}_val")
+    calibrator = atta.CATTA().fit(val.predictions, val.labels)
+    network = load(name, args.weights)
+    segmenter = atta.CalibratedSegmenter(network, calibrator, CHOSEN, image_shape=(3, 360, 480))
+    _, x, y = read(args.data, "test")
+    maps, truth = segmenter.answered_map(x[args.image]), y[args.image].long()
+    colours = torch.from_numpy(palette(CLASSES + 1))
+    wrong = (maps.labels != truth) & (truth != IGNORED)
+
+    def grey(sure: Tensor) -> Tensor:
+        return (sure * 255).round().byte()[..., None].expand(-1, -1, 3)
+
+    panels = {
+        "truth": colours[truth],
+        "labels": colours[maps.labels],
+        "wrong pixels (black)": grey((~wrong).float()),
+        "confidence before": grey(maps.before),
+        "confidence after": grey(maps.confidence),
+    }
+    width, height = 320, 240
+    whole = Image.new("RGB", (3 * (width + 8) - 8, 2 * (height + 24)), "white")
+    draw = ImageDraw.Draw(whole)
+    for i, (title, panel) in enumerate(panels.items()):
+        left, top = (i % 3) * (width + 8), (i // 3) * (height + 24)
+        draw.text((left, top + 4), title, fill="black", font_size=14)
+        shown = Image.fromarray(panel.contiguous().numpy()).resize((width, height))
+        whole.paste(shown, (left, top + 24))
+    whole.quantize(128).save(args.out, optimize=True)
 
 
 # ---- cost: random weights
@@ -454,12 +524,18 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
         each.add_argument("weights")
         each.add_argument("--every", type=int, default=1, help="take every n-th image: a trial")
     two = commands.add_parser("tables")
+    five = commands.add_parser("thin")
     two.add_argument("folder")
+    five.add_argument("folder")
     three = commands.add_parser("cost")
     three.add_argument("--way")
     three.add_argument("--side", type=int, default=1024)
     three.add_argument("--turns", type=int, default=3)
-    for each in (one, two, three, four):
+    six = commands.add_parser("picture")
+    six.add_argument("data")
+    six.add_argument("weights")
+    six.add_argument("--image", type=int, default=100)
+    for each in (one, two, three, four, five, six):
         each.add_argument("--out")
         each.add_argument("--names", default=",".join(NETWORKS))
         each.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -468,6 +544,11 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     arguments = parsed()
-    {"collect": collect, "tables": tables, "cost": cost, "whole": everywhere}[arguments.command](
-        arguments
-    )
+    {
+        "collect": collect,
+        "tables": tables,
+        "thin": thin,
+        "picture": picture,
+        "cost": cost,
+        "whole": everywhere,
+    }[arguments.command](arguments)
