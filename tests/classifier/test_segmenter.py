@@ -177,6 +177,7 @@ def test_one_logit_for_each_pixel_is_that_of_class_1():
 
 
 def test_padding_is_found_and_cut_off():
-    found = fitted(Shaped("multiple"))
+    images, masks = data(size=(32, 64))  # which the network takes, but not their views
+    found = fitted(Shaped("multiple"), images, masks)
     assert isinstance(found.model, Dense)
     assert found.model.multiple == 32

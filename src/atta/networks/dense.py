@@ -90,6 +90,7 @@ def fitted(network: Dense, image: Tensor) -> Dense:
             with torch.no_grad():
                 tried = Dense(network.model, multiple)
                 tried(image)
+                tried(image[..., 1:, 1:])  # views and other images have other sizes
             return tried
         except InputError:
             raise
