@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import Tensor
 
 import atta
 from atta._base.errors import InputError
+from atta.calibrators.risk import Promise
 from atta.classifier.predict import Answers, Predictor, of_classifier
 from atta.data.image_set import decode
 from scenarios import encoded, pixels
@@ -101,10 +103,23 @@ def test_an_image_is_answered_as_the_classifier_does(
     status, said = send(port, encoded(image))
     details = fitted.details(image[None])
     assert status == 200
-    assert said["confidence"] == pytest.approx(details.probs.max().item())
+    assert said["confidence"] == pytest.approx(details.confidence.item())
     assert said["confidence_before"] == pytest.approx(details.base.max().item())
     assert said["class"] in said["set"]
     assert (said["passes"], len(said["views"]), said["drift"]) == (4, 4, None)
+
+
+def test_at_a_stated_risk_the_page_promises_it_and_calls_images_unsure(
+    fitted: atta.CalibratedClassifier,
+) -> None:
+    promise = Promise(risk=0.1, delta=0.05, thresholds=(0.999,), coverage=0.5, images=100)
+    careful = fitted._with(fitted.calibrator, replace(fitted.kept, promise=promise))
+    explainer = Explainer(of_classifier(careful), coverage=0.9)
+    with open_page(explainer) as port:
+        assert "At most 10.00% of the answers are wrong" in ask(port)[2]
+        _, said = send(port, encoded(pixels()[0]))
+    assert said["answered"] is False
+    assert len(said["set"]) > 1
 
 
 def test_another_page_in_the_same_browser_is_not_answered(port: int) -> None:

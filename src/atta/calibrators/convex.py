@@ -153,9 +153,12 @@ def _free_weights(parts: Pieces, start: Weights) -> Weights:
 def _towards_equal(parts: Pieces, free: Weights, passes: Weights) -> Weights:
     """Shrink free weights towards those by which every pass counts the same."""
     same = passes / passes.sum()
-    means = [(torch.einsum("m,nmk->nk", same, rows)[:, None], own) for rows, own in parts()]
+
+    def means() -> Iterator[tuple[ViewLogits, Labels]]:
+        yield from ((torch.einsum("m,nmk->nk", same, rows)[:, None], own) for rows, own in parts())
+
     smoothing = laplace_smoothing((rows[:, 0], labels) for rows, labels in parts())
-    equal = same * newton(lambda: means, free.new_ones(1), smoothing=smoothing)
+    equal = same * newton(means, free.new_ones(1), smoothing=smoothing)
     saved = 0.0
     for rows, labels in parts():
         both = torch.stack([free, equal])

@@ -39,7 +39,7 @@ def refused(reference: Reference, predictions: Predictions, done: Adaptation) ->
     """Return why a second opinion is not even asked for, or nothing."""
     if not done.drifted:
         return "not used, because no drift was seen"
-    if guarded(reference, predictions.logits) == 0:
+    if guarded(reference, predictions) == 0:
         return "not used, because classes may occur in other shares than before"
     return ""
 

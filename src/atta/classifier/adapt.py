@@ -123,18 +123,14 @@ class Adaptable(Estimator):
         """
         self._known_reference()
         predictions = self._answers(images, channels)
-        if len(predictions) < shift.LEAST:
-            raise InputError(
-                f"expected at least {shift.LEAST} images, got {len(predictions)}, "
-                "which say too little"
-            )
+        shift.check_enough(predictions)
         return self._compared(predictions)
 
     def _compared(self, predictions: Predictions) -> Drift:
         """Compare answers to unlabelled images with the validation images."""
         reference = self._known_reference()
         seen = self.calibrator(predictions).double().amax(dim=1)
-        found = shift.estimate(reference, predictions.logits)
+        found = shift.estimate(reference, predictions.logits, predictions.images)
         return Drift.of(reference, found, float(seen.mean()), shift.histogram(seen))
 
     def adapt(

@@ -212,6 +212,10 @@ class Archived(nn.Module):
         """
         about, parts = read(path)
         try:
+            if about["model"]["kind"] == "Dense":
+                from atta.classifier.segmenter import CalibratedSegmenter  # one of these
+
+                cls = CalibratedSegmenter  # type: ignore[assignment]
             return cls._restored(path, about, parts, model, views, device)
         except InputError:
             raise

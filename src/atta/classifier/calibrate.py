@@ -13,7 +13,7 @@ from datetime import timedelta
 from math import ceil
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Annotated, Any, Literal, Unpack
 
 from atta._base.errors import InputError, advise
 from atta._base.progress import bar
@@ -37,10 +37,12 @@ from atta.classifier.choice import (
     most_passes,
 )
 from atta.classifier.classifier import CalibratedClassifier, used_views
+from atta.classifier.segment import Wanted, calibrate_segmenter
 from atta.classifier.summary import summarise
 from atta.data.corruptions import families_of
 from atta.data.labels import Reading
 from atta.data.loading import cores
+from atta.data.masks import has_masks
 from atta.data.preprocess import Preprocess
 from atta.data.source import Channels
 from atta.data.views import Policy
@@ -73,6 +75,8 @@ class CalibrateOptions(ExecutionOptions, total=False):
         origin: Text for the origin of the record that the summary is made from.
         cache: A folder that keeps finished passes, so that the same call resumes.
         effort: "quick" compares the default views with temperature scaling only.
+        ignore_index: For masks: the number of pixels without a class, 255 by default.
+        pixels: For masks: how many random labelled pixels of each image are used, 200 by default.
     """
 
     channels: Channels
@@ -82,6 +86,8 @@ class CalibrateOptions(ExecutionOptions, total=False):
     origin: Mapping[str, str] | None
     cache: str | PathLike[str] | None
     effort: Literal["full", "quick"]
+    ignore_index: int
+    pixels: Annotated[int, "≥ 1"]
 
 
 @checked
@@ -119,7 +125,8 @@ def calibrate(
         **options: `CalibrateOptions`: `device`, `batch_size`, `effort`, `channels`, `cache`, ...
 
     Returns:
-        The classifier; `print(classifier.summary)` compares it with the model.
+        The classifier; `print(classifier.summary)` compares it with the model. With masks as
+        labels, (n, h, w) or a folder, it is a `CalibratedSegmenter`.
 
     Example:
         >>> import torch
@@ -129,6 +136,9 @@ def calibrate(
         torch.Size([2, 3])
     """
     chosen, execution, read, rest = _settings(method, keep_class, class_names, preprocess, options)
+    if has_masks(images, labels):
+        wanted = Wanted(chosen, policy, budget, rehearse, execution, read, rest)
+        return calibrate_segmenter(model, images, labels, wanted)
     candidates(policy, budget, chosen)  # a mistake in it need not wait for the images
     run, about = prepared(model, images, labels, read, execution, rest["seed"], "stratified")
     quick, image = rest.get("effort") == "quick", next(run.source.read([[0]])).pixels

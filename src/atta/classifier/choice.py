@@ -93,12 +93,19 @@ def rivals(kind: Kind, budget: int) -> dict[str, Policy]:
 
 
 def candidates(
-    policy: Any, budget: int, method: Method, kind: Kind = "small", *, quick: bool = False
+    policy: Any,
+    budget: int,
+    method: Method,
+    kind: Kind = "small",
+    *,
+    quick: bool = False,
+    policies: Mapping[str, Policy] | None = None,
 ) -> dict[str, Policy]:
     """Return the given policy, or those to try within the budget: the default first.
 
     A policy that is a number is a budget. A method that keeps the class, or could, is temperature
-    scaling where it has no views: one pass is the last candidate.
+    scaling where it has no views: one pass is the last candidate. `policies` are tried instead of
+    those of this kind of image.
     """
     policy, budget = ("auto", policy) if type(policy) is int else (policy, budget)
     auto = isinstance(policy, str) and policy.strip() == "auto"
@@ -111,9 +118,11 @@ def candidates(
             method.kinds_of(Predictions(torch.zeros(1, 2), views))
         return {policy if isinstance(policy, str) else str(parsed): parsed}
     found, wanted = rivals(kind, budget), set[str]()
+    if policies is not None:
+        found = {name: one for name, one in policies.items() if one.passes <= budget}
     if isinstance(method, ViewMethod) and method.views:
         wanted = set(method.views)
-        found = {name: one for name, one in POLICIES.items() if one.passes <= budget}
+        found = {name: one for name, one in (policies or POLICIES).items() if one.passes <= budget}
     found = {name: one for name, one in found.items() if wanted <= set(one.kinds)}
     if quick:
         found = dict(list(found.items())[:1])

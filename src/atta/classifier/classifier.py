@@ -121,16 +121,25 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         model = getattr(model, "_orig_mod", model)  # saved by its own names, not by its wrapper's
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
-        self.model = as_logits(model, self.preprocess)
+        self.model = self._adapted(model)
         self.calibrator = calibrator.to(device_of(self.model))
         self.policy = used_views(policy, calibrator)
         self.image_shape = tuple(int(side) for side in image_shape)
         self.class_names = tuple(map(str, class_names))
         self.summary, self.reference, self.conformity = summary, reference, conformity
         self.kept, self.second = kept, kept.second
-        self.views = BatchedViews(self.policy, self.image_shape).to(device_of(self.model))
+        self.views = self._rendered().to(device_of(self.model))
         self.images_seen = self.passes_run = 0
         super().train(False)
+
+    any_size = False
+    """Whether images may have another height and width than `image_shape`."""
+
+    def _adapted(self, model: object) -> nn.Module:
+        return as_logits(model, self.preprocess)
+
+    def _rendered(self) -> BatchedViews:
+        return BatchedViews(self.policy, self.image_shape)
 
     @torch.no_grad()
     def check(self) -> None:
@@ -227,7 +236,7 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         inner = getattr(self.model, "model", self.model)
         shape = " × ".join(map(str, self.image_shape))
         learned = f"{self.calibrator.extra_repr()}{views}"
-        return f"CalibratedClassifier({type(inner).__name__}, {learned}, images {shape})"
+        return f"{type(self).__name__}({type(inner).__name__}, {learned}, images {shape})"
 
     def _repr_html_(self) -> str:
         """The same for a notebook, and the summary: what was tried and what calibration gained."""
@@ -236,14 +245,15 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
 
     def _validated(self, images: Any) -> Tensor:
         """Check what comes in, once, and make pixels of it."""
-        shape = ", ".join(map(str, self.image_shape))
+        wanted = self.image_shape[:1] if self.any_size else self.image_shape
+        shape = ", ".join(map(str, wanted)) + (", h, w" if self.any_size else "")
         expected = f"expected images of shape (n, {shape}), as it was fitted on"
         if not isinstance(images, Tensor):
             raise InputError(
                 f"{expected}, as a tensor, got {type(images).__name__}; predict_proba takes files, "
                 "folders, arrays and datasets"
             )
-        if images.ndim != 4 or tuple(images.shape[1:]) != self.image_shape:
+        if images.ndim != 4 or tuple(images.shape[1 : 1 + len(wanted)]) != wanted:
             advice = ": write images[None] for a batch of one" if images.ndim == 3 else ""
             raise InputError(f"{expected}, got {tuple(images.shape)}{advice}")
         if images.dtype != torch.uint8 and not images.is_floating_point():

@@ -57,7 +57,14 @@ class Details(NamedTuple):
 
 
 class Answering(TypedDict, total=False):
-    """Options of `predict_proba`."""
+    """Options of `predict_proba`.
+
+    Args:
+        channels: "first" or "last" in an array; by default its shape decides.
+        batch_size: Images per forward pass; the default depends on the device.
+        workers: Processes that decode files ahead, as in `atta.Execution`.
+        progress: Whether to show a progress bar.
+    """
 
     channels: Channels
     batch_size: int | None
@@ -85,24 +92,13 @@ class Estimator(Archived):
         """
         return np.asarray(self.predict_proba(images, **how).argmax(axis=1))
 
-    def predict_proba(
-        self,
-        images: Any,
-        *,
-        channels: Channels = None,
-        batch_size: int | None = None,
-        workers: Workers = "auto",
-        progress: bool = False,
-    ) -> np.ndarray:
+    def predict_proba(self, images: Any, **how: Unpack[Answering]) -> np.ndarray:
         """Return the calibrated probabilities of many images.
 
         Args:
             images: An array, a Dataset, a DataLoader, a Hugging Face dataset, a folder, files or
                 Pillow images. Files and Pillow images are resized and cropped by `preprocess`.
-            channels: "first" or "last" in an array; by default its shape decides.
-            batch_size: Images per forward pass; the default depends on the device.
-            workers: Processes that decode files ahead, as in `atta.Execution`.
-            progress: Whether to show a progress bar.
+            how: `Answering`: `channels`, `batch_size`, `workers` and `progress`.
 
         Returns:
             Probabilities, shaped (n, k).
@@ -114,9 +110,6 @@ class Estimator(Archived):
         >>> classifier.predict_proba(np.zeros((5, 3, 2, 2), np.uint8)).shape
         (5, 3)
         """
-        how = Answering(
-            channels=channels, batch_size=batch_size, workers=workers, progress=progress
-        )
         return self._each(lambda pixels: self(pixels), images, **how)
 
     def details(self, images: Any) -> Details:
@@ -127,11 +120,17 @@ class Estimator(Archived):
         self, answer: Callable[[Tensor], Tensor], images: Any, **how: Unpack[Answering]
     ) -> np.ndarray:
         """Answer batch by batch, and join the answers."""
+        known = list(Answering.__annotations__)
+        if unknown := [name for name in how if name not in known]:
+            raise InputError(
+                f"expected options among {', '.join(known)}, got {unknown[0]!r}: every image gets "
+                "an answer; `atta predict` leaves out files that cannot be read"
+            )
         source, device = self.source(images, how.get("channels")), device_of(self)
         wanted = batches_of(usual_size(how.get("batch_size"), device), 0, source.count)
         found = list[Tensor]()
         with counted("predicting", source.count, shown=how.get("progress", False)) as tell:
-            for batch in source.read(wanted, how.get("workers", 0)):
+            for batch in source.read(wanted, how.get("workers", "auto")):
                 found.append(answer(batch.pixels.to(device)).cpu())
                 tell(batch.positions[-1] + 1)
         if not found:

@@ -51,6 +51,7 @@ from atta.classifier.archive import ABOUT, optional
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.export import SUFFIXES, open_graph
 from atta.classifier.tables import check_format, write_table
+from atta.data.address import Place
 from atta.data.folder import files_of_images
 from atta.data.image_set import decode, mode_of
 from atta.data.loading import Positions
@@ -165,18 +166,19 @@ class Predicted:
     @property
     def sentences(self) -> list[str]:
         """What is known about these images: the stated risk, the drift, and if the risk holds."""
-        drifted = self.drift is not None and self.drift.drifted
-        void = "The images drifted: the stated risk does not hold for them."
-        return [
-            *([str(self.promise)] if self.promise else []),
-            *([self.drift.sentence] if self.drift else []),
-            *([void] if self.promise and drifted else []),
-        ]
+        promised = [] if self.promise is None else [str(self.promise)]
+        return promised + ([told(self.drift, self.promise)] if self.drift else [])
+
+
+def told(drift: Drift, promise: Promise | None) -> str:
+    """Return what a drift says, and whether a stated risk still holds."""
+    void = " The stated risk does not hold for them." if promise and drift.drifted else ""
+    return drift.sentence + void
 
 
 def predict(
     predictor: Predictor,
-    files: Sequence[Path],
+    files: Sequence[Place],
     output: str | os.PathLike[str],
     *,
     made_by: str = "",
@@ -218,10 +220,9 @@ def predict(
     part = beside(output)
     with locked(output):
         done, seal = _resumed(part, run, size)
-        batches = batches_of(size, done, len(files))
+        rest = batches_of(size, done, len(files))
         with counted("predicting", len(files), shown=progress, done=done) as tell:
-            lines = _answered(answer, predictor, files, batches, engine, actors)
-            _keep(part, lines, done, seal, tell)
+            _keep(part, _answered(answer, predictor, files, rest, engine, actors), done, seal, tell)
         predicted = _finish(part, output, predictor.columns(probs, coverage), len(files), predictor)
         part.unlink()
     return predicted
@@ -230,7 +231,7 @@ def predict(
 def _answered(
     answer: Callable[[Batch], Lines],
     predictor: Predictor,
-    files: Sequence[Path],
+    files: Sequence[Place],
     batches: Iterable[Positions],
     engine: str | None,
     actors: int | None,
@@ -281,7 +282,7 @@ def open_predictor(
     model: object = None,
     *,
     device: str | None = None,
-    adapt_to: Sequence[Path] = (),
+    adapt_to: Sequence[Place] = (),
     risk: float | None = None,
     classes: str | None = None,
 ) -> Predictor:
@@ -394,7 +395,7 @@ def identity(path: str | os.PathLike[str]) -> str:
 
 def _answer(
     predictor: Predictor,
-    files: Sequence[Path],
+    files: Sequence[Place],
     probs: bool,
     sets: ConformalSets | None,
     batch: Batch,

@@ -54,7 +54,7 @@ from atta._base.errors import InputError, require
 from atta.calibrators import shift
 from atta.calibrators.alarm import Alarm
 from atta.classifier.adapt import Drift
-from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described
+from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described, told
 from atta.data.image_set import data_uri, mode_of
 from atta.run.runner import IMAGE
 
@@ -349,7 +349,8 @@ def application(
         said, drift = explainer.answer(pixels), explainer.drift()
         raised = None if explainer.alarm is None else explainer.alarm.raised
         alarm = "" if raised is None else f" Alarm since image {raised}: a shift."
-        return said | {"drift": None if drift is None else drift.sentence + alarm}
+        promise = explainer.predictor.promise
+        return said | {"drift": None if drift is None else told(drift, promise) + alarm}
 
     async def answer(request: Request) -> Response:
         nonlocal waiting, held
@@ -493,6 +494,8 @@ def _page(explainer: Explainer, title: str, note: str) -> tuple[str, str]:
             f"A {share} set holds the true class of {share} of all images "
             "that are like those it was calibrated on."
         )
+    if predictor.promise is not None:
+        facts.append(f"{predictor.promise} The others are called unsure.")
     template, style, script = (
         (PAGE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
     )

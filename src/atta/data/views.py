@@ -55,6 +55,8 @@ class View:
         transform: `transform(images)`, or `transform(images, u)` where `numbers` is not 0.
         numbers: Uniform numbers per image: a count, or a function of channels, height and width.
         stratified: Whether stratified draws apply. False always draws by seed and image index.
+        inverse: For segmentation: maps what a network answers to the view, (n, k, h, w), back to
+            the image. `lambda answer: answer` for a view that moves no pixel.
 
     Raises:
         InputError: The name or the count cannot be used.
@@ -68,6 +70,7 @@ class View:
     transform: Callable[..., Tensor]
     numbers: int | Callable[[int, int, int], int] = 0
     stratified: bool = True
+    inverse: Callable[[Tensor], Tensor] | None = field(default=None, repr=False, compare=False)
     random: bool = field(init=False, repr=False, compare=False)
     """Whether the view needs numbers. A view that does not is worth one repeat."""
     own: bool = field(init=False, repr=False, compare=False)
@@ -163,6 +166,10 @@ _NUMBERS: dict[Callable[..., Tensor], int | Callable[[int, int, int], int]] = {
     transforms.antitranspose: 0,
     transforms.zoom_in: 1,
     transforms.zoom_out: 1,
+    transforms.half: 0,
+    transforms.smaller: 0,
+    transforms.larger: 0,
+    transforms.largest: 0,
     transforms.rotate: 2,
     transforms.gamma: 1,
     transforms.autocontrast: 0,

@@ -28,6 +28,7 @@ IMAGES = 8
 ROUNDING = 1e-5  # by which a view may leave [0, 1] unnoticed
 FEW = 200  # images: with fewer, fits and their numbers are noise
 JUDGED = 20  # images from which on an accuracy means something
+ACCIDENT = 0.01  # probability below which confusions are no accident
 SEEN = 5  # images of a class from which on its confusions mean something
 CERTAIN = 0.9999  # a confidence that is practically 1
 SURE = 0.9  # a confidence that nearly all training images have
@@ -215,7 +216,10 @@ def look_over(record: Record, source: Source | None = None) -> None:
             "in a sigmoid, leave it out"
         )
     if images < FEW:
-        found.append(f"{images} images are few: {FEW} or more give steadier numbers")
+        found.append(
+            f"{images} images are few: an accuracy measured on them may be {_unsure(images):.0%} "
+            f"off, on {FEW} {_unsure(FEW):.0%}, and calibration is measured no better"
+        )
     nearly = images >= FEW and min(right, confident) >= LEARNED * images
     if labels is not None and images >= JUDGED and (nearly or right == images):
         found.append(
@@ -228,6 +232,11 @@ def look_over(record: Record, source: Source | None = None) -> None:
         found += _look_over_labels(record.predictions, labels, right / images)
     for sentence in found:
         advise(sentence)
+
+
+def _unsure(images: int) -> float:
+    """Return half of the 95 % interval of an accuracy of 80 %."""
+    return 1.96 * math.sqrt(0.8 * 0.2 / images)
 
 
 def _look_over_labels(predictions: Predictions, labels: Labels, accuracy: float) -> list[str]:
@@ -263,14 +272,20 @@ def _look_over_labels(predictions: Predictions, labels: Labels, accuracy: float)
 def _moved(answers: Labels, labels: Labels, classes: int) -> tuple[int, int, int] | None:
     """Find a class that is mostly predicted as a second, which is mostly predicted as a third.
 
-    A poor network may confuse two classes; a chain of three suggests that classes are permuted.
+    A poor network may confuse two classes; a chain of three suggests that classes are permuted. Of
+    fewer images, all are predicted as the other of two classes, which is no accident if few others
+    are wrong.
     """
     taken = torch.zeros(classes, classes, dtype=torch.long, device=labels.device)
     taken.index_put_((labels, answers), torch.ones_like(labels), accumulate=True)
-    most, count = taken.max(dim=1).indices, taken.sum(dim=1)
-    rows = torch.arange(classes, device=labels.device)
-    moved = (most != rows) & (count >= SEEN) & (taken.amax(dim=1) > 0.5 * count)
-    if not (moved & moved[most]).any():
+    (count_most, most), count = taken.max(dim=1), taken.sum(dim=1)
+    wrong = 1 - float(taken.diagonal().sum()) / len(labels)
+    moved = (most != torch.arange(classes, device=labels.device)) & (count > 0)
+    chain = moved & (count >= SEEN) & (count_most > 0.5 * count)
+    pair = moved & (most[most] == torch.arange(classes, device=labels.device))
+    pair &= (count_most == count) & (classes * wrong ** (count + count[most]) < ACCIDENT)
+    found = chain & chain[most] | pair & pair[most]
+    if not found.any():
         return None
-    first = int((moved & moved[most]).nonzero()[0])
+    first = int(found.nonzero()[0])
     return first, int(most[first]), int(most[most[first]])

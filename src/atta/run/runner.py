@@ -113,7 +113,8 @@ def check_takes(model: nn.Module, shape: Sequence[int], classes: int) -> None:
     """Check that the model takes such images and has as many classes."""
     image = torch.zeros(1, *shape, dtype=dtype_of(model), device=device_of(model))
     try:
-        logits = Predictions(model(image).float()).logits
+        found = model(image).float()
+        logits = Predictions(found[..., 0, 0] if found.ndim == 4 else found).logits
     except InputError:
         raise
     except Exception as error:  # whatever a network says of images it cannot take

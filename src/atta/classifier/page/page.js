@@ -54,7 +54,9 @@ function show(file, said) {
   const find = (selector) => article.querySelector(selector);
   const itself = said.views[0];
   find(".name").textContent = file.name;
-  find("h2").textContent = said.class;
+  const unsure = said.answered === false;
+  find("h2").textContent = unsure ? `unsure: ${said.class}?` : said.class;
+  article.classList.toggle("unsure", unsure);
   picture(find(".picture"), itself ? itself.picture : URL.createObjectURL(file), itself ? "what the network was shown" : "");
   for (const [which, part] of [["before", said.confidence_before], ["after", said.confidence]]) {
     find(`.${which} span`).style.width = `${100 * part}%`;
