@@ -86,9 +86,7 @@ def measure(device: torch.device, count: int, size: int, repeats: int) -> list[M
 
         def decode() -> None:
             source = as_source(folder, preprocess=WHOLE)
-            for _ in source.read(
-                [(start, min(start + size, count)) for start in range(0, count, size)], processes
-            ):
+            for _ in source.read(batches_of(size, 0, count), processes):
                 pass
 
         ways: dict[str, Callable[[], object]] = {OURS: record, BARE: bare, DECODING: decode}

@@ -27,7 +27,7 @@ import json
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from math import isnan, nan
@@ -42,7 +42,7 @@ from torch import Tensor
 from atta._base.errors import InputError, advise, first_line
 from atta._base.files import content_hash, file_hash, locked, whole_file
 from atta._base.progress import counted
-from atta.calibrators import shift
+from atta.calibrators import ViewBlend, shift
 from atta.calibrators.conformal import ConformalSets, ConformityScores
 from atta.calibrators.risk import Promise
 from atta.calibrators.shift import Reference
@@ -59,7 +59,7 @@ from atta.data.preprocess import Preprocess
 from atta.data.source import Batch, Source, as_source, batches_of, check_pixels
 from atta.networks.borrowing import device_of
 from atta.run.cluster import Engine, check_engine, stream
-from atta.run.runner import ROWS, Shown
+from atta.run.runner import IMAGE, ROWS, Shown
 from atta.run.runner import batch_size as usual_size
 
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
@@ -103,6 +103,10 @@ class Predictor:
     gpu: bool = False
     show: Callable[[Tensor], Iterable[Shown]] | None = None
     """Returns the views of images, in the order of `Answers.views`."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """The learned weight of each kind of view, if there is one number for it."""
+    about: tuple[str, ...] = ()
+    """Network, method, and how good it was on the validation images, in a few lines."""
 
     def read(self, data: bytes, decoder: Callable[..., Tensor] = SENT) -> Tensor:
         """Decode bytes that were sent to the shape that is answered."""
@@ -353,6 +357,10 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
     """Return a predictor that answers by a classifier."""
     channels, height, width = classifier.image_shape
     device, answer = device_of(classifier), _ByClassifier(classifier)
+    calibrator, weights = classifier.calibrator, dict[str, float]()
+    if isinstance(calibrator, ViewBlend) and calibrator.weights.shape[-1] == 1:
+        kinds = [*([IMAGE] if calibrator.itself else []), *calibrator.kinds]
+        weights = dict(zip(kinds, calibrator.weights[:, 0].tolist(), strict=True))
     return Predictor(
         answer,
         (channels, height, width),
@@ -365,7 +373,19 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
         promise=classifier.promise,
         gpu=device.type == "cuda",
         show=answer.shown,
+        weights=weights,
+        about=_about(classifier),
     )
+
+
+def _about(classifier: CalibratedClassifier) -> tuple[str, ...]:
+    """Network, method and quality of a classifier."""
+    inner: torch.nn.Module = classifier.model
+    while isinstance(inside := getattr(inner, "model", None), torch.nn.Module):
+        inner = inside  # of the normalisation
+    network = getattr(inner, "built", {}).get("name") or type(inner).__name__
+    facts = () if classifier.summary is None else classifier.summary.facts
+    return (f"network: {network}", *facts)
 
 
 @dataclass(frozen=True)

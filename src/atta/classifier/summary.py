@@ -118,6 +118,12 @@ class Summary:
         return lines
 
     @property
+    def facts(self) -> tuple[str, str]:
+        """What it is, and how good it was on the validation images: two lines."""
+        what, quality, *_ = self._facts()
+        return what, quality
+
+    @property
     def verdict(self) -> str:
         """One sentence: what calibration gained, cross-validated, next to temperature scaling."""
         gains = {

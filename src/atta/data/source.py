@@ -55,6 +55,7 @@ from atta.data.address import Address, Place, as_place
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
 from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, decoded, mode_of
 from atta.data.loading import PIECE, Positions, Workers, in_parts
+from atta.data.photographs import named
 from atta.data.preprocess import MODES, Preprocess
 from atta.data.shards import Sample, classes_of, samples, shards_of
 from atta.data.tables import from_stream, from_table, is_table
@@ -215,6 +216,13 @@ def check_pixels(pixels: Tensor, shape: Shape, preprocess: Preprocess | None, wh
     """Return images (n, c, h, w) with floats clamped to [0, 1], if they are of this shape."""
     found = tuple(pixels.shape[1:])
     if found != shape:
+        if preprocess and (sheet := preprocess.sheet):
+            raise CroppedAlready(
+                f"expected files or Pillow images, of which views are made "
+                f"({named(sheet.terms)}), got pixels of "
+                f"{_by(found[1:])} in {where}: give the photographs, or what preprocess(image) "
+                f"returns for each, {_by(shape[1:])} pixels"
+            )
         if preprocess and preprocess.size:
             raise InputError(
                 f"expected tensors and arrays of {_by(shape[1:])} pixels, the size that "
@@ -234,6 +242,10 @@ def check_pixels(pixels: Tensor, shape: Shape, preprocess: Preprocess | None, wh
 
 class BadSize(InputError):
     """An image whose shape differs from that of the others."""
+
+
+class CroppedAlready(InputError):
+    """Pixels where a photograph is needed, of which views are made."""
 
 
 def _by(sides: Sequence[int]) -> str:
