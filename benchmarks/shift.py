@@ -565,7 +565,10 @@ def page(founds: Sequence[Found], draws: int) -> str:
     """All of it as Markdown."""
     real = [one for one in founds if one.pair.fitted is None]
     made = [one for one in founds if one.pair.fitted is not None]
-    parts = ["# Under shift, measured with 0.1.0", INTRODUCTION.format(draws=draws, validation=VALIDATION)]
+    parts = [
+        "# Under shift, measured with 0.1.0",
+        INTRODUCTION.format(draws=draws, validation=VALIDATION),
+    ]
     parts += [table(("", ""), list(machine().items())), "## What was asked for", verdicts(founds)]
     parts += ["## Accuracy without labels", ESTIMATES, "Natural pairs:", estimate_table(real)]
     parts += ["Corruptions:", estimate_table(made)] if made else []
