@@ -61,6 +61,7 @@ from atta.run.checks import (
     look_over,
     try_out,
 )
+from atta.run.cluster import kept_alive
 from atta.run.collect import Run, as_seed, prepared
 from atta.run.execution import Execution, ExecutionOptions, split_options
 
@@ -161,7 +162,8 @@ def calibrate(
         if kind == "photograph" and len(policies) > 1:
             advise(NOT_PHOTOGRAPHS)
     about |= rest.get("origin") or {}
-    return _calibrated(run, chosen, fitting(policies, image), rehearse, about, rest["cache"])
+    with kept_alive(execution.engine):
+        return _calibrated(run, chosen, fitting(policies, image), rehearse, about, rest["cache"])
 
 
 def _prepared(

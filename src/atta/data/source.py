@@ -152,6 +152,13 @@ class Source(ABC):
     def _joined(self, parts: Iterable[Batch], count: int) -> Batch:
         return _join(parts, count, self.name, self.shape)
 
+    def part(self, positions: Positions) -> "Source | None":
+        """Return a small source of these images alone, for another process; None if none is small.
+
+        Its images count from 0. Use `renumbered` for what is read from it.
+        """
+        return None
+
     def subset(self, rows: Tensor) -> "Source":
         """Return the images of these ascending rows."""
         numbers, files = rows.tolist(), self.files
@@ -162,6 +169,12 @@ class Source(ABC):
             "files": None if files is None else [files[row] for row in numbers],
         }
         return SubsetSource(**known, source=self, rows=numbers)
+
+
+def renumbered(batch: Batch, numbers: Mapping[int, int] | Positions) -> Batch:
+    """Return a batch whose images have other positions."""
+    faults = {numbers[row]: why for row, why in batch.faults.items()}
+    return batch._replace(positions=[numbers[row] for row in batch.positions], faults=faults)
 
 
 def _named(batch: Batch) -> dict[str, Tensor]:
@@ -577,6 +590,14 @@ class ItemSource(Source):
         batch = self._joined((self.item(row, skip) for row in positions), len(positions))
         return batch if batch.faults else batch._replace(positions=positions)
 
+    def part(self, positions: Positions) -> "Source | None":
+        """Return a source of these files, without the names of all others."""
+        items = self.items.part(positions) if isinstance(self.items, EncodedImages) else None
+        if items is None:
+            return None
+        count, places = len(positions), self.places(positions)
+        return replace(self, items=items, count=count, indices=places, labels=None, files=None)
+
     def _size(self) -> int:
         """Return the bytes of an image and of what is made of it."""
         if self.also:
@@ -683,9 +704,11 @@ class SubsetSource(Source):
         number = {row: position for position, row in enumerate(self.rows)}
         wanted = ([self.rows[position] for position in positions] for positions in batches)
         for batch in self.source.read(wanted, workers, skip):
-            positions = [number[row] for row in batch.positions]
-            faults = {number[row]: why for row, why in batch.faults.items()}
-            yield batch._replace(positions=positions, faults=faults)
+            yield renumbered(batch, number)
+
+    def part(self, positions: Positions) -> Source | None:
+        """Return a source of these rows of the whole source."""
+        return self.source.part([self.rows[position] for position in positions])
 
 
 def cached(source: Source, *, in_memory: bool = False) -> Source:
