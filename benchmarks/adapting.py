@@ -164,7 +164,7 @@ def page(draws: int) -> str:
             )
     lines += [
         "",
-        *stream_lines(10 * draws),
+        *stream_lines(3 * draws),
         f"Measured by `python -m benchmarks.adapting --draws {draws}` on {described()}.",
         "",
     ]
