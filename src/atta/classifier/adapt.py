@@ -28,6 +28,7 @@ from atta.calibrators.shift import LEVEL, Reference
 from atta.classifier.archive import Kept
 from atta.classifier.estimator import Estimator
 from atta.data.folder import find_images
+from atta.data.preprocess import sheet_of
 from atta.data.source import Channels, batches_of
 from atta.networks.borrowing import device_of, dtype_of
 from atta.networks.statistics import BATCH, layers, renormalised
@@ -198,8 +199,10 @@ class Adaptable(Estimator):
                 "stream: read it into an array"
             )
         wanted = batches_of(BATCH, 0, source.count)
-        parts = [batch.pixels for batch in source.read(wanted, skip=InputError)]
-        return as_pixels(torch.cat(parts).to(device_of(self.model)), dtype_of(self.model))
+        pixels = torch.cat([batch.pixels for batch in source.read(wanted, skip=InputError)])
+        if sheet := sheet_of(self.preprocess):
+            pixels = sheet.crop(pixels)
+        return as_pixels(pixels.to(device_of(self.model)), dtype_of(self.model))
 
     def _hedged(self) -> Calibrator:
         """Return the calibrator that takes over after a drift."""

@@ -39,10 +39,11 @@ from atta.run.runner import as_pixels
 
 NO_VIEWS = "temperature"
 """Name of the candidate without views, which is temperature scaling for any method."""
-Kind: TypeAlias = Literal["photograph", "small", "grey"]
+Kind: TypeAlias = Literal["file", "photograph", "small", "grey"]
 """What the pixels of a network show, as far as that decides which views make sense."""
 PHOTOGRAPH = 96  # pixels of the shorter side from which on an image counts as a photograph
 RIVALS: Mapping[Kind, Sequence[str]] = {
+    "file": ("corner-larger-4", "scales-4", "corner-3", "flip-crop-4", "larger-2", "flip-2"),
     "photograph": ("crop-9", "flip-crop-4", "flip-2", "photometric-4"),
     "small": ("nudge-9", "nudge-4", "flip-2", "photometric-4"),
     "grey": ("shift-5", "shift-4", "photometric-4", "flip-2"),
@@ -144,7 +145,8 @@ def fitting(policies: Mapping[str, Policy], image: Tensor) -> dict[str, Policy]:
     pixels, found = as_pixels(image, torch.float32), dict[str, Policy]()
     for name, policy in policies.items():
         with suppress(InputError):
-            views = policy.render(pixels, draws="stratified")
+            terms = tuple(term for term in policy.terms if not term[0].photograph)
+            views = Policy(terms).render(pixels, draws="stratified")
             if all(shown.shape == pixels.shape for *_, shown in views):
                 found[name] = policy
     return found or dict(policies)

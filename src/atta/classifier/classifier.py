@@ -37,7 +37,7 @@ from atta.classifier.export import Exportable
 from atta.classifier.hub import OnHub
 from atta.classifier.summary import Summary
 from atta.data.batched import BatchedViews
-from atta.data.preprocess import Preprocess
+from atta.data.preprocess import Preprocess, sheet_of, showing
 from atta.data.source import check_range
 from atta.data.views import Policy
 from atta.functional import guard_class, largest_share, leader
@@ -74,7 +74,8 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         model: The network, in evaluation mode; it is not changed.
         calibrator: What a method has learned.
         policy: Views that the calibrator uses.
-        image_shape: Channels, height and width of the images.
+        image_shape: Channels, height and width of the images; of views of the photograph, too,
+            where the policy has some (`Preprocess.sheet`).
         class_names: Names of the classes, in the network's order.
         summary: Cross-validated numbers, as `calibrate` writes them.
         preprocess: How photographs are resized, cropped and normalised.
@@ -111,20 +112,15 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
                 f"expected {calibrator.classes} class names, one for each class, got "
                 f"{len(class_names)}"
             )
-        self.preprocess = None if preprocess is None else Preprocess.of(preprocess)
-        size = self.preprocess.size if self.preprocess else None
-        if size is not None and tuple(image_shape[1:]) != size:
-            raise InputError(
-                f"image_shape: expected {size} pixels, as preprocess states, got "
-                f"{tuple(image_shape[1:])}"
-            )
+        self.policy = used_views(policy, calibrator)
+        wanted = None if preprocess is None else Preprocess.of(preprocess)
+        self.preprocess = showing(wanted, self.policy.photographs)
         model = getattr(model, "_orig_mod", model)  # saved by its own names, not by its wrapper's
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
         self.model = self._adapted(model)
         self.calibrator = calibrator.to(device_of(self.model))
-        self.policy = used_views(policy, calibrator)
-        self.image_shape = tuple(int(side) for side in image_shape)
+        self.image_shape = _input_shape(image_shape, self.preprocess)
         self.class_names = tuple(map(str, class_names))
         self.summary, self.reference, self.conformity = summary, reference, conformity
         self.kept, self.second = kept, kept.second
@@ -139,7 +135,9 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         return as_logits(model, self.preprocess)
 
     def _rendered(self) -> BatchedViews:
-        return BatchedViews(self.policy, self.image_shape)
+        sheet = sheet_of(self.preprocess)
+        shape = (self.image_shape[0], *sheet.size) if sheet else self.image_shape
+        return BatchedViews(self.policy, shape, sheet)
 
     @torch.no_grad()
     def check(self) -> None:
@@ -148,8 +146,8 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         Raises:
             InputError: The model fails on such an image, or has other classes than the calibrator.
         """
-        check_takes(self.model, self.image_shape, self.calibrator.classes)
         blank = torch.zeros(1, *self.image_shape, device=device_of(self))
+        check_takes(self.model, self.views.crop(blank).shape[1:], self.calibrator.classes)
         self.graph(self._validated(blank))
 
     # ---- answering -------------------------------------------------------------------------------
@@ -255,6 +253,11 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
             )
         if images.ndim != 4 or tuple(images.shape[1 : 1 + len(wanted)]) != wanted:
             advice = ": write images[None] for a batch of one" if images.ndim == 3 else ""
+            if sheet_of(self.preprocess):
+                advice = (
+                    ", which lack the views of the photograph: give what preprocess(image) of "
+                    "this classifier returns, or files to predict_proba"
+                )
             raise InputError(f"{expected}, got {tuple(images.shape)}{advice}")
         if images.dtype != torch.uint8 and not images.is_floating_point():
             raise InputError(f"expected images as uint8 or floats in [0, 1], got {images.dtype}")
@@ -339,7 +342,8 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
             for kind, part in zip(counts, torch.split(every, [*counts.values()]), strict=True)
         }
         if STATISTICS in kinds and (second := self.second) is not None:
-            views[STATISTICS] = logits_of(second, pixels, dtype_of(self.model))[:, None]
+            crops = self.views.crop(pixels)
+            views[STATISTICS] = logits_of(second, crops, dtype_of(self.model))[:, None]
         return views
 
     def _shown(self, pixels: Tensor, kinds: Sequence[str], most: int) -> Iterator[Shown]:
@@ -351,10 +355,21 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         for start in range(0, len(passes), most):
             part = passes[start : start + most]
             if part[0][0] == IMAGE:
-                yield *part.pop(0), pixels
+                yield *part.pop(0), self.views.crop(pixels)
             with without_autocast(pixels.device):
                 shown = self.views.show(pixels, part)
             yield from shown
+
+
+def _input_shape(given: Sequence[int], preprocess: Preprocess | None) -> tuple[int, ...]:
+    """Return the shape of what comes in, if that is given, or that of the network's images."""
+    channels, *sides = (int(side) for side in given)
+    size = preprocess and preprocess.size
+    if size and tuple(sides) not in (size, preprocess and preprocess.input_size):
+        raise InputError(
+            f"image_shape: expected {size} pixels, as preprocess states, got {tuple(sides)}"
+        )
+    return (channels, *(size or sides))
 
 
 def used_views(policy: str | Policy | None, calibrator: Calibrator) -> Policy:

@@ -56,9 +56,9 @@ from atta.data.folder import files_of_images
 from atta.data.image_set import decode, mode_of
 from atta.data.loading import Positions
 from atta.data.preprocess import Preprocess
-from atta.data.source import Batch, Source, as_source, batches_of, check_pixels
+from atta.data.source import Batch, as_source, batches_of, check_pixels
 from atta.networks.borrowing import device_of
-from atta.run.cluster import Engine, check_engine, stream
+from atta.run.cluster import Engine, check_engine, parts_of, stream
 from atta.run.runner import IMAGE, ROWS, Shown
 from atta.run.runner import batch_size as usual_size
 
@@ -220,13 +220,14 @@ def predict(
         "risk": str(predictor.promise or ""),
         "batch_size": size,
     }
-    answer = partial(_answer, predictor, files, probs, predictor.conformal(coverage))
+    answer = partial(_answer, predictor, probs, predictor.conformal(coverage))
     part = beside(output)
     with locked(output):
         done, seal = _resumed(part, run, size)
         rest = batches_of(size, done, len(files))
         with counted("predicting", len(files), shown=progress, done=done) as tell:
-            _keep(part, _answered(answer, predictor, files, rest, engine, actors), done, seal, tell)
+            answered = _answered(answer, predictor, files, rest, engine, actors)
+            _keep(part, (_named(lines, files) for lines in answered), done, seal, tell)
         predicted = _finish(part, output, predictor.columns(probs, coverage), len(files), predictor)
         part.unlink()
     return predicted
@@ -246,12 +247,13 @@ def _answered(
     if engine is None:
         return map(answer, source.read(batches, "auto", InputError))
     there = Engine(actors, predictor.gpu, torch.get_num_threads())
-    return stream(batches, partial(_read, source), lambda: answer, there)
+    reading, shares = parts_of(source, batches, InputError)
+    return stream(shares, reading, lambda: lambda read: answer(read[0]), there)
 
 
-def _read(source: Source, positions: Positions) -> Batch:
-    """Read a batch of files, in any process."""
-    return next(source.read([positions], skip=InputError))
+def _named(lines: Lines, files: Sequence[Place]) -> Lines:
+    """Replace the numbers of files by their names, which readers and actors are not sent."""
+    return [{**line, "file": str(files[line["file"]])} for line in lines]
 
 
 def _keep(
@@ -415,12 +417,11 @@ def identity(path: str | os.PathLike[str]) -> str:
 
 def _answer(
     predictor: Predictor,
-    files: Sequence[Place],
     probs: bool,
     sets: ConformalSets | None,
     batch: Batch,
 ) -> Lines:
-    """Return what is kept of each image: a row of the table, or why it could not be read."""
+    """Return what is kept of each image, by its number: a row, or why it could not be read."""
     lines: dict[int, dict[str, Any]] = {row: {"error": why} for row, why in batch.faults.items()}
     if len(batch.positions):
         answers = predictor.answer(batch.pixels)
@@ -431,7 +432,7 @@ def _answer(
             if sets:
                 found["set"] = "|".join(map(str, found["set"]))
             lines[row] = {"row": [*found.values(), *p], **kept}
-    return [{"file": str(files[row]), **lines[row]} for row in sorted(lines)]
+    return [{"file": row, **lines[row]} for row in sorted(lines)]
 
 
 def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None) -> Lines:

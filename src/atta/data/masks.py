@@ -191,7 +191,7 @@ def _by_name(images: Any, folder: Path) -> list[Path]:
             "that are no files"
         )
     found: dict[str, list[Path]] = {}
-    for path in find_images([folder]):
+    for path in map(Path, map(str, find_images([folder]))):
         found.setdefault(path.stem, []).append(path)
     stems = [Path(image).stem for image in images]
     if missing := [stem for stem in stems if stem not in found]:

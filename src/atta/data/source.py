@@ -55,6 +55,7 @@ from atta.data.address import Address, Place, as_place
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
 from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, decoded, mode_of
 from atta.data.loading import PIECE, Positions, Workers, in_parts
+from atta.data.photographs import named
 from atta.data.preprocess import MODES, Preprocess
 from atta.data.shards import Sample, classes_of, samples, shards_of
 from atta.data.tables import from_stream, from_table, is_table
@@ -151,6 +152,13 @@ class Source(ABC):
     def _joined(self, parts: Iterable[Batch], count: int) -> Batch:
         return _join(parts, count, self.name, self.shape)
 
+    def part(self, positions: Positions) -> "Source | None":
+        """Return a small source of these images alone, for another process; None if none is small.
+
+        Its images count from 0. Use `renumbered` for what is read from it.
+        """
+        return None
+
     def subset(self, rows: Tensor) -> "Source":
         """Return the images of these ascending rows."""
         numbers, files = rows.tolist(), self.files
@@ -161,6 +169,12 @@ class Source(ABC):
             "files": None if files is None else [files[row] for row in numbers],
         }
         return SubsetSource(**known, source=self, rows=numbers)
+
+
+def renumbered(batch: Batch, numbers: Mapping[int, int] | Positions) -> Batch:
+    """Return a batch whose images have other positions."""
+    faults = {numbers[row]: why for row, why in batch.faults.items()}
+    return batch._replace(positions=[numbers[row] for row in batch.positions], faults=faults)
 
 
 def _named(batch: Batch) -> dict[str, Tensor]:
@@ -215,6 +229,13 @@ def check_pixels(pixels: Tensor, shape: Shape, preprocess: Preprocess | None, wh
     """Return images (n, c, h, w) with floats clamped to [0, 1], if they are of this shape."""
     found = tuple(pixels.shape[1:])
     if found != shape:
+        if preprocess and (sheet := preprocess.sheet):
+            raise CroppedAlready(
+                f"expected files or Pillow images, of which views are made "
+                f"({named(sheet.terms)}), got pixels of "
+                f"{_by(found[1:])} in {where}: give the photographs, or what preprocess(image) "
+                f"returns for each, {_by(shape[1:])} pixels"
+            )
         if preprocess and preprocess.size:
             raise InputError(
                 f"expected tensors and arrays of {_by(shape[1:])} pixels, the size that "
@@ -234,6 +255,10 @@ def check_pixels(pixels: Tensor, shape: Shape, preprocess: Preprocess | None, wh
 
 class BadSize(InputError):
     """An image whose shape differs from that of the others."""
+
+
+class CroppedAlready(InputError):
+    """Pixels where a photograph is needed, of which views are made."""
 
 
 def _by(sides: Sequence[int]) -> str:
@@ -565,6 +590,14 @@ class ItemSource(Source):
         batch = self._joined((self.item(row, skip) for row in positions), len(positions))
         return batch if batch.faults else batch._replace(positions=positions)
 
+    def part(self, positions: Positions) -> "Source | None":
+        """Return a source of these files, without the names of all others."""
+        items = self.items.part(positions) if isinstance(self.items, EncodedImages) else None
+        if items is None:
+            return None
+        count, places = len(positions), self.places(positions)
+        return replace(self, items=items, count=count, indices=places, labels=None, files=None)
+
     def _size(self) -> int:
         """Return the bytes of an image and of what is made of it."""
         if self.also:
@@ -671,9 +704,11 @@ class SubsetSource(Source):
         number = {row: position for position, row in enumerate(self.rows)}
         wanted = ([self.rows[position] for position in positions] for positions in batches)
         for batch in self.source.read(wanted, workers, skip):
-            positions = [number[row] for row in batch.positions]
-            faults = {number[row]: why for row, why in batch.faults.items()}
-            yield batch._replace(positions=positions, faults=faults)
+            yield renumbered(batch, number)
+
+    def part(self, positions: Positions) -> Source | None:
+        """Return a source of these rows of the whole source."""
+        return self.source.part([self.rows[position] for position in positions])
 
 
 def cached(source: Source, *, in_memory: bool = False) -> Source:

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from atta._base.errors import InputError, advise
+from atta._base.errors import InputError, advise, first_line
 from atta._base.types import Labels
 from atta.data.labels import Labelling
 from atta.data.loading import Positions
+from atta.data.photographs import is_larger
+from atta.data.preprocess import sheet_of
 from atta.data.source import Source, copies
 from atta.data.views import Policy
 from atta.networks.adapters import contradictions, left_unnormalised, watched_spread
@@ -56,6 +58,7 @@ class Trial:
         reading, showing, seconds: Time of reading one image, of a view, and of a pass.
         probabilities: Whether the answers look like probabilities.
         spread: Variance that the first batch normalisation gets, as a part of that in training.
+        fixed: Why the network cannot show the view `larger`, if it cannot.
     """
 
     labelling: Labelling
@@ -66,6 +69,7 @@ class Trial:
     seconds: float
     probabilities: bool
     spread: float | None
+    fixed: str = ""
 
 
 def check_labels(labelling: Labelling, source: Source) -> None:
@@ -87,6 +91,8 @@ def check_labels(labelling: Labelling, source: Source) -> None:
 def check_views(policy: Policy, pixels: Tensor) -> None:
     """Check that every view can be made of a few images, and that it stays in [0, 1]."""
     for view, repeats in policy.terms:
+        if view.photograph:
+            continue
         for *_, shown in Policy(((view, repeats),)).render(pixels, draws="stratified"):
             if not torch.isfinite(shown).all():
                 raise InputError(
@@ -124,21 +130,27 @@ def try_out(
     begun = time.perf_counter()
     batch = next(source.read([places]))
     reading = (time.perf_counter() - begun) / len(batch.pixels)
-    for sentence in contradictions(network, batch.pixels, source.preprocess):
+    sheet = sheet_of(source.preprocess)
+    sheets, cropped = batch.pixels, sheet.crop(batch.pixels) if sheet else batch.pixels
+    for sentence in contradictions(network, cropped, source.preprocess):
         advise(sentence)
     begun = time.perf_counter()
-    check_views(policy, as_pixels(batch.pixels, torch.float32))
-    showing = (time.perf_counter() - begun) / (len(batch.pixels) * max(policy.passes - 1, 1))
+    check_views(policy, as_pixels(cropped, torch.float32))
+    showing = (time.perf_counter() - begun) / (len(cropped) * max(policy.passes - 1, 1))
     there = execution.engine and not torch.cuda.is_available()  # the cluster has other devices
     device = torch.device("cpu") if there else execution.device_of(network)
-    pixels = as_pixels(batch.pixels.to(device), dtype_of(network))
-    answers = list[Tensor]()
+    pixels = as_pixels(cropped.to(device), dtype_of(network))
+    answers, fixed = list[Tensor](), ""
     with running(network, device, False, execution.half), watched_spread(network) as spread:
         for part in pixels.tensor_split(min(2, len(pixels))):  # the first pass warms up
             begun = time.perf_counter()
             with failing_on(part):
                 answers.append(logits_of(network, part, dtype_of(network)).cpu())
-    seconds = (time.perf_counter() - begun) / len(answers[-1])
+        seconds = (time.perf_counter() - begun) / len(answers[-1])
+        large = [term for term in policy.photographs if is_larger(term[0])]
+        if sheet and large:
+            shown = as_pixels(sheet.views(sheets[:1], *large[0])[0], dtype_of(network))
+            fixed = _fixed_size(network, shown.to(device), answers[0].shape[1])
     logits = torch.cat(answers)
     if not (known := torch.isfinite(logits).all(dim=1)).all():
         which = source.where(batch.positions[int(known.long().argmin())])
@@ -153,7 +165,22 @@ def try_out(
         as_labels(labels, images=len(labels), classes=classes)
     probabilities, times = look_like_probabilities(logits), (reading, showing, seconds)
     ratio = spread[0] if spread and wanted is None else None  # else it was said above
-    return Trial(labelling, labels is not None, batch.pixels, *times, probabilities, ratio)
+    return Trial(labelling, labels is not None, cropped, *times, probabilities, ratio, fixed)
+
+
+def _fixed_size(network: nn.Module, pixels: Tensor, classes: int) -> str:
+    """Say why a network does not take larger images than its own; nothing if it does."""
+    try:
+        answered = logits_of(network, pixels, dtype_of(network)).shape[1]
+        why = f"it returns {answered} classes instead of {classes}" if answered != classes else ""
+    except Exception as error:  # whatever a network says of images that it cannot take
+        why = first_line(error)
+    size = " x ".join(map(str, pixels.shape[2:]))
+    return why and (
+        f"the view 'larger': expected a network that also takes {size} pixels, got one that does "
+        f"not ({why}): take 'tight' or 'whole', or make the network accept other sizes "
+        "(timm.create_model(..., dynamic_img_size=True))"
+    )
 
 
 def faster_layout(network: nn.Module, pixels: Tensor, execution: Execution) -> bool:
