@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atta._base.types import Probs
+from atta._base.types import Labels, Probs
 from atta.calibrators import AverageBlend, Calibrator, TemperatureScaling, Vanilla, ViewBlend
 from atta.calibrators.conformal import Conformal, cross_checked, fewest
 from atta.calibrators.crossval import FOLDS, held_out
 from atta.functional import largest_share, leader
 from atta.metrics.binning import bin_index, even_edges, reliability_bins, risk_curve
-from atta.metrics.resampling import bootstrap, intervals
+from atta.metrics.resampling import Resamples, bootstrap, intervals, replicates
 from atta.metrics.scores import METRICS, by_confidence, class_changes, evaluate, ood_auroc
 from atta.record.predictions import Record
 from atta.results.rows import Interval, Results, Row
@@ -88,9 +88,12 @@ def evaluated(calibrator: Calibrator, record: Record, dataset: str) -> Results:
         for one in (alone, calibrator)
         for metric, value in measure(one, record).items()
     ]
-    answers = [(Vanilla.name, alone(images)), (calibrator.method.name, calibrator(images))]
+    answers = [
+        (one.method.name, one(images), one.confidence(images)) for one in (alone, calibrator)
+    ]
     if len(record) >= 2 * FOLDS and calibrator.method.name != TemperatureScaling.name:
-        answers.insert(1, (TEMPERED, held_out(TemperatureScaling(), images.select(()), labels)))
+        probs = held_out(TemperatureScaling(), images.select(()), labels)
+        answers.insert(1, (TEMPERED, probs, probs.amax(dim=1)))
         numbers = evaluate(answers[1][1], labels) | {CLASS_CHANGES: 0.0, PASSES: 1.0}
         more = [
             Row(dataset=dataset, method=TEMPERED, metric=metric, value=value)
@@ -101,12 +104,23 @@ def evaluated(calibrator: Calibrator, record: Record, dataset: str) -> Results:
         ]
     ends = (
         Interval(dataset=dataset, method=method, metric=metric, low=low, high=high)
-        for method, probs in answers
-        for metric, (low, high) in bootstrap(
-            probs, labels, metrics=INTERVALS, simplex=calibrator.method.on_simplex
-        ).items()
+        for method, probs, confidence in answers
+        for metric, (low, high) in _ends(probs, labels, confidence, calibrator.method.on_simplex)
     )
     return Results(tuple(rows), intervals=tuple(ends))
+
+
+def _ends(
+    probs: Probs, labels: Labels, confidence: Tensor, simplex: bool
+) -> Iterator[tuple[str, tuple[float, float]]]:
+    """The intervals of INTERVALS, and of the images that are answered at a risk."""
+    yield from bootstrap(probs, labels, metrics=INTERVALS, simplex=simplex).items()
+    drawn = Resamples(len(labels))
+    values = replicates(
+        probs, labels, drawn, metrics=ANSWERED, simplex=simplex, confidence=confidence
+    )
+    points = evaluate(probs, labels, metrics=ANSWERED, simplex=simplex, confidence=confidence)
+    yield from intervals(points, values).items()
 
 
 # ---- what a report shows
