@@ -49,7 +49,16 @@ from atta.metrics.binning import (
     on_grid,
 )
 from atta.metrics.formulas import BINNED, FORMULAS, TIED, Summary, measurable
-from atta.metrics.per_image import TERMS, Array, Images, LabelArray, PerImage, per_image, validate
+from atta.metrics.per_image import (
+    TERMS,
+    AnyProbs,
+    Array,
+    Images,
+    LabelArray,
+    PerImage,
+    per_image,
+    validate,
+)
 from atta.metrics.scores import evaluate
 
 CELLS = 2**21  # counts per product: 2 MB as bytes, 8 MB as float32
@@ -61,7 +70,7 @@ SparseTable: TypeAlias = tuple[tuple[int, ...], csr_array]
 
 @checked
 def bootstrap(
-    probs: Array,
+    probs: AnyProbs,
     labels: LabelArray | None = None,
     *,
     metrics: Iterable[str] | None = None,
@@ -146,7 +155,7 @@ def paired(
 
 
 def _measure(
-    probs: Array,
+    probs: AnyProbs,
     labels: LabelArray | None,
     drawn: "Resamples",
     metrics: Iterable[str] | None,
@@ -203,7 +212,7 @@ def _counts(images: int, first: int, last: int, seed: int) -> np.ndarray:
 
 
 def replicates(
-    probs: Array,
+    probs: AnyProbs,
     labels: LabelArray | None,
     resamples: Resamples,
     rows: Labels | None = None,
