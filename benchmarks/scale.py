@@ -4,21 +4,24 @@
     python -m benchmarks.scale --device cuda          thousands, in bfloat16
 
 Beside it stand what nobody can do without: the bare network on tensors that are ready, and reading and decoding the files in as
-many threads. docs/scale.md works out from the rates what larger sets cost.
+many processes; and reading alone, beside a `DataLoader` that takes the same steps of Pillow. docs/scale.md works out from the rates what larger sets cost.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 import atta
 from atta.data.loading import cores
-from atta.data.source import as_source
+from atta.data.source import as_source, batches_of
 from atta.networks.resnet import resnet50
 from benchmarks.collect import BARE
 from benchmarks.measured import OURS, Asked, Measured, Steps, alone, interleaved
@@ -27,6 +30,7 @@ POLICY = "flip + 2 crop"
 PASSES = 4
 WHOLE = atta.Preprocess(resize=256, crop=224)
 DECODING = "reading and decoding"
+LOADER = "torch DataLoader"
 QUIET = {"progress": False, "checks": False}
 
 
@@ -52,7 +56,7 @@ def measure(device: torch.device, count: int, size: int, repeats: int) -> list[M
     layout = torch.channels_last if gpu else torch.contiguous_format
     model = resnet50(1000, small_images=False).eval().to(device, memory_format=layout)
     ready = torch.rand(size, 3, 224, 224).to(device).contiguous(memory_format=layout)
-    threads = cores()
+    processes = cores()
 
     def bare() -> None:
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=gpu):
@@ -66,7 +70,7 @@ def measure(device: torch.device, count: int, size: int, repeats: int) -> list[M
             "batch_size": size,
             "autocast": gpu,
             "channels_last": gpu,
-            "workers": threads,
+            "workers": processes,
             **QUIET,
         }
 
@@ -82,18 +86,56 @@ def measure(device: torch.device, count: int, size: int, repeats: int) -> list[M
 
         def decode() -> None:
             source = as_source(folder, preprocess=WHOLE)
-            for _ in source.read(
-                [(start, min(start + size, count)) for start in range(0, count, size)], threads
-            ):
+            for _ in source.read(batches_of(size, 0, count), processes):
                 pass
 
         ways: dict[str, Callable[[], object]] = {OURS: record, BARE: bare, DECODING: decode}
         times = interleaved(ways, repeats)
-    about = {"images": count, "passes": PASSES, "batch": size, "threads": threads}
+    about = {"images": count, "passes": PASSES, "batch": size, "processes": processes}
     what = f"ResNet-50 at 224 pixels{', bf16' if gpu else ''}"
     return [
         Measured(what, OURS, {"seconds": times[OURS], **about}),
         *(Measured(what, who, {"seconds": times[who]}, "limit") for who in (BARE, DECODING)),
+    ]
+
+
+class Plain(Dataset[Tensor]):
+    """The photographs as anyone would read them: Pillow's resize and crop, and a tensor of it."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, row: int) -> Tensor:
+        image = Image.open(self.files[row]).convert("RGB")
+        image = image.resize((341, 256), Image.Resampling.BILINEAR).crop((58, 16, 282, 240))
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def reading(count: int, size: int, repeats: int) -> list[Measured]:
+    """Read all files in batches: by this package, and by a `DataLoader` on as many processes."""
+    with photographs(count) as folder:
+        files, batches = sorted(folder.iterdir()), list(batches_of(size, 0, count))
+
+        def ours() -> Tensor:
+            for batch in as_source(folder, preprocess=WHOLE).read(batches, cores()):
+                last = batch.pixels
+            return last
+
+        def theirs() -> Tensor:
+            for batch in DataLoader(Plain(files), batch_size=size, num_workers=cores()):
+                last: Tensor = batch
+            return last
+
+        assert torch.equal(ours(), theirs()), "not the same pixels"
+        times = interleaved({OURS: ours, LOADER: theirs}, repeats)
+    about = {"images": count, "passes": 1, "batch": size, "processes": cores()}
+    what = f"reading photographs on {cores()} cores"
+    return [
+        Measured(what, OURS, {"seconds": times[OURS], **about}),
+        Measured(what, LOADER, {"seconds": times[LOADER]}, "peer"),
     ]
 
 
@@ -105,7 +147,11 @@ def steps(asked: Asked) -> Steps:
         if device.type == "cuda"
         else (asked.few(32, 4), asked.few(16, 2))
     )
-    return {"photographs": partial(measure, device, count, size, asked.few(3, 1))}
+    files = asked.few(4096 if cores() > 4 else 512, 8)
+    return {
+        "reading": partial(reading, files, asked.few(64, 2), asked.few(7, 1)),
+        "photographs": partial(measure, device, count, size, asked.few(3, 1)),
+    }
 
 
 if __name__ == "__main__":

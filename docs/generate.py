@@ -65,6 +65,7 @@ def _costs(name: str) -> str:
     rows = {
         row["who"]: row["numbers"]
         for row in json.loads((DOCS / "speed" / f"{name}.json").read_text())["rows"]
+        if row["what"].startswith("ResNet-50")
     }
     ours, bare, decoding = (
         rows["atta"],

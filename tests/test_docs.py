@@ -25,6 +25,7 @@ from scenarios import command, encoded, linear, made_up, mostly_right, pixels
 
 ROOT = Path(__file__).parent.parent
 NEEDS = {
+    "decide": ["PIL", "altair", "vl_convert"],
     "export": ["onnxscript", "onnxruntime"],
     "hugging_face": ["transformers"],
     "new_camera": ["sklearn"],

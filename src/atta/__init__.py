@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from atta.calibrators.conformal import Conformal, ConformalSets
     from atta.classifier.calibrate import calibrate
     from atta.classifier.classifier import CalibratedClassifier
+    from atta.classifier.segmenter import CalibratedSegmenter
     from atta.data.preprocess import Preprocess
     from atta.data.views import PAPER_POLICIES, POLICIES, VIEWS, Policy, View
     from atta.lab.shrunk import ShrunkMATTA
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from atta.networks.adapters import FromProbabilities, Normalized, NumpyModel, OnnxModel
     from atta.record.predictions import Predictions, Record, find_record
     from atta.record.writer import RecordWriter
+    from atta.report.figures.detail import risk_plot
     from atta.report.figures.reliability import compare_plot, reliability
     from atta.results.rows import Results
     from atta.run.collect import collect
@@ -75,6 +77,7 @@ _HOMES = {
     "AdaptiveTTA": "calibrators",
     "Advice": "_base.errors",
     "CalibratedClassifier": "classifier.classifier",
+    "CalibratedSegmenter": "classifier.segmenter",
     "Calibrator": "calibrators",
     "Conformal": "calibrators.conformal",
     "ConformalSets": "calibrators.conformal",
@@ -117,6 +120,7 @@ _HOMES = {
     "load": "calibrators",
     "paired": "metrics.resampling",
     "reliability": "report.figures.reliability",
+    "risk_plot": "report.figures.detail",
 }
 
 __all__ = list(_HOMES)

@@ -1,5 +1,7 @@
 """From a model and images to a classifier: the policy chosen by cross-validation, and a summary of held-out images."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -357,6 +359,19 @@ def test_the_model_is_kept_as_it_is(labels):
 def test_a_network_of_float64_is_calibrated_in_float64(labels):
     classifier = calibrate(nn.Sequential(linear().double()), pixels(), labels, method="temperature")
     assert classifier(pixels(4)).dtype == classifier.calibrator.temperature.dtype == torch.float64
+
+
+@pytest.mark.parametrize("scale", [1, 10])
+def test_pixels_on_another_scale_than_in_training_are_said(labels, scale):
+    """The first batch normalisation remembers the variance of its input."""
+    norm = nn.BatchNorm2d(3, momentum=1.0)
+    norm.train()(pixels() / 255 * scale)
+    model = nn.Sequential(norm, nn.Flatten(), nn.Linear(192, 3))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        calibrate(model, pixels(), labels, method="temperature")
+    wrong = [one for one in said if "normalised as in training" in str(one.message)]
+    assert len(wrong) == (scale > 1)
 
 
 # ---- finished passes are kept

@@ -94,3 +94,18 @@ def test_a_decision_by_costs(classifier):
     assert cost == pytest.approx(1 - classifier.predict_proba(images).max(1), abs=1e-6)
     handed, _ = classifier.decide(images, 1 - np.eye(3), abstain=0.0)
     assert set(handed) <= {-1, *choice}
+
+
+def test_decisions_cost_what_was_expected_and_abstaining_saves(classifier):
+    images, costs = pixels(4000, seed=11), np.array([[0, 1, 4], [2, 0, 4], [9, 9, 0]])
+    chances = linear(scale=20.0)(images / 255).softmax(1)
+    truth = torch.multinomial(chances, 1, generator=torch.Generator().manual_seed(2))[:, 0].numpy()
+    choice, expected = classifier.decide(images, costs)
+    paid = costs[truth, choice]
+    assert paid.mean() == pytest.approx(expected.mean(), abs=4 * paid.std() / len(paid) ** 0.5)
+    abstained, less = classifier.decide(images, costs, abstain=0.5)
+    saved = np.where(abstained < 0, 0.5, costs[truth, np.maximum(abstained, 0)])
+    assert saved.mean() < paid.mean()
+    assert (less <= np.minimum(expected, 0.5) + 1e-12).all()
+    top = classifier.predict(images)
+    assert paid.mean() < costs[truth, top].mean()  # the likeliest class costs more

@@ -258,3 +258,10 @@ def test_a_classifier_is_evaluated_on_whatever_it_can_be_calibrated_on(labels, t
         found = classifier.evaluate(*arguments, checks=False)
         for name, metrics in found.items():
             assert metrics == pytest.approx(expected[name], abs=1e-4), what
+
+
+@pytest.mark.parametrize("name", ["predict", "predict_proba", "confidence"])
+def test_an_unknown_option_ends_in_a_sentence(name):
+    classifier = made_classifier()
+    with pytest.raises(InputError, match="got 'skip_bad': every image gets an answer; `atta pred"):
+        getattr(classifier, name)(pixels(3), skip_bad=True)

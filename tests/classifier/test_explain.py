@@ -47,6 +47,8 @@ def test_bytes_are_answered_as_the_file_is(
     row = json.loads(done.path.read_text())
     said = Explainer(predictor, coverage=0.9)(encoded(image))
     assert "|".join(map(str, said.pop("set"))) == row.pop("set")
+    assert said.pop("top")[0] == {"class": row["class"], "probability": row["confidence"]}
+    assert (said.pop("warning") is None) == (said["ood"] < 0.95)
     assert said == {key: value for key, value in row.items() if key != "file"} | {"passes": 4}
     assert json.loads(json.dumps(said, allow_nan=False)) == said
 
@@ -99,7 +101,7 @@ def test_drift_is_told_of_the_last_images_once_they_are_enough(
     found, expected = explainer.drift(), fitted.drift(images)
     assert found is not None
     assert (found.sentence, found.seen_histogram) == (expected.sentence, expected.seen_histogram)
-    explainer._seen.extend([(0.0, 1.0, 0)] * REMEMBERED)
+    explainer.stream().seen.extend([(0.0, 1.0, 0)] * REMEMBERED)
     assert explainer.drift().images == REMEMBERED  # type: ignore[union-attr]
 
 

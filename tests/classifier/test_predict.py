@@ -146,7 +146,7 @@ def test_a_drift_withdraws_the_stated_risk_in_words() -> None:
     drift = Mock(Drift, drifted=True, sentence="drifted.")
     facts = {"images": 2, "confidence": 0.5, "before": 0.6, "passes": 1.0, "unreadable": {}}
     done = Predicted(path=Path("out.csv"), **facts, promise=promise, drift=drift)
-    assert done.sentences[-1] == "The images drifted: the stated risk does not hold for them."
+    assert done.sentences == [str(promise), "drifted. The stated risk does not hold for them."]
 
 
 @pytest.mark.parametrize("stop", [0, 1, 2, 3])

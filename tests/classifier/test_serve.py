@@ -1,5 +1,6 @@
 """The page to try a classifier, over a real connection: who is answered, what is refused."""
 
+import base64
 import http.client
 import json
 import logging
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from torch import Tensor
 
 import atta
 from atta._base.errors import InputError
+from atta.calibrators.risk import Promise
 from atta.classifier.predict import Answers, Predictor, of_classifier
 from atta.data.image_set import decode
 from scenarios import encoded, pixels
@@ -101,10 +104,23 @@ def test_an_image_is_answered_as_the_classifier_does(
     status, said = send(port, encoded(image))
     details = fitted.details(image[None])
     assert status == 200
-    assert said["confidence"] == pytest.approx(details.probs.max().item())
+    assert said["confidence"] == pytest.approx(details.confidence.item())
     assert said["confidence_before"] == pytest.approx(details.base.max().item())
     assert said["class"] in said["set"]
     assert (said["passes"], len(said["views"]), said["drift"]) == (4, 4, None)
+
+
+def test_at_a_stated_risk_the_page_promises_it_and_calls_images_unsure(
+    fitted: atta.CalibratedClassifier,
+) -> None:
+    promise = Promise(risk=0.1, delta=0.05, thresholds=(0.999,), coverage=0.5, images=100)
+    careful = fitted._with(fitted.calibrator, replace(fitted.kept, promise=promise))
+    explainer = Explainer(of_classifier(careful), coverage=0.9)
+    with open_page(explainer) as port:
+        assert "At most 10.00% of the answers are wrong" in ask(port)[2]
+        _, said = send(port, encoded(pixels()[0]))
+    assert said["answered"] is False
+    assert len(said["set"]) > 1
 
 
 def test_another_page_in_the_same_browser_is_not_answered(port: int) -> None:
@@ -379,3 +395,59 @@ def test_a_browser_shows_what_was_answered_and_what_was_refused(
         browser.close()
     assert len(wrong) == 1, wrong
     assert "422" in wrong[0]
+
+
+def test_several_images_are_answered_in_one_request_as_one_by_one(port: int) -> None:
+    images = [encoded(image) for image in pixels(3)]
+    sent = [base64.b64encode(image).decode() for image in (*images[:2], b"nothing", images[2])]
+
+    def post(body: Any) -> tuple[int, dict[str, Any]]:
+        status, _, text = ask(
+            port, "POST", "/answers", json.dumps(body), Content_Type="application/json"
+        )
+        return status, json.loads(text)
+
+    status, found = post({"images": sent})
+    one, two, bad, three = found["answers"]
+    assert status == 200
+    assert "expected an image" in bad["error"]
+    for said, image in zip((one, two, three), images, strict=True):
+        alone = send(port, image)[1]
+        assert (said["class"], said["top"]) == (alone["class"], alone["top"])
+        assert said["top"][0]["class"] == said["class"]
+        assert sum(each["probability"] for each in said["top"]) <= 1 + 1e-6
+    for wrong in ({}, {"images": []}, {"images": ["?"]}, {"images": [sent[0]] * 17}, [1]):
+        status, refused = post(wrong)
+        assert status == 422
+        assert "1 to 16 images" in refused["error"]
+
+
+def test_drift_is_that_of_a_tab_and_starts_again_after_a_reset(
+    fitted: atta.CalibratedClassifier,
+) -> None:
+    images = [encoded(image) for image in pixels(33)]
+    with open_page(Explainer(of_classifier(fitted))) as port:
+        for image in images:
+            ours = send(port, image, X_Tab="ours")[1]
+        assert ours["drift"]
+        assert send(port, images[0], X_Tab="theirs")[1]["drift"] is None
+        assert ask(port, "POST", "/reset", X_Tab="ours")[0] == 200
+        assert send(port, images[0], X_Tab="ours")[1]["drift"] is None
+
+
+def test_an_image_unlike_the_validation_images_has_a_warning(
+    fitted: atta.CalibratedClassifier,
+) -> None:
+    predictor = of_classifier(fitted)
+    explain = Explainer(predictor, views=True)
+    found = [explain.answer(image) for image in pixels(20)]
+    assert all((one["warning"] is not None) == (one["ood"] >= 0.95) for one in found)
+    assert predictor.about[0].startswith("network: ")
+    assert "cross-validated on" in predictor.about[2]
+
+
+def test_the_interface_is_described(port: int) -> None:
+    status, _, text = ask(port, path="/openapi.json")
+    assert status == 200
+    described = json.loads(text)["components"]["schemas"]["Answer"]["properties"]
+    assert send(port, encoded(pixels()[0]))[1].keys() <= described.keys()

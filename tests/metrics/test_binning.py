@@ -11,10 +11,22 @@ from hypothesis import strategies as st
 
 import reference
 from atta._base.errors import InputError
-from atta.metrics.binning import bin_index, bins
+from atta.metrics.binning import bin_index, bins, risk_curve, wilson
 from atta.metrics.scores import METRICS
 from scenarios import answers as sample
 from scenarios import tops
+
+
+def test_the_curve_of_risk_answers_images_of_equal_confidence_together() -> None:
+    confidence = torch.tensor([0.5, 0.9, 0.9, 0.7, 0.5])
+    found = risk_curve(confidence, torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0]))
+    assert found["coverage"] == pytest.approx([0.4, 0.6, 1.0])
+    assert found["risk"] == pytest.approx([1 / 2, 1 / 3, 2 / 5])
+    assert (found["low"][1], found["high"][1]) == pytest.approx(wilson(3.0, 1 / 3))
+    probs, labels = sample(1000)
+    curve = risk_curve(probs.amax(1), (probs.argmax(1) == labels).double())
+    assert len(curve["risk"]) == 50
+    assert curve["risk"][-1] == pytest.approx(1 - METRICS["accuracy"](probs, labels))
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 10, 15, 49, 100])

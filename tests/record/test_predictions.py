@@ -371,7 +371,7 @@ def bad_labels(tmp_path: Path) -> Path:
 
 
 BROKEN = {
-    foreign: r"weights.safetensors is not a record: expected tensors logits, labels and view.<name>, got layer.weight",
+    foreign: r"weights.safetensors is not a record: expected tensors logits, labels, images and view.<name>, got layer.weight",
     truncated: r"short.safetensors is not a whole safetensors file",
     cut_in_the_header: r"short.safetensors is not a whole safetensors file",
     text: r"notes.safetensors is not a whole safetensors file",

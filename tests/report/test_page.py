@@ -438,6 +438,23 @@ def test_the_recommended_row_is_first_and_passes_have_one_count() -> None:
     assert " 4 passes" not in page.words
 
 
+def test_the_verdict_says_how_many_images_are_answered_at_a_risk(
+    results: Results, page: Page
+) -> None:
+    (section,) = sections_of(results)
+    assert section.advised is not None
+    share = 100 * section.advised.mean("answered_1")
+    assert (
+        f"At 1 % risk {section.advised.label} answers {share:.1f} % of the images" in page.verdict
+    )
+    assert f"At 1 % risk {section.advised.label} answers {share:.0f}%" in section.sentence
+    assert "s1/risk" in page.data["charts"]
+    assert section.answered is not None
+    assert section.others is None or not set(section.others.header) & set(
+        section.answered.header[1:]
+    )
+
+
 def test_a_small_reliability_diagram_stands_next_to_the_verdict(
     results: Results, page: Page
 ) -> None:
@@ -501,7 +518,7 @@ def test_a_method_that_changes_classes_is_not_recommended() -> None:
 def test_without_details_the_diagrams_vanish_and_the_table_stays(results: Results) -> None:
     page = Page(report(Results(results.rows)))
     assert len(list(cells(page))) == len(QUICK) * 5
-    assert [e["text"] for e in page.all("h3")] == ["Verdict", "Comparison"]
+    assert [e["text"] for e in page.all("h3")] == ["Verdict", "Comparison", "Answer or hand over"]
     assert not page.all("section", id="about")
     assert {e["data-chart"] for e in page.all("figure")} == {"s1/ranking", "s1/cost"}
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -98,6 +99,34 @@ def test_images_that_occur_twice_are_counted():
             atta.calibrate(network, given, torch.arange(60) % 3, **how)
         sentences = [str(one.message) for one in said]
         assert any("12 of 60 images occur more than once" in one for one in sentences) == wanted
+
+
+def test_files_that_occur_twice_are_counted_without_decoding_them(tmp_path):
+    files = [tmp_path / f"{i}.png" for i in range(12)]
+    for path, image in zip(files, pixels(12), strict=True):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    for i in (3, 4):
+        files[i].write_bytes(files[0].read_bytes())
+    with pytest.warns(Advice, match="3 of 12 images occur more than once"):
+        collect(Counting(), files, policy="flip", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("each", "wrong", "said"), [(2, 0, True), (1, 0, True), (2, 30, False), (6, 30, True)]
+)
+def test_two_classes_that_are_exchanged_are_said(each, wrong, said):
+    """Of few images, only if the network is seldom wrong."""
+    truth = torch.arange(100) % 5 + 2
+    answers = truth.clone()
+    answers[:wrong] = (answers[:wrong] - 1) % 5 + 2
+    pair = torch.tensor([0] * each + [1] * each)
+    labels, answers = torch.cat([truth, pair]), torch.cat([answers, 1 - pair])
+    predictions = Predictions(5 * torch.eye(7)[answers] + 0.1 * torch.rand(len(labels), 7))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        look_over(Record(predictions, labels, {}))
+    sentence = "most images of class 0 are predicted as class 1, and most of that as class 0"
+    assert any(sentence in str(one.message) for one in found) == said
 
 
 def test_labels_of_one_class_only_are_said():

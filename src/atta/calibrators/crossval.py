@@ -76,9 +76,9 @@ def held_answers(
     method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0
 ) -> HeldAnswers:
     """Answer each image with a calibrator that was fitted on the other folds."""
-    images = len(predictions)
-    check_folds(images, count)
-    splits = fold_splits(images, count, seed=seed)
+    groups = predictions.images
+    check_folds(predictions.image_count, count)
+    splits = fold_splits(len(predictions), count, seed=seed, groups=groups)
     fitted = method.fit_many([(predictions[rest], labels[rest]) for rest, _ in splits])
     parts = [(one, predictions[part]) for one, (_, part) in zip(fitted, splits, strict=True)]
     probs = torch.cat([one(part) for one, part in parts])
@@ -126,6 +126,7 @@ def losses(probs: Probs, labels: Labels) -> PerImage:
 def rank(
     answers: Mapping[str, tuple[int, Probs]],
     labels: Labels,
+    images: Labels | None = None,
     *,
     default: str | None = None,
     errors: int = 1,
@@ -135,6 +136,7 @@ def rank(
     Args:
         answers: The passes and held-out probabilities of each policy.
         labels: The true classes.
+        images: The image of each row, if the rows are pixels.
         default: The choice, unless another is significantly better; None prefers few passes.
         errors: The standard errors by which another has to be better than the default.
 
@@ -151,7 +153,7 @@ def rank(
             passes=answers[name][0],
             nll=loss.mean().item(),
             above=(loss - best).mean().item(),
-            error=standard_error(loss - best),
+            error=standard_error(loss - best, images),
         )
         for name, loss in found.items()
     ]

@@ -327,19 +327,33 @@ def cholesky(curvature: Float[Tensor, "b m m"]) -> Float[Tensor, "b m m"]:
 
 
 def fold_splits(
-    images: int, count: int, *, seed: int = 0
+    images: int, count: int, *, seed: int = 0, groups: Labels | None = None
 ) -> list[tuple[Int[Tensor, " rest"], Int[Tensor, " rows"]]]:
     """Deal the rows at random into `count` folds of nearly equal size, always alike for a seed.
+
+    With `groups`, the rows of a group, such as the pixels of an image, stay together.
 
     Returns:
         For each fold the rows of the other folds, to fit on, and its own rows.
     """
+    if groups is not None:
+        _, group = groups.cpu().unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        splits = fold_splits(int(group.max()) + 1, count, seed=seed)
+        return [
+            tuple(torch.isin(group, part).nonzero().flatten() for part in split)  # type: ignore[misc]
+            for split in splits
+        ]
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(images, generator=generator)
     fold = torch.cat([torch.full((len(p),), i) for i, p in enumerate(order.tensor_split(count))])
     return [(order[fold != i], order[fold == i]) for i in range(count)]
 
 
-def standard_error(values: PerImage) -> float:
-    """Return the standard error of the mean."""
-    return float(values.std() / len(values) ** 0.5)
+def standard_error(values: PerImage, groups: Labels | None = None) -> float:
+    """Return the standard error of the mean; with `groups`, rows of a group are not independent."""
+    if groups is None:
+        return float(values.std() / len(values) ** 0.5)
+    _, group = groups.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+    count = int(group.max()) + 1
+    sums = values.new_zeros(count).index_add(0, group, values - values.mean())
+    return float((sums.square().sum() * count / max(1, count - 1)).sqrt() / len(values))

@@ -118,7 +118,7 @@ def _hedged(calibrator: Calibrator, predictions: Predictions, labels: Labels) ->
     for step in range(1, STEPS + 1 if least < 1 else 1):
         kappa = least ** (step / STEPS)
         more = losses_at(kappa) - before
-        if more.mean() > standard_error(more):
+        if more.mean() > standard_error(more, predictions.images):
             break
         found = kappa
     return calibrator.softened(found)
@@ -149,7 +149,8 @@ def rehearsing(
     own, found = correct(predictions.logits.unsqueeze(1), labels).squeeze(1), []
     for name in names or predictions.rehearsals or predictions.kinds:
         fall = own - correct(predictions.views[name], labels).mean(dim=1)
-        least = max(LEAST_FALL, SIGNIFICANT * standard_error(fall)) if len(fall) > 1 else 1.0
+        error = standard_error(fall, predictions.images) if len(fall) > 1 else 1.0
+        least = max(LEAST_FALL, SIGNIFICANT * error)
         if fall.mean() > least:
             found.append(name)
     return tuple(found)

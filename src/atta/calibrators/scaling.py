@@ -261,15 +261,18 @@ class Dirichlet(Method):
         pairs = self.pairs(predictions.classes)
         best, start = pairs[0], problem.centre
         if len(pairs) > 1 and len(predictions) > 1:
-            best, start = self._search(predictions.logits, labels, pairs)
+            best, start = self._search(predictions, labels, pairs)
         tolerance = 1e-13 if problem.small else 1e-6
         coordinates = problem.coordinates(problem.curvature(start), best)
         found = problem.fit(start, best, coordinates, tolerance)
         return Affine(weight=found[:, :-1].contiguous(), bias=found[:, -1].contiguous())
 
-    def _search(self, logits: Logits, labels: Labels, pairs: list[Pair]) -> tuple[Pair, Tensor]:
+    def _search(
+        self, predictions: Predictions, labels: Labels, pairs: list[Pair]
+    ) -> tuple[Pair, Tensor]:
         """Return the pair with the lowest held-out NLL, and the mean of the maps of its folds."""
-        splits = fold_splits(len(labels), min(self.folds, len(labels)), seed=self.seed)
+        logits, folds = predictions.logits, min(self.folds, len(labels))
+        splits = fold_splits(len(labels), folds, seed=self.seed, groups=predictions.images)
         problems = [
             _Odir.of(logits[rest], labels[rest], self.diagonal, fast=True) for rest, _ in splits
         ]

@@ -42,6 +42,10 @@ images, or images of other classes, change nothing. The class stays, by the guar
 images, by a one-sided rank test (Mann & Whitney) of the scores with a false-alarm rate of LEVEL.
 Then κ ≤ 1 is the largest softness at which the mean confidence of the *hedged* calibrator, after
 the balance, is at most â plus its standard error: with few images, it changes less.
+
+**Pixels.** The pixels of an image are not independent, and new images also have pixels that no mask
+labels. The scores of the validation images are therefore those of any pixels. Errors go by image:
+m pixels of an image count as m / (1 + (m - 1) ρ), with ρ the correlation of their scores' ranks.
 """
 
 from __future__ import annotations
@@ -61,14 +65,17 @@ from atta._base.errors import InputError
 from atta._base.types import Labels, Logits, PerImage
 from atta.calibrators.atta import ViewBlend
 from atta.calibrators.base import Calibrator
+from atta.calibrators.fitting import standard_error
 from atta.calibrators.hedged import rehearsing
 from atta.calibrators.scaling import Temperature, fit_temperature, scaled
-from atta.record.predictions import Predictions
+from atta.record.predictions import Predictions, group_count
 
 LEVEL = 0.01
 """The false-alarm rate of the test for drift."""
 LEAST = 32
 """The fewest unlabelled images to adapt to."""
+LEAST_OF_PIXELS = 8
+"""The fewest unlabelled images to adapt a segmenter to."""
 QUANTILES = 256
 CELLS = 20
 NORMAL = 1.96
@@ -105,6 +112,9 @@ class Reference:
         answers: How often each class was answered; files of older versions have no such counts.
         slope: b, how much faster the accuracy falls than A does; None without rehearsals.
         skew: c, how much the accuracy falls with the skew of the answers.
+        alike: ρ, the correlation of pixels of an image; 0 if the rows are images.
+        per_image: How many rows each image has.
+        unlabelled: The mean confidence of any pixels, minus that of labelled ones.
     """
 
     images: int
@@ -118,6 +128,9 @@ class Reference:
     answers: tuple[int, ...] = ()
     slope: float | None = None
     skew: float = 0.0
+    alike: float = 0.0
+    per_image: float = 1.0
+    unlabelled: float = 0.0
 
     @classmethod
     def of(
@@ -126,6 +139,7 @@ class Reference:
         predictions: Predictions,
         labels: Labels,
         families: Mapping[str, Labels] | None = None,
+        anywhere: Predictions | None = None,
     ) -> Reference:
         """Make one of the images that a calibrator was fitted to, and of their rehearsals.
 
@@ -135,19 +149,20 @@ class Reference:
             labels: Their classes.
             families: The family of corruption of each image, by rehearsal; by default one.
                 Without rehearsals, views that lower the accuracy replace them.
+            anywhere: For pixels: pixels with and without a label, as other images will have.
         """
-        logits = predictions.logits.double()
-        temperature = float(fit_temperature(logits, labels))
-        seen = scores(logits, temperature)
-        answers = logits.argmax(dim=1)
-        hits = answers == labels
-        count = int(hits.sum())
+        temperature = float(fit_temperature(predictions.logits.double(), labels))
+        hits = predictions.logits.argmax(dim=1) == labels
+        sample = predictions if anywhere is None else anywhere
+        seen, answers = scores(sample.logits, temperature), sample.logits.argmax(dim=1)
+        count = round(float(hits.double().mean()) * len(seen))
         threshold = float(seen.sort(descending=True).values[count - 1]) if count else 1.0
-        confidence = calibrator(predictions).double().amax(dim=1)
+        confidence = calibrator(sample).double().amax(dim=1)
+        labelled = confidence if anywhere is None else calibrator(predictions).double().amax(dim=1)
         kept = min(QUANTILES, len(seen))
         places = (torch.arange(kept, dtype=torch.float64) + 0.5) / kept
         found = cls(
-            images=len(predictions),
+            images=len(sample),
             classes=predictions.classes,
             accuracy=float(hits.double().mean()),
             confidence=float(confidence.mean()),
@@ -156,6 +171,9 @@ class Reference:
             quantiles=tuple(torch.quantile(seen, places.to(seen)).tolist()),
             histogram=histogram(confidence),
             answers=tuple(torch.bincount(answers, minlength=predictions.classes).tolist()),
+            alike=_alike(seen, sample.images),
+            per_image=len(sample) / sample.image_count,
+            unlabelled=float(confidence.mean() - labelled.mean()),
         )
         return found._taught(predictions, labels, families)
 
@@ -173,7 +191,7 @@ class Reference:
                 now, answers = self.sure(scores(view, self.temperature)), view.argmax(dim=1)
                 for family in range(int(group.max()) + 1):
                     here = group == family
-                    if (n := int(here.sum())) >= GROUP:
+                    if (n := self.worth(here, predictions.images)) >= GROUP:
                         part = float(now[here].double().mean())
                         fall = float((sure[here].double() - now[here].double()).mean())
                         lost = right[here].double() - (answers == labels)[here].double()
@@ -187,6 +205,14 @@ class Reference:
         x, y, precision = known[:, :2], known[:, 2], PRIOR_DEVIATION**-2.0
         slope, skew = np.linalg.solve(x.T @ x + np.diag(precision), x.T @ y + precision * PRIOR)
         return replace(self, slope=float(slope), skew=float(skew))
+
+    def worth(self, rows: Tensor, images: Labels | None) -> float:
+        """Return how many independent rows these rows are worth."""
+        count = float(rows.sum())
+        if images is None or not count:
+            return count
+        each = count / group_count(images[rows])
+        return count / (1 + (each - 1) * self.alike)
 
     def sure(self, seen: PerImage) -> Tensor:
         """Return which scores reach the threshold."""
@@ -217,6 +243,25 @@ class Reference:
     def json(self) -> dict[str, Any]:
         """Return plain numbers and tuples of them."""
         return asdict(self)
+
+
+def _alike(seen: PerImage, images: Labels | None) -> float:
+    """Return the correlation of the ranks of pixels of an image (analysis of variance)."""
+    if images is None:
+        return 0.0
+    rank = seen.argsort().argsort().double() / len(seen)
+    mean = float(rank.mean())
+    between = standard_error(rank, images) ** 2 * len(rank)
+    within = max(float((rank - mean).square().mean()), 1e-12)
+    more = len(rank) / group_count(images) - 1
+    return float(min(max((between / within - 1) / max(more, 1.0), 0.0), 1.0))
+
+
+def check_enough(predictions: Predictions) -> None:
+    """Refuse too few unlabelled images."""
+    count, least = predictions.image_count, LEAST if predictions.images is None else LEAST_OF_PIXELS
+    if count < least:
+        raise InputError(f"expected at least {least} images, got {count}, which say too little")
 
 
 def histogram(confidence: PerImage) -> tuple[float, ...]:
@@ -281,36 +326,52 @@ def _guard(
     return float(np.clip((ratio * (1 - errors * math.sqrt(noise)) - 0.3) / 0.3, 0, 1))
 
 
+def guarded(reference: Reference, predictions: Predictions) -> float:
+    """Return w', the guard of the balance: 0 where other classes may occur; see above."""
+    logits = predictions.logits
+    sure = reference.sure(scores(logits, reference.temperature)).cpu().numpy()
+    if not reference.answers or sure.mean() >= reference.accuracy:
+        return 0.0
+    every = torch.ones(len(sure), dtype=torch.bool)
+    errors = math.sqrt(len(sure) / reference.worth(every, predictions.images))
+    return _guard(reference, sure, logits.argmax(dim=1).cpu().numpy(), errors)
+
+
 def balanced(hedged: Calibrator, reference: Reference, predictions: Predictions) -> Calibrator:
     """Return the calibrator with the classes drawn to their validation shares; see above."""
-    sure = reference.sure(scores(predictions.logits, reference.temperature)).cpu().numpy()
-    known = reference.answers and sure.mean() < reference.accuracy
-    if not known or not isinstance(hedged, ViewBlend | Temperature):
-        return hedged
-    guard = _guard(reference, sure, predictions.logits.argmax(dim=1).cpu().numpy(), errors=1.0)
-    if guard == 0:
+    guard = guarded(reference, predictions)
+    if guard == 0 or not isinstance(hedged, ViewBlend | Temperature):
         return hedged
     shares = torch.from_numpy(reference.shares)
-    total = hedged(predictions).double().cpu().sum(dim=0) + SHARES * shares
-    odds = (shares * (len(predictions) + SHARES) / total) ** (BALANCE * guard)
-    if isinstance(hedged, ViewBlend):
-        found = copy.deepcopy(hedged)
-        found.odds = odds.to(hedged.weights)
-    else:
-        one = hedged.temperature
-        weights, limit = 1 / one.reshape(1, 1), torch.ones_like(one)
-        found = ViewBlend(weights, limit, one, odds.to(one), kinds=(), itself=True)
-        found.classes, found.method = hedged.classes, hedged.method
+    known = SHARES * reference.per_image
+    total = hedged(predictions).double().cpu().sum(dim=0) + known * shares
+    odds = (shares * (len(predictions) + known) / total) ** (BALANCE * guard)
+    found = copy.deepcopy(hedged) if isinstance(hedged, ViewBlend) else as_blend(hedged)
+    found.odds = odds.to(found.weights)
     return found
 
 
-def estimate(reference: Reference, logits: Logits) -> Estimate:
-    """Estimate the accuracy on unlabelled images from their logits."""
-    return estimated(reference, scores(logits, reference.temperature), logits.argmax(dim=1))
+def as_blend(calibrator: Temperature) -> ViewBlend:
+    """Return a temperature as a blend without views."""
+    one = calibrator.temperature
+    blend = ViewBlend(1 / one.reshape(1, 1), torch.ones_like(one), one, kinds=(), itself=True)
+    blend.classes, blend.method = calibrator.classes, calibrator.method
+    return blend
 
 
-def estimated(reference: Reference, seen: PerImage, answers: Labels) -> Estimate:
-    """Estimate the accuracy from the scores of the images and the classes answered; see above."""
+def estimate(reference: Reference, logits: Logits, images: Labels | None = None) -> Estimate:
+    """Estimate the accuracy on unlabelled images, or on pixels of `images`, from their logits."""
+    seen = scores(logits, reference.temperature)
+    return estimated(reference, seen, logits.argmax(dim=1), images)
+
+
+def estimated(
+    reference: Reference, seen: PerImage, answers: Labels, images: Labels | None = None
+) -> Estimate:
+    """Estimate the accuracy from the scores of the images and the classes answered; see above.
+
+    If the rows are pixels, `images` says to which image each belongs.
+    """
     n, a0, k = len(seen), reference.accuracy, reference.classes
     sure, answered = reference.sure(seen).cpu().numpy(), answers.cpu().numpy()
     part = sure.mean()
@@ -329,25 +390,36 @@ def estimated(reference: Reference, seen: PerImage, answers: Labels) -> Estimate
     # Errors of the sample, of the accuracy and threshold of the reference, and of the formula.
     change = (slope - lost) * (sure - part) - more
     known = (slope**2 + (1 - slope) ** 2) * a0 * (1 - a0) / reference.images
+    known *= 1 + (reference.per_image - 1) * reference.alike
+    alone = reference.worth(torch.ones_like(seen, dtype=torch.bool), images)
+    noise = NOISE * change.var() / alone
+    if images is not None:
+        noise = max(noise, standard_error(torch.from_numpy(change), images.cpu()) ** 2)
     formula = DEVIATION + DEVIATION_PER_FALL * max(0.0, a0 - accuracy)
-    error = math.sqrt(NOISE * change.var() / n + known + 1 / (n + 2) ** 2 + formula**2)
+    error = math.sqrt(noise + known + 1 / (alone + 2) ** 2 + formula**2)
     return Estimate(
-        images=n,
+        images=n if images is None else group_count(images),
         accuracy=accuracy,
         low=max(0.0, accuracy - NORMAL * error),
         high=min(1.0, accuracy + NORMAL * error),
-        p_value=_p_value(reference, seen),
+        p_value=_p_value(reference, seen, images, alone),
         error=error,
     )
 
 
-def _p_value(reference: Reference, seen: PerImage) -> float:
+def _p_value(reference: Reference, seen: PerImage, images: Labels | None, alone: float) -> float:
     """Return the one-sided p-value of the mean rank of the scores (Mann & Whitney, normal)."""
     known, new = np.array(reference.quantiles), seen.cpu().numpy()
     left, right = (np.searchsorted(known, new, side=side) for side in ("left", "right"))
-    rank = ((left + right) / (2 * len(known))).mean()
-    deviation = math.sqrt((1 / len(seen) + 1 / reference.images) / 12)
-    return float(stats.norm.sf((0.5 - rank) / deviation))
+    ranks = (left + right) / (2 * len(known))
+    before = (1 + (reference.per_image - 1) * reference.alike) / reference.images
+    deviation = math.sqrt((1 / alone + before) / 12)
+    if images is None:
+        return float(stats.norm.sf((0.5 - ranks.mean()) / deviation))
+    # The images may differ more than those of the validation set.
+    error = standard_error(torch.from_numpy(ranks), images.cpu())
+    deviation = max(deviation, math.hypot(error, math.sqrt(before / 12)))
+    return float(stats.t.sf((0.5 - ranks.mean()) / deviation, group_count(images) - 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,11 +430,13 @@ class Adaptation(Estimate):
         softness: The factor of all logits; 1 if nothing was softened.
         confidence_before: The mean confidence on the images before.
         confidence: The mean confidence after.
+        statistics: What became of the statistics of the images, if they were asked for.
     """
 
     softness: float
     confidence_before: float
     confidence: float
+    statistics: str = ""
 
     @property
     def changed(self) -> bool:
@@ -382,7 +456,8 @@ class Adaptation(Estimate):
         now = (
             f"the mean confidence was {self.confidence_before:.0%} and is {self.confidence:.0%} now"
         )
-        return f"Adapted: {saw}; {now}; the classes stay."
+        more = self.statistics and f" Statistics of the images: {self.statistics}."
+        return f"Adapted: {saw}; {now}; the classes stay.{more}"
 
 
 def adapt(
@@ -396,24 +471,20 @@ def adapt(
         reference: The validation images of both.
         predictions: The unlabelled images.
     """
-    if len(predictions) < LEAST:
-        raise InputError(
-            f"expected at least {LEAST} images to adapt to, for fewer say too little of a domain, "
-            f"got {len(predictions)}"
-        )
+    check_enough(predictions)
     if predictions.classes != reference.classes:
         raise InputError(
             f"expected predictions of {reference.classes} classes, as the reference has, "
             f"got {predictions.classes}"
         )
-    found = estimate(reference, predictions.logits)
+    found = estimate(reference, predictions.logits, predictions.images)
 
     def confidence(one: Calibrator) -> float:
         return float(one(predictions).double().amax(dim=1).mean())
 
     before, softness, now = confidence(calibrator), 1.0, calibrator
     if found.drifted:
-        target = found.accuracy + found.error
+        target = found.accuracy + found.error + reference.unlabelled
         hedged = balanced(hedged, reference, predictions)
         if confidence(hedged) > target:
             softness = softness_at(lambda kappa: confidence(hedged.softened(kappa)), target)

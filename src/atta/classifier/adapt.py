@@ -13,21 +13,27 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from os import PathLike
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from atta._base.errors import InputError
 from atta.calibrators import Calibrator, shift
 from atta.calibrators.alarm import RATE, Alarm
+from atta.calibrators.second import STATISTICS, refused, seconded
 from atta.calibrators.shift import LEVEL, Reference
 from atta.classifier.archive import Kept
 from atta.classifier.estimator import Estimator
 from atta.data.folder import find_images
-from atta.data.source import Channels
-from atta.networks.borrowing import device_of
+from atta.data.preprocess import sheet_of
+from atta.data.source import Channels, batches_of
+from atta.networks.borrowing import device_of, dtype_of
+from atta.networks.statistics import BATCH, layers, renormalised
 from atta.record.predictions import Predictions
+from atta.run.runner import as_pixels, logits_of
 
 Classifier = TypeVar("Classifier", bound="Adaptable")
 WINDOW = 500
@@ -118,21 +124,19 @@ class Adaptable(Estimator):
         """
         self._known_reference()
         predictions = self._answers(images, channels)
-        if len(predictions) < shift.LEAST:
-            raise InputError(
-                f"expected at least {shift.LEAST} images, got {len(predictions)}, "
-                "which say too little"
-            )
+        shift.check_enough(predictions)
         return self._compared(predictions)
 
     def _compared(self, predictions: Predictions) -> Drift:
         """Compare answers to unlabelled images with the validation images."""
         reference = self._known_reference()
         seen = self.calibrator(predictions).double().amax(dim=1)
-        found = shift.estimate(reference, predictions.logits)
+        found = shift.estimate(reference, predictions.logits, predictions.images)
         return Drift.of(reference, found, float(seen.mean()), shift.histogram(seen))
 
-    def adapt(self: Classifier, images: Any, *, channels: Channels = None) -> Classifier:
+    def adapt(
+        self: Classifier, images: Any, *, statistics: bool = False, channels: Channels = None
+    ) -> Classifier:
         """Return a classifier adapted to unlabelled images: the same classes, lower confidence.
 
         Nothing changes if the images have not significantly drifted. `adapted` says what was done,
@@ -140,11 +144,65 @@ class Adaptable(Estimator):
 
         Args:
             images: What `predict_proba` takes, 32 images or more.
+            statistics: Whether to use the network with the batch normalisation statistics of these
+                images as one more view, for one pass more. For the same classes in similar shares
+                under another camera, light or weather.
             channels: Where arrays have their channels.
+
+        Raises:
+            InputError: The images are too few, or the classifier does not know its validation
+                images or its rehearsals, or `statistics` and the network has none.
         """
         plain = self.unadapted()
         plain._hedged()  # one that is missing raises before the network runs
-        return plain._adapted_to(plain._answers(images, channels))
+        if statistics and not layers(plain.model):
+            raise InputError(
+                "statistics: expected a network with batch normalisation, got one without, or one "
+                "that is an ONNX file or a function: adapt without statistics"
+            )
+        predictions = plain._answers(images, channels)
+        adapted = plain._adapted_to(predictions)
+        return plain._seconded(adapted, predictions, images, channels) if statistics else adapted
+
+    def _seconded(
+        self: Classifier,
+        adapted: Classifier,
+        predictions: Predictions,
+        images: Any,
+        channels: Channels,
+    ) -> Classifier:
+        """Add the view of the network with the statistics of the images, if that is safe."""
+        done, reference, second = adapted.kept.adapted, self._known_reference(), None
+        assert done is not None
+        calibrator = adapted.calibrator
+        if why := refused(reference, predictions, done):
+            done = replace(done, statistics=why)
+        else:
+            pixels = self._pixels(images, channels)
+            second = renormalised(self.model, torch.tensor_split(pixels, -(-len(pixels) // BATCH)))
+            network = partial(logits_of, second, dtype=dtype_of(self.model))
+            logits = torch.cat([network(part) for part in torch.split(pixels, BATCH)])
+            views = {**predictions.views, STATISTICS: logits[:, None]}
+            both = Predictions(predictions.logits.to(logits), views)
+            calibrator, done = seconded(calibrator, self._hedged(), reference, both, done)
+            second = second if STATISTICS in calibrator.kinds else None
+        kept = replace(adapted.kept, adapted=done, second=second)
+        return self._with(calibrator, kept)
+
+    @torch.no_grad()
+    def _pixels(self, images: Any, channels: Channels) -> Tensor:
+        """Read unlabelled images into memory, as the network takes them."""
+        source = self.source(_files(images), channels)
+        if source.once:
+            raise InputError(
+                "images: expected images that can be read twice, for their statistics, got a "
+                "stream: read it into an array"
+            )
+        wanted = batches_of(BATCH, 0, source.count)
+        pixels = torch.cat([batch.pixels for batch in source.read(wanted, skip=InputError)])
+        if sheet := sheet_of(self.preprocess):
+            pixels = sheet.crop(pixels)
+        return as_pixels(pixels.to(device_of(self.model)), dtype_of(self.model))
 
     def _hedged(self) -> Calibrator:
         """Return the calibrator that takes over after a drift."""
@@ -187,7 +245,8 @@ class Adaptable(Estimator):
         """Return the classifier as it was before it was adapted, to the last bit."""
         if self.adapted is None or self.kept.before is None:
             return self
-        return self._with(self.kept.before, replace(self.kept, adapted=None, before=None))
+        kept = replace(self.kept, adapted=None, before=None, second=None)
+        return self._with(self.kept.before, kept)
 
     def _with(
         self: Classifier,
@@ -210,11 +269,9 @@ class Adaptable(Estimator):
 
     def _answers(self, images: Any, channels: Channels) -> Predictions:
         """Run the network on unlabelled images; leave out files that cannot be read, and say so."""
-        several = images if isinstance(images, list | tuple) else [images]
-        files = all(isinstance(one, str | PathLike) for one in several)
-        if files:  # by themselves: the names of their folders need not be those of classes
-            images = find_images(several)
-        return self.record(images, channels=channels, skip_bad=files).predictions
+        found = _files(images)
+        files = found is not images
+        return self.record(found, channels=channels, skip_bad=files).predictions
 
     def _known_reference(self) -> Reference:
         if self.reference is None:
@@ -223,6 +280,13 @@ class Adaptable(Estimator):
                 "without, saved by an older version or built by hand: calibrate it again"
             )
         return self.reference
+
+
+def _files(images: Any) -> Any:
+    """Return the image files in folders by themselves: folders need not be classes."""
+    several = images if isinstance(images, list | tuple) else [images]
+    files = bool(several) and all(isinstance(one, str | PathLike) for one in several)
+    return find_images(several) if files else images
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,7 @@ from atta.data.preprocess import Preprocess
 from atta.data.views import Policy, View
 from atta.networks import description
 from atta.networks.borrowing import dtype_of
+from atta.networks.statistics import sharing, statistics_of
 from atta.networks.weights import check_weights
 from atta.run.runner import check_takes
 
@@ -49,7 +50,7 @@ SUFFIX = ".safetensors"
 LONGEST_SIDE, PIXELS = 1 << 16, 1 << 28  # the largest image shape that a file may name
 LEAST_PROB = 1e-30  # so that the classes that occur have a probability if they had none before
 PICKLES = (b"PK\x03\x04", b"\x80")  # a zip of torch.save, and a bare pickle
-PARTS = ("calibrator", "model", "before", "hedged")
+PARTS = ("calibrator", "model", "before", "hedged", "statistics")
 PART = "atta.part"  # key in the header of a part, with its name
 _BY_CONTENT = re.compile(rf"classifier-({'|'.join(PARTS)})-[0-9a-f]{{12}}{re.escape(SUFFIX)}")
 AnyPath: TypeAlias = str | os.PathLike[str]
@@ -73,6 +74,7 @@ class Kept:
         adapted: What an adaptation did.
         before: The calibrator before it.
         odds: The stated share of each class over its validation share, from `with_classes`.
+        second: The network with the statistics of the images that it was adapted to.
     """
 
     hedged: Calibrator | None = None
@@ -81,6 +83,7 @@ class Kept:
     adapted: Adaptation | None = None
     before: Calibrator | None = None
     odds: tuple[float, ...] = ()
+    second: nn.Module | None = None
 
     def restated(self, probs: Probs) -> Probs:
         """Return the probabilities for the stated shares of the classes."""
@@ -177,6 +180,8 @@ class Archived(nn.Module):
         for name in ("before", "hedged"):
             if (other := getattr(self.kept, name)) is not None:
                 parts[name] = Part(other.state_dict(), other.header())
+        if self.kept.second is not None:
+            parts["statistics"] = Part(statistics_of(self.kept.second), {})
         if description.has_weights(self.model):
             parts["model"] = Part(self.model.state_dict(), {})
         return write(path, self.about(), parts)
@@ -207,6 +212,10 @@ class Archived(nn.Module):
         """
         about, parts = read(path)
         try:
+            if about["model"]["kind"] == "Dense":
+                from atta.classifier.segmenter import CalibratedSegmenter  # one of these
+
+                cls = CalibratedSegmenter  # type: ignore[assignment]
             return cls._restored(path, about, parts, model, views, device)
         except InputError:
             raise
@@ -242,8 +251,9 @@ class Archived(nn.Module):
         def other(name: str) -> Calibrator | None:
             return optional(parts.get(name), lambda part: restore(*part, path=path))
 
+        network = network.to(device)
         loaded = cls(
-            network.to(device),
+            network,
             calibrator,
             Policy.parse(policy, views=views) if policy else Policy(()),
             image_shape=shape,
@@ -258,6 +268,7 @@ class Archived(nn.Module):
                 adapted=optional(about.get("adapted"), lambda given: Adaptation(**given)),
                 held_out=optional(about.get("held_out"), HeldOut.read),
                 promise=optional(about.get("promise"), Promise.read),
+                second=optional(parts.get("statistics"), lambda one: sharing(network, one.tensors)),
                 odds=_odds(about.get("odds") or (), calibrator.classes),
             ),
         )

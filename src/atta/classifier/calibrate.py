@@ -13,7 +13,9 @@ from datetime import timedelta
 from math import ceil
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Annotated, Any, Literal, Unpack
+
+from torch import Tensor
 
 from atta._base.errors import InputError, advise
 from atta._base.progress import bar
@@ -28,7 +30,9 @@ from atta.calibrators.shift import Reference
 from atta.classifier.archive import Kept
 from atta.classifier.choice import (
     NO_VIEWS,
+    PHOTOGRAPH,
     Choice,
+    Kind,
     Recorder,
     candidates,
     choose,
@@ -37,12 +41,15 @@ from atta.classifier.choice import (
     most_passes,
 )
 from atta.classifier.classifier import CalibratedClassifier, used_views
+from atta.classifier.segment import Wanted, calibrate_segmenter
 from atta.classifier.summary import summarise
 from atta.data.corruptions import families_of
 from atta.data.labels import Reading
 from atta.data.loading import cores
-from atta.data.preprocess import Preprocess
-from atta.data.source import Channels
+from atta.data.masks import has_masks
+from atta.data.photographs import is_larger
+from atta.data.preprocess import Preprocess, showing
+from atta.data.source import Channels, CroppedAlready
 from atta.data.views import Policy
 from atta.record.writer import settings_of
 from atta.run.checks import (
@@ -58,6 +65,11 @@ from atta.run.collect import Run, as_seed, prepared
 from atta.run.execution import Execution, ExecutionOptions, split_options
 
 BUDGET = 4
+NOT_PHOTOGRAPHS = (
+    "views of the photograph were not tried, which often gain more than views of its crop: they "
+    "need files or Pillow images, and preprocess=..., got pixels that are cropped already or no "
+    "preprocess"
+)
 DEFAULT = CATTA(shrink=True)
 SPREAD = 3  # images normalised as in training have between a third and three times its variance
 
@@ -73,6 +85,8 @@ class CalibrateOptions(ExecutionOptions, total=False):
         origin: Text for the origin of the record that the summary is made from.
         cache: A folder that keeps finished passes, so that the same call resumes.
         effort: "quick" compares the default views with temperature scaling only.
+        ignore_index: For masks: the number of pixels without a class, 255 by default.
+        pixels: For masks: how many random labelled pixels of each image are used, 200 by default.
     """
 
     channels: Channels
@@ -82,6 +96,8 @@ class CalibrateOptions(ExecutionOptions, total=False):
     origin: Mapping[str, str] | None
     cache: str | PathLike[str] | None
     effort: Literal["full", "quick"]
+    ignore_index: int
+    pixels: Annotated[int, "≥ 1"]
 
 
 @checked
@@ -119,7 +135,8 @@ def calibrate(
         **options: `CalibrateOptions`: `device`, `batch_size`, `effort`, `channels`, `cache`, ...
 
     Returns:
-        The classifier; `print(classifier.summary)` compares it with the model.
+        The classifier; `print(classifier.summary)` compares it with the model. With masks as
+        labels, (n, h, w) or a folder, it is a `CalibratedSegmenter`.
 
     Example:
         >>> import torch
@@ -129,12 +146,44 @@ def calibrate(
         torch.Size([2, 3])
     """
     chosen, execution, read, rest = _settings(method, keep_class, class_names, preprocess, options)
-    candidates(policy, budget, chosen)  # a mistake in it need not wait for the images
-    run, about = prepared(model, images, labels, read, execution, rest["seed"], "stratified")
-    quick, image = rest.get("effort") == "quick", next(run.source.read([[0]])).pixels
-    policies = candidates(policy, budget, chosen, kind_of(image), quick=quick)
+    if has_masks(images, labels):
+        wanted = Wanted(chosen, policy, budget, rehearse, execution, read, rest)
+        return calibrate_segmenter(model, images, labels, wanted)
+    quick, size = rest.get("effort") == "quick", read.preprocess and read.preprocess.input_size
+    kind: Kind = "small"
+    if read.preprocess and read.preprocess.fills and size and min(size) >= PHOTOGRAPH:
+        kind = "file"
+    policies = candidates(policy, budget, chosen, kind, quick=quick)  # a mistake need not wait
+    run, about, image = _prepared(model, images, labels, read, execution, rest["seed"], policies)
+    if run.sheet is None:
+        kind = kind_of(image)
+        policies = candidates(policy, budget, chosen, kind, quick=quick)
+        if kind == "photograph" and len(policies) > 1:
+            advise(NOT_PHOTOGRAPHS)
     about |= rest.get("origin") or {}
     return _calibrated(run, chosen, fitting(policies, image), rehearse, about, rest["cache"])
+
+
+def _prepared(
+    model: object,
+    images: Any,
+    labels: Any,
+    read: Reading,
+    execution: Execution,
+    seed: int,
+    policies: Mapping[str, Policy],
+) -> tuple[Run, dict[str, str], Tensor]:
+    """Prepare the run, with views of the photograph if the images are photographs; read one."""
+    terms = dict.fromkeys(term for one in policies.values() for term in one.photographs)
+    views = replace(read, preprocess=showing(read.preprocess, tuple(terms)))
+    try:
+        run, about = prepared(model, images, labels, views, execution, seed, "stratified")
+    except CroppedAlready:
+        if len(policies) == 1:
+            raise
+        run, about = prepared(model, images, labels, read, execution, seed, "stratified")
+    image = next(run.source.read([[0]])).pixels
+    return run, about, run.sheet.crop(image) if run.sheet else image
 
 
 def _settings(
@@ -225,6 +274,12 @@ def _calibrated(
 ) -> CalibratedClassifier:
     """Check everything by a few images, record, choose a policy, fit the method and wrap it."""
     trial = _check(run, policies)
+    if trial.fixed:
+        kept = {n: one for n, one in policies.items() if not any(map(is_larger, one.kinds))}
+        if not kept:
+            raise InputError(trial.fixed)
+        advise(trial.fixed)
+        policies = kept
     first = None if folder is None else folder / "0"
     run = _in_faster_layout(run, trial, first)
     most = most_passes(run.source.count or 0, policies, rehearse)
@@ -265,7 +320,7 @@ def _wrapped(
         run.network,
         calibrator,
         policy,
-        image_shape=run.source.shape,
+        image_shape=run.image_shape,
         class_names=names,
         summary=summarise(calibrator, policy, record, answers.probs, choice.judged),
         preprocess=run.source.preprocess,

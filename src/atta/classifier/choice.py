@@ -39,10 +39,11 @@ from atta.run.runner import as_pixels
 
 NO_VIEWS = "temperature"
 """Name of the candidate without views, which is temperature scaling for any method."""
-Kind: TypeAlias = Literal["photograph", "small", "grey"]
+Kind: TypeAlias = Literal["file", "photograph", "small", "grey"]
 """What the pixels of a network show, as far as that decides which views make sense."""
 PHOTOGRAPH = 96  # pixels of the shorter side from which on an image counts as a photograph
 RIVALS: Mapping[Kind, Sequence[str]] = {
+    "file": ("corner-larger-4", "scales-4", "corner-3", "flip-crop-4", "larger-2", "flip-2"),
     "photograph": ("crop-9", "flip-crop-4", "flip-2", "photometric-4"),
     "small": ("nudge-9", "nudge-4", "flip-2", "photometric-4"),
     "grey": ("shift-5", "shift-4", "photometric-4", "flip-2"),
@@ -93,12 +94,19 @@ def rivals(kind: Kind, budget: int) -> dict[str, Policy]:
 
 
 def candidates(
-    policy: Any, budget: int, method: Method, kind: Kind = "small", *, quick: bool = False
+    policy: Any,
+    budget: int,
+    method: Method,
+    kind: Kind = "small",
+    *,
+    quick: bool = False,
+    policies: Mapping[str, Policy] | None = None,
 ) -> dict[str, Policy]:
     """Return the given policy, or those to try within the budget: the default first.
 
     A policy that is a number is a budget. A method that keeps the class, or could, is temperature
-    scaling where it has no views: one pass is the last candidate.
+    scaling where it has no views: one pass is the last candidate. `policies` are tried instead of
+    those of this kind of image.
     """
     policy, budget = ("auto", policy) if type(policy) is int else (policy, budget)
     auto = isinstance(policy, str) and policy.strip() == "auto"
@@ -111,9 +119,11 @@ def candidates(
             method.kinds_of(Predictions(torch.zeros(1, 2), views))
         return {policy if isinstance(policy, str) else str(parsed): parsed}
     found, wanted = rivals(kind, budget), set[str]()
+    if policies is not None:
+        found = {name: one for name, one in policies.items() if one.passes <= budget}
     if isinstance(method, ViewMethod) and method.views:
         wanted = set(method.views)
-        found = {name: one for name, one in POLICIES.items() if one.passes <= budget}
+        found = {name: one for name, one in (policies or POLICIES).items() if one.passes <= budget}
     found = {name: one for name, one in found.items() if wanted <= set(one.kinds)}
     if quick:
         found = dict(list(found.items())[:1])
@@ -135,7 +145,8 @@ def fitting(policies: Mapping[str, Policy], image: Tensor) -> dict[str, Policy]:
     pixels, found = as_pixels(image, torch.float32), dict[str, Policy]()
     for name, policy in policies.items():
         with suppress(InputError):
-            views = policy.render(pixels, draws="stratified")
+            terms = tuple(term for term in policy.terms if not term[0].photograph)
+            views = Policy(terms).render(pixels, draws="stratified")
             if all(shown.shape == pixels.shape for *_, shown in views):
                 found[name] = policy
     return found or dict(policies)

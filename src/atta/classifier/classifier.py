@@ -28,6 +28,7 @@ from atta._base.errors import InputError
 from atta._base.settings import check_one, checked
 from atta.calibrators import AverageBlend, Calibrator, ViewBlend
 from atta.calibrators.conformal import ConformityScores
+from atta.calibrators.second import STATISTICS
 from atta.calibrators.shift import Reference
 from atta.classifier.archive import NOTHING_KEPT, Kept
 from atta.classifier.decide import Deciding
@@ -36,7 +37,7 @@ from atta.classifier.export import Exportable
 from atta.classifier.hub import OnHub
 from atta.classifier.summary import Summary
 from atta.data.batched import BatchedViews
-from atta.data.preprocess import Preprocess
+from atta.data.preprocess import Preprocess, sheet_of, showing
 from atta.data.source import check_range
 from atta.data.views import Policy
 from atta.functional import guard_class, largest_share, leader
@@ -73,7 +74,8 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         model: The network, in evaluation mode; it is not changed.
         calibrator: What a method has learned.
         policy: Views that the calibrator uses.
-        image_shape: Channels, height and width of the images.
+        image_shape: Channels, height and width of the images; of views of the photograph, too,
+            where the policy has some (`Preprocess.sheet`).
         class_names: Names of the classes, in the network's order.
         summary: Cross-validated numbers, as `calibrate` writes them.
         preprocess: How photographs are resized, cropped and normalised.
@@ -110,26 +112,32 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
                 f"expected {calibrator.classes} class names, one for each class, got "
                 f"{len(class_names)}"
             )
-        self.preprocess = None if preprocess is None else Preprocess.of(preprocess)
-        size = self.preprocess.size if self.preprocess else None
-        if size is not None and tuple(image_shape[1:]) != size:
-            raise InputError(
-                f"image_shape: expected {size} pixels, as preprocess states, got "
-                f"{tuple(image_shape[1:])}"
-            )
+        self.policy = used_views(policy, calibrator)
+        wanted = None if preprocess is None else Preprocess.of(preprocess)
+        self.preprocess = showing(wanted, self.policy.photographs)
         model = getattr(model, "_orig_mod", model)  # saved by its own names, not by its wrapper's
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
-        self.model = as_logits(model, self.preprocess)
+        self.model = self._adapted(model)
         self.calibrator = calibrator.to(device_of(self.model))
-        self.policy = used_views(policy, calibrator)
-        self.image_shape = tuple(int(side) for side in image_shape)
+        self.image_shape = _input_shape(image_shape, self.preprocess)
         self.class_names = tuple(map(str, class_names))
         self.summary, self.reference, self.conformity = summary, reference, conformity
-        self.kept = kept
-        self.views = BatchedViews(self.policy, self.image_shape).to(device_of(self.model))
+        self.kept, self.second = kept, kept.second
+        self.views = self._rendered().to(device_of(self.model))
         self.images_seen = self.passes_run = 0
         super().train(False)
+
+    any_size = False
+    """Whether images may have another height and width than `image_shape`."""
+
+    def _adapted(self, model: object) -> nn.Module:
+        return as_logits(model, self.preprocess)
+
+    def _rendered(self) -> BatchedViews:
+        sheet = sheet_of(self.preprocess)
+        shape = (self.image_shape[0], *sheet.size) if sheet else self.image_shape
+        return BatchedViews(self.policy, shape, sheet)
 
     @torch.no_grad()
     def check(self) -> None:
@@ -138,8 +146,8 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         Raises:
             InputError: The model fails on such an image, or has other classes than the calibrator.
         """
-        check_takes(self.model, self.image_shape, self.calibrator.classes)
         blank = torch.zeros(1, *self.image_shape, device=device_of(self))
+        check_takes(self.model, self.views.crop(blank).shape[1:], self.calibrator.classes)
         self.graph(self._validated(blank))
 
     # ---- answering -------------------------------------------------------------------------------
@@ -177,7 +185,7 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
                 share = torch.ones_like(share)
         views = {name: view.softmax(dim=-1) for name, view in answer.views.items()}
         if passes is None:
-            passes = torch.full(probs.shape[:1], self.policy.passes, device=probs.device)
+            passes = torch.full(probs.shape[:1], self.passes, device=probs.device)
         base = guard_class(logits.softmax(dim=-1), logits)
         return Details(
             probs, *self._certain(answer, probs), base, fused, share, views, passes, start
@@ -194,7 +202,13 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         """Mean number of passes per image so far; before any image, the expected number."""
         if self.images_seen:
             return self.passes_run / self.images_seen
-        return self.summary.passes if self.summary else float(self.policy.passes)
+        alike = self.summary is not None and self.second is None
+        return self.summary.passes if alike and self.summary else float(self.passes)
+
+    @property
+    def passes(self) -> int:
+        """The largest number of passes per image."""
+        return self.policy.passes + (self.second is not None)
 
     def train(self, mode: bool = True) -> "CalibratedClassifier":
         """Stay in evaluation mode, in which the calibrator was fitted."""
@@ -205,7 +219,8 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         self, fn: Callable[[Tensor], Tensor], recurse: bool = True
     ) -> "CalibratedClassifier":
         """Cast and move the network; views and calibrator move with it, in their own precision."""
-        self.model._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for network in (self.model, *([] if self.second is None else [self.second])):
+            network._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
         def moved(tensor: Tensor) -> Tensor:
             return tensor.to(fn(tensor.new_empty(0)).device)
@@ -219,7 +234,7 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         inner = getattr(self.model, "model", self.model)
         shape = " × ".join(map(str, self.image_shape))
         learned = f"{self.calibrator.extra_repr()}{views}"
-        return f"CalibratedClassifier({type(inner).__name__}, {learned}, images {shape})"
+        return f"{type(self).__name__}({type(inner).__name__}, {learned}, images {shape})"
 
     def _repr_html_(self) -> str:
         """The same for a notebook, and the summary: what was tried and what calibration gained."""
@@ -228,15 +243,21 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
 
     def _validated(self, images: Any) -> Tensor:
         """Check what comes in, once, and make pixels of it."""
-        shape = ", ".join(map(str, self.image_shape))
+        wanted = self.image_shape[:1] if self.any_size else self.image_shape
+        shape = ", ".join(map(str, wanted)) + (", h, w" if self.any_size else "")
         expected = f"expected images of shape (n, {shape}), as it was fitted on"
         if not isinstance(images, Tensor):
             raise InputError(
                 f"{expected}, as a tensor, got {type(images).__name__}; predict_proba takes files, "
                 "folders, arrays and datasets"
             )
-        if images.ndim != 4 or tuple(images.shape[1:]) != self.image_shape:
+        if images.ndim != 4 or tuple(images.shape[1 : 1 + len(wanted)]) != wanted:
             advice = ": write images[None] for a batch of one" if images.ndim == 3 else ""
+            if sheet_of(self.preprocess):
+                advice = (
+                    ", which lack the views of the photograph: give what preprocess(image) of "
+                    "this classifier returns, or files to predict_proba"
+                )
             raise InputError(f"{expected}, got {tuple(images.shape)}{advice}")
         if images.dtype != torch.uint8 and not images.is_floating_point():
             raise InputError(f"expected images as uint8 or floats in [0, 1], got {images.dtype}")
@@ -262,7 +283,8 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         n, repeats = pixels.shape[0], self.policy.repeats
         if n == 0:  # many networks fail on an empty batch
             logits = pixels.new_zeros(0, self.calibrator.classes)
-            views = {kind: logits[:, None].expand(-1, count, -1) for kind, count in repeats.items()}
+            counts = repeats | {STATISTICS: 1}
+            views = {kind: logits[:, None].expand(-1, count, -1) for kind, count in counts.items()}
             return _Answer(logits, views)
         most = max(1, batch_size(None, pixels.device) // n)
         if self.calibrator.gated:
@@ -270,7 +292,7 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         else:
             views = self._logits(pixels, (IMAGE, *self.calibrator.kinds), most)
             answer = _Answer(views.pop(IMAGE)[:, 0], views)
-        every, passes = n * self.policy.passes, answer.passes
+        every, passes = n * self.passes, answer.passes
         self.images_seen += n
         self.passes_run += every if passes is None else int(passes.sum())
         return answer
@@ -315,39 +337,53 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         found = run_views(network, self._shown(pixels, kinds, most), most)
         every = torch.stack([logits for *_, logits in found])
         counts = Counter(kind for kind, *_ in found)  # in their order
-        return {
+        views = {
             kind: part.transpose(0, 1)
             for kind, part in zip(counts, torch.split(every, [*counts.values()]), strict=True)
         }
+        if STATISTICS in kinds and (second := self.second) is not None:
+            crops = self.views.crop(pixels)
+            views[STATISTICS] = logits_of(second, crops, dtype_of(self.model))[:, None]
+        return views
 
     def _shown(self, pixels: Tensor, kinds: Sequence[str], most: int) -> Iterator[Shown]:
         """Yield each repeat of these kinds of view, made up to `most` at once."""
         if pixels.device.type == "cpu" and not torch.compiler.is_compiling():
             most = min(most, max(1, CACHED // max(1, pixels.numel())))
         passes = [(IMAGE, 0)] if IMAGE in kinds else []
-        passes += self.views.passes(kind for kind in kinds if kind != IMAGE)
+        passes += self.views.passes(kind for kind in kinds if kind not in (IMAGE, STATISTICS))
         for start in range(0, len(passes), most):
             part = passes[start : start + most]
             if part[0][0] == IMAGE:
-                yield *part.pop(0), pixels
+                yield *part.pop(0), self.views.crop(pixels)
             with without_autocast(pixels.device):
                 shown = self.views.show(pixels, part)
             yield from shown
 
 
+def _input_shape(given: Sequence[int], preprocess: Preprocess | None) -> tuple[int, ...]:
+    """Return the shape of what comes in, if that is given, or that of the network's images."""
+    channels, *sides = (int(side) for side in given)
+    size = preprocess and preprocess.size
+    if size and tuple(sides) not in (size, preprocess and preprocess.input_size):
+        raise InputError(
+            f"image_shape: expected {size} pixels, as preprocess states, got {tuple(sides)}"
+        )
+    return (channels, *(size or sides))
+
+
 def used_views(policy: str | Policy | None, calibrator: Calibrator) -> Policy:
     """Return the policy with only the views that the calibrator uses."""
-    if not calibrator.kinds:
+    kinds = [kind for kind in calibrator.kinds if kind != STATISTICS]
+    if not kinds:
         return Policy(())
     if policy is None:
-        raise InputError(
-            f"expected the policy of the views {', '.join(calibrator.kinds)}, got none"
-        )
+        raise InputError(f"expected the policy of the views {', '.join(kinds)}, got none")
     policy = Policy.parse(policy)
     terms = {view.name: (view, repeats) for view, repeats in policy.terms}
-    if missing := [kind for kind in calibrator.kinds if kind not in terms]:
+    if missing := [kind for kind in kinds if kind not in terms]:
         raise InputError(f"expected a policy with the views {', '.join(missing)}, got '{policy}'")
-    return Policy(tuple(terms[kind] for kind in calibrator.kinds))
+    return Policy(tuple(terms[kind] for kind in kinds))
 
 
 def _checked(probs: Tensor, logits: Tensor) -> Tensor:

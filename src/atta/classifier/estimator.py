@@ -5,6 +5,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -16,14 +17,16 @@ from atta._base.progress import counted
 from atta.calibrators import Vanilla
 from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.hedged import hedge
+from atta.calibrators.second import STATISTICS
 from atta.calibrators.shift import Reference
 from atta.classifier.archive import Archived, Kept
 from atta.data.labels import Reading
 from atta.data.loading import Workers
 from atta.data.source import Channels, Source, as_source, batches_of
+from atta.data.views import Policy
 from atta.metrics.scores import by_confidence, evaluate
 from atta.networks.borrowing import device_of
-from atta.record.predictions import Record
+from atta.record.predictions import Predictions, Record
 from atta.run.checks import NO_LABELS
 from atta.run.collect import CollectOptions, prepared
 from atta.run.execution import split_options
@@ -54,7 +57,14 @@ class Details(NamedTuple):
 
 
 class Answering(TypedDict, total=False):
-    """Options of `predict_proba`."""
+    """Options of `predict_proba`.
+
+    Args:
+        channels: "first" or "last" in an array; by default its shape decides.
+        batch_size: Images per forward pass; the default depends on the device.
+        workers: Processes that decode files ahead, as in `atta.Execution`.
+        progress: Whether to show a progress bar.
+    """
 
     channels: Channels
     batch_size: int | None
@@ -82,24 +92,13 @@ class Estimator(Archived):
         """
         return np.asarray(self.predict_proba(images, **how).argmax(axis=1))
 
-    def predict_proba(
-        self,
-        images: Any,
-        *,
-        channels: Channels = None,
-        batch_size: int | None = None,
-        workers: Workers = "auto",
-        progress: bool = False,
-    ) -> np.ndarray:
+    def predict_proba(self, images: Any, **how: Unpack[Answering]) -> np.ndarray:
         """Return the calibrated probabilities of many images.
 
         Args:
             images: An array, a Dataset, a DataLoader, a Hugging Face dataset, a folder, files or
                 Pillow images. Files and Pillow images are resized and cropped by `preprocess`.
-            channels: "first" or "last" in an array; by default its shape decides.
-            batch_size: Images per forward pass; the default depends on the device.
-            workers: Processes that decode files ahead, as in `atta.Execution`.
-            progress: Whether to show a progress bar.
+            how: `Answering`: `channels`, `batch_size`, `workers` and `progress`.
 
         Returns:
             Probabilities, shaped (n, k).
@@ -111,9 +110,6 @@ class Estimator(Archived):
         >>> classifier.predict_proba(np.zeros((5, 3, 2, 2), np.uint8)).shape
         (5, 3)
         """
-        how = Answering(
-            channels=channels, batch_size=batch_size, workers=workers, progress=progress
-        )
         return self._each(lambda pixels: self(pixels), images, **how)
 
     def details(self, images: Any) -> Details:
@@ -124,11 +120,17 @@ class Estimator(Archived):
         self, answer: Callable[[Tensor], Tensor], images: Any, **how: Unpack[Answering]
     ) -> np.ndarray:
         """Answer batch by batch, and join the answers."""
+        known = list(Answering.__annotations__)
+        if unknown := [name for name in how if name not in known]:
+            raise InputError(
+                f"expected options among {', '.join(known)}, got {unknown[0]!r}: every image gets "
+                "an answer; `atta predict` leaves out files that cannot be read"
+            )
         source, device = self.source(images, how.get("channels")), device_of(self)
         wanted = batches_of(usual_size(how.get("batch_size"), device), 0, source.count)
         found = list[Tensor]()
         with counted("predicting", source.count, shown=how.get("progress", False)) as tell:
-            for batch in source.read(wanted, how.get("workers", 0)):
+            for batch in source.read(wanted, how.get("workers", "auto")):
                 found.append(answer(batch.pixels.to(device)).cpu())
                 tell(batch.positions[-1] + 1)
         if not found:
@@ -226,7 +228,18 @@ class Estimator(Archived):
         )
         run, about = prepared(self.model, images, labels, read, execution, 0, "stratified")
         about |= dict(rest.get("origin") or {})
-        return run.record(self.policy, rehearse, about, checks=rest.get("checks", False))
+        record = run.record(self.policy, rehearse, about, checks=rest.get("checks", False))
+        if self.kept.second is None:
+            return record
+        if run.source.once:
+            raise InputError(
+                "images: expected images that can be read twice, because the classifier was "
+                "adapted with statistics, got a stream: read it into an array"
+            )
+        other = replace(run, network=self.kept.second)
+        (second,) = other.answers(Policy(())).views().values()
+        views = {**record.predictions.views, STATISTICS: second}
+        return Record(Predictions(record.predictions.logits, views), record.labels, record.origin)
 
     def evaluate(
         self, images: Any, labels: Any = None, **options: Unpack[CollectOptions]
@@ -279,6 +292,7 @@ class Estimator(Archived):
         names = {name: value for name, value in options.items() if name != "channels"}
         split_options("fit", names, Estimator.fit, CollectOptions)
         options.setdefault("checks", True)
+        self.kept = replace(self.kept, second=None)
         rehearse = self.reference is not None and self.reference.slope is not None
         record = self.record(images, labels, rehearse=rehearse, **options)
         predictions, known = record.predictions, record.require_labels()

@@ -102,7 +102,7 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
         names = [name for name in OUTPUTS if name in outputs]
         if len(names) < 2 or names != [*OUTPUTS[: len(names)]]:
             raise InputError(f"it returns {', '.join(outputs)} and not probs and base")
-        classes = outputs["probs"].shape[1]
+        classes, dense = outputs["probs"].shape[1], len(outputs["probs"].shape) == 4
         sizes = [classes, *images.shape[1:]]
         if len(sizes) != 4 or not all(isinstance(size, int) and size > 0 for size in sizes):
             raise InputError(f"it takes {images.shape} and returns {outputs['probs'].shape}")
@@ -121,7 +121,8 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
             ) from error
         for name, each in zip(names, found, strict=True):
             shape = (len(batch), classes) if name in OUTPUTS[:2] else (len(batch),)
-            if each.shape != shape or not each.isfinite().all():
+            size = images.shape[2:] if dense else []
+            if each.shape != (*shape, *size) or not each.isfinite().all():
                 raise InputError(
                     f"{path} is damaged: expected {name} of shape {shape}, got shape "
                     f"{tuple(each.shape)}, or values that are not finite"
@@ -199,7 +200,7 @@ class Exportable(Archived):
             "input": f"{values}, channels first, cropped, not normalised: the graph normalises",
             "class_names": json.dumps(self.class_names),
             "policy": str(self.policy),
-            "mean_passes": str(self.policy.passes),  # a graph shows every view
+            "mean_passes": str(self.passes),  # a graph shows every view
             "method": self.calibrator.method.name,
             **{name: json.dumps(about[name]) for name in known if about[name] is not None},
         }

@@ -27,7 +27,7 @@ import json
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from math import isnan, nan
@@ -42,7 +42,7 @@ from torch import Tensor
 from atta._base.errors import InputError, advise, first_line
 from atta._base.files import content_hash, file_hash, locked, whole_file
 from atta._base.progress import counted
-from atta.calibrators import shift
+from atta.calibrators import ViewBlend, shift
 from atta.calibrators.conformal import ConformalSets, ConformityScores
 from atta.calibrators.risk import Promise
 from atta.calibrators.shift import Reference
@@ -51,6 +51,7 @@ from atta.classifier.archive import ABOUT, optional
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.export import SUFFIXES, open_graph
 from atta.classifier.tables import check_format, write_table
+from atta.data.address import Place
 from atta.data.folder import files_of_images
 from atta.data.image_set import decode, mode_of
 from atta.data.loading import Positions
@@ -58,7 +59,7 @@ from atta.data.preprocess import Preprocess
 from atta.data.source import Batch, Source, as_source, batches_of, check_pixels
 from atta.networks.borrowing import device_of
 from atta.run.cluster import Engine, check_engine, stream
-from atta.run.runner import ROWS, Shown
+from atta.run.runner import IMAGE, ROWS, Shown
 from atta.run.runner import batch_size as usual_size
 
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
@@ -102,6 +103,10 @@ class Predictor:
     gpu: bool = False
     show: Callable[[Tensor], Iterable[Shown]] | None = None
     """Returns the views of images, in the order of `Answers.views`."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """The learned weight of each kind of view, if there is one number for it."""
+    about: tuple[str, ...] = ()
+    """Network, method, and how good it was on the validation images, in a few lines."""
 
     def read(self, data: bytes, decoder: Callable[..., Tensor] = SENT) -> Tensor:
         """Decode bytes that were sent to the shape that is answered."""
@@ -165,18 +170,19 @@ class Predicted:
     @property
     def sentences(self) -> list[str]:
         """What is known about these images: the stated risk, the drift, and if the risk holds."""
-        drifted = self.drift is not None and self.drift.drifted
-        void = "The images drifted: the stated risk does not hold for them."
-        return [
-            *([str(self.promise)] if self.promise else []),
-            *([self.drift.sentence] if self.drift else []),
-            *([void] if self.promise and drifted else []),
-        ]
+        promised = [] if self.promise is None else [str(self.promise)]
+        return promised + ([told(self.drift, self.promise)] if self.drift else [])
+
+
+def told(drift: Drift, promise: Promise | None) -> str:
+    """Return what a drift says, and whether a stated risk still holds."""
+    void = " The stated risk does not hold for them." if promise and drift.drifted else ""
+    return drift.sentence + void
 
 
 def predict(
     predictor: Predictor,
-    files: Sequence[Path],
+    files: Sequence[Place],
     output: str | os.PathLike[str],
     *,
     made_by: str = "",
@@ -218,10 +224,9 @@ def predict(
     part = beside(output)
     with locked(output):
         done, seal = _resumed(part, run, size)
-        batches = batches_of(size, done, len(files))
+        rest = batches_of(size, done, len(files))
         with counted("predicting", len(files), shown=progress, done=done) as tell:
-            lines = _answered(answer, predictor, files, batches, engine, actors)
-            _keep(part, lines, done, seal, tell)
+            _keep(part, _answered(answer, predictor, files, rest, engine, actors), done, seal, tell)
         predicted = _finish(part, output, predictor.columns(probs, coverage), len(files), predictor)
         part.unlink()
     return predicted
@@ -230,7 +235,7 @@ def predict(
 def _answered(
     answer: Callable[[Batch], Lines],
     predictor: Predictor,
-    files: Sequence[Path],
+    files: Sequence[Place],
     batches: Iterable[Positions],
     engine: str | None,
     actors: int | None,
@@ -281,7 +286,7 @@ def open_predictor(
     model: object = None,
     *,
     device: str | None = None,
-    adapt_to: Sequence[Path] = (),
+    adapt_to: Sequence[Place] = (),
     risk: float | None = None,
     classes: str | None = None,
 ) -> Predictor:
@@ -352,6 +357,10 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
     """Return a predictor that answers by a classifier."""
     channels, height, width = classifier.image_shape
     device, answer = device_of(classifier), _ByClassifier(classifier)
+    calibrator, weights = classifier.calibrator, dict[str, float]()
+    if isinstance(calibrator, ViewBlend) and calibrator.weights.shape[-1] == 1:
+        kinds = [*([IMAGE] if calibrator.itself else []), *calibrator.kinds]
+        weights = dict(zip(kinds, calibrator.weights[:, 0].tolist(), strict=True))
     return Predictor(
         answer,
         (channels, height, width),
@@ -364,7 +373,19 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
         promise=classifier.promise,
         gpu=device.type == "cuda",
         show=answer.shown,
+        weights=weights,
+        about=_about(classifier),
     )
+
+
+def _about(classifier: CalibratedClassifier) -> tuple[str, ...]:
+    """Network, method and quality of a classifier."""
+    inner: torch.nn.Module = classifier.model
+    while isinstance(inside := getattr(inner, "model", None), torch.nn.Module):
+        inner = inside  # of the normalisation
+    network = getattr(inner, "built", {}).get("name") or type(inner).__name__
+    facts = () if classifier.summary is None else classifier.summary.facts
+    return (f"network: {network}", *facts)
 
 
 @dataclass(frozen=True)
@@ -394,7 +415,7 @@ def identity(path: str | os.PathLike[str]) -> str:
 
 def _answer(
     predictor: Predictor,
-    files: Sequence[Path],
+    files: Sequence[Place],
     probs: bool,
     sets: ConformalSets | None,
     batch: Batch,

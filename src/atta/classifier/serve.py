@@ -5,18 +5,27 @@ An `Explainer` returns plain values, ready for JSON:
 | key         | meaning                                                                            |
 |-------------|------------------------------------------------------------------------------------|
 | class … set | as the columns of `atta predict`; `set` is a list, the most likely class first     |
+| top         | the five most likely classes, each with its calibrated probability                 |
+| warning     | a sentence if the image is more unusual than 95 % of the validation images         |
 | passes      | number of forward passes; null for a graph                                         |
 | views       | with `views`: the image and its views, each with the network's answer to it        |
 
-A view is {"view", "repeat", "picture", "class", "confidence"}. `picture` is a data URI; `class` and
-`confidence` are null where the network was not run on the view. A graph shows no views. Only three
-numbers of each of the last REMEMBERED images are kept, to estimate `drift`, and the counts of an
-alarm, which a stream that does not shift ever raises with a probability of at most 1 %.
+A view is {"view", "repeat", "weight", "picture", "class", "confidence"}. `picture` is a data URI;
+`class` and `confidence` are null where the network was not run on the view. A graph shows no views.
+Only three numbers of each of the last REMEMBERED images are kept, to estimate `drift`, and the
+counts of an alarm, which a stream that does not shift ever raises with a probability of at most
+1 %.
 
 The page:
 
-    GET  /         the page, one file with its style and script inside; it fetches nothing else
-    POST /answer   the bytes of one image → the values of `Explainer` as JSON, and `drift`
+    GET  /              the page, one file with its style and script inside
+    POST /answer        the bytes of one image → the values of `Explainer` as JSON, and `drift`
+    POST /answers       {"images": [base64, ...]} → {"answers": [...]}, up to SEVERAL images
+    POST /reset         forget the images that drift looks at
+    GET  /openapi.json  these, in OpenAPI 3.1
+
+Drift is that of one client: of the requests with the same `X-Tab` header, which each tab of a
+browser chooses for itself. The TABS most recent ones are kept.
 
 Only this machine can connect, unless another `host` is named. Pages of other sites in the same
 browser are refused: `Host` must be an address, localhost or the given name (against DNS rebinding),
@@ -38,8 +47,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from math import prod
@@ -54,7 +65,7 @@ from atta._base.errors import InputError, require
 from atta.calibrators import shift
 from atta.calibrators.alarm import Alarm
 from atta.classifier.adapt import Drift
-from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described
+from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described, told
 from atta.data.image_set import data_uri, mode_of
 from atta.run.runner import IMAGE
 
@@ -79,6 +90,10 @@ DECODING = 10.0  # seconds to decode an image
 MEMORY = 1 << 30  # bytes to decode an image
 HERE = "127.0.0.1"
 REMEMBERED = 500  # images that `drift` looks at
+TABS = 64  # clients whose images are remembered
+TOP = 5  # classes that are listed
+UNUSUAL = 0.95  # of the validation images are less unusual: the page warns
+SEVERAL = 16  # images of one request
 PICTURE = 192  # pixels of a side; larger pictures are scaled down
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -88,6 +103,11 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+
+
+WARNING = (
+    "This image is more unusual than 95 % of the validation images: do not rely on the confidence."
+)
 
 
 class Explainer:
@@ -105,30 +125,55 @@ class Explainer:
         mode_of(predictor.shape[0])  # says so if Pillow is missing or has no such images
         self.predictor, self.coverage, self.views = predictor, coverage, views
         self._sets = predictor.conformal(coverage)
-        self._seen = deque[tuple[float, float, int]](maxlen=REMEMBERED)
-        self.alarm = None if predictor.reference is None else Alarm(predictor.reference)
+        self._streams = OrderedDict[str, _Stream]()
 
     def __call__(self, data: bytes) -> dict[str, Any]:
         """Answer one image, or raise `InputError` with the reason why it cannot be answered."""
         return self.answer(self.predictor.read(data))
 
-    def answer(self, pixels: Tensor) -> dict[str, Any]:
-        """Answer the decoded pixels of one image."""
+    def stream(self, tab: str = "") -> "_Stream":
+        """What is remembered of the images of one client."""
+        reference = self.predictor.reference
+        if tab not in self._streams:
+            alarm = None if reference is None else Alarm(reference)
+            self._streams[tab] = _Stream(deque(maxlen=REMEMBERED), alarm)
+        self._streams.move_to_end(tab)
+        if len(self._streams) > TABS:
+            self._streams.popitem(last=False)
+        return self._streams[tab]
+
+    def forget(self, tab: str = "") -> None:
+        """Forget the images of one client."""
+        self._streams.pop(tab, None)
+
+    def answer(self, pixels: Tensor, tab: str = "") -> dict[str, Any]:
+        """Answer the decoded pixels of one image of a client."""
         answers = self.predictor.answer(pixels[None])
         (said,) = described(self.predictor, answers, self._sets)
         score, number, largest, _ = (said.pop(name) for name in LEFT_OUT[1:])
         if score is not None:
-            self._seen.append((score, largest, number))
-            if self.alarm is not None:
-                self.alarm.update(torch.tensor([score]))
+            stream = self.stream(tab)
+            stream.seen.append((score, largest, number))
+            if stream.alarm is not None:
+                stream.alarm.update(torch.tensor([score]))
+        probs, order = answers.probs[0].sort(descending=True, stable=True)
+        said["top"] = [
+            {"class": self.predictor.named(j), "probability": p}
+            for j, p in zip(order[:TOP].tolist(), probs[:TOP].double().tolist(), strict=True)
+        ]
+        unusual = said.get("ood", 0.0) >= UNUSUAL
+        said["warning"] = WARNING if unusual else None
         if self.views:
             said["views"] = list(self._shown(pixels[None], answers))
         return said
 
-    def drift(self) -> Drift | None:
-        """Compare the last images with the validation images; None without these, or too few."""
+    def drift(self, tab: str = "") -> Drift | None:
+        """Compare the last images of a client with the validation images.
+
+        None without these, or if there are too few images.
+        """
         reference = self.predictor.reference
-        seen = torch.tensor(list(self._seen), dtype=torch.float64)
+        seen = torch.tensor(list(self.stream(tab).seen), dtype=torch.float64)
         if reference is None or len(seen) < shift.LEAST:
             return None
         scores, confidence, numbers = seen.unbind(dim=1)
@@ -147,10 +192,19 @@ class Explainer:
             yield {
                 "view": kind,
                 "repeat": repeat,
+                "weight": self.predictor.weights.get(kind),
                 "picture": data_uri(shown[0], None if small else PICTURE),
                 "class": self.predictor.named(int(winner)) if known else None,
                 "confidence": float(confidence) if known else None,
             }
+
+
+@dataclass(frozen=True)
+class _Stream:
+    """What is remembered of the images of one client."""
+
+    seen: deque[tuple[float, float, int]]
+    alarm: Alarm | None
 
 
 class Decoder:
@@ -342,62 +396,126 @@ def application(
 ) -> "Guarded":
     """The page and its answers as an ASGI application, for clients that name `host`."""
     page, policy = _page(explainer, title, note)
-    waiting = held = 0
-    decoding, one_at_a_time = CapacityLimiter(1), CapacityLimiter(1)  # all cores for the network
-
-    def explain(pixels: Tensor) -> dict[str, Any]:
-        said, drift = explainer.answer(pixels), explainer.drift()
-        raised = None if explainer.alarm is None else explainer.alarm.raised
-        alarm = "" if raised is None else f" Alarm since image {raised}: a shift."
-        return said | {"drift": None if drift is None else drift.sentence + alarm}
-
-    async def answer(request: Request) -> Response:
-        nonlocal waiting, held
-        own = 0
-
-        def keep(more: int) -> None:
-            nonlocal held, own
-            held, own = held + more, own + more
-            if held > HELD or waiting >= QUEUE:
-                why = f"{waiting} images are waiting for an answer already: try again in a while"
-                raise HTTPException(503, why, {"Retry-After": "5"})
-
-        try:
-            data = await sent(
-                request, keep=keep
-            )  # slow clients wait for nobody, and nobody for them
-            keep(0)
-            waiting += 1
-            try:
-                pixels = await to_thread.run_sync(read, data, limiter=decoding)
-                said = await to_thread.run_sync(explain, pixels, limiter=one_at_a_time)
-            finally:
-                waiting -= 1
-            return JSONResponse(said)
-        finally:
-            held -= own
-
-    async def index(request: Request) -> Response:
-        return HTMLResponse(page)
-
-    routes = [Route("/", index), Route("/answer", answer, methods=["POST"])]
+    desk = _Desk(explainer, read, page)
+    openapi = json.loads((PAGE / "openapi.json").read_text(encoding="utf-8"))
+    routes = [
+        Route("/", desk.index),
+        Route("/answer", desk.answer, methods=["POST"]),
+        Route("/answers", desk.answers, methods=["POST"]),
+        Route("/reset", desk.reset, methods=["POST"]),
+        Route("/openapi.json", lambda request: JSONResponse(openapi)),
+    ]
     return Guarded(Starlette(routes=routes, exception_handlers=SENTENCES), host, policy)
 
 
-async def sent(
-    request: Request, largest: int = LARGEST, *, keep: Callable[[int], None] | None = None
-) -> bytes:
-    """Read the image of a request, up to `largest` bytes and PATIENCE seconds.
+class _Desk:
+    """Answers one image after the other, and refuses more than may wait."""
 
-    `keep` is told the number of bytes of each part, and may raise.
+    def __init__(self, explainer: Explainer, read: Callable[[bytes], Tensor], page: str) -> None:
+        self.explainer, self.read, self.page = explainer, read, page
+        self.waiting = self.held = 0
+        # All cores are for the network.
+        self.decoding, self.one_at_a_time = CapacityLimiter(1), CapacityLimiter(1)
+
+    async def index(self, request: Request) -> Response:
+        """The page."""
+        return HTMLResponse(self.page)
+
+    async def answer(self, request: Request) -> Response:
+        """Answer the bytes of one image."""
+        async with self._body(request) as data:
+            return JSONResponse(await self._said(data, _tab(request)))
+
+    async def answers(self, request: Request) -> Response:
+        """Answer several images; one that cannot be answered costs only its own answer."""
+        found: list[dict[str, Any]] = []
+        async with self._body(request, kinds=("application/json",)) as data:
+            for image in _several(data):
+                try:
+                    found.append(await self._said(image, _tab(request)))
+                except InputError as error:
+                    found.append({"error": str(error)})
+        return JSONResponse({"answers": found})
+
+    async def reset(self, request: Request) -> Response:
+        """Forget the images of this client."""
+        self.explainer.forget(_tab(request))
+        return JSONResponse({"drift": None})
+
+    @asynccontextmanager
+    async def _body(self, request: Request, **how: Any) -> AsyncIterator[bytes]:
+        """The body of a request, as far as there is room for it."""
+        own = 0
+
+        def keep(more: int) -> None:
+            nonlocal own
+            self.held, own = self.held + more, own + more
+            if self.held > HELD or self.waiting >= QUEUE:
+                why = f"{self.waiting} images are waiting for an answer already: try again later"
+                raise HTTPException(503, why, {"Retry-After": "5"})
+
+        try:
+            # Slow clients wait for nobody, and nobody for them.
+            data = await sent(request, keep=keep, **how)
+            keep(0)
+            yield data
+        finally:
+            self.held -= own
+
+    async def _said(self, data: bytes, tab: str) -> dict[str, Any]:
+        self.waiting += 1
+        try:
+            pixels = await to_thread.run_sync(self.read, data, limiter=self.decoding)
+            explain = partial(self._explain, pixels, tab)
+            return await to_thread.run_sync(explain, limiter=self.one_at_a_time)
+        finally:
+            self.waiting -= 1
+
+    def _explain(self, pixels: Tensor, tab: str) -> dict[str, Any]:
+        said, drift = self.explainer.answer(pixels, tab), self.explainer.drift(tab)
+        watched = self.explainer.stream(tab).alarm
+        raised = None if watched is None else watched.raised
+        alarm = "" if raised is None else f" Alarm since image {raised}: a shift."
+        promise = self.explainer.predictor.promise
+        return said | {"drift": None if drift is None else told(drift, promise) + alarm}
+
+
+def _tab(request: Request) -> str:
+    """The name that a client gives itself."""
+    return request.headers.get("x-tab", "")[:64]
+
+
+def _several(data: bytes) -> list[bytes]:
+    """The images of a request in JSON."""
+    try:
+        images = json.loads(data)["images"]
+        if isinstance(images, list) and 0 < len(images) <= SEVERAL:
+            return [base64.b64decode(image, validate=True) for image in images]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise InputError(
+        f'expected {{"images": [...]}} with 1 to {SEVERAL} images in base64, got something else'
+    )
+
+
+async def sent(
+    request: Request,
+    largest: int = LARGEST,
+    *,
+    keep: Callable[[int], None] | None = None,
+    kinds: tuple[str, ...] = ("application/octet-stream", "image/"),
+) -> bytes:
+    """Read the body of a request, up to `largest` bytes and PATIENCE seconds.
+
+    `keep` is told the number of bytes of each part, and may raise. `kinds` are the content types
+    that are accepted, or their beginnings.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # The form of another page cannot send these types.
-    if kind != "application/octet-stream" and not kind.startswith("image/"):
-        raise HTTPException(
-            415,
-            "expected an image, with Content-Type: application/octet-stream or image/...",
-        )
+    if not kind.startswith(kinds):
+        what = "JSON" if "application/json" in kinds else "an image"
+        types = " or ".join(kinds).replace("image/", "image/...")
+        raise HTTPException(415, f"expected {what}, with Content-Type: {types}")
     data, parts = bytearray(), aiter(request.stream())
     try:
         with fail_after(PATIENCE):
@@ -486,13 +604,16 @@ def _page(explainer: Explainer, title: str, note: str) -> tuple[str, str]:
     """The page with its style and script, and the content security policy for it."""
     predictor = explainer.predictor
     size = " × ".join(map(str, predictor.shape[1:]))
-    facts = [f"{predictor.classes} classes · images of {size} pixels", *([note] if note else [])]
+    facts = [*predictor.about, f"{predictor.classes} classes · images of {size} pixels"]
+    facts += [note] if note else []
     if explainer.coverage is not None:
         share = f"{100 * explainer.coverage:g} %"
         facts.append(
             f"A {share} set holds the true class of {share} of all images "
             "that are like those it was calibrated on."
         )
+    if predictor.promise is not None:
+        facts.append(f"{predictor.promise} The others are called unsure.")
     template, style, script = (
         (PAGE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
     )

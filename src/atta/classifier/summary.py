@@ -43,6 +43,7 @@ class Summary:
         preprocess: The preprocessing in words.
         rivals: The network, temperature scaling and the chosen method: passes and metrics of each.
         accuracy_after: Accuracy after calibration; None if the method keeps the class.
+        pixels: For segmentation: number of labelled pixels of the images; 0 otherwise.
     """
 
     method: str
@@ -59,6 +60,7 @@ class Summary:
     preprocess: str = ""
     rivals: Sequence[Mapping[str, Any]] = field(default_factory=list)  # a list, as JSON returns it
     accuracy_after: float | None = None
+    pixels: int = 0
 
     def __str__(self) -> str:
         table = _aligned([COLUMNS, *self._rows()]) if self.rivals else []
@@ -78,13 +80,16 @@ class Summary:
             for name, after in self.after.items()
         )
         views = f" · {self.policy}" if self.policy else ""
+        pixels = f"{self.pixels:,} pixels of " if self.pixels else ""
         passes = "1 pass" if self.passes == 1 else f"{self.passes:.3g} passes"
         changes = f"class changes: {self.class_changes}"
         if self.accuracy_after is not None:
-            changes += f" of {self.images}, so that {self.accuracy_after:.1%} are right"
+            changes += (
+                f" of {self.pixels or self.images}, so that {self.accuracy_after:.1%} are right"
+            )
         return [
             f"{self.method}{views} · {passes} per image · {self.classes} classes",
-            f"cross-validated on {self.images} images, {self.accuracy:.1%} right: {change}",
+            f"cross-validated on {pixels}{self.images} images, {self.accuracy:.1%} right: {change}",
             changes,
             *([f"photographs: {self.preprocess}"] if self.preprocess else []),
         ]
@@ -111,6 +116,12 @@ class Summary:
                 "use more images, other views, or temperature scaling"
             )
         return lines
+
+    @property
+    def facts(self) -> tuple[str, str]:
+        """What it is, and how good it was on the validation images: two lines."""
+        what, quality, *_ = self._facts()
+        return what, quality
 
     @property
     def verdict(self) -> str:
@@ -175,7 +186,8 @@ def summarise(
         method=method.name,
         policy=str(policy),
         passes=passes,
-        images=len(predictions),
+        images=predictions.image_count,
+        pixels=0 if predictions.images is None else len(predictions),
         classes=predictions.classes,
         before=before,
         after=after,

@@ -6,7 +6,7 @@ import json
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Exit, Option
 
@@ -35,8 +35,12 @@ Risk = Annotated[
     float | None,
     Option(help="Answer only where at most this part is wrong: 0.01; else unsure."),
 ]
+if TYPE_CHECKING:
+    from atta.classifier.classifier import CalibratedClassifier
+
 Files = Annotated[
-    list[Path], Argument(metavar="IMAGES...", help="Files, and folders at any depth.")
+    list[str],
+    Argument(metavar="IMAGES...", help="Files, folders at any depth, and addresses (s3://...)."),
 ]
 OwnMethod = Annotated[
     str | None, Option(help="One of `atta methods`; by default c-atta, with --set shrink=true.")
@@ -69,7 +73,6 @@ def calibrate(
     from atta.classifier import calibrate as calibrating
     from atta.data.views import Policy
     from atta.lab.recipe import find_model
-    from atta.networks.description import describe, inside
 
     check_output(output)
     how, preprocess, wanted = running.read(), photographs.read(), read_settings(settings)
@@ -90,6 +93,13 @@ def calibrate(
         effort="quick" if quick else "full",
         **how,
     )
+    _write(classifier, output, model)
+
+
+def _write(classifier: CalibratedClassifier, output: Path, model: str) -> None:
+    """Save a classifier, and say what it gains and what is not saved."""
+    from atta.networks.description import describe, inside
+
     try:
         path = classifier.save(output)
     finally:
@@ -264,15 +274,23 @@ def adapt(
     images: Files,
     output: Output,
     *,
+    statistics: Annotated[
+        bool,
+        Option("--statistics", help="Also use their batch normalisation statistics, a pass more."),
+    ] = False,
     network: Network,
 ) -> None:
-    """Recalibrate a classifier for 32 or more unlabelled images; it predicts the same classes."""
+    """Recalibrate a classifier for 32 or more unlabelled images; it predicts the same classes.
+
+    `--statistics` is for the same classes, in similar shares, under another camera, light or
+    weather. It is not used where the estimate or a guard speaks against it.
+    """
     from atta.data.folder import find_images
 
     check_output(output)
     files = find_images(images)
     loaded = network.load(classifier)
     with waiting(f"adapting to {len(files)} images"):
-        adapted = loaded.adapt(files)
+        adapted = loaded.adapt(files, statistics=statistics)
     say_written(classifier=adapted.save(output))
     tell(str(adapted.adapted))

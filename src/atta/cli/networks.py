@@ -127,6 +127,10 @@ def collect(
     with waiting(f"reading {dataset}"):
         images, arranged = source.read(dataset)
         if views.shift is not None:
+            if isinstance(images, str):
+                raise InputError(
+                    f"--shift: expected a dataset or a folder, got the shards {images}"
+                )
             images, arranged["shift"] = shifted(images, views.shift), str(views.shift)
         network, about = find_model(model)
     with resumable(Path(output)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -22,6 +22,7 @@ from atta.cli.terminal import waiting
 if TYPE_CHECKING:
     from atta.classifier.classifier import CalibratedClassifier
     from atta.classifier.predict import Predictor
+    from atta.data.address import Place
     from atta.data.image_set import ImageSet
     from atta.data.preprocess import Preprocess
     from atta.run.execution import ExecutionOptions
@@ -158,11 +159,23 @@ class Source:
             )
         return tuple(name.strip() for name in names if name.strip())
 
-    def read(self, dataset: str) -> tuple[ImageSet, dict[str, str]]:
-        """Load a dataset or a folder; return the images in order, and what a record says of it."""
+    def read(self, dataset: str) -> tuple[ImageSet | str, dict[str, str]]:
+        """Load a dataset or a folder; return the images in order, and what a record says of it.
+
+        Shards are read in their own order, and stay a name until then.
+        """
+        from atta.data.address import as_place
         from atta.data.image_set import arrange
+        from atta.data.shards import shards_of
         from atta.lab.datasets import open_images
 
+        if shards_of(dataset):
+            if self.rows or self.image_size or not isinstance(self._shuffle(), bool):
+                raise InputError(
+                    f"expected {dataset} alone: shards are read once, in their own order, without "
+                    "--rows, --image-size and --shuffle"
+                )
+            return dataset, {}
         image, _, label = (self.columns or "").partition(",")
         images, seed = open_images(
             dataset,
@@ -173,12 +186,13 @@ class Source:
             labelled=self.labels is not None,
         )
         rows = None if self.rows is None else read_rows(self.rows, len(images))
-        in_folder = self.data is None and Path(dataset).is_dir()
+        place = as_place(dataset)
+        in_folder = self.data is None and place.is_dir()
         origin = {
             "split": self.split,
             "shuffle": seed,
             "rows": self.rows,
-            "folder": Path(dataset).absolute() if in_folder else None,
+            "folder": place.absolute() if in_folder and isinstance(place, Path) else None,
         }
         known = {name: str(value) for name, value in origin.items() if value is not None}
         by_name = in_folder and seed is not None  # independent of the names of the class folders
@@ -260,7 +274,7 @@ class Network:
     def open(
         self,
         path: Path,
-        adapt_to: list[Path],
+        adapt_to: Sequence[Place],
         risk: float | None = None,
         classes: str | None = None,
     ) -> Predictor:

@@ -228,7 +228,8 @@ def _record(
     classifier = network.load(path)
     with waiting(f"reading {dataset}"):
         images, _ = source.read(dataset)
-    if images.labels is None and source.labels is None:
+    known = isinstance(images, str) or images.labels is not None  # shards tell when they are read
+    if not known and source.labels is None:
         raise InputError(
             f"{dataset} has no labels: expected a folder for each class, or --labels FILE; "
             "`atta drift` needs none"

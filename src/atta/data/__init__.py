@@ -5,6 +5,8 @@ loading        reads images in processes: the workers of torch's `DataLoader`
 labels         labels of a source, by the network's class names; `labelled_source`
 origin         where the images of a record come from, and how to find them again
 image_set      `ImageSet`: labelled images that are decoded when they are used; `decode`
+address        files and folders that are not on this disk, by fsspec
+shards         WebDataset tars and Parquet files of images
 folder         folders of images and lists of files
 tables         Hugging Face tables and streams
 class_names    class names to class numbers

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from atta._base.types import Images
 from atta.data import transforms
 from atta.data.draws import stratified_numbers
+from atta.data.photographs import Sheet
 from atta.data.views import Policy, View
 
 MOVES = {
@@ -58,14 +59,21 @@ _Render: TypeAlias = Callable[..., Iterable[Tensor]]
 
 
 class BatchedViews(nn.Module):
-    """The views of a policy with their stratified numbers, for images of one shape (c, h, w)."""
+    """The views of a policy with their stratified numbers, for images of one shape (c, h, w).
 
-    def __init__(self, policy: Policy, shape: Sequence[int]) -> None:
+    With `sheet`, the images are sheets: crops of that shape, with views of the photograph.
+    """
+
+    def __init__(self, policy: Policy, shape: Sequence[int], sheet: Sheet | None = None) -> None:
         super().__init__()
-        self.repeats = policy.repeats
+        self.repeats, self.sheet = policy.repeats, sheet
         self.first: dict[str, tuple[int, int]] = {}  # view -> its block, its first row there
         self.blocks = nn.ModuleList()
-        made = [(view.name, *_prepare(view, repeats, shape)) for view, repeats in policy.terms]
+        made = [
+            (view.name, *_prepare(view, repeats, shape))
+            for view, repeats in policy.terms
+            if not view.photograph
+        ]
 
         def key(one: tuple[str, _Render, Sequence[Tensor]]) -> object:
             """Join adjacent views that move pixels and leave images of the same size."""
@@ -81,25 +89,36 @@ class BatchedViews(nn.Module):
             joined = (torch.cat(parts) for parts in zip(*rows, strict=True))
             self.blocks.append(_Block(renders[0], *joined))
 
+    def crop(self, images: Tensor) -> Tensor:
+        """Return the images themselves."""
+        return images if self.sheet is None else self.sheet.crop(images)
+
     def passes(self, views: Iterable[str]) -> list[tuple[str, int]]:
         """List every repeat of these views, in their order."""
         return [(view, repeat) for view in views for repeat in range(self.repeats[view])]
 
     def show(
-        self, images: Images, passes: Sequence[tuple[str, int]]
+        self, images: Tensor, passes: Sequence[tuple[str, int]]
     ) -> list[tuple[str, int, Tensor]]:
         """Render these repeats of these views: (view, repeat, images), in the order of `passes`."""
+        crops = self.crop(images)
 
         def run(position: int) -> tuple[int, int]:  # equal for passes that are adjacent in a block
             view, repeat = passes[position]
-            block, first = self.first[view]
+            block, first = self.first.get(view, (-1, 0))
+            if block < 0:  # a view of the photograph, by its position
+                return block, position
             return block, first + repeat - position
 
         # torch.compile traces `groupby` with a keyword and `extend`, but not `+=` with a tensor.
         shown: list[Tensor] = []
         for (block, offset), positions in groupby(range(len(passes)), key=run):
+            if block < 0 and self.sheet is not None:
+                view, repeat = passes[offset]
+                shown.append(self.sheet.views(images, view, self.repeats[view])[repeat])
+                continue
             start = len(shown) + offset
-            shown.extend(self.blocks[block](images, start, start + len(list(positions))))
+            shown.extend(self.blocks[block](crops, start, start + len(list(positions))))
         return [(*one, view) for one, view in zip(passes, shown, strict=True)]
 
 

@@ -300,10 +300,10 @@ def _corrupt(
     return shown
 
 
-def _view(name: str, families: Sequence[str], severity: int, **how: bool) -> View:
+def _view(name: str, families: Sequence[str], severity: int, stratified: bool = True) -> View:
     numbers = partial(_numbers, families=families, severity=severity)
     transform = partial(_corrupt, families=families, severity=severity)
-    return View(name, transform, numbers if numbers(1, 1, 1) else 0, **how)
+    return View(name, transform, numbers if numbers(1, 1, 1) else 0, stratified)
 
 
 CORRUPTIONS = {

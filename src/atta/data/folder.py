@@ -1,20 +1,25 @@
 """Reads folders of images and lists of files."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
 from atta._base.errors import InputError
+from atta.data.address import Address, Place, as_place
 from atta.data.class_names import is_number
 from atta.data.image_set import EncodedImages, ImageSet
 
+Where = TypeVar("Where", bound=Place)
 IMAGES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
 
 
-def labelled_by_folder(name: str, files: dict[str, list[Path]], classes: list[str]) -> ImageSet:
+def labelled_by_folder(
+    name: str, files: Mapping[str, Sequence[Place]], classes: list[str]
+) -> ImageSet:
     """Label the files by their folders; folders named by numbers are class numbers."""
     position = {label: i for i, label in enumerate(classes)}
     if all(map(is_number, classes)):  # "10" comes after "9"; a missing number moves no other
@@ -25,7 +30,7 @@ def labelled_by_folder(name: str, files: dict[str, list[Path]], classes: list[st
     return ImageSet(name, _encoded(paths), torch.tensor(labels), classes)
 
 
-def folder_of_images(folder: Path) -> ImageSet:
+def folder_of_images(folder: Place) -> ImageSet:
     """Read `<class>/*.png`, labelled by the sorted folder names, or `*.png` without labels."""
     if not folder.is_dir():
         raise InputError(f"expected a folder of images, found none at {folder}")
@@ -42,9 +47,10 @@ def folder_of_images(folder: Path) -> ImageSet:
     return labelled_by_folder(folder.name, classes, list(classes))
 
 
-def files_of_images(files: Sequence[Path], folder: Path | None = None) -> ImageSet:
+def files_of_images(files: Sequence[Place], folder: Path | None = None) -> ImageSet:
     """Return these files, in this order, without labels; `folder` is where relative names begin."""
-    if missing := [str(path) for path in files if not (path.is_file() or path.is_symlink())]:
+    here = (path for path in files if isinstance(path, Path))  # others cost a question each
+    if missing := [str(path) for path in here if not (path.is_file() or path.is_symlink())]:
         raise InputError(f"expected files of images, found none at {listed(missing)}")
     return ImageSet(files[0].name if len(files) == 1 else "files", _encoded(files, folder))
 
@@ -53,34 +59,34 @@ def files_of_images(files: Sequence[Path], folder: Path | None = None) -> ImageS
 class _Files:
     """Files as encoded images; processes get it pickled."""
 
-    paths: Sequence[Path]
+    paths: Sequence[Place]
     folder: Path | None
 
-    def read(self, row: int) -> Path:
+    def read(self, row: int) -> Place:
         path = self.paths[row]
-        return path if self.folder is None else self.folder / path
+        return self.folder / path if self.folder and isinstance(path, Path) else path
 
     def where(self, row: int) -> str:
         return str(self.paths[row])
 
 
-def _encoded(files: Sequence[Path], folder: Path | None = None) -> EncodedImages:
+def _encoded(files: Sequence[Place], folder: Path | None = None) -> EncodedImages:
     found = _Files(files, folder)
     return EncodedImages(torch.arange(len(files)), found.read, found.where)
 
 
-def find_images(paths: Iterable[str | PathLike[str]]) -> list[Path]:
+def find_images(paths: Iterable[str | PathLike[str] | Address]) -> list[Place]:
     """Return the files that were named, and all images in folders, at any depth, by name.
 
     Links that lead nowhere are among them, whatever their names: reading them says so.
     """
-    found: dict[Path, None] = {}
-    for path in map(Path, paths):
+    found: dict[Place, None] = {}
+    for path in map(as_place, paths):
         if not (path.exists() or path.is_symlink()):
             raise InputError(f"there is no file or folder {path}")
-        files = [path]
+        files: list[Place] = [path]
         if path.is_dir():
-            inside = (file for file in path.rglob("*") if not file.is_dir())
+            inside: Iterator[Place] = (file for file in path.rglob("*") if not file.is_dir())
             files = sorted(
                 file for file in inside if file.suffix.lower() in IMAGES or not file.exists()
             )
@@ -90,7 +96,7 @@ def find_images(paths: Iterable[str | PathLike[str]]) -> list[Path]:
     return list(found)
 
 
-def _without_images(folder: Path) -> InputError:
+def _without_images(folder: Place) -> InputError:
     there = sorted(path.name for path in folder.iterdir())
     return InputError(
         f"expected images, or folders of images named by their class, in {folder}, found "
@@ -98,10 +104,11 @@ def _without_images(folder: Path) -> InputError:
     )
 
 
-def contents(folder: Path) -> tuple[list[Path], list[Path]]:
+def contents(folder: Where) -> tuple[list[Where], list[Where]]:
     """List the images and the visible subfolders of a folder, sorted; none if it is not there."""
-    images, folders = list[Path](), list[Path]()
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    images, folders = list[Any](), list[Any]()  # of the kind of the folder
+    inside: list[Any] = sorted(folder.iterdir()) if folder.is_dir() else []
+    for path in inside:
         if path.suffix.lower() in IMAGES:
             images.append(path)
         elif not path.is_file() and not path.name.startswith((".", "__MACOSX")):
@@ -109,7 +116,7 @@ def contents(folder: Path) -> tuple[list[Path], list[Path]]:
     return images, folders
 
 
-def class_files(folder: Path) -> dict[str, list[Path]]:
+def class_files(folder: Where) -> dict[str, list[Where]]:
     """List the images in each folder of a class, by its name, sorted; none if there are none."""
     files = {path.name: contents(path)[0] for path in contents(folder)[1]}
     empty = [label for label, inside in files.items() if not inside]

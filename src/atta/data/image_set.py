@@ -25,6 +25,7 @@ from torch.utils.data import Dataset
 
 from atta._base.errors import InputError, require
 from atta._base.tensors import read_tensors, write_tensors
+from atta.data.address import Address, Place
 from atta.data.preprocess import MODES, Preprocess
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class EncodedImages:
     """
 
     rows: Int[Tensor, "n"]
-    read: "Callable[[int], bytes | Path | Image.Image]"
+    read: "Callable[[int], bytes | Place | Image.Image]"
     where: Callable[[int], str]
     size: int | None = None
     preprocess: Preprocess | None = None
@@ -94,7 +95,7 @@ class EncodedImages:
 
 
 def decode(
-    source: "Path | bytes | Image.Image",
+    source: "Place | bytes | Image.Image",
     mode: str | None,
     preprocess: Preprocess | None,
     where: str,
@@ -104,7 +105,7 @@ def decode(
     """Decode one image, and resize and crop it.
 
     Args:
-        source: A path, the bytes of a file, or a Pillow image.
+        source: A path, an address, the bytes of a file, or a Pillow image.
         mode: "L" or "RGB"; None keeps grey images grey.
         preprocess: How the image is resized and cropped; None leaves its size.
         where: Names the image in an error message.
@@ -117,7 +118,7 @@ def decode(
 
 
 def decoded(
-    source: "Path | bytes | Image.Image",
+    source: "Place | bytes | Image.Image",
     mode: str | None,
     preprocess: Preprocess | None,
     where: str,
@@ -133,7 +134,7 @@ def decoded(
         from PIL import Image
     preprocess = preprocess or AS_IT_IS
     try:
-        image = source.read_bytes() if isinstance(source, Path) else source
+        image = source.read_bytes() if isinstance(source, Path | Address) else source
         if isinstance(image, bytes):
             data, image = image, Image.open(io.BytesIO(image), formats=SENT if sent else None)
             if image.format in ("JPEG", "MPO") and _scans(data) > MOST_SCANS:
@@ -218,12 +219,12 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         return self.images[index], -1 if self.labels is None else int(self.labels[index])
 
     @property
-    def files(self) -> list[Path]:
+    def files(self) -> list[Place]:
         """The path of each image, if the images are files."""
-        paths = list[Path]()
+        paths = list[Place]()
         if isinstance(self.images, EncodedImages):
             for row in self.images.rows.tolist():
-                if not isinstance(path := self.images.read(row), Path):
+                if not isinstance(path := self.images.read(row), Path | Address):
                     return []
                 paths.append(path)
         return paths

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from atta._base.errors import InputError, advise, require
 from atta._base.tensors import as_tensor, plain
+from atta.data.address import as_place
 from atta.data.class_names import IMAGENET, imagenet, imagenet_names, is_number, numbers_of
 from atta.data.folder import folder_of_images, listed
 from atta.data.image_set import BadImage, ImageSet, arrange
@@ -127,15 +128,15 @@ def labelled_source(
     # Labels that come as a list belong to the images in the order in which they are given.
     if how.shuffle is not False and (labels is None or isinstance(labels, str | Path)):
         in_folder = False
-        if isinstance(images, str | Path) and Path(images).is_dir():
-            in_folder, images = True, folder_of_images(Path(images))
+        if isinstance(images, str | Path) and (place := as_place(images)).is_dir():
+            in_folder, images = True, folder_of_images(place)
         if isinstance(images, ImageSet):
             labelled = in_folder and (labels is not None or images.labels is not None)
             if labelled or how.shuffle is not None:
                 seed = int(how.shuffle or 0)
                 images = arrange(images, by_name=in_folder, shuffle=seed)
                 origin["shuffle"] = str(seed)
-    source = as_source(images, how.channels, how.preprocess, how.shape, how.skip_bad)
+    source = as_source(images, how.channels, how.preprocess, how.shape, how.skip_bad, how.workers)
     if how.skip_bad and source.once:
         raise InputError(
             "skip_bad: a loader or a stream reads its images itself, and once: expected a folder, "

@@ -24,6 +24,8 @@ from atta._base.errors import InputError, first_line
 Part = TypeVar("Part")
 Positions: TypeAlias = Sequence[int]
 """The images of a batch: a range, or a list of ascending numbers."""
+Piece: TypeAlias = Sequence[Any]
+"""A batch, or a part of it: positions, or encoded images."""
 Workers: TypeAlias = int | Literal["auto"]
 
 EACH = 64  # least images for each process that "auto" starts
@@ -45,9 +47,9 @@ def check_workers(workers: object) -> None:
 
 
 def in_parts(
-    make: Callable[[Positions], Part],
+    make: Callable[[Piece], Part],
     join: Callable[[Iterable[Part], int], Part],
-    batches: Iterable[Positions],
+    batches: Iterable[Piece],
     workers: Workers,
     size: Callable[[], int],
 ) -> Iterator[Part]:
@@ -57,7 +59,7 @@ def in_parts(
         make: Makes a part of a batch. It is pickled where processes do not start by a fork.
         join: Joins the parts of a batch of so many images. It copies them one by one, because they
             lie in shared memory, which is scarce.
-        batches: The positions of each batch.
+        batches: The positions, or whatever `make` takes, of each batch.
         workers: Processes. "auto" starts as many as there are cores and images for, on Linux.
         size: Returns the bytes of one image, for the shared memory that parts need.
     """
@@ -66,9 +68,9 @@ def in_parts(
         yield from map(make, batches)
         return
     number, most = _fitting(number, -(-images // number), size())
-    begun = deque[Positions]()
+    begun = deque[Piece]()
 
-    def pieces() -> Iterator[Positions]:
+    def pieces() -> Iterator[Piece]:
         for positions in batches:
             begun.append(positions)
             yield from _cut(positions, most)
@@ -97,13 +99,11 @@ def in_parts(
         answers._shutdown_workers()  # torch waits until nothing refers to it; a traceback does
 
 
-def _planned(
-    batches: Iterable[Positions], workers: Workers
-) -> tuple[int, int, Iterator[Positions]]:
+def _planned(batches: Iterable[Piece], workers: Workers) -> tuple[int, int, Iterator[Piece]]:
     """Return how many processes read, how many images there are, or more, and the batches."""
     check_workers(workers)
-    left, images, head = iter(batches), 0, list[Positions]()
-    while images < EACH * cores() and (positions := next(left, None)) is not None:
+    left, images, head = iter(batches), 0, list[Piece]()
+    while workers and images < EACH * cores() and (positions := next(left, None)) is not None:
         head.append(positions)
         images += len(positions)
     number = min(cores(), images // EACH) * FORK if workers == "auto" else workers
@@ -111,7 +111,7 @@ def _planned(
     return 0 if alone else number, images, chain(head, left)  # a daemon may start no processes
 
 
-def _cut(positions: Positions, most: int) -> list[Positions]:
+def _cut(positions: Piece, most: int) -> list[Piece]:
     """Cut a batch into pieces; an empty one is a piece."""
     starts = range(0, max(1, len(positions)), most)
     return [positions[start : start + most] for start in starts]
@@ -136,7 +136,7 @@ def _fitting(number: int, share: int, size: int) -> tuple[int, int]:
     return number, max(1, min(PIECE, share, room // ((AHEAD + 1) * number)))
 
 
-def _started(making: "_Making[Part]", pieces: Iterable[Positions], number: int) -> Any:
+def _started(making: "_Making[Part]", pieces: Iterable[Piece], number: int) -> Any:
     """Start the processes, and return the iterator of what they make."""
     with warnings.catch_warnings():
         # There may be more processes than cores: they wait for disks, and for the network.
@@ -166,9 +166,9 @@ def _started(making: "_Making[Part]", pieces: Iterable[Positions], number: int) 
 class _Making(Dataset[Any], Generic[Part]):
     """What a worker does: make a part, or return why it cannot."""
 
-    make: Callable[[Positions], Part]
+    make: Callable[[Piece], Part]
 
-    def __getitem__(self, positions: Positions) -> Part | InputError:
+    def __getitem__(self, positions: Piece) -> Part | InputError:
         try:
             return self.make(positions)
         except InputError as error:  # torch would put its own words around the sentence

@@ -16,6 +16,7 @@ from typing import Any
 
 from atta._base.errors import InputError
 from atta._base.files import content_hash
+from atta.data.address import Place
 from atta.data.folder import folder_of_images
 from atta.data.image_set import ImageSet, arrange
 
@@ -81,7 +82,7 @@ class Origin:
         return found
 
 
-def digest_of(files: Sequence[Path], folder: str | Path) -> str:
+def digest_of(files: Sequence[Place], folder: str | Path) -> str:
     """Hash the names of files in a folder, in their order."""
-    names = (Path(os.path.relpath(file, folder)).as_posix() for file in files)
+    names = (Path(os.path.relpath(str(file), folder)).as_posix() for file in files)
     return content_hash(["\n".join(names)])

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import platform
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -36,6 +37,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from atta._base.errors import InputError, first_line, require, suggest
+from atta.data.photographs import Sheet, Terms, named
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -96,6 +98,8 @@ class Preprocess:
         fill: Values of 0 to 255 that pad an image smaller than the crop.
         channels: "RGB", "L", or "BGR" (reversed after the views). None follows mean and images.
         library: "pillow" resizes, or "torch", as Hugging Face processors do that use torchvision.
+        views: Views of the photograph and their repeats, which are put on a sheet below the crop.
+            `calibrate` and `collect` set them by the policy.
 
     Raises:
         InputError: A setting has an impossible value, or two settings contradict each other.
@@ -115,6 +119,7 @@ class Preprocess:
     fill: Sequence[int] = (0,)
     channels: str | None = None
     library: str = "pillow"
+    views: Sequence[Sequence[str | int]] = ()
 
     def __post_init__(self) -> None:
         resize, crop = _size("resize", self.resize), _size("crop", self.crop)
@@ -125,6 +130,7 @@ class Preprocess:
             "mean": mean,
             "std": std,
             "fill": tuple(map(int, self.fill)),
+            "views": _terms(self.views),
             "fit": self.fit or ("squash" if isinstance(resize, tuple) else "shortest"),
             "channels": self.channels or (mean and ("L" if len(mean) == 1 else "RGB")) or None,
         }
@@ -153,6 +159,16 @@ class Preprocess:
             raise InputError(
                 f"mean: expected {len(self.channels)} numbers for {self.channels}, got {len(mean)}"
             )
+        if self.views and not self.fills:
+            raise InputError(
+                f"views of the photograph ({named(_terms(self.views))}): expected "
+                f"preprocessing that resizes photographs and fills the input, got '{self}'"
+            )
+        if (sheet := self.sheet) is not None and math.prod(sheet.shape) > MOST_PIXELS:
+            raise InputError(
+                f"expected at most {MOST_PIXELS // 10**6} million pixels in all views, got "
+                f"{_written(sheet.shape)}: take fewer views"
+            )
 
     # ---- pixels ----------------------------------------------------------------------------------
 
@@ -164,7 +180,7 @@ class Preprocess:
             mode: Pillow's mode where `channels` is None; by default the image decides.
 
         Returns:
-            Bytes of shape (c, h, w).
+            Bytes of shape (c, h, w); with `views`, a sheet of the crop and its views.
         """
         return self.pixels(self.upright(image, mode))
 
@@ -197,6 +213,7 @@ class Preprocess:
             )
         torch_can = self.interpolation in ("bilinear", "bicubic")
         by_pillow = not torch_can or (self.antialias and self.library == "pillow")
+        photo = image
         if by_pillow and (width, height) != image.size:
             image = image.resize((width, height), FILTERS[self.interpolation])
         array = np.array(image)
@@ -207,7 +224,10 @@ class Preprocess:
             size, way = (height, width), self.interpolation
             found = F.interpolate(found, size, mode=way, antialias=self.antialias)
             pixels = found.round().clamp(0, 255).byte()[0]
-        return (pixels if self.crop is None else self._cropped(pixels, self.crop)).contiguous()
+        crop = pixels if self.crop is None else self._cropped(pixels, self.crop)
+        if (sheet := self.sheet) is None:
+            return crop.contiguous()
+        return sheet.filled(crop, pixels, photo, FILTERS[self.interpolation])
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Subtract mean, divide by std, order the channels: the last step, after the views.
@@ -225,10 +245,29 @@ class Preprocess:
         return pixels.flip(1) if self.channels == "BGR" else pixels
 
     @property
-    def size(self) -> tuple[int, int] | None:
+    def input_size(self) -> tuple[int, int] | None:
         """Height and width of the network's input, where they are the same for every image."""
         size = self.crop or (self.resize if self.fit == "squash" else None)
         return None if size is None else _pair(size)
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Height and width of what it returns: of the network's input, or of a sheet of views."""
+        return self.input_size if self.sheet is None else self.sheet.shape
+
+    @property
+    def sheet(self) -> Sheet | None:
+        """Where the centre crop and the views of a photograph are; None without views."""
+        size = self.input_size
+        return Sheet(size, _terms(self.views)) if self.views and size else None
+
+    @property
+    def fills(self) -> bool:
+        """Whether a resized photograph always fills the input, as its views need it."""
+        size = self.input_size
+        if self.resize is None or size is None or self.fit == "longest":
+            return False
+        return all(a >= b for a, b in zip(_pair(self.resize), size, strict=True))
 
     def _resized(self, image: Image.Image, size: Size) -> tuple[int, int]:
         """The width and height that an image is resized to, by `fit`."""
@@ -266,6 +305,8 @@ class Preprocess:
         found = dict(json.loads(json.dumps(asdict(self))))
         if self.library == "pillow":  # versions that know no other library read it as well
             del found["library"]
+        if not self.views:
+            del found["views"]
         return found
 
     def __str__(self) -> str:
@@ -281,6 +322,8 @@ class Preprocess:
         for name, values in (("mean", self.mean), ("std", self.std)):
             if values is not None:
                 parts.append(f"{name} {' '.join(f'{v:.4g}' for v in values)}")
+        if self.views:
+            parts.append(f"with views of the photograph ({named(_terms(self.views))})")
         return ", ".join(parts) or "as it is"
 
     @classmethod
@@ -325,6 +368,21 @@ class Preprocess:
             "processor or its folder, torchvision's weights.transforms() or a dict of settings, "
             f"got {type(given).__name__}"
         )
+
+
+def sheet_of(preprocess: Preprocess | None) -> Sheet | None:
+    """Return where the views of the photograph are; None if there are none."""
+    return None if preprocess is None else preprocess.sheet
+
+
+def showing(preprocess: Preprocess | None, views: Terms) -> Preprocess | None:
+    """Return the preprocessing that makes these views of the photograph, and no others."""
+    if preprocess is None and views:
+        raise InputError(
+            f"views of the photograph ({named(views)}): expected "
+            "preprocess=..., which says how photographs are resized and cropped, got none"
+        )
+    return preprocess and replace(preprocess, views=views)
 
 
 # ---- readers -------------------------------------------------------------------------------------
@@ -544,6 +602,16 @@ def _numbers(name: str, given: Any) -> tuple[float, ...] | None:
     except (TypeError, ValueError):
         raise InputError(
             f"{name}: expected a number for each channel, such as (0.5, 0.5, 0.5), got {given!r}"
+        ) from None
+
+
+def _terms(given: Any) -> Terms:
+    """Read names of views with their repeats; also lists, as in JSON."""
+    try:
+        return tuple((str(name), operator.index(repeats)) for name, repeats in given)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"views: expected names of views with their repeats, (('larger', 1),), got {given!r}"
         ) from None
 
 

@@ -8,6 +8,8 @@
 | a Hugging Face table                   | its image column, decoded when it is read            |
 | a Hugging Face dataset that streams    | its image column, once, in its order                 |
 | a file, files, a Pillow image          | decoded when they are read                           |
+| an address (s3://, gs://, hf://, ...)  | a folder, a file or files that are not on this disk  |
+| .tar and .parquet shards, also by * or {0..9} | samples, once, in their order (`shards`)      |
 | a torch dataset or a list              | items: an image, an image and its label, or a dict   |
 | a `DataLoader`, an iterable dataset    | its batches, once, in its order                      |
 
@@ -24,9 +26,10 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from itertools import count as counter
 from math import prod
 from pathlib import Path
@@ -48,10 +51,13 @@ from torch.utils.data import (
 
 from atta._base.errors import InputError
 from atta._base.tensors import as_tensor, plain
+from atta.data.address import Address, Place, as_place
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
-from atta.data.image_set import BadImage, EncodedImages, ImageSet, decoded, mode_of
-from atta.data.loading import Positions, Workers, in_parts
-from atta.data.preprocess import Preprocess
+from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, decoded, mode_of
+from atta.data.loading import PIECE, Positions, Workers, in_parts
+from atta.data.photographs import named
+from atta.data.preprocess import MODES, Preprocess
+from atta.data.shards import Sample, classes_of, samples, shards_of
 from atta.data.tables import from_stream, from_table, is_table
 
 Channels: TypeAlias = Literal["first", "last"] | None
@@ -67,6 +73,8 @@ _ROUNDING = 1e-5  # A resize in floats may leave [0, 1] by the last few bits.
 _KEYS = (("image", "images", "img", "pixel_values"), ("label", "labels", "target", "targets"))
 _SHUFFLING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _PIXELS = "pixels"  # the name of `Batch.pixels` among `Batch.more`
+MOST_HASHED = 10_000
+"""Files that are compared by their bytes, where they have the same size."""
 _MEMORY = 1 << 30  # Bytes of decoded pixels kept in memory; more go to a temporary file.
 
 
@@ -113,7 +121,7 @@ class Source(ABC):
     labels: Tensor | None = None
     classes: tuple[str, ...] = ()
     indices: Tensor | None = None
-    files: list[Path] | None = None
+    files: list[Place] | None = None
     preprocess: Preprocess | None = None
     shuffled: bool = False
 
@@ -142,34 +150,7 @@ class Source(ABC):
         return rows if self.indices is None else self.indices[rows]
 
     def _joined(self, parts: Iterable[Batch], count: int) -> Batch:
-        """Join batches of `count` images, or of fewer if some failed, in new tensors."""
-        store, labels = dict[str, Tensor](), list[Tensor]()
-        positions, faults = list[int](), dict[int, str]()
-        for part in parts:
-            faults |= part.faults
-            rows = slice(len(positions), len(positions) + len(part.positions))
-            positions += part.positions
-            for name, found in _named(part).items() if part.positions else ():
-                kept = store.setdefault(name, found.new_empty(count, *found.shape[1:]))
-                store[name] = kept = kept.to(self._common(kept, found))
-                kept[rows] = found
-            labels += [] if part.labels is None else [part.labels]
-        if 0 < sum(map(len, labels)) < len(positions):
-            raise InputError(
-                f"expected a label with every image or with none, got {sum(map(len, labels))} with "
-                f"{len(positions)} images"
-            )
-        own = torch.cat(labels).long().cpu() if labels else None
-        more = {name: each[: len(positions)] for name, each in store.items()}
-        return Batch(positions, more.pop(_PIXELS, torch.empty(0, *self.shape)), own, faults, more)
-
-    def _common(self, one: Tensor, other: Tensor) -> torch.dtype:
-        """Return a dtype for both; torch would join bytes and floats as if both had one scale."""
-        if (one.dtype == torch.uint8) != (other.dtype == torch.uint8):
-            raise InputError(
-                f"expected all images of {self.name} as uint8, or all as floats in [0, 1], got both"
-            )
-        return torch.promote_types(one.dtype, other.dtype)
+        return _join(parts, count, self.name, self.shape)
 
     def subset(self, rows: Tensor) -> "Source":
         """Return the images of these ascending rows."""
@@ -185,6 +166,38 @@ class Source(ABC):
 
 def _named(batch: Batch) -> dict[str, Tensor]:
     return {_PIXELS: batch.pixels, **batch.more}
+
+
+def _join(parts: Iterable[Batch], count: int, name: str, shape: Shape) -> Batch:
+    """Join batches of `count` images, or of fewer if some failed, in new tensors."""
+    store, labels = dict[str, Tensor](), list[Tensor]()
+    positions, faults = list[int](), dict[int, str]()
+    for part in parts:
+        faults |= part.faults
+        rows = slice(len(positions), len(positions) + len(part.positions))
+        positions += part.positions
+        for key, found in _named(part).items() if part.positions else ():
+            kept = store.setdefault(key, found.new_empty(count, *found.shape[1:]))
+            store[key] = kept = kept.to(_common(kept, found, name))
+            kept[rows] = found
+        labels += [] if part.labels is None else [part.labels]
+    if 0 < sum(map(len, labels)) < len(positions):
+        raise InputError(
+            f"expected a label with every image or with none, got {sum(map(len, labels))} with "
+            f"{len(positions)} images"
+        )
+    own = torch.cat(labels).long().cpu() if labels else None
+    more = {key: each[: len(positions)] for key, each in store.items()}
+    return Batch(positions, more.pop(_PIXELS, torch.empty(0, *shape)), own, faults, more)
+
+
+def _common(one: Tensor, other: Tensor, name: str) -> torch.dtype:
+    """Return a dtype for both; torch would join bytes and floats as if both had one scale."""
+    if (one.dtype == torch.uint8) != (other.dtype == torch.uint8):
+        raise InputError(
+            f"expected all images of {name} as uint8, or all as floats in [0, 1], got both"
+        )
+    return torch.promote_types(one.dtype, other.dtype)
 
 
 def batches_of(size: int, start: int, stop: int | None) -> Iterator[range]:
@@ -203,6 +216,13 @@ def check_pixels(pixels: Tensor, shape: Shape, preprocess: Preprocess | None, wh
     """Return images (n, c, h, w) with floats clamped to [0, 1], if they are of this shape."""
     found = tuple(pixels.shape[1:])
     if found != shape:
+        if preprocess and (sheet := preprocess.sheet):
+            raise CroppedAlready(
+                f"expected files or Pillow images, of which views are made "
+                f"({named(sheet.terms)}), got pixels of "
+                f"{_by(found[1:])} in {where}: give the photographs, or what preprocess(image) "
+                f"returns for each, {_by(shape[1:])} pixels"
+            )
         if preprocess and preprocess.size:
             raise InputError(
                 f"expected tensors and arrays of {_by(shape[1:])} pixels, the size that "
@@ -222,6 +242,10 @@ def check_pixels(pixels: Tensor, shape: Shape, preprocess: Preprocess | None, wh
 
 class BadSize(InputError):
     """An image whose shape differs from that of the others."""
+
+
+class CroppedAlready(InputError):
+    """Pixels where a photograph is needed, of which views are made."""
 
 
 def _by(sides: Sequence[int]) -> str:
@@ -257,6 +281,7 @@ def as_source(
     preprocess: Preprocess | None = None,
     shape: Shape | None = None,
     skip_bad: bool = False,
+    workers: Workers = "auto",
 ) -> Source:
     """Make a source of anything that holds images.
 
@@ -267,6 +292,7 @@ def as_source(
         shape: Channels, height and width that every image must have; by default those of the
             first image.
         skip_bad: Take the shape of the first image that can be decoded.
+        workers: Processes that decode shards; other sources are told when they are read.
 
     Raises:
         InputError: If this is not something that holds images, or holds none.
@@ -277,17 +303,14 @@ def as_source(
         return images
     known: dict[str, Any] = {"preprocess": preprocess, "channels": channels}
     images = plain(images)
-    if isinstance(images, str | Path):
-        path = Path(images)
-        if path.suffix.lower() in IMAGES and (path.is_file() or path.is_symlink()):
-            images = files_of_images([path])
-        else:
-            saved = path.suffix == ".safetensors"
-            images = ImageSet.load_file(path) if saved else folder_of_images(path)
+    if shards := shards_of(images):
+        return _from_shards(shards, shape, workers, known)
+    if isinstance(images, str | Path | Address):
+        images = _from_place(as_place(images))
     elif is_table(images):
         images = from_table(images)
-    elif isinstance(images, list | tuple) and images and _all(images, str | Path):
-        images = files_of_images([Path(item) for item in images])
+    elif isinstance(images, list | tuple) and images and _all(images, str | Path | Address):
+        images = files_of_images(list(map(as_place, images)))
     elif hasattr(images, "getbands"):
         images = [images]
     if isinstance(images, ImageSet):
@@ -300,6 +323,15 @@ def as_source(
         array = as_tensor(images, "images", "numbers") if isinstance(images, Tensor) else images
         return _from_array(array, shape, known | {"name": "the images"})
     return _from_dataset(images, shape, skip_bad, known)
+
+
+def _from_place(place: Place) -> ImageSet:
+    """Read one image, a saved set, or a folder."""
+    if place.suffix.lower() in IMAGES and (place.is_file() or place.is_symlink()):
+        return files_of_images([place])
+    if place.suffix == ".safetensors" and isinstance(place, Path):
+        return ImageSet.load_file(place)
+    return folder_of_images(place)
 
 
 def _all(items: Iterable[object], kind: Any) -> bool:
@@ -412,6 +444,39 @@ def _from_batches(
     batches = chain([first], iterator)
     known = {"dataset": name, "count": None} | known
     return StreamSource(shape=shape or own, batches=batches, **known)
+
+
+def _from_shards(
+    shards: Sequence[Address], shape: Shape | None, workers: Workers, known: dict[str, Any]
+) -> "StreamSource":
+    """Make a source of shards: they are read here, and decoded in processes."""
+    left, name = samples(shards), shards[0].name
+    if (first := next(left, None)) is None:
+        raise _none_in(name)
+    own = mode_of(shape[0]) if shape else MODES[getattr(known["preprocess"], "channels", None)]
+    mode = own or ("L" if len(decode(first.data, None, None, first.where)) == 1 else "RGB")
+    make = partial(_decoded, mode=mode, strict=own is None, preprocess=known["preprocess"])
+    size = make([first]).pixels.nbytes
+    rest = chain([first], left)
+    pieces = iter(lambda: list(islice(rest, PIECE)), [])
+    join = partial(_join, name=name, shape=())
+    batches = in_parts(make, join, pieces, workers, lambda: size)
+    about = {"name": name, "classes": classes_of(shards[0]), "channels": "first"}
+    return _from_batches(((one.pixels, one.labels) for one in batches), shape, known | about)
+
+
+def _decoded(
+    piece: Sequence[Sample], mode: str, strict: bool, preprocess: Preprocess | None
+) -> Batch:
+    """Decode samples of a shard."""
+    found = list[Batch]()
+    for row, one in enumerate(piece):
+        pixels, _ = decoded(one.data, mode, preprocess, one.where, strict=strict)
+        label = None if one.label is None else torch.tensor([one.label])
+        found.append(Batch([row], pixels[None], label))
+    for one, batch in zip(piece, found, strict=True):
+        check_pixels(batch.pixels, tuple(found[0].pixels.shape[1:]), preprocess, one.where)
+    return _join(found, len(found), "the shards", ())
 
 
 def _classes_of(dataset: Any) -> tuple[str, ...]:
@@ -593,7 +658,7 @@ class CachedSource(Source):
         """Keep images that were read, and return what could not be."""
         rows = list(batch.positions)
         for name, found in _named(batch).items() if rows else ():
-            self._common(self.store[name], found)
+            _common(self.store[name], found, self.name)
             self.store[name][rows] = found.to(self.store[name].dtype)
         self.known[rows] = True
         if batch.labels is not None:
@@ -666,17 +731,24 @@ def _empty(shape: Shape, dtype: torch.dtype, in_file: bool) -> Tensor:
 
 
 def copies(source: Source) -> int:
-    """Count the images whose pixels occur more than once, without decoding files again.
+    """Count the images that occur more than once, without decoding files again.
 
-    It is 0 for streams, and for files whose pixels are not cached.
+    Pixels are compared where they are at hand, otherwise up to MOST_HASHED files by their bytes. It
+    is 0 for streams, for more files, and for files that are not on this disk.
     """
     whole = source.source if isinstance(source, SubsetSource) else source
-    if not isinstance(whole, ArraySource | CachedSource):
-        return 0
     found = Counter[bytes]()
-    for batch in source.read(batches_of(64, 0, source.count), skip=InputError):
-        rows = batch.pixels.flatten(1).contiguous().cpu().numpy()
-        found.update(hashlib.blake2b(row, digest_size=16).digest() for row in rows)
+    if isinstance(whole, ArraySource | CachedSource):
+        for batch in source.read(batches_of(64, 0, source.count), skip=InputError):
+            rows = batch.pixels.flatten(1).contiguous().cpu().numpy()
+            found.update(hashlib.blake2b(row, digest_size=16).digest() for row in rows)
+    elif len(source.files or ()) <= MOST_HASHED:
+        files = [path for path in source.files or () if isinstance(path, Path)]
+        with suppress(OSError):  # links that lead nowhere
+            sizes = [path.stat().st_size for path in files]
+            often = Counter(sizes)
+            alike = (path for path, size in zip(files, sizes, strict=True) if often[size] > 1)
+            found.update(hashlib.blake2b(path.read_bytes()).digest() for path in alike)
     return sum(count for count in found.values() if count > 1)
 
 

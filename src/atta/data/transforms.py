@@ -22,6 +22,8 @@ per image, float32 or wider: in half precision the largest of them would round t
 | transpose       | mirror at a diagonal; antitranspose at the other     | none                   |
 | zoom_in         | enlarge by 5 % to 15 % around the centre             | 1                      |
 | zoom_out        | shrink by 5 % to 15 %, border reflected              | 1                      |
+| half, smaller   | resize to 0.5 or 0.75 of each side                   | none                   |
+| larger, largest | resize to 1.25 or 1.5 of each side                   | none                   |
 | rotate          | rotate by ±5° to ±15°, border reflected              | 2: sign, angle         |
 | gamma           | x^γ, γ = 5/8, 3/4, 5/4 or 3/2                        | 1                      |
 | autocontrast    | stretch each channel to [0, 1]                       | none                   |
@@ -288,6 +290,32 @@ def zoom(images: Images, step: Numbers) -> Images:
     """Show every `step`-th pixel, counted from the centre. Bilinear."""
     rows, columns = (place * step for place in from_centre(images))
     return sample(images, rows[:, :, None], columns[:, None])
+
+
+def half(images: Images) -> Resized:
+    """Resize to half of each side. Bilinear."""
+    return resized(images, 0.5)
+
+
+def smaller(images: Images) -> Resized:
+    """Resize to 3/4 of each side. Bilinear."""
+    return resized(images, 0.75)
+
+
+def larger(images: Images) -> Resized:
+    """Resize to 5/4 of each side. Bilinear."""
+    return resized(images, 1.25)
+
+
+def largest(images: Images) -> Resized:
+    """Resize to 3/2 of each side. Bilinear."""
+    return resized(images, 1.5)
+
+
+def resized(images: Images, factor: float) -> Resized:
+    """Resize both sides by a factor, to a pixel or more. Bilinear."""
+    size = [max(1, round(side * factor)) for side in images.shape[-2:]]
+    return F.interpolate(images, size=size, mode="bilinear", align_corners=False)
 
 
 def rotate(images: Images, u: Numbers) -> Images:

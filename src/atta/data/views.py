@@ -26,8 +26,9 @@ from atta._base.errors import InputError, suggest
 from atta._base.html import html_table
 from atta._base.settings import shown as quoted
 from atta._base.types import Images
-from atta.data import transforms
+from atta.data import photographs, transforms
 from atta.data.draws import random_numbers, stratified_numbers
+from atta.data.photographs import Sheet, Terms
 from atta.data.transforms import Numbers, Resized
 
 REHEARSAL = "rehearse-"
@@ -55,6 +56,9 @@ class View:
         transform: `transform(images)`, or `transform(images, u)` where `numbers` is not 0.
         numbers: Uniform numbers per image: a count, or a function of channels, height and width.
         stratified: Whether stratified draws apply. False always draws by seed and image index.
+        inverse: For segmentation: maps what a network answers to the view, (n, k, h, w), back to
+            the image. `lambda answer: answer` for a view that moves no pixel.
+        photograph: Whether it is one of `PHOTOGRAPH_VIEWS`, which `Preprocess` makes.
 
     Raises:
         InputError: The name or the count cannot be used.
@@ -68,6 +72,8 @@ class View:
     transform: Callable[..., Tensor]
     numbers: int | Callable[[int, int, int], int] = 0
     stratified: bool = True
+    inverse: Callable[[Tensor], Tensor] | None = field(default=None, repr=False, compare=False)
+    photograph: bool = False
     random: bool = field(init=False, repr=False, compare=False)
     """Whether the view needs numbers. A view that does not is worth one repeat."""
     own: bool = field(init=False, repr=False, compare=False)
@@ -83,7 +89,8 @@ class View:
             raise InputError(
                 f"View {self.name!r}: expected 0 or more numbers per image, got {self.numbers}."
             )
-        own = self.stratified and _FUNCTIONS.get(self.name) == (self.transform, self.numbers)
+        known = _FUNCTIONS.get(self.name) == (self.transform, self.numbers)
+        own = self.photograph or (self.stratified and known)
         self.__dict__.update(random=self.numbers != 0, own=own)
 
     @classmethod
@@ -163,6 +170,10 @@ _NUMBERS: dict[Callable[..., Tensor], int | Callable[[int, int, int], int]] = {
     transforms.antitranspose: 0,
     transforms.zoom_in: 1,
     transforms.zoom_out: 1,
+    transforms.half: 0,
+    transforms.smaller: 0,
+    transforms.larger: 0,
+    transforms.largest: 0,
     transforms.rotate: 2,
     transforms.gamma: 1,
     transforms.autocontrast: 0,
@@ -181,6 +192,24 @@ VIEWS = {name: View(name, *function) for name, function in _FUNCTIONS.items()}
 """The views of the package by name; docs/method.md lists their rules. `VIEWS["flip"]` is a `View`.
 
 The first four are the paper's. Views of colours leave a grey image unchanged.
+"""
+
+
+def _needs_photograph(*_: Tensor) -> Tensor:
+    raise InputError(
+        f"Views of the photograph ({', '.join(photographs.MOST)}): expected files or Pillow images "
+        "with preprocess=..., got pixels that are cropped already. Give the files, or take views "
+        "of pixels, such as 'flip + 2 crop'."
+    )
+
+
+PHOTOGRAPH_VIEWS = {
+    name: View(name, _needs_photograph, int(most > 1), photograph=True)
+    for name, most in photographs.MOST.items()
+}
+"""Views that are cut from the photograph, not from its crop: `data.photographs` has their rules.
+
+They need files or Pillow images and `preprocess`. Their positions are always stratified.
 """
 
 
@@ -322,6 +351,11 @@ class Policy:
                 f"{repeated[0]!r} {len(repeated)} times in {quoted(str(self))}."
             )
 
+    @property
+    def photographs(self) -> Terms:
+        """The views of the photograph, with their repeats."""
+        return tuple((view.name, repeats) for view, repeats in self.terms if view.photograph)
+
     @classmethod
     def parse(cls, text: object, *, views: Mapping[str, View] | None = None) -> "Policy":
         """Read a policy from text, from a name of `POLICIES`, or from a list of views.
@@ -355,7 +389,7 @@ class Policy:
                     f"views: expected each view under its own name, got {view.name!r} under "
                     f"{name!r}."
                 )
-            if name in POLICIES or view != VIEWS.get(name, view):
+            if name in POLICIES or view != {**VIEWS, **PHOTOGRAPH_VIEWS}.get(name, view):
                 raise InputError(f"views: expected a new name, but atta has another {name!r}.")
         text = text.strip()
         if text in POLICIES:
@@ -364,7 +398,7 @@ class Policy:
             raise InputError(
                 "A policy: expected at least one view, such as 'flip + 5 crop', got none."
             )
-        known = {**VIEWS, **(views or {})}
+        known = {**VIEWS, **PHOTOGRAPH_VIEWS, **(views or {})}
         return cls(tuple(_read_term(term, known) for term in text.split("+")))
 
     @classmethod
@@ -401,6 +435,7 @@ class Policy:
         *,
         seed: int = 0,
         draws: str = "random",
+        sheet: Sheet | None = None,
     ) -> Iterator[tuple[str, int, Tensor]]:
         """Show the images in every view in turn; the image itself is not among them.
 
@@ -409,6 +444,7 @@ class Policy:
             indices: Position of each image in its dataset, which decides its random numbers.
             seed: Seed of random draws.
             draws: "random", or "stratified": evenly spread, the same for every image.
+            sheet: Where the images and views of the photograph are, if the images are sheets.
 
         Yields:
             Name of the view, repeat, and the images.
@@ -432,7 +468,12 @@ class Policy:
                 f"indices: expected {n} whole numbers, one per image, got {tuple(places.shape)} of "
                 f"{places.dtype}."
             )
+        sheets, images = images, images if sheet is None else sheet.crop(images)
         for view, repeats in self.terms:
+            if view.photograph and sheet is not None:
+                shown = sheet.views(sheets, view.name, repeats)
+                yield from ((view.name, repeat, one) for repeat, one in enumerate(shown))
+                continue
             name, count = view.name, view.count(images)
             for repeat in range(repeats):
                 if spread and view.stratified:
@@ -449,9 +490,7 @@ class Policy:
         return html_table(("view", "repeats"), rows, title="Policy", note=note)
 
     def __str__(self) -> str:
-        return " + ".join(
-            view.name if repeats == 1 else f"{repeats} {view.name}" for view, repeats in self.terms
-        )
+        return photographs.named(tuple((view.name, repeats) for view, repeats in self.terms))
 
 
 def _terms(one: object, views: Mapping[str, View] | None) -> tuple[tuple[View, int], ...]:
@@ -528,6 +567,11 @@ POLICIES |= {
         "dihedral-8": "flip + vflip + rot90 + rot180 + rot270 + transpose + antitranspose",
         "dihedral-photometric-4": "vflip + rot180 + gamma",
         "dihedral-photometric-9": "flip + vflip + rot180 + 2 gamma + autocontrast + sharpen + jpeg",
+        # Photographs that are files or Pillow images, with `preprocess`.
+        "larger-2": "larger",
+        "corner-3": "2 flip-corner",
+        "corner-larger-4": "2 flip-corner + larger",
+        "scales-4": "whole + tight + larger",
         # Images where the position of each pixel matters, but not the light; also grey images.
         "photometric-4": "gamma + autocontrast + sharpen",
         # Colour images only: these views leave a grey image unchanged.

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from atta._base.errors import InputError, require, suggest
+from atta.data.address import as_place
 from atta.data.folder import (
     class_files,
     contents,
@@ -132,7 +133,7 @@ def open_images(
     `shuffle` is a seed or False. By default only labelled files, which are sorted by class, are
     shuffled, with seed 0. `labelled` says that a table has the labels.
     """
-    path = Path(dataset)
+    path = as_place(dataset)
     if path.is_symlink() and not path.exists():
         files_of_images([path]).tensors()  # raises what every entry point says of such a file
     in_folder = data is None and path.is_dir()

@@ -13,6 +13,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, get_args, get_origin
 
@@ -255,7 +256,9 @@ class Trial:
 def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[Trial]:
     """Every method on every draw."""
     _check_records(experiment, records)
-    images = len(records[experiment.fit])
+    images, pixels = len(records[experiment.fit]), records[experiment.fit].predictions.images
+    counts = [] if pixels is None else [len(list(rows)) for _, rows in groupby(pixels.tolist())]
+    groups = tuple(counts)
     for validation in experiment.validation:
         size = validation or images
         tests_on_rest = experiment.test == REST or experiment.aligned
@@ -266,7 +269,7 @@ def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[Tr
             )
         # There is only one way to take all of them.
         for split in range(experiment.splits if size < images else 1):
-            rows = Rows(images, size, split)
+            rows = Rows(images, size, split, groups=groups)
             for label in experiment.methods:
                 for seed in experiment.seeded(label):
                     method = experiment.method(label, seed)

@@ -57,6 +57,8 @@ class Rows:
     split: int = 0
     fold: int | None = None
     """The fold that is held out, if any."""
+    groups: tuple[int, ...] = ()
+    """Of pixels, one image after the other: how many rows each has. Images are drawn whole."""
 
     def __post_init__(self) -> None:
         if not 0 < self.validation <= self.images:
@@ -67,18 +69,27 @@ class Rows:
 
     def drawn(self) -> tuple[Int[Tensor, " v"], Int[Tensor, " t"]]:
         """The validation rows, and all others."""
+        units = len(self.groups) or self.images
         if self.split == 0:
-            order = torch.arange(self.images)
+            order = torch.arange(units)
         else:
-            order = torch.randperm(self.images, generator=torch.Generator().manual_seed(self.split))
-        return order[: self.validation], order[self.validation :]
+            order = torch.randperm(units, generator=torch.Generator().manual_seed(self.split))
+        size = self.validation
+        if self.groups:
+            parts = torch.split(torch.arange(self.images), list(self.groups))
+            ends = torch.tensor(self.groups)[order].cumsum(0)
+            size = int(ends[torch.searchsorted(ends, size)])  # up to the end of an image
+            order = torch.cat([parts[unit] for unit in order.tolist()])
+        return order[:size], order[size:]
 
     def folded(self) -> tuple[Int[Tensor, " f"], Int[Tensor, " h"]]:
         """The validation rows to fit on, and those of the fold that is held out."""
         rows = self.drawn()[0]
         if self.fold is None:
             return rows, rows[:0]
-        rest, held_out = fold_splits(self.validation, FOLDS)[self.fold]
+        images = torch.arange(len(self.groups)).repeat_interleave(torch.tensor(self.groups or (0,)))
+        groups = images[rows] if self.groups else None
+        rest, held_out = fold_splits(len(rows), FOLDS, groups=groups)[self.fold]
         return rows[rest.sort().values], rows[held_out]
 
     def parted(self) -> list[Rows]:
@@ -222,7 +233,7 @@ class Fits:
             "atta": __version__,
             "torch": torch.__version__,
             "record": self.fingerprint(fit.record),
-            "rows": asdict(fit.rows),
+            "rows": {k: v for k, v in asdict(fit.rows).items() if k != "groups" or v},
             "method": [fit.method.name, fit.method.settings(), *_own_class(fit.method)],
             "views": list(self.views(fit).items()),
         }

@@ -2,6 +2,7 @@
 
 `details` returns plain numbers and lists, which go into results.json:
 
+risk        the part of the answers that is wrong, if only the most confident images are answered
 bins        images by confidence, and how many of them are right, with a 95 % interval (Wilson)
 histogram   images by confidence, in fine bins
 per_class   the same by predicted class
@@ -21,7 +22,7 @@ from atta.calibrators import AverageBlend, Calibrator, TemperatureScaling, Vanil
 from atta.calibrators.conformal import Conformal, cross_checked, fewest
 from atta.calibrators.crossval import FOLDS, held_rows
 from atta.functional import largest_share, leader
-from atta.metrics.binning import bin_index, even_edges, reliability_bins
+from atta.metrics.binning import bin_index, even_edges, reliability_bins, risk_curve
 from atta.metrics.per_image import LazyProbs
 from atta.metrics.resampling import bootstrap, intervals
 from atta.metrics.scores import METRICS, by_confidence, class_changes, evaluate, ood_auroc
@@ -146,6 +147,7 @@ def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> 
         "accuracy": None,
         "confidence": confidence.mean().item(),
         "bins": None,
+        "risk": None,
         "histogram": _counts(confidence, FINE),
         "per_class": None,
         "views": _views(calibrator, test, base),
@@ -155,6 +157,7 @@ def details(calibrator: Calibrator, test: Record, names: Sequence[str] = ()) -> 
         correct = (winner == labels.cpu()).double()
         found["accuracy"] = correct.mean().item()
         found["bins"] = reliability_bins(confidence, correct)
+        found["risk"] = risk_curve(calibrator.confidence(predictions).cpu(), correct)
         found["per_class"] = _per_class(confidence, correct, winner, predictions.classes, names)
     return found
 

@@ -192,8 +192,8 @@ def _about(experiment: Experiment, fits: Fits) -> dict[str, Any]:
 
 def _images(
     experiment: Experiment, fits: Fits, fit: Fit
-) -> tuple[Record, Tensor | None, int, Record | None]:
-    """The images to test a fit on, in its views; their rows in a record, and its length.
+) -> tuple[Record, Tensor | None, Resamples, Record | None]:
+    """The images to test a fit on, in its views; their rows in a record, and its resamples.
 
     Rows are None for a whole record. Where the images have no labels, images of known classes
     come as well.
@@ -202,15 +202,20 @@ def _images(
     fitted, rest = fit.rows.drawn()
     if experiment.test in (REST, FITTED):
         rows = rest if experiment.test == REST else fitted
-        return record[rows], rows, len(record), None
+        return record[rows], rows, _resamples(record), None
     other, reference = fits.seen(fit, fits.records[experiment.test]), None
     if other.labels is None:
         reference = record[rest] if len(rest) else record
     if not experiment.aligned:
-        return other, None, len(other), reference
+        return other, None, _resamples(other), reference
     first = len(record) - len(other)
     rows = rest[rest >= first].sort().values - first
-    return other[rows], rows, len(other), reference
+    return other[rows], rows, _resamples(other), reference
+
+
+def _resamples(record: Record) -> Resamples:
+    """Resamples of the images of a record."""
+    return Resamples(len(record), groups=record.predictions.images)
 
 
 def _measured(experiment: Experiment, fits: Fits, fit: Fit, *, detailed: bool) -> Measured:
@@ -218,7 +223,7 @@ def _measured(experiment: Experiment, fits: Fits, fit: Fit, *, detailed: bool) -
 
     The resamples of a record are the same for every fit and split.
     """
-    images, rows, total, reference = _images(experiment, fits, fit)
+    images, rows, resamples, reference = _images(experiment, fits, fit)
     calibrator = fits[fit]
     everything = measure(calibrator, images, reference)
     numbers = {name: everything[name] for name in experiment.metrics if name in everything}
@@ -228,7 +233,7 @@ def _measured(experiment: Experiment, fits: Fits, fit: Fit, *, detailed: bool) -
             replicates,
             answers(calibrator, images.predictions),
             images.labels,
-            Resamples(total),
+            resamples,
             rows,
             simplex=calibrator.method.on_simplex,
         )

@@ -166,6 +166,27 @@ def reliability_bins(
     }
 
 
+def risk_curve(confidence: Tensor, correct: Tensor, *, count: int = 50) -> dict[str, list[float]]:
+    """Return the part of the answers that is wrong if the most confident images are answered.
+
+    Each of up to `count` points has the part of the images that is answered (`coverage`), its
+    `risk`, and the 95 % interval of the risk. Images of equal confidence are answered together.
+    """
+    ranked, order = confidence.double().sort(descending=True, stable=True)
+    wrong = (1 - correct.double()[order]).cumsum(0)
+    ends = (ranked.diff(append=ranked.new_tensor([-1.0])) < 0).nonzero()[:, 0] + 1
+    wanted = torch.linspace(len(ranked) / count, len(ranked), count, dtype=torch.float64)
+    ends = ends[sorted({*torch.searchsorted(ends.double(), wanted).tolist()})]
+    risk = wrong[ends - 1] / ends
+    low, high = zip(*map(wilson, ends.double().tolist(), risk.tolist()), strict=True)
+    return {
+        "coverage": (ends / len(ranked)).tolist(),
+        "risk": risk.tolist(),
+        "low": list(low),
+        "high": list(high),
+    }
+
+
 def wilson(count: float, part: float) -> tuple[float, float]:
     """Return the Wilson 95 % interval of a proportion, which holds for few images as well."""
     centre, scale = part + _Z * _Z / (2 * count), 1 + _Z * _Z / count

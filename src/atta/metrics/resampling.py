@@ -56,6 +56,7 @@ from atta.metrics.per_image import (
     Images,
     LabelArray,
     PerImage,
+    as_tensor,
     per_image,
     validate,
 )
@@ -78,6 +79,7 @@ def bootstrap(
     confidence: Annotated[float, "> 0", "< 1"] = CONFIDENCE,
     seed: Annotated[int, "≥ 0"] = 0,
     simplex: bool = True,
+    images: LabelArray | None = None,
 ) -> dict[str, Interval]:
     """Return the confidence interval of each metric: how much other test images would change it.
 
@@ -91,6 +93,7 @@ def bootstrap(
         confidence: The coverage of the intervals.
         seed: The seed of the resamples; equal seeds give equal bits.
         simplex: Require rows that sum to 1.
+        images: For pixels: the image of each row. Whole images are drawn.
 
     Returns:
         (low, high) by metric, in the order of `metrics`.
@@ -101,7 +104,7 @@ def bootstrap(
     >>> bootstrap(torch.tensor([[0.75, 0.25]] * 100), [0] * 75 + [1] * 25, metrics=["accuracy"])
     {'accuracy': (0.66..., 0.83...)}
     """
-    drawn = Resamples(len(validate(probs, labels)[0]), resamples, seed)
+    drawn = Resamples(len(validate(probs, labels)[0]), resamples, seed, images)
     points, values = _measure(probs, labels, drawn, metrics, simplex)
     found = intervals(points, values, confidence)
     return {name: (max(low, min(points[name], 0.0)), high) for name, (low, high) in found.items()}
@@ -118,6 +121,7 @@ def paired(
     confidence: Annotated[float, "> 0", "< 1"] = CONFIDENCE,
     seed: Annotated[int, "≥ 0"] = 0,
     simplex: bool = True,
+    images: LabelArray | None = None,
 ) -> dict[str, Interval]:
     """Return the interval of each metric of `probs_a` minus that of `probs_b`.
 
@@ -133,6 +137,7 @@ def paired(
         confidence: The coverage of each interval.
         seed: The seed of the resamples, as for `bootstrap`.
         simplex: Whether rows have to sum to 1.
+        images: For pixels: the image of each row, as for `bootstrap`.
 
     Returns:
         (low, high) of the difference by metric, in the order of `metrics`.
@@ -144,7 +149,7 @@ def paired(
     a, b = (len(validate(probs, labels)[0]) for probs in (probs_a, probs_b))
     if a != b:
         raise InputError(f"probs_b: expected {a} images as in probs_a, got {b}")
-    drawn = Resamples(a, resamples, seed)
+    drawn = Resamples(a, resamples, seed, images)
     points, values = _measure(probs_a, labels, drawn, metrics, simplex)
     less, fewer = _measure(probs_b, labels, drawn, metrics, simplex)
     return intervals(
@@ -186,17 +191,30 @@ def intervals(
 
 @dataclass(frozen=True)
 class Resamples:
-    """How often each image is drawn in each resample; all methods share it, which pairs them."""
+    """How often each image is drawn in each resample; all methods share it, which pairs them.
+
+    If the rows are pixels, `groups` has the image of each of them, and whole images are drawn.
+    """
 
     images: int
     count: int = RESAMPLES
     seed: int = 0
+    groups: LabelArray | None = None
 
     def __iter__(self) -> Iterator[np.ndarray]:
         """Yield the counts of some resamples at a time, so that memory stays bounded."""
         step = max(1, CELLS // self.images)
+        images, group = self.images, None
+        if self.groups is not None:
+            unique, group = np.unique(as_tensor(self.groups, "images").cpu(), return_inverse=True)
+            if group.shape != (self.images,):
+                raise InputError(
+                    f"images: expected one number for each of {self.images} rows, got {group.shape}"
+                )
+            images = len(unique)
         for first in range(0, self.count, step):
-            yield _counts(self.images, first, min(first + step, self.count), self.seed)
+            counts = _counts(images, first, min(first + step, self.count), self.seed)
+            yield counts if group is None else counts[group]
 
 
 @lru_cache(maxsize=16)  # 32 MB: the counts of 10,000 images stay, of a million are drawn again

@@ -88,7 +88,7 @@ class Normalized(nn.Module):
         return self.model(seen.flip(1) if self.channels == "BGR" else seen)
 
 
-class _Adapter(nn.Module, ABC):
+class Adapter(nn.Module, ABC):
     """A model of any kind: its raw output, and the logits made from it."""
 
     @abstractmethod
@@ -118,7 +118,7 @@ class _Adapter(nn.Module, ABC):
         return F.pad(found, (1, 0)) if pad and found.shape[1] == 1 else found
 
 
-class TorchModel(_Adapter):
+class TorchModel(Adapter):
     """A module that returns a tensor of logits, or holds one under `logits` (Hugging Face)."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -181,7 +181,7 @@ _DTYPES = {
 }
 
 
-class OnnxModel(_Adapter):
+class OnnxModel(Adapter):
     '''A network in an ONNX file, run by ONNX Runtime.
 
     Use it to name the output or the execution providers; otherwise the path of the file does
@@ -286,7 +286,7 @@ def _session(path: Path, providers: Sequence[str] | None) -> Any:
         ) from error
 
 
-class NumpyModel(_Adapter):
+class NumpyModel(Adapter):
     """A function from a NumPy array of pixels to an array of logits.
 
     Use it for a classifier of Keras, JAX, scikit-learn or any other library.
@@ -337,7 +337,7 @@ class FromProbabilities(nn.Module):
 
     def forward(self, images: Images) -> Logits:
         """Return log-probabilities; a zero counts as the smallest float, so that all are finite."""
-        plain = {"pad": False} if isinstance(self.model, _Adapter) else {}
+        plain = {"pad": False} if isinstance(self.model, Adapter) else {}
         probs: Tensor = self.model(images, **plain)
         probs = torch.cat([1 - probs, probs], dim=1) if probs.shape[1] == 1 else probs
         probs = probs if probs.dtype == torch.float64 else probs.float()
@@ -372,7 +372,7 @@ def as_logits(model: object, preprocess: Preprocess | None = None) -> nn.Module:
         )
     if preprocess is not None and (preprocess.mean is not None or preprocess.channels == "BGR"):
         model = _normalised(model, preprocess)
-    return model if isinstance(model, _Adapter | FromProbabilities) else TorchModel(model)
+    return model if isinstance(model, Adapter | FromProbabilities) else TorchModel(model)
 
 
 def _normalised(model: nn.Module, preprocess: Preprocess) -> nn.Module:

@@ -23,11 +23,13 @@ from atta.networks.adapters import (
     TorchModel,
     as_logits,
 )
+from atta.networks.dense import Dense
 from atta.networks.resnet import MODELS
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 """The precisions that a file may name; any other attribute of torch is refused."""
-CLASSIFIERS = "ForImageClassification"  # how Hugging Face's names of classifiers end
+CLASSIFIERS = ("ForImageClassification", "ForSemanticSegmentation")
+"""How Hugging Face's names of classifiers end."""
 ATTENTION = ("eager", "sdpa")  # transformers looks up other names on the hub and runs the code
 ORIGIN = ("_name_or_path", "name_or_path", "transformers_version")  # settings that build nothing
 LAYERS, LARGEST = 1000, 10**9  # no forged number keeps the computer busy for hours
@@ -56,6 +58,8 @@ def describe(model: nn.Module) -> dict[str, Any]:
                 **({} if model.channels == "RGB" else {"channels": model.channels}),
                 "model": describe(model.model),
             }
+        case Dense():
+            return {"kind": "Dense", "multiple": model.multiple, "model": describe(model.model)}
         case TorchModel() | FromProbabilities():
             return {"kind": type(model).__name__, "model": describe(model.model)}
     built = getattr(model, "built", None)
@@ -110,6 +114,8 @@ def build(description: Mapping[str, Any], model: object = None) -> nn.Module:
 def _around(description: Mapping[str, Any], model: object) -> nn.Module:
     """Build the adapters around `model` or, without one, around the described network."""
     match dict(description):
+        case {"kind": "Dense", "model": inner, "multiple": multiple}:
+            return Dense(_around(inner, model), int(multiple))
         case {"kind": "TorchModel", "model": inner}:
             return TorchModel(_around(inner, model))
         case {"kind": "FromProbabilities", "model": inner}:

@@ -4,9 +4,9 @@
     Record(predictions, labels, origin)   ⇄   one safetensors file, or a folder of shards (`store`)
 
 The network runs once; every policy, method and metric then works from the record. A file holds the
-tensors `logits` (n k), `view.<name>` (n r k), `labels` (n, optional), and text metadata: the
-origin, the order of the views as `kinds`, and a digest that detects damage. Files without a digest
-are read as well.
+tensors `logits` (n k), `view.<name>` (n r k), `labels` (n, optional) and, if the rows are pixels,
+`images` (n), the number of the image of each. Its text metadata are the origin, the order of the
+views as `kinds`, and a digest that detects damage. Files without a digest are read as well.
 
 Rehearsals are stored like views, under names that begin with `rehearse-`: logits of degraded images
 (`data.rehearsals`). Fits learn from them how a shift changes the network. They are not views, and
@@ -53,6 +53,7 @@ FLOAT16_MAX = torch.finfo(torch.float16).max
 RESERVED = ("kinds", HASH, DIGEST, ORIGIN)
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 PIECE = 1 << 20  # numbers looked at together
+MOST_IMAGES = 1 << 31  # images of pixels
 Rows: TypeAlias = slice | Sequence[int] | np.ndarray | Tensor
 
 
@@ -66,6 +67,8 @@ class Predictions:
     Args:
         logits: Logits of the images, (n, k), as a tensor or an array.
         views: Logits of each kind of view, (n, repeats, k), by its name.
+        images: For rows that are pixels, the number of the image of each row, (n,). Pixels of an
+            image are not independent: folds, errors and intervals go by image.
         check: False skips the checks, for tensors that come from checked predictions.
 
     Raises:
@@ -91,9 +94,16 @@ class Predictions:
     """Dtype of all logits."""
     device: torch.device
     """Device of all logits."""
+    images: Labels | None = None
+    """The image of each row, if the rows are pixels."""
 
     def __init__(
-        self, logits: Any, views: Mapping[str, Any] = NOTHING, *, check: bool = True
+        self,
+        logits: Any,
+        views: Mapping[str, Any] = NOTHING,
+        images: Any = None,
+        *,
+        check: bool = True,
     ) -> None:
         if check:
             logits = check_logits(logits, "logits", "(images, classes)")
@@ -122,7 +132,10 @@ class Predictions:
                 dtype = torch.promote_types(dtype, tensor.dtype)
             logits = logits.to(dtype)
             views = {kind: view.to(logits) for kind, view in found.items()}
+            if images is not None:
+                images = as_labels(images, images=n, classes=MOST_IMAGES).to(logits.device)
         self.__dict__.update(
+            images=images,
             logits=logits,
             views=views,
             counts={kind: view.shape[1] for kind, view in views.items()},
@@ -143,6 +156,11 @@ class Predictions:
         """Passes per image, without rehearsals."""
         return 1 + sum(self.repeats.values())
 
+    @property
+    def image_count(self) -> int:
+        """Number of images: that of the rows, unless the rows are pixels."""
+        return len(self) if self.images is None else group_count(self.images)
+
     def view_logits(self, kinds: Sequence[str]) -> ViewLogits:
         """Return one row for each kind: the mean over its repeats, in logit space."""
         return mean_views(self.views, kinds)
@@ -154,12 +172,14 @@ class Predictions:
         """Return the predictions of some of the images."""
         index = as_index(rows, len(self))
         views = {name: view[index] for name, view in self.views.items()}
-        return Predictions(self.logits[index], views, check=False)
+        images = None if self.images is None else self.images[index]
+        return Predictions(self.logits[index], views, images, check=False)
 
     def __repr__(self) -> str:
         views = ", ".join(f"{count} {kind}" for kind, count in self.repeats.items()) or "no views"
         views += f"; {', '.join(self.rehearsals)}" if self.rehearsals else ""
-        return f"Predictions({len(self)} images, {self.classes} classes; {views})"
+        rows = "images" if self.images is None else f"pixels of {self.image_count} images"
+        return f"Predictions({len(self)} {rows}, {self.classes} classes; {views})"
 
     def chunks(self, rows: int) -> Iterator[Predictions]:
         """Cut into pieces of at most `rows` images, without copying."""
@@ -194,7 +214,7 @@ class Predictions:
     def only(self, counts: Mapping[str, int]) -> Predictions:
         """Keep these numbers of passes, and no others."""
         views = {kind: self.views[kind][:, :count] for kind, count in counts.items()}
-        return Predictions(self.logits, views, check=False)
+        return Predictions(self.logits, views, self.images, check=False)
 
     def unrehearsed(self) -> Predictions:
         """Leave out the rehearsals."""
@@ -203,7 +223,14 @@ class Predictions:
     def to(self, *args: Any, **kwargs: Any) -> Predictions:
         """Move or cast every tensor, as `Tensor.to` does."""
         views = {name: view.to(*args, **kwargs) for name, view in self.views.items()}
-        return Predictions(self.logits.to(*args, **kwargs), views, check=False)
+        logits = self.logits.to(*args, **kwargs)
+        images = None if self.images is None else self.images.to(logits.device)
+        return Predictions(logits, views, images, check=False)
+
+
+def group_count(groups: Labels) -> int:
+    """Return how many different numbers occur."""
+    return int((torch.bincount(groups) > 0).sum())
 
 
 def mean_views(views: Mapping[str, RepeatLogits], kinds: Sequence[str]) -> ViewLogits:
@@ -365,6 +392,8 @@ class Record:
         tensors |= {VIEW_PREFIX + name: view for name, view in predictions.views.items()}
         if self.labels is not None:
             tensors["labels"] = self.labels
+        if predictions.images is not None:
+            tensors["images"] = predictions.images
         metadata = {key: value for key, value in self.origin.items() if key not in RESERVED}
         if hidden := {key: value for key, value in self.origin.items() if key in RESERVED}:
             metadata[ORIGIN] = json.dumps(hidden)
@@ -379,13 +408,15 @@ class Record:
 
             return open_folder(Path(path))
         tensors, metadata = read_tensors(path)
-        logits, labels = tensors.pop("logits", None), tensors.pop("labels", None)
+        logits, labels, images = (
+            tensors.pop(name, None) for name in ("logits", "labels", "images")
+        )
         foreign = [name for name in tensors if not name.startswith(VIEW_PREFIX)]
         if logits is None or foreign:
             have = ", ".join(foreign) if foreign else "no logits"
             raise InputError(
-                f"{path} is not a record: expected tensors logits, labels and view.<name>, got "
-                f"{have}"
+                f"{path} is not a record: expected tensors logits, labels, images and "
+                f"view.<name>, got {have}"
             )
         views = {name.removeprefix(VIEW_PREFIX): view for name, view in tensors.items()}
         order = [name for name in _read_kinds(metadata.pop("kinds", "")) if name in views]
@@ -394,7 +425,7 @@ class Record:
         }
         try:
             origin = metadata | json.loads(metadata.pop(ORIGIN, "{}"))
-            return cls(Predictions(logits, views), labels, origin)
+            return cls(Predictions(logits, views, images), labels, origin)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
         except (ValueError, TypeError, RecursionError) as error:

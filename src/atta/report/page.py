@@ -20,7 +20,7 @@ from atta._base.errors import InputError, require
 from atta._base.files import whole_file
 from atta._base.html import listed, shortened
 from atta.report.figures import comparison
-from atta.report.figures.detail import confidence_histogram, per_class, shares, weights
+from atta.report.figures.detail import confidence_histogram, per_class, risks, shares, weights
 from atta.report.figures.reliability import diagram, overlaid
 from atta.report.figures.theme import ForScript, alt, theme
 from atta.report.sections import CRITERIA, WORDS, Line, Section, packed, sections_of
@@ -200,6 +200,8 @@ def _of_section(section: Section) -> _Drawn:
     compared = {one.label: one.detail for one in (section.baseline, section.chosen)}
     if all(detail.get("bins") for detail in compared.values()):
         yield "overlay", overlaid(compared)
+    if all(detail.get("risk") for detail in compared.values()):
+        yield "risk", risks(compared)
     results, criterion = section.results, section.criterion
     if len(section.sizes) > 1:
         wanted = [metric for metric in section.metrics if metric in CRITERIA]

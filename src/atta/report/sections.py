@@ -21,6 +21,7 @@ from atta.results.table import Summary, Table, pivot
 from atta.results.words import (
     BASELINE,
     BETTER,
+    BY_CONFIDENCE,
     CLASS_CHANGES,
     COST,
     DIGITS,
@@ -190,9 +191,15 @@ class Section:
         return self._pivot(self.metrics)
 
     @cached_property
+    def answered(self) -> Table | None:
+        """How many images each method answers at a risk, and how good its confidence is."""
+        found = [name for name in BY_CONFIDENCE if name in self.results.names("metric")]
+        return self._pivot(found) if found else None
+
+    @cached_property
     def others(self) -> Table | None:
-        """The metrics that are not in the main table."""
-        shown = (*self.metrics, PASSES)
+        """The metrics that are in no other table."""
+        shown = {*self.metrics, *BY_CONFIDENCE, PASSES}
         rest = [metric for metric in self.results.names("metric") if metric not in shown]
         return self._pivot(rest) if rest else None
 
@@ -228,6 +235,13 @@ class Section:
     def vanilla(self) -> Line | None:
         """The unmodified model, if it was run."""
         return next((one for one in self._compared if one.key.method == BASELINE), None)
+
+    @cached_property
+    def rival(self) -> Line | None:
+        """What the answers at a risk are compared with: temperature, or the unmodified model."""
+        found = (one for one in self._compared if one.key.method == "temperature")
+        rival = next(found, self.vanilla)
+        return None if rival is self.advised else rival
 
     @property
     def baseline(self) -> Line:
@@ -322,7 +336,14 @@ class Section:
                 for metric in self.judges
             )
             costs += f": {', '.join(changes)}"
-        return f"{self.title}: use {name}{costs}; every class stays the same."
+        return f"{self.title}: use {name}{costs}; every class stays the same.{self._answers}"
+
+    @property
+    def _answers(self) -> str:
+        """How many images the advised line answers at 1 % risk, and what it is compared with."""
+        known = [one for one in (self.advised, self.rival) if one and "answered_1" in one.values]
+        shares = [f"{one.label} answers {one.mean('answered_1'):.0%}" for one in known]
+        return f" At 1 % risk {', '.join(shares)} of the images." if shares else ""
 
     @property
     def chosen(self) -> Line:

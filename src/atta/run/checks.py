@@ -12,10 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from atta._base.errors import InputError, advise
+from atta._base.errors import InputError, advise, first_line
 from atta._base.types import Labels
 from atta.data.labels import Labelling
 from atta.data.loading import Positions
+from atta.data.photographs import is_larger
+from atta.data.preprocess import sheet_of
 from atta.data.source import Source, copies
 from atta.data.views import Policy
 from atta.networks.adapters import contradictions, left_unnormalised, watched_spread
@@ -28,6 +30,7 @@ IMAGES = 8
 ROUNDING = 1e-5  # by which a view may leave [0, 1] unnoticed
 FEW = 200  # images: with fewer, fits and their numbers are noise
 JUDGED = 20  # images from which on an accuracy means something
+ACCIDENT = 0.01  # probability below which confusions are no accident
 SEEN = 5  # images of a class from which on its confusions mean something
 CERTAIN = 0.9999  # a confidence that is practically 1
 SURE = 0.9  # a confidence that nearly all training images have
@@ -55,6 +58,7 @@ class Trial:
         reading, showing, seconds: Time of reading one image, of a view, and of a pass.
         probabilities: Whether the answers look like probabilities.
         spread: Variance that the first batch normalisation gets, as a part of that in training.
+        fixed: Why the network cannot show the view `larger`, if it cannot.
     """
 
     labelling: Labelling
@@ -65,6 +69,7 @@ class Trial:
     seconds: float
     probabilities: bool
     spread: float | None
+    fixed: str = ""
 
 
 def check_labels(labelling: Labelling, source: Source) -> None:
@@ -86,6 +91,8 @@ def check_labels(labelling: Labelling, source: Source) -> None:
 def check_views(policy: Policy, pixels: Tensor) -> None:
     """Check that every view can be made of a few images, and that it stays in [0, 1]."""
     for view, repeats in policy.terms:
+        if view.photograph:
+            continue
         for *_, shown in Policy(((view, repeats),)).render(pixels, draws="stratified"):
             if not torch.isfinite(shown).all():
                 raise InputError(
@@ -123,21 +130,27 @@ def try_out(
     begun = time.perf_counter()
     batch = next(source.read([places]))
     reading = (time.perf_counter() - begun) / len(batch.pixels)
-    for sentence in contradictions(network, batch.pixels, source.preprocess):
+    sheet = sheet_of(source.preprocess)
+    sheets, cropped = batch.pixels, sheet.crop(batch.pixels) if sheet else batch.pixels
+    for sentence in contradictions(network, cropped, source.preprocess):
         advise(sentence)
     begun = time.perf_counter()
-    check_views(policy, as_pixels(batch.pixels, torch.float32))
-    showing = (time.perf_counter() - begun) / (len(batch.pixels) * max(policy.passes - 1, 1))
+    check_views(policy, as_pixels(cropped, torch.float32))
+    showing = (time.perf_counter() - begun) / (len(cropped) * max(policy.passes - 1, 1))
     there = execution.engine and not torch.cuda.is_available()  # the cluster has other devices
     device = torch.device("cpu") if there else execution.device_of(network)
-    pixels = as_pixels(batch.pixels.to(device), dtype_of(network))
-    answers = list[Tensor]()
+    pixels = as_pixels(cropped.to(device), dtype_of(network))
+    answers, fixed = list[Tensor](), ""
     with running(network, device, False, execution.half), watched_spread(network) as spread:
         for part in pixels.tensor_split(min(2, len(pixels))):  # the first pass warms up
             begun = time.perf_counter()
             with failing_on(part):
                 answers.append(logits_of(network, part, dtype_of(network)).cpu())
-    seconds = (time.perf_counter() - begun) / len(answers[-1])
+        seconds = (time.perf_counter() - begun) / len(answers[-1])
+        large = [term for term in policy.photographs if is_larger(term[0])]
+        if sheet and large:
+            shown = as_pixels(sheet.views(sheets[:1], *large[0])[0], dtype_of(network))
+            fixed = _fixed_size(network, shown.to(device), answers[0].shape[1])
     logits = torch.cat(answers)
     if not (known := torch.isfinite(logits).all(dim=1)).all():
         which = source.where(batch.positions[int(known.long().argmin())])
@@ -152,7 +165,22 @@ def try_out(
         as_labels(labels, images=len(labels), classes=classes)
     probabilities, times = look_like_probabilities(logits), (reading, showing, seconds)
     ratio = spread[0] if spread and wanted is None else None  # else it was said above
-    return Trial(labelling, labels is not None, batch.pixels, *times, probabilities, ratio)
+    return Trial(labelling, labels is not None, cropped, *times, probabilities, ratio, fixed)
+
+
+def _fixed_size(network: nn.Module, pixels: Tensor, classes: int) -> str:
+    """Say why a network does not take larger images than its own; nothing if it does."""
+    try:
+        answered = logits_of(network, pixels, dtype_of(network)).shape[1]
+        why = f"it returns {answered} classes instead of {classes}" if answered != classes else ""
+    except Exception as error:  # whatever a network says of images that it cannot take
+        why = first_line(error)
+    size = " x ".join(map(str, pixels.shape[2:]))
+    return why and (
+        f"the view 'larger': expected a network that also takes {size} pixels, got one that does "
+        f"not ({why}): take 'tight' or 'whole', or make the network accept other sizes "
+        "(timm.create_model(..., dynamic_img_size=True))"
+    )
 
 
 def faster_layout(network: nn.Module, pixels: Tensor, execution: Execution) -> bool:
@@ -215,7 +243,10 @@ def look_over(record: Record, source: Source | None = None) -> None:
             "in a sigmoid, leave it out"
         )
     if images < FEW:
-        found.append(f"{images} images are few: {FEW} or more give steadier numbers")
+        found.append(
+            f"{images} images are few: an accuracy measured on them may be {_unsure(images):.0%} "
+            f"off, on {FEW} {_unsure(FEW):.0%}, and calibration is measured no better"
+        )
     nearly = images >= FEW and min(right, confident) >= LEARNED * images
     if labels is not None and images >= JUDGED and (nearly or right == images):
         found.append(
@@ -228,6 +259,11 @@ def look_over(record: Record, source: Source | None = None) -> None:
         found += _look_over_labels(record.predictions, labels, right / images)
     for sentence in found:
         advise(sentence)
+
+
+def _unsure(images: int) -> float:
+    """Return half of the 95 % interval of an accuracy of 80 %."""
+    return 1.96 * math.sqrt(0.8 * 0.2 / images)
 
 
 def _look_over_labels(predictions: Predictions, labels: Labels, accuracy: float) -> list[str]:
@@ -263,14 +299,20 @@ def _look_over_labels(predictions: Predictions, labels: Labels, accuracy: float)
 def _moved(answers: Labels, labels: Labels, classes: int) -> tuple[int, int, int] | None:
     """Find a class that is mostly predicted as a second, which is mostly predicted as a third.
 
-    A poor network may confuse two classes; a chain of three suggests that classes are permuted.
+    A poor network may confuse two classes; a chain of three suggests that classes are permuted. Of
+    fewer images, all are predicted as the other of two classes, which is no accident if few others
+    are wrong.
     """
     taken = torch.zeros(classes, classes, dtype=torch.long, device=labels.device)
     taken.index_put_((labels, answers), torch.ones_like(labels), accumulate=True)
-    most, count = taken.max(dim=1).indices, taken.sum(dim=1)
-    rows = torch.arange(classes, device=labels.device)
-    moved = (most != rows) & (count >= SEEN) & (taken.amax(dim=1) > 0.5 * count)
-    if not (moved & moved[most]).any():
+    (count_most, most), count = taken.max(dim=1), taken.sum(dim=1)
+    wrong = 1 - float(taken.diagonal().sum()) / len(labels)
+    moved = (most != torch.arange(classes, device=labels.device)) & (count > 0)
+    chain = moved & (count >= SEEN) & (count_most > 0.5 * count)
+    pair = moved & (most[most] == torch.arange(classes, device=labels.device))
+    pair &= (count_most == count) & (classes * wrong ** (count + count[most]) < ACCIDENT)
+    found = chain & chain[most] | pair & pair[most]
+    if not found.any():
         return None
-    first = int((moved & moved[most]).nonzero()[0])
+    first = int(found.nonzero()[0])
     return first, int(most[first]), int(most[most[first]])

@@ -34,7 +34,8 @@ from atta._base.tensors import read_tensors
 from atta.data.corruptions import REHEARSALS, rehearsed
 from atta.data.labels import Labelling, Reading, labelled_source
 from atta.data.origin import digest_of
-from atta.data.preprocess import Preprocess
+from atta.data.photographs import Sheet
+from atta.data.preprocess import Preprocess, sheet_of, showing
 from atta.data.source import Batch, Channels, Source, batches_of, cached
 from atta.data.views import Policy
 from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of
@@ -113,13 +114,15 @@ def collect(
     Predictions(8 images, 3 classes; 1 flip)
     """
     execution, rest = split_options("collect", options, collect, CollectOptions)
+    views = Policy.parse(policy)
     wanted = None if preprocess is None else Preprocess.of(preprocess)
+    wanted = showing(wanted, views.photographs)
     read = Reading(class_names, channels, wanted, rest.get("shuffle"), rest.get("skip_bad", False))
     run, about = prepared(model, images, labels, read, execution, as_seed(seed), draws)
     about |= dict(rest.get("origin") or {}) | folder_of(images, run.source)
     if rehearse and execution.engine is None and not run.source.once:
         run = replace(run, source=cached(run.source, in_memory=True))
-    views, checks = Policy.parse(policy), rest.get("checks", True)
+    checks = rest.get("checks", True)
     with _output(output) as folder:
         record = run.record(views, rehearse, about, folder, checks=checks)
         if output is None or as_folder(output):
@@ -202,6 +205,17 @@ class Run:
     seed: int
     draws: str
 
+    @property
+    def sheet(self) -> Sheet | None:
+        """Where images and views of the photograph are, if the source has sheets."""
+        return sheet_of(self.source.preprocess)
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Channels, height and width of the images, without views of the photograph."""
+        shape, sheet = self.source.shape, self.sheet
+        return shape if sheet is None else (shape[0], *sheet.size)
+
     def record(
         self,
         policy: Policy,
@@ -217,7 +231,9 @@ class Run:
             check_source(source)
         if checks:
             check_labels(labelling, source)
-            try_out(self.network, source, labelling, policy, self.execution)
+            trial = try_out(self.network, source, labelling, policy, self.execution)
+            if trial.fixed:
+                raise InputError(trial.fixed)
         search = rehearse is True and not source.once
         unlabelled = search and labelling.labels is None
         if unlabelled and next(iter(source.read([[0]]))).labels is None:
@@ -332,6 +348,7 @@ class Run:
             execution.half,
             writer.keep_rows if writer is not None and here else None,
             itself,
+            self.sheet,
         )
         if here:
             return runner.run(self.source.read(wanted, execution.workers), self.source.places)
@@ -348,13 +365,14 @@ class Run:
             source.preprocess and isinstance(inner, Normalized)
         ):
             inner = inner.model
-        names, preprocess = self.labelling.settled(classes).classes, source.preprocess
+        names = self.labelling.settled(classes).classes
+        preprocess = source.preprocess and replace(source.preprocess, views=())
         known = {
             "dataset": source.dataset,
             "model": type(inner).__name__,
             "classes": json.dumps(names) if names else None,
             "preprocess": None if preprocess is None else json.dumps(preprocess.about()),
-            "image_shape": " x ".join(map(str, source.shape)),
+            "image_shape": " x ".join(map(str, self.image_shape)),
             "policy": policy,
             "passes": policy.passes,
             "seed": self.seed,

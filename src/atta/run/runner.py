@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line
 from atta.data.loading import Positions
+from atta.data.photographs import Sheet
 from atta.data.source import Batch
 from atta.data.views import Policy
 from atta.networks.borrowing import borrowed, device_of, dtype_of
@@ -113,7 +114,8 @@ def check_takes(model: nn.Module, shape: Sequence[int], classes: int) -> None:
     """Check that the model takes such images and has as many classes."""
     image = torch.zeros(1, *shape, dtype=dtype_of(model), device=device_of(model))
     try:
-        logits = Predictions(model(image).float()).logits
+        found = model(image).float()
+        logits = Predictions(found[..., 0, 0] if found.ndim == 4 else found).logits
     except InputError:
         raise
     except Exception as error:  # whatever a network says of images it cannot take
@@ -171,8 +173,9 @@ class _Pending(NamedTuple):
 class Runner:
     """Runs a network on batches: `rows` images go into one forward pass, fewer once a GPU is full.
 
-    Without `itself`, only the views are run. `half` is the dtype of autocast, `told` is called with
-    the number of rows when it was halved, so that a resumed run does the same.
+    Without `itself`, only the views are run. With `sheet`, the images are sheets of views of the
+    photograph. `half` is the dtype of autocast, `told` is called with the number of rows when it
+    was halved, so that a resumed run does the same.
     """
 
     forward: Network
@@ -186,6 +189,7 @@ class Runner:
     half: torch.dtype | None = None
     told: Callable[[int], None] | None = None
     itself: bool = True
+    sheet: Sheet | None = None
 
     def run(
         self, batches: Iterable[Batch], places: Callable[[Positions], Tensor]
@@ -213,8 +217,11 @@ class Runner:
         images = as_pixels(pixels.to(self.device).contiguous(), self.dtype)
         most = max(1, self.rows // pixels.shape[0])  # few images leave room for several views
         with without_autocast(self.device):  # views are made in full precision
-            views = self.policy.render(images, indices, seed=self.seed, draws=self.draws)
-            itself = [(IMAGE, 0, images)] if self.itself else []
+            crop = images if self.sheet is None else self.sheet.crop(images)
+            views = self.policy.render(
+                images, indices, seed=self.seed, draws=self.draws, sheet=self.sheet
+            )
+            itself = [(IMAGE, 0, crop)] if self.itself else []
             shown = run_views(self._forward, chain(itself, views), most)
         names = [f"{name}, repeat {repeat}" if repeat else name for name, repeat, _ in shown]
         answers = [answer for *_, answer in shown]

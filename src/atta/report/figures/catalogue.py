@@ -7,7 +7,7 @@ from typing import Any
 
 from atta._base.errors import InputError, suggest
 from atta.report.figures import comparison
-from atta.report.figures.detail import confidence_histograms, per_class, shares, weights
+from atta.report.figures.detail import confidence_histograms, per_class, risks, shares, weights
 from atta.report.figures.parts import Detail, grid, names_of
 from atta.report.figures.reliability import diagram
 from atta.report.figures.theme import finished
@@ -30,6 +30,14 @@ def _each(part: str, what: str, draw: Callable[[Detail, str], Any]) -> Callable[
     return drawn
 
 
+def _risk(results: Results, metric: str) -> Any:
+    """The curves of all details that have one."""
+    found = [detail for detail in results.details if detail.get("risk")]
+    if not found:
+        raise InputError("there is nothing to draw: none of the details has a curve of risk")
+    return risks(dict(zip(names_of(found), found, strict=True)), 420)
+
+
 def _cost(results: Results, metric: str) -> Any:
     """The cost of policies that were given; a chosen policy may differ between splits."""
     metric = metric or "brier"
@@ -39,6 +47,7 @@ def _cost(results: Results, metric: str) -> Any:
 
 FIGURES: dict[str, Callable[[Results, str], Any]] = {
     "reliability": _each("bins", "labels", diagram),
+    "risk": _risk,
     "confidence": lambda results, metric: confidence_histograms(results.details),
     "weights": _each("views", "weights of views", weights),
     "shares": _each("views", "shares of views", shares),

@@ -9,7 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atta._base.errors import InputError
-from atta.metrics.binning import wilson
+from atta._base.settings import Count, checked
+from atta.metrics.binning import bins, risk_curve, wilson
+from atta.metrics.per_image import Array, as_tensor
 from atta.report.figures import parts
 from atta.report.figures.parts import OVER, UNDER, Datum, Detail
 from atta.report.figures.theme import BLUE, ORANGE, PURPLE, VERMILION, alt, finished
@@ -45,6 +47,65 @@ def confidence_histogram(
     chart = alt.layer(*layers, width=width, height=180)
     what = f"Histogram of the confidence of {detail['images']:,} images"
     return parts.titled(chart, width, title, notes, what)
+
+
+@checked
+def risk_plot(
+    confidences: Mapping[str, Array], correct: Array, *, width: Count = 420, dark: bool = False
+) -> alt.TopLevelMixin:
+    """Draw risk against coverage: how many answers are wrong if so many images are answered.
+
+    Use it to choose a risk for `classifier.at_risk`, or to compare methods.
+
+    Args:
+        confidences: What `classifier.confidence` says of labelled images, by the name of a method.
+        correct: 1 or True for each image whose predicted class is the true one, else 0.
+        width: The width of the chart in pixels.
+        dark: Whether to use colours for a dark background.
+
+    Returns:
+        An Altair chart, with 95 % intervals as bands.
+
+    Raises:
+        InputError: If a confidence is not a number from 0 to 1 for each image.
+
+    Example:
+        >>> import torch
+        >>> chart = risk_plot({"mine": torch.tensor([0.9, 0.8, 0.6])}, torch.tensor([1, 1, 0]))
+        >>> chart.description
+        'Risk against coverage of mine; bands: 95 % intervals.'
+    """
+    right = as_tensor(correct, "correct").double()
+    curves = {}
+    for name, confidence in confidences.items():
+        bins(confidence, right)  # checks them
+        curves[name] = {"risk": risk_curve(as_tensor(confidence, "confidence"), right)}
+    return finished(risks(curves, width), dark)
+
+
+def risks(details: Mapping[str, Detail], width: int = 300) -> Any:
+    """Draw the risk at each coverage: how many answers are wrong if so many images are answered.
+
+    The bands are 95 % intervals.
+    """
+    data = [
+        {"method": name, **dict(zip(found, point, strict=True))}
+        for name, detail in details.items()
+        for found in [detail["risk"]]
+        for point in zip(*found.values(), strict=True)
+    ]
+    axis = alt.Axis(format=".3~%", tickCount=5)
+    base = parts.chart_of(data).encode(
+        x=alt.X("coverage:Q", title="part of the images that is answered", axis=axis),
+        color=parts.told_apart(list(details), orient="top")["color"],
+    )
+    y = alt.Y("risk:Q", title="risk: part of the answers that is wrong", axis=axis)
+    band = base.mark_area(opacity=0.15).encode(y="low:Q", y2="high")
+    tips = parts.tooltips("method", "coverage", "risk", "low", "high")
+    line = base.mark_line(strokeWidth=1.5, point={"size": 12}).encode(y=y, tooltip=tips)
+    chart = alt.layer(band, line, width=width, height=230)
+    what = f"Risk against coverage of {' and '.join(details)}"
+    return parts.titled(chart, width, "Risk against coverage", ["bands: 95 % intervals"], what)
 
 
 def weights(detail: Detail, title: str) -> Any:

@@ -41,6 +41,10 @@ _TOOLTIPS = {
     "part": ("share of images", ".1%"),
     "name": ("quantity", ""),
     "rate": ("value", ".1%"),
+    "coverage": ("answered", ".1%"),
+    "risk": ("risk", ".2%"),
+    "low": ("its 95 % interval from", ".2%"),
+    "high": ("to", ".2%"),
 }
 """The title of each field in a tooltip, and its format if it is a number."""
 

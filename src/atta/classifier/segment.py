@@ -1,0 +1,125 @@
+"""Calibrate a segmentation network: `atta.calibrate` comes here if it is given masks.
+
+sample      random labelled pixels of each image, in the views of all candidates and degraded
+choose      the policy with the fewest passes that is as good as the best, on images left out
+fit         the method, on the pixels of all images
+wrap        `CalibratedSegmenter`
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from atta._base.errors import InputError
+from atta.calibrators import Method, TemperatureScaling
+from atta.calibrators.crossval import check_folds, held_out, rank
+from atta.calibrators.hedged import hedge
+from atta.calibrators.shift import Reference
+from atta.classifier.archive import Kept
+from atta.classifier.choice import NO_VIEWS, candidates
+from atta.classifier.classifier import used_views
+from atta.classifier.segmenter import CalibratedSegmenter
+from atta.classifier.summary import summarise
+from atta.data.corruptions import families_of, rehearsed
+from atta.data.inverse import check_inverses
+from atta.data.labels import Reading
+from atta.data.masks import IGNORED, scenes
+from atta.data.views import Policy
+from atta.networks.adapters import class_names_of
+from atta.networks.borrowing import dtype_of
+from atta.networks.dense import as_dense, fitted
+from atta.record.predictions import Record
+from atta.run.checks import look_over
+from atta.run.collect import STREAM_SEVERITIES
+from atta.run.execution import Execution
+from atta.run.pixels import PIXELS, PixelRun
+from atta.run.runner import as_pixels
+
+POLICIES = {
+    text: Policy.parse(text)
+    for text in (
+        "flip",
+        "larger",
+        "flip + larger",
+        "smaller + larger",
+        "flip + smaller + larger",
+        "flip + half + smaller + larger",
+        "flip + half + smaller + larger + largest",
+    )
+}
+"""The policies that `auto` tries, if they fit the budget: scales gain most."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What `calibrate` was asked for."""
+
+    method: Method
+    policy: Any
+    budget: int
+    rehearse: bool | Iterable[int]
+    execution: Execution
+    reading: Reading
+    options: Mapping[str, Any]
+
+
+def calibrate_segmenter(
+    model: object, images: Any, masks: Any, wanted: Wanted
+) -> CalibratedSegmenter:
+    """Turn a segmentation network into a calibrated segmenter; see `atta.calibrate`."""
+    method, reading, options = wanted.method, wanted.reading, wanted.options
+    policies = candidates(wanted.policy, wanted.budget, method, policies=POLICIES)
+    for policy in policies.values():
+        check_inverses(policy)
+    preprocess = reading.preprocess
+    if preprocess is not None and (preprocess.resize or preprocess.crop):
+        raise InputError(
+            "preprocess: expected only mean and std for segmentation, where images keep their "
+            f"size, got '{preprocess}': resize images and masks before"
+        )
+    found = scenes(images, masks, reading.channels)
+    check_folds(len(found))
+    network = as_dense(model, preprocess)
+    first = found[0].pixels
+    device = wanted.execution.device_of(network)
+    network.to(device)
+    network = fitted(network.eval(), as_pixels(first[None].to(device), dtype_of(network)))
+    severities = STREAM_SEVERITIES if wanted.rehearse is True else wanted.rehearse or ()
+    run = PixelRun(
+        network,
+        found,
+        wanted.execution,
+        options.get("pixels", PIXELS),
+        options.get("ignore_index", IGNORED),
+        options["seed"],
+    )
+    every = Policy.union(*policies.values())
+    record, anywhere = run.record(every, rehearsed(severities), dict(options.get("origin") or {}))
+    look_over(record)
+    labels, predictions = record.require_labels(), record.predictions
+    methods = dict.fromkeys(policies, method)
+    if method.needs_views and NO_VIEWS in methods:
+        methods[NO_VIEWS] = TemperatureScaling()
+    seen = {name: predictions.select(one.kinds) for name, one in policies.items()}
+    answers = {
+        name: (one.passes, held_out(methods[name], seen[name], labels))
+        for name, one in policies.items()
+    }
+    judged = rank(answers, labels, predictions.images)
+    best = judged[0].policy
+    calibrator = methods[best].fit(seen[best], labels)
+    policy = used_views(policies[best], calibrator)
+    assert predictions.images is not None
+    groups = families_of(predictions.rehearsals, predictions.images, run.seed)
+    chosen = Record(seen[best], labels, record.origin)
+    return CalibratedSegmenter(
+        network,
+        calibrator,
+        policy,
+        image_shape=tuple(first.shape),
+        class_names=reading.class_names or class_names_of(network),
+        summary=summarise(calibrator, policy, chosen, answers[best][1], judged),
+        preprocess=preprocess,
+        reference=Reference.of(calibrator, seen[best], labels, groups, anywhere),
+        kept=Kept(hedged=hedge(calibrator, seen[best], labels)),
+    )

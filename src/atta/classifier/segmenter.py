@@ -1,0 +1,346 @@
+"""The calibrated segmenter: images in, calibrated probabilities of each pixel out.
+
+    image ─┬──────────► network ──► logits (k h w) ──────────────────┐
+           └► view ───► network ──► logits ──► inverse ──► weighted ─┴► calibrator ──► probs (k h w)
+
+Views are run one after the other and added up as they come, so that memory does not grow with their
+number. The calibrator works on TILE pixels at a time. No pixel changes its label:
+**argmax(probs) == argmax(logits)**, pixel by pixel, for every calibrator that keeps the class.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from atta._base.errors import InputError
+from atta._base.types import Logits, Probs
+from atta.calibrators import Calibrator, Vanilla, ViewBlend
+from atta.classifier.classifier import CalibratedClassifier
+from atta.data.batched import BatchedViews
+from atta.data.corruptions import rehearsed
+from atta.data.inverse import LogitMaps, check_inverses
+from atta.data.masks import IGNORED, Scenes, scenes
+from atta.data.source import Channels
+from atta.data.views import Policy
+from atta.functional import guard_class
+from atta.metrics.maps import map_scores
+from atta.metrics.scores import evaluate
+from atta.networks.borrowing import device_of, dtype_of
+from atta.networks.dense import Dense, as_dense
+from atta.record.predictions import Predictions, Record
+from atta.run.checks import NO_LABELS
+from atta.run.collect import STREAM_SEVERITIES, CollectOptions
+from atta.run.execution import split_options
+from atta.run.pixels import PIXELS, PixelRun, Sampled, passes
+from atta.run.runner import IMAGE, as_pixels, without_autocast
+
+TILE = 1 << 16
+"""Pixels that the calibrator maps at once."""
+SUM = "sum"
+"""Name of the weighted sum of all views."""
+
+
+class Maps(NamedTuple):
+    """The answer to one image: labels, calibrated confidence, and the network's own confidence."""
+
+    labels: Int[Tensor, "h w"]
+    confidence: Float[Tensor, "h w"]
+    before: Float[Tensor, "h w"]
+
+
+class SegmenterOptions(CollectOptions, total=False):
+    """Less common keyword arguments: those of `collect`, and
+
+    Args:
+        ignore_index: The number in masks that is no class.
+        pixels: Labelled pixels of each image that are looked at.
+    """
+
+    ignore_index: int
+    pixels: int
+
+
+class CalibratedSegmenter(CalibratedClassifier):
+    """A segmentation network with its calibrator: `segmenter(images)` is (n, k, h, w).
+
+    `atta.calibrate(network, images, masks)` makes one; `CalibratedSegmenter.load` reads a saved
+    one. It answers images of any size. Arguments, saving, `drift`, `adapt` and `export` are those
+    of `CalibratedClassifier`; `image_shape` is the shape of an exported graph.
+
+    >>> import atta
+    >>> network = nn.Conv2d(3, 4, 3, padding=1)
+    >>> images, masks = torch.rand(20, 3, 8, 8), torch.randint(4, (20, 8, 8))
+    >>> segmenter = atta.calibrate(network, images, masks, policy="flip", progress=False)
+    >>> segmenter(images[:2]).shape, segmenter.predict(images[:2]).shape
+    (torch.Size([2, 4, 8, 8]), (2, 8, 8))
+    """
+
+    model: Dense
+    any_size = True
+
+    def _adapted(self, model: object) -> nn.Module:
+        return as_dense(model, self.preprocess)
+
+    def _rendered(self) -> BatchedViews:
+        """Views are rendered one by one: the size of an image is not known before."""
+        check_inverses(self.policy)
+        return BatchedViews(Policy(()), self.image_shape)
+
+    # ---- answering -------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def forward(self, images: Any) -> Tensor:
+        """Return calibrated probabilities (n, k, h, w) of images (n, c, h, w)."""
+        if torch.compiler.is_compiling():
+            return self.graph(images)[0]
+        pixels = self._validated(images)
+        n, _, h, w = pixels.shape
+        probs = pixels.new_empty(n, self.calibrator.classes, h, w, dtype=torch.float32)
+        for image, out in zip(pixels, probs, strict=True):
+            flat, start = out.flatten(1), 0
+            for part, *_ in self._tiles(image[None]):
+                flat[:, start : start + len(part)] = part.T
+                start += len(part)
+        return probs
+
+    def graph(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return probabilities, base probabilities (n, k, h, w) and confidence (n, h, w)."""
+        pixels = as_pixels(images, dtype_of(self.model))
+        calibrator, own, maps = self._run(pixels)
+        n, k, h, w = own.shape
+        rows, views = _rows(own.flatten(2)), {kind: _rows(x) for kind, x in maps.items()}
+        probs = calibrator.calibrate(rows, views)
+        base = guard_class(rows.softmax(dim=-1), rows)
+        sure = calibrator.certainty(rows, views).reshape(n, h, w)
+        return *(x.reshape(n, h, w, k).movedim(-1, 1) for x in (probs, base)), sure
+
+    @torch.no_grad()
+    def maps(self, images: Any, *, channels: Channels = None) -> Iterator[Maps]:
+        """Yield labels and confidence of one image after the other, whatever their sizes.
+
+        Args:
+            images: A folder, files, an array or a dataset.
+            channels: Where arrays have their channels.
+        """
+        for pixels, _ in scenes(images, channels=channels):
+            yield self.answered_map(pixels)
+
+    @torch.no_grad()
+    def answered_map(self, pixels: Tensor) -> Maps:
+        """Return labels and confidence of one image (c, h, w), a tile at a time."""
+        images = self._validated(pixels[None].to(device_of(self)))
+        parts = [
+            (logits.argmax(dim=1), sure, logits.softmax(dim=1).amax(dim=1))
+            for _, logits, sure in self._tiles(images, sure=True)
+        ]
+        size = images.shape[2:]
+        return Maps(*(torch.cat(part).reshape(size).cpu() for part in zip(*parts, strict=True)))
+
+    def predict(self, images: Any, *, channels: Channels = None, **how: Any) -> np.ndarray:
+        """Return the labels (n, h, w) of images of one size: the network's own, at each pixel.
+
+        Args:
+            images: What `maps` takes.
+            channels: Where arrays have their channels.
+            how: Nothing else.
+        """
+        split_options("predict", how, CalibratedSegmenter.maps, CollectOptions)
+        return _stacked(one.labels for one in self.maps(images, channels=channels))
+
+    def confidence(self, images: Any, *, channels: Channels = None, **how: Any) -> np.ndarray:
+        """Return the probability (n, h, w) that the label of a pixel is right.
+
+        Args:
+            images: What `maps` takes; all of one size.
+            channels: Where arrays have their channels.
+            how: Nothing else.
+        """
+        split_options("confidence", how, CalibratedSegmenter.maps, CollectOptions)
+        return _stacked(one.confidence for one in self.maps(images, channels=channels))
+
+    def record(
+        self,
+        images: Any,
+        labels: Any = None,
+        *,
+        channels: Channels = None,
+        rehearse: bool | Iterable[int] = False,
+        **options: Unpack[SegmenterOptions],
+    ) -> Record:
+        """Record the logits of random pixels of images and of the views of this segmenter.
+
+        Args:
+            images: What `maps` takes.
+            labels: The masks; by default those of the images, if they have any.
+            channels: Where arrays have their channels.
+            rehearse: Also record degraded images.
+            **options: `SegmenterOptions`: `pixels`, `ignore_index`, `device`, ...
+        """
+        return self._sampled(images, labels, channels, rehearse, options).record
+
+    def _sampled(
+        self,
+        images: Any,
+        labels: Any,
+        channels: Channels,
+        rehearse: bool | Iterable[int],
+        options: Mapping[str, Any],
+    ) -> Sampled:
+        options = {"progress": False, **options}
+        execution, rest = split_options(
+            "record", options, CalibratedSegmenter.record, SegmenterOptions
+        )
+        found = scenes(images, labels, channels)
+        severities = STREAM_SEVERITIES if rehearse is True else rehearse or ()
+        pixels, ignored = rest.get("pixels", PIXELS), rest.get("ignore_index", IGNORED)
+        run = PixelRun(self.model, found, execution, pixels, ignored)
+        return run.record(self.policy, rehearsed(severities), dict(rest.get("origin") or {}))
+
+    def _answers(self, images: Any, channels: Channels) -> Predictions:
+        """Sample pixels of unlabelled images."""
+        found = scenes(images, channels=channels)
+        plain = Scenes(found.name, found.images, None, found.channels)
+        return self._sampled(plain, None, channels, False, {}).anywhere
+
+    def adapt(
+        self, images: Any, *, statistics: bool = False, channels: Channels = None
+    ) -> "CalibratedSegmenter":
+        """Return a segmenter adapted to unlabelled images: the same labels, lower confidence.
+
+        Args:
+            images: What `maps` takes, 8 images or more.
+            statistics: Only for classifiers.
+            channels: Where arrays have their channels.
+        """
+        if statistics:
+            raise InputError("statistics: expected a classifier of images, got a segmenter")
+        return super().adapt(images, channels=channels)
+
+    def evaluate(
+        self,
+        images: Any,
+        labels: Any = None,
+        **options: Unpack[SegmenterOptions],
+    ) -> dict[str, dict[str, float]]:
+        """Measure the network and the segmenter on random pixels of images with masks.
+
+        Args:
+            images: What `maps` takes.
+            labels: The masks; by default those of the images.
+            **options: What `record` takes.
+
+        Returns:
+            The metrics of `atta.evaluate`, mIoU and the AUROC of the confidence as a detector of
+            errors, under "vanilla" and under the name of the method.
+        """
+        record = self.record(images, labels, **options)
+        if (known := record.labels) is None:
+            raise InputError(NO_LABELS)
+        vanilla = Vanilla().fit(record.predictions, known)
+        found = {}
+        for one in (vanilla, self.calibrator):
+            probs, sure = one(record.predictions), one.confidence(record.predictions)
+            found[one.method.name] = {
+                **evaluate(probs, known, simplex=self.on_simplex),
+                **map_scores(probs, known, sure),
+            }
+        return found
+
+    @torch.no_grad()
+    def check(self) -> None:
+        """Answer a small blank image, to find out if the parts fit together."""
+        c, *sides = self.image_shape
+        blank = torch.zeros(1, c, *(min(side, 128) for side in sides), device=device_of(self))
+        if (k := self.model(as_pixels(blank, dtype_of(self.model))).shape[1]) != (
+            classes := self.calibrator.classes
+        ):
+            raise InputError(
+                f"expected a model of {classes} classes, as the calibrator has, got one of {k}"
+            )
+        self.graph(self._validated(blank))
+
+    # ---- one image -------------------------------------------------------------------------------
+
+    def _run(self, pixels: Tensor) -> tuple[Calibrator, LogitMaps, dict[str, Tensor]]:
+        """Run all views; return the calibrator of their sum, or of all of them, and its input.
+
+        Views are (n, r, k, pixels).
+        """
+        folded = _folded(self.calibrator)
+        if folded is None:
+            own, kept = None, dict[str, list[Tensor]]()
+            for view, _, logits in passes(self.model, pixels, self.policy):
+                if view == IMAGE:
+                    own = logits
+                else:
+                    kept.setdefault(view, []).append(logits.flatten(2))
+            assert own is not None
+            views = {kind: torch.stack(parts, dim=1) for kind, parts in kept.items()}
+            return self.calibrator, own, views
+        calibrator, weights = folded
+        own = total = None
+        for view, _, logits in passes(self.model, pixels, self.policy):
+            if view == IMAGE:
+                own = logits
+            if view not in weights:
+                continue
+            weight = (weights[view] / self.policy.repeats.get(view, 1)).to(logits)
+            more = logits * weight[:, None, None]
+            total = more if total is None else total.add_(more)
+        assert own is not None
+        assert total is not None
+        return calibrator, own, {SUM: total.flatten(2)[:, None]}
+
+    def _tiles(
+        self, pixels: Tensor, *, sure: bool = False
+    ) -> Iterator[tuple[Probs, Logits, Tensor]]:
+        """Yield probabilities, logits and, if asked for, confidence of one image, in tiles."""
+        calibrator, own, views = self._run(pixels)
+        flat = own[0].flatten(1)
+        with without_autocast(pixels.device):
+            for start in range(0, flat.shape[1], TILE):
+                part = slice(start, start + TILE)
+                rows = flat[:, part].T.contiguous()
+                if not torch.isfinite(rows).all():
+                    raise InputError("the model returns logits that are not finite for an image")
+                seen = {kind: x[0, :, :, part].permute(2, 0, 1) for kind, x in views.items()}
+                probs = rows if sure else calibrator.calibrate(rows, seen)
+                yield probs, rows, calibrator.certainty(rows, seen) if sure else rows
+
+
+def _rows(maps: Tensor) -> Tensor:
+    """Make rows (n · pixels, k) of (n, k, pixels), and (n · pixels, r, k) of (n, r, k, pixels)."""
+    return maps.movedim(-1, 1).flatten(0, 1)
+
+
+def _folded(calibrator: Calibrator) -> tuple[Calibrator, dict[str, Tensor]] | None:
+    """Return the weight (k or 1) of each view, and the same calibrator for their weighted sum."""
+    if not isinstance(calibrator, ViewBlend) or calibrator.space != "logits":
+        return None
+    kinds = ((IMAGE,) if calibrator.itself else ()) + calibrator.kinds
+    folded = ViewBlend(
+        torch.ones_like(calibrator.weights[:1, :1]),
+        calibrator.limit,
+        calibrator.temperature,
+        calibrator.odds,
+        kinds=(SUM,),
+        step=calibrator.step,
+        guarded=calibrator.guarded,
+    )
+    folded.classes, folded.method = calibrator.classes, calibrator.method
+    return folded, dict(zip(kinds, calibrator.weights, strict=True))
+
+
+def _stacked(maps: Iterable[Tensor]) -> np.ndarray:
+    """Stack maps of one size."""
+    found = list(maps)
+    if len({tuple(one.shape) for one in found}) > 1:
+        raise InputError(
+            "expected images of one size, got several: take one after the other from "
+            "segmenter.maps(images)"
+        )
+    return torch.stack(found).numpy()

@@ -1,0 +1,175 @@
+"""Run a segmentation network on images and their views, map the answers back, and sample pixels.
+
+    for each image:                                one at a time, so that memory stays bounded
+        for the image itself and each of its views:
+            logits = inverse(network(view))        (k, h, w), at the size of the image
+            keep those of a few hundred pixels     (pixels, k)
+    Record(Predictions(logits, views, images), labels)
+
+A pixel is a row of an ordinary record, and `images` says which image it belongs to.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from atta._base.errors import InputError
+from atta._base.progress import counted
+from atta.data.draws import random_numbers, stratified_numbers
+from atta.data.inverse import LogitMaps, inverse_of
+from atta.data.masks import Scenes, check_mask
+from atta.data.views import REHEARSAL, Policy
+from atta.networks.borrowing import dtype_of
+from atta.networks.dense import Dense
+from atta.networks.weights import fingerprint
+from atta.record.predictions import Predictions, Record
+from atta.run.execution import Execution
+from atta.run.runner import IMAGE, as_pixels, failing_on, logits_of, running
+
+PIXELS = 200
+"""Pixels of each image in a record."""
+
+
+class Pass(NamedTuple):
+    """Logits of one pass, mapped back to the image: the name of the view, its repeat, (n k h w)."""
+
+    view: str
+    repeat: int
+    logits: LogitMaps
+
+
+class Sampled(NamedTuple):
+    """A record of labelled pixels, and pixels of all kinds, which unlabelled images have too."""
+
+    record: Record
+    anywhere: Predictions
+
+
+@dataclass(frozen=True)
+class PixelRun:
+    """A segmentation network and its images, to be sampled.
+
+    Args:
+        network: The network.
+        scenes: The images and their masks.
+        execution: Device, precision and progress.
+        pixels: Labelled pixels of each image in the record.
+        ignored: The number in masks that is no class.
+        seed: Seed of the sampled pixels.
+    """
+
+    network: Dense
+    scenes: Scenes
+    execution: Execution
+    pixels: int = PIXELS
+    ignored: int = 255
+    seed: int = 0
+
+    def record(self, policy: Policy, rehearsals: Policy, about: dict[str, str]) -> Sampled:
+        """Record random pixels: those with labels, if there are masks, and any."""
+        device = self.execution.device_of(self.network)
+        rows, every = list[dict[str, list[Tensor]]](), list[dict[str, list[Tensor]]]()
+        labels = list[Tensor]()
+        views = Policy((*policy.terms, *rehearsals.terms))
+        with (
+            running(self.network, device, False, self.execution.half),
+            counted(
+                "sampling pixels", len(self.scenes), shown=self.execution.progress is True
+            ) as tell,
+        ):
+            for number, (pixels, mask) in enumerate(self.scenes):
+                images = as_pixels(pixels[None].to(device), dtype_of(self.network))
+                places, free = self._places(number, pixels.shape[1:], mask)
+                own, free_own = dict[str, list[Tensor]](), dict[str, list[Tensor]]()
+                for view, _, logits in passes(self.network, images, views, number):
+                    if view == IMAGE:
+                        self._check(logits, mask, number)
+                    own.setdefault(view, []).append(_at(logits, places))
+                    if not view.startswith(REHEARSAL):
+                        free_own.setdefault(view, []).append(_at(logits, free))
+                rows.append(own)
+                every.append(free_own)
+                if mask is not None:
+                    labels.append(mask.flatten()[places])
+                tell(number + 1)
+        if labels and not sum(map(len, labels)):
+            raise InputError(
+                f"expected pixels with a class in the masks, got none: all are {self.ignored}, "
+                "which ignore_index says is no class"
+            )
+        predictions = _joined(rows)
+        origin = {
+            "dataset": self.scenes.name,
+            "model": fingerprint(self.network),
+            "images": str(len(rows)),
+            "pixels": str(self.pixels),
+            "draws": "stratified",
+            "policy": str(policy),
+            "passes": str(policy.passes),
+        }
+        known = torch.cat(labels) if labels else None
+        return Sampled(Record(predictions, known, origin | about), _joined(every))
+
+    def _places(
+        self, number: int, size: Sequence[int], mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Draw pixels with labels, and any pixels, as functions of the seed and the image."""
+        total = size[0] * size[1]
+        free = _drawn(torch.arange(total), self.pixels, self.seed, number)
+        if mask is None:
+            return free, free
+        known = (mask.flatten() != self.ignored).nonzero().flatten()
+        return _drawn(known, self.pixels, self.seed, number), free
+
+    def _check(self, logits: LogitMaps, mask: Tensor | None, number: int) -> None:
+        """Refuse logits that are not finite, and masks of other classes."""
+        where = self.scenes.where(number)
+        if not torch.isfinite(logits).all():
+            raise InputError(f"expected finite logits, got others for {where}")
+        if mask is not None:
+            check_mask(mask, logits.shape[1], self.ignored, where)
+
+
+def passes(network: Dense, images: Tensor, policy: Policy, number: int = 0) -> Iterator[Pass]:
+    """Yield the logits of the images and of each of their views, mapped back to the images."""
+
+    def run(shown: Tensor) -> LogitMaps:
+        with failing_on(shown):
+            return logits_of(network, shown, dtype_of(network))
+
+    own = run(images)
+    yield Pass(IMAGE, 0, own)
+    for view, repeats in policy.terms:
+        back, count = inverse_of(view), view.count(images)
+        for repeat in range(repeats):
+            if view.stratified:
+                u = stratified_numbers(view.name, count, repeats)[repeat]
+                u = u.expand(images.shape[0], -1)
+            else:
+                u = random_numbers(view.name, count, torch.tensor([number]), repeat=repeat)
+            u = u.to(images.device)
+            yield Pass(view.name, repeat, back(run(view(images, u)), own, u))
+
+
+def _joined(rows: Sequence[dict[str, list[Tensor]]]) -> Predictions:
+    """Make predictions of the sampled rows of each image, (pixels, k) for each pass."""
+    views = {view: torch.cat([torch.stack(each[view], dim=1) for each in rows]) for view in rows[0]}
+    sizes = torch.tensor([len(each[IMAGE][0]) for each in rows])
+    images = torch.arange(len(rows)).repeat_interleave(sizes)
+    return Predictions(views.pop(IMAGE)[:, 0], views, images)
+
+
+def _at(logits: LogitMaps, places: Tensor) -> Tensor:
+    """Return the logits (pixels, k) of these pixels of one image."""
+    return logits[0].flatten(1)[:, places.to(logits.device)].T.cpu()
+
+
+def _drawn(places: Tensor, count: int, seed: int, number: int) -> Tensor:
+    """Draw some of the places without replacement, always alike for a seed and an image."""
+    key = random_numbers("pixels", 1, torch.tensor([number]), seed=seed)
+    generator = torch.Generator().manual_seed(int(key.double() * 2**24) + number * 2**24)
+    order = torch.randperm(len(places), generator=generator)[:count]
+    return places[order].sort().values

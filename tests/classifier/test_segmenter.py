@@ -1,0 +1,232 @@
+"""The calibrated segmenter: no pixel changes its label, and all else is that of a classifier."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import atta
+from atta import CalibratedSegmenter, InputError
+from atta.calibrators.crossval import held_out
+from atta.classifier import segmenter as module
+from atta.networks.dense import Dense, as_dense
+from atta.run.pixels import passes
+
+
+class Shaped(nn.Module):
+    """A small network with a form of answer: that of smp, torchvision or Hugging Face."""
+
+    def __init__(self, form: str = "tensor", classes: int = 4, seed: int = 0):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.layers = nn.Sequential(
+                nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, classes, 3, padding=1)
+            )
+            for parameter in self.parameters():
+                nn.init.normal_(parameter, std=0.7)
+        self.form = form
+
+    def forward(self, x):
+        found = 3 * self.layers(x)
+        if self.form == "multiple":
+            if x.shape[-1] % 32 or x.shape[-2] % 32:
+                raise RuntimeError(f"Wrong input shape {tuple(x.shape)}: expected multiples of 32")
+            return found
+        return {
+            "tensor": lambda: found,
+            "out": lambda: {"aux": found * 0, "out": found},
+            "logits": lambda: SimpleNamespace(logits=F.avg_pool2d(found, 4)),
+        }[self.form]()
+
+
+def data(n: int = 24, size: tuple[int, int] = (16, 20), classes: int = 4):
+    """Smooth images, and masks that the network gets right about two times in three."""
+    generator = torch.Generator().manual_seed(1)
+    coarse = torch.rand(n, 3, 4, 5, generator=generator)
+    images = F.interpolate(coarse, size=size, mode="bilinear").clamp(0, 1)
+    with torch.no_grad():
+        noisy = Shaped(classes=classes)(
+            images + 0.2 * torch.randn(images.shape, generator=generator)
+        )
+    masks = noisy.argmax(1)
+    masks[:, :2] = 255
+    return images, masks
+
+
+def fitted(network=None, images=None, masks=None, **how):
+    if images is None:
+        images, masks = data()
+    how = {"progress": False, "rehearse": False, "pixels": 50, "policy": "flip + smaller"} | how
+    return atta.calibrate(network or Shaped(), images, masks, **how)
+
+
+@pytest.fixture(scope="module")
+def segmenter():
+    return fitted(rehearse=True)
+
+
+@pytest.mark.parametrize(
+    ("form", "method"),
+    [
+        *((form, "c-atta") for form in ("tensor", "out", "logits", "multiple")),
+        *(("tensor", one) for one in (atta.MATTA(epochs=3), "isotonic", "mean-tta-temperature")),
+    ],
+)
+def test_no_pixel_changes_its_label(form, method):
+    network = Shaped(form)
+    images, masks = data()
+    policy = "flip + larger + nudge"
+    found = fitted(network, images, masks, method=method, policy=policy, pixels=20)
+    if not found.calibrator.keeps_class:
+        return
+    probs = found(images)
+    logits = as_dense(network) if form != "multiple" else found.model
+    with torch.no_grad():
+        own = logits(images)
+    assert probs.shape == own.shape
+    assert torch.equal(probs.argmax(1), own.argmax(1))
+    assert torch.equal(torch.from_numpy(found.predict(images)), own.argmax(1))
+    torch.testing.assert_close(probs.sum(1), torch.ones_like(probs[:, 0]), atol=1e-5, rtol=0)
+
+
+def test_calibration_gains_on_images_that_were_left_out(segmenter):
+    images, masks = data(48)
+    scores = fitted(images=images[:24], masks=masks[:24]).evaluate(
+        images[24:], masks[24:], pixels=200
+    )
+    before, after = scores["vanilla"], scores["c-atta"]
+    assert after["nll"] < before["nll"]
+    assert after["miou"] == before["miou"]
+    assert after["accuracy"] == before["accuracy"]
+    assert after["error_auroc"] > 0.5
+
+
+def test_streamed_views_give_what_the_record_gives(segmenter):
+    """The sum of views that is streamed and the fit of rows of a record are the same method."""
+    images, _ = data(2)
+    every = list(passes(segmenter.model, images, segmenter.policy))
+    rows = [one.logits.movedim(1, -1).flatten(0, 2) for one in every]
+    views = {one.view: row[:, None] for one, row in zip(every[1:], rows[1:], strict=True)}
+    with torch.no_grad():
+        wanted = segmenter.calibrator(
+            atta.Predictions(rows[0].detach(), {k: v.detach() for k, v in views.items()})
+        )
+    found = segmenter(images).movedim(1, -1).flatten(0, 2)
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=0)
+
+
+def test_tiles_change_nothing(segmenter, monkeypatch):
+    images, _ = data(2)
+    whole = segmenter(images)
+    monkeypatch.setattr(module, "TILE", 37)
+    assert torch.allclose(segmenter(images), whole, atol=1e-6)
+
+
+def test_images_may_have_any_size(segmenter):
+    assert segmenter(torch.rand(1, 3, 11, 40)).shape == (1, 4, 11, 40)
+    with pytest.raises(InputError, match=r"expected images of shape \(n, 3, h, w\)"):
+        segmenter(torch.rand(1, 1, 11, 40))
+
+
+def test_ignored_pixels_are_not_in_the_record_and_are_answered(segmenter):
+    images, masks = data()
+    record = segmenter.record(images, masks, pixels=30)
+    assert len(record) == 24 * 30
+    assert int(record.labels.max()) < 4
+    with pytest.raises(InputError, match="pass ignore_index=255"):
+        segmenter.record(images, masks, ignore_index=9)
+    assert segmenter.predict(images).shape == masks.shape
+
+
+def test_folds_errors_and_intervals_go_by_image(segmenter):
+    images, masks = data()
+    record = segmenter.record(images, masks)
+    predictions, labels = record.predictions, record.labels
+    assert predictions.image_count == 24
+    probs = held_out(atta.CATTA(), predictions, labels)
+    by_image = atta.bootstrap(probs, labels, metrics=["accuracy"], images=predictions.images)
+    by_row = atta.bootstrap(probs, labels, metrics=["accuracy"])
+    width = [high - low for low, high in (*by_image.values(), *by_row.values())]
+    assert width[0] > 1.3 * width[1]  # rows of an image are alike
+
+
+def test_saved_and_loaded_it_gives_the_same_bits(segmenter, tmp_path):
+    images, _ = data(2)
+    for name in ("folder", "file.safetensors"):
+        path = segmenter.save(tmp_path / name)
+        for cls in (CalibratedSegmenter, atta.CalibratedClassifier):
+            again = cls.load(path, model=Shaped(seed=5))
+            assert type(again) is CalibratedSegmenter
+            assert torch.equal(again(images), segmenter(images))
+            assert again.reference == segmenter.reference
+
+
+def test_export_is_one_graph(segmenter, tmp_path):
+    pytest.importorskip("onnxruntime")
+    written = segmenter.export(tmp_path / "graph.onnx")
+    assert written.difference <= 1e-5
+
+
+def test_drift_and_adapt_go_by_image(segmenter):
+    images, _ = data(40)
+    same = segmenter.drift(images)
+    assert same.images == 40
+    assert not same.drifted
+    worse = (images * 0.4 + 0.25).clamp(0, 1)
+    found = segmenter.drift(worse)
+    assert found.seen_confidence < same.seen_confidence
+    adapted = segmenter.adapt(worse)
+    assert isinstance(adapted, CalibratedSegmenter)
+    assert torch.equal(adapted(worse).argmax(1), segmenter(worse).argmax(1))
+    with pytest.raises(InputError, match="expected at least 8 images"):
+        segmenter.drift(images[:3])
+
+
+def test_the_summary_counts_pixels_and_images(segmenter):
+    text = str(segmenter.summary)
+    assert "1,200 pixels of 24 images" in text
+    assert "class changes: 0" in text
+
+
+def test_auto_chooses_by_images_left_out():
+    found = fitted(policy="auto")
+    assert len(found.summary.candidates) == 6
+    assert fitted(policy="auto", budget=1).policy.passes == 1
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({"policy": "flip + crop"}, "View 'crop': expected a view with an inverse"),
+        ({"preprocess": atta.Preprocess(resize=8)}, "expected only mean and std for segmentation"),
+        ({"pixels": 0}, "pixels"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(how, expected):
+    with pytest.raises(InputError, match=expected):
+        fitted(**how)
+
+
+def test_a_classifier_given_masks_is_refused():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 20, 4))
+    with pytest.raises(
+        InputError, match=r"expected the model to return logits of shape \(1, k, h, w\)"
+    ):
+        fitted(network)
+
+
+def test_one_logit_for_each_pixel_is_that_of_class_1():
+    network = Shaped(classes=1)
+    images, _ = data()
+    masks = (torch.rand(24, 16, 20) < 0.5).long()
+    found = fitted(network, images, masks)
+    assert found(images[:1]).shape == (1, 2, 16, 20)
+
+
+def test_padding_is_found_and_cut_off():
+    found = fitted(Shaped("multiple"))
+    assert isinstance(found.model, Dense)
+    assert found.model.multiple == 32
