@@ -42,7 +42,6 @@ WHY = {
         "temperature",
         "predict",
     ): "close calls are looked for in every row and decided as the network does: the class is kept",
-    ("temperature", "fit"): "to convergence in float64",
     ("isotonic", "fit_mb"): "the softmax, which is ours to take; some peers are given it",
     ("histogram", "fit_mb"): "the softmax, which is ours to take; some peers are given it",
     ("isotonic", "predict"): "the softmax, and what comes in is checked",
@@ -435,6 +434,15 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
             lambda part: contest_table(
                 part, ["seconds", "mb"], {"classes changed": number("changed", ".0f")}
             ),
+        ),
+    ),
+    "On a GPU": (
+        "`python -m benchmarks.gpu`: logits that lie on the GPU, beside one softmax of each logit that is read (with 4 kinds "
+        "of view where the method takes views). The last lines are the largest difference from what the CPU computes.",
+        lambda parts: on_each(
+            parts,
+            "gpu",
+            lambda part: contest_table(part, ["seconds"], {"apart": number("apart", ".1e")}),
         ),
     ),
     "Searches": (

@@ -1,6 +1,7 @@
 """Evaluating and fitting a record in a folder takes memory for a chunk, and a few numbers of each image."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 
 from atta import RecordWriter
 
-CLASSES, SMALL, LARGE = 200, 4000, 16_000
+CLASSES, ROWS, SMALL, LARGE = 200, 2000, 4000, 12_000
 SCRIPT = """
 import json, sys, threading, time
 from pathlib import Path
@@ -54,17 +55,20 @@ print(json.dumps([peak(lambda: work(record)) for record in (small, large)]))
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
-def test_four_times_the_images_take_a_little_more_memory_not_four_times(tmp_path):
+def test_three_times_the_images_take_a_little_more_memory_not_three_times(tmp_path):
     generator = torch.Generator().manual_seed(0)
     for images in (SMALL, LARGE):
         with RecordWriter(tmp_path / str(images), dtype="float16") as writer:
-            for _ in range(images // SMALL):
-                labels = torch.randint(CLASSES, (SMALL,), generator=generator)
-                logits = torch.randn(SMALL, CLASSES, generator=generator)
-                logits[torch.arange(SMALL), labels] += 3
+            for _ in range(images // ROWS):
+                labels = torch.randint(CLASSES, (ROWS,), generator=generator)
+                logits = torch.randn(ROWS, CLASSES, generator=generator)
+                logits[torch.arange(ROWS), labels] += 3
                 writer.append(logits, {"flip": logits[:, None]}, labels)
     order = [sys.executable, "-c", SCRIPT, *(str(tmp_path / str(n)) for n in (SMALL, LARGE))]
-    ended = subprocess.run(order, capture_output=True, text=True, check=True)
+    # What is freed goes back at once: otherwise it counts until the allocator gives it back.
+    given_back = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), "65536")
+    surroundings = {**os.environ, **given_back}
+    ended = subprocess.run(order, capture_output=True, text=True, check=True, env=surroundings)
     small, large = json.loads(ended.stdout)
     megabytes = (LARGE - SMALL) * CLASSES * 4 / 2**20  # of the probabilities alone
-    assert large - small < megabytes / 2
+    assert large - small < megabytes / 3
