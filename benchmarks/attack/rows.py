@@ -145,7 +145,7 @@ def through_a_classifier(tally: Tally, effort: Effort) -> None:
                     f"a classifier by {method}: the class changed",
                 )
                 for ending, graph in graphs.items():
-                    probs, base = graph(pixels)
+                    probs, base, *_ = graph(pixels)
                     tally.count_many(
                         n,
                         changes(probs, base),

@@ -106,6 +106,7 @@ def test_a_fitted_calibrator_is_evaluated_beside_the_network(
     assert re.search(r"metric +vanilla +temperature, cross-validated +v-atta", output)
     assert re.search(r"passes +1.00 +1.00 +5.00", output)
     assert re.search(r"brier +0.\d{4} \[0.\d{4}, 0.\d{4}\]", output)
+    assert re.search(r"answered_5 +\d.\d{4} \[\d.\d{4}, \d.\d{4}\]", output)
     assert "classwise_ece" not in output
     every = run("evaluate", record_file, "--calibrator", str(file), "--rows", "100:", "--all")
     assert "classwise_ece" in every.output

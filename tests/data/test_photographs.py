@@ -125,7 +125,7 @@ def test_a_part_lies_in_the_photograph(name):
             assert 0 <= left < right <= photo[0]
             assert 0 <= top < bottom <= photo[1]
     assert set(PHOTOGRAPH_VIEWS) == set(MOST)
-    assert not set(PHOTOGRAPH_VIEWS) & set(VIEWS)
+    assert set(PHOTOGRAPH_VIEWS) & set(VIEWS) == {"larger"}  # which segmentation shows, too
 
 
 def test_the_sheet_says_what_it_holds_as_text_and_json():
@@ -156,12 +156,12 @@ def test_views_that_cannot_be_made_are_refused(settings, match):
 
 
 def test_pixels_that_are_cropped_already_are_refused():
-    policy = Policy.parse("flip + larger")
+    policy = Policy.parse("flip + tight")
     crops = torch.zeros(9, 3, 56, 56, dtype=torch.uint8)
     with pytest.raises(InputError, match="expected files or Pillow images with preprocess"):
         list(policy.render(crops.float(), range(9)))
     preprocess = Preprocess(64, 56, views=policy.photographs)
-    with pytest.raises(InputError, match=r"of which views are made \(larger\), got pixels of 56"):
+    with pytest.raises(InputError, match=r"of which views are made \(tight\), got pixels of 56"):
         as_source(crops, preprocess=preprocess)
     sheets = torch.stack([preprocess(photograph(90, 70))] * 2)
     assert as_source(sheets, preprocess=preprocess).shape == (3, *preprocess.size)

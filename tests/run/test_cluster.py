@@ -1,6 +1,7 @@
 """On Ray, with two actors: the files of one process, also if workers and the driver are killed."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,7 +17,9 @@ import atta
 from atta._base.errors import InputError, MissingExtra
 from atta._base.files import locked
 from atta.classifier.predict import of_classifier, predict
+from atta.data.folder import folder_of_images
 from atta.data.image_set import ImageSet, arrange
+from atta.data.source import as_source, batches_of
 from atta.lab.fits import Fits
 from atta.lab.run import run
 from atta.record import writer as shards_module
@@ -301,3 +304,67 @@ def test_an_engine_is_ray_or_none_and_actors_are_its_own(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"pip install 'atta\[ray\]'"):
         atta.collect(linear(), pixels(8), **SETTINGS, engine="ray")
+
+
+@pytest.mark.parametrize("fault", [None, 7])
+def test_a_reader_is_sent_the_names_of_its_own_images(tmp_path, fault):
+    image_module = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    for i, image in enumerate(pixels(20)):
+        name = tmp_path / f"{'a' if i < 9 else 'b'}" / f"{i:02}.png"
+        name.parent.mkdir(exist_ok=True)
+        image_module.fromarray(image.permute(1, 2, 0).numpy()).convert("L").save(name)
+    if fault is not None:
+        (tmp_path / "a" / f"{fault:02}.png").write_bytes(b"no image")
+    whole = as_source(arrange(folder_of_images(tmp_path), shuffle=3))
+    for source in (whole, whole.subset(torch.tensor([1, 4, 5, 9, 17, 18]))):
+        batches = list(batches_of(4, 0, source.count))
+        reading, shares = cluster.parts_of(source, batches, InputError)
+        assert reading.source is None
+        for positions, share in zip(batches, shares, strict=True):
+            sent = pickle.dumps(share)
+            assert sent.count(b".png") == len(positions)
+            batch, places = reading(pickle.loads(sent))
+            (expected,) = source.read([positions], skip=InputError)
+            assert list(batch.positions) == list(expected.positions)
+            assert torch.equal(batch.pixels, expected.pixels)
+            assert batch.pixels.shape[1] == 1
+            assert batch.faults == expected.faults
+            assert torch.equal(places, source.places(positions))
+
+
+def test_images_without_names_are_sent_once_whole():
+    reading, shares = cluster.parts_of(as_source(pixels(20)), [range(4)])
+    assert [*shares] == [(range(4), None)]
+    assert torch.equal(reading((range(4), None))[0].pixels, pixels(20)[:4])
+
+
+@needs_ray
+def test_actors_live_as_long_as_a_run_of_many_policies(two_workers, tmp_path):
+    network, _ = deadly(tmp_path, after=10**6)
+    how = {"policy": "auto", "progress": False, "batch_size": 8}
+    there = atta.calibrate(network, pixels(60), LABELS, **how, **two_workers)
+    assert len([*tmp_path.glob("process-*")]) <= 3, "two actors, and this process"
+    here = atta.calibrate(network, pixels(60), LABELS, **how)
+    assert there.policy == here.policy
+    assert there.summary.after == here.summary.after
+
+
+@needs_ray
+def test_readers_that_are_killed_more_often_than_ray_tries_are_read_again(
+    two_workers, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(cluster, "PATIENCE", 0.1)
+
+    class Often(TensorDataset):
+        def __getitem__(self, at):
+            died = len([*tmp_path.glob("died-*")])
+            if at == 33 and died < 5:
+                (tmp_path / f"died-{died}").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            image, label = super().__getitem__(at)
+            return image, int(label)
+
+    images = Often(pixels(60), LABELS)
+    there = atta.collect(linear(), images, **SETTINGS, **two_workers)
+    assert len([*tmp_path.glob("died-*")]) == 5
+    assert same(there, atta.collect(linear(), pixels(60), LABELS, **SETTINGS))

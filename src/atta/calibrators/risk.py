@@ -98,7 +98,7 @@ class HeldOut:
         found = [threshold(confidence[one], right[one], risk, delta) for one in groups]
         if all(one is None for one in found):
             best = least_risk(confidence, right, delta) if not by_class else None
-            least = f"; the least that can be is {best:.1%}" if best else ""
+            least = f"; the least that can be is {math.ceil(1e4 * best) / 1e4:.2%}" if best else ""
             raise InputError(
                 f"{len(right)} validation images cannot promise a risk of {risk:.2%}{least}: "
                 f"use a larger risk, or calibrate on more images"

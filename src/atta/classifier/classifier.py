@@ -114,7 +114,7 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
             )
         self.policy = used_views(policy, calibrator)
         wanted = None if preprocess is None else Preprocess.of(preprocess)
-        self.preprocess = showing(wanted, self.policy.photographs)
+        self.preprocess = showing(wanted, () if self.any_size else self.policy.photographs)
         model = getattr(model, "_orig_mod", model)  # saved by its own names, not by its wrapper's
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module

@@ -28,14 +28,14 @@ from atta.cli.options import (
 from atta.cli.pages import read_images, say_verdicts, write_results
 from atta.cli.terminal import bar, err, formatted, say, show, tell, waiting
 from atta.results.table import Table
-from atta.results.words import CLASS_CHANGES, PASSES, dataset_name, digits
+from atta.results.words import ANSWERED, CLASS_CHANGES, PASSES, dataset_name, digits
 
 if TYPE_CHECKING:
     from atta.calibrators import Calibrator, Method
     from atta.record.predictions import Record
     from atta.results.rows import Results
 
-EVALUATED = ("accuracy", "brier", "nll", "ece", "aurc", CLASS_CHANGES, PASSES)
+EVALUATED = ("accuracy", "brier", "nll", "ece", "aurc", *ANSWERED, CLASS_CHANGES, PASSES)
 """The metrics that `evaluate` prints without --all."""
 RecordArguments = Annotated[
     list[str], Argument(metavar="RECORD...", help="Record files, or names of bundled records.")

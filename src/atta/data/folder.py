@@ -69,6 +69,9 @@ class _Files:
     def where(self, row: int) -> str:
         return str(self.paths[row])
 
+    def part(self, rows: Sequence[int]) -> "_Files":
+        return _Files([self.paths[row] for row in rows], self.folder)
+
 
 def _encoded(files: Sequence[Place], folder: Path | None = None) -> EncodedImages:
     found = _Files(files, folder)

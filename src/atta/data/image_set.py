@@ -80,6 +80,18 @@ class EncodedImages:
         pixels, more = decoded(self.read(row), mode, self.preprocess, where, also, own is None)
         return pixels if self.size is None else resize(pixels[None], self.size)[0], more
 
+    def part(self, positions: Sequence[int]) -> "EncodedImages | None":
+        """Return these images alone, decoded alike; None if `read` cannot be cut into parts."""
+        cut = getattr(getattr(self.read, "__self__", None), "part", None)
+        if cut is None:
+            return None
+        files = cut(self.rows[torch.as_tensor(positions)].tolist())
+        rows = torch.arange(len(positions))
+        part = replace(self, rows=rows, read=files.read, where=files.where)
+        if self.mode is None:
+            vars(part)["grey"] = self.grey
+        return part
+
     @cached_property
     def grey(self) -> bool:
         """Whether the first image of the whole set is grey, so that subsets decode alike.

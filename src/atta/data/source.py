@@ -54,7 +54,7 @@ from atta._base.tensors import as_tensor, plain
 from atta.data.address import Address, Place, as_place
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
 from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, decoded, mode_of
-from atta.data.loading import PIECE, Positions, Workers, in_parts
+from atta.data.loading import PIECE, Positions, Workers, empty_like, in_parts
 from atta.data.photographs import named
 from atta.data.preprocess import MODES, Preprocess
 from atta.data.shards import Sample, classes_of, samples, shards_of
@@ -152,6 +152,13 @@ class Source(ABC):
     def _joined(self, parts: Iterable[Batch], count: int) -> Batch:
         return _join(parts, count, self.name, self.shape)
 
+    def part(self, positions: Positions) -> "Source | None":
+        """Return a small source of these images alone, for another process; None if none is small.
+
+        Its images count from 0. Use `renumbered` for what is read from it.
+        """
+        return None
+
     def subset(self, rows: Tensor) -> "Source":
         """Return the images of these ascending rows."""
         numbers, files = rows.tolist(), self.files
@@ -162,6 +169,12 @@ class Source(ABC):
             "files": None if files is None else [files[row] for row in numbers],
         }
         return SubsetSource(**known, source=self, rows=numbers)
+
+
+def renumbered(batch: Batch, numbers: Mapping[int, int] | Positions) -> Batch:
+    """Return a batch whose images have other positions."""
+    faults = {numbers[row]: why for row, why in batch.faults.items()}
+    return batch._replace(positions=[numbers[row] for row in batch.positions], faults=faults)
 
 
 def _named(batch: Batch) -> dict[str, Tensor]:
@@ -177,7 +190,7 @@ def _join(parts: Iterable[Batch], count: int, name: str, shape: Shape) -> Batch:
         rows = slice(len(positions), len(positions) + len(part.positions))
         positions += part.positions
         for key, found in _named(part).items() if part.positions else ():
-            kept = store.setdefault(key, found.new_empty(count, *found.shape[1:]))
+            kept = store[key] if key in store else empty_like(found, count)
             store[key] = kept = kept.to(_common(kept, found, name))
             kept[rows] = found
         labels += [] if part.labels is None else [part.labels]
@@ -577,6 +590,14 @@ class ItemSource(Source):
         batch = self._joined((self.item(row, skip) for row in positions), len(positions))
         return batch if batch.faults else batch._replace(positions=positions)
 
+    def part(self, positions: Positions) -> "Source | None":
+        """Return a source of these files, without the names of all others."""
+        items = self.items.part(positions) if isinstance(self.items, EncodedImages) else None
+        if items is None:
+            return None
+        count, places = len(positions), self.places(positions)
+        return replace(self, items=items, count=count, indices=places, labels=None, files=None)
+
     def _size(self) -> int:
         """Return the bytes of an image and of what is made of it."""
         if self.also:
@@ -683,9 +704,11 @@ class SubsetSource(Source):
         number = {row: position for position, row in enumerate(self.rows)}
         wanted = ([self.rows[position] for position in positions] for positions in batches)
         for batch in self.source.read(wanted, workers, skip):
-            positions = [number[row] for row in batch.positions]
-            faults = {number[row]: why for row, why in batch.faults.items()}
-            yield batch._replace(positions=positions, faults=faults)
+            yield renumbered(batch, number)
+
+    def part(self, positions: Positions) -> Source | None:
+        """Return a source of these rows of the whole source."""
+        return self.source.part([self.rows[position] for position in positions])
 
 
 def cached(source: Source, *, in_memory: bool = False) -> Source:

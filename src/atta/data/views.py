@@ -170,10 +170,10 @@ _NUMBERS: dict[Callable[..., Tensor], int | Callable[[int, int, int], int]] = {
     transforms.antitranspose: 0,
     transforms.zoom_in: 1,
     transforms.zoom_out: 1,
-    transforms.half: 0,
-    transforms.smaller: 0,
-    transforms.larger: 0,
-    transforms.largest: 0,
+    transforms.scale_50: 0,
+    transforms.scale_75: 0,
+    transforms.scale_125: 0,
+    transforms.scale_150: 0,
     transforms.rotate: 2,
     transforms.gamma: 1,
     transforms.autocontrast: 0,
@@ -204,13 +204,15 @@ def _needs_photograph(*_: Tensor) -> Tensor:
 
 
 PHOTOGRAPH_VIEWS = {
-    name: View(name, _needs_photograph, int(most > 1), photograph=True)
+    name: View(name, *_FUNCTIONS.get(name, (_needs_photograph, int(most > 1))), photograph=True)
     for name, most in photographs.MOST.items()
 }
 """Views that are cut from the photograph, not from its crop: `data.photographs` has their rules.
 
-They need files or Pillow images and `preprocess`. Their positions are always stratified.
+They need files or Pillow images and `preprocess`. Their positions are always stratified. `larger`
+is also a view of pixels, for segmentation, where images are not cropped.
 """
+VIEWS["larger"] = PHOTOGRAPH_VIEWS["larger"]
 
 
 # -------------------------------------------------------------------- views from other libraries

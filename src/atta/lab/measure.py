@@ -17,14 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atta._base.types import Probs
+from atta._base.types import Labels, Probs
 from atta.calibrators import AverageBlend, Calibrator, TemperatureScaling, Vanilla, ViewBlend
 from atta.calibrators.conformal import Conformal, cross_checked, fewest
 from atta.calibrators.crossval import FOLDS, held_rows
 from atta.functional import largest_share, leader
 from atta.metrics.binning import bin_index, even_edges, reliability_bins, risk_curve
-from atta.metrics.per_image import LazyProbs
-from atta.metrics.resampling import bootstrap, intervals
+from atta.metrics.per_image import AnyProbs, LazyProbs
+from atta.metrics.resampling import Resamples, bootstrap, intervals, replicates
 from atta.metrics.scores import METRICS, by_confidence, class_changes, evaluate, ood_auroc
 from atta.record.predictions import Predictions, Record
 from atta.results.rows import Interval, Results, Row
@@ -106,11 +106,14 @@ def evaluated(calibrator: Calibrator, record: Record, dataset: str) -> Results:
         for one in (alone, calibrator)
         for metric, value in measure(one, record).items()
     ]
-    found = [(one.method.name, answers(one, images)) for one in (alone, calibrator)]
+    found: list[tuple[str, AnyProbs, Tensor | None]] = [
+        (one.method.name, answers(one, images), one.confidence(images))
+        for one in (alone, calibrator)
+    ]
     if len(record) >= 2 * FOLDS and calibrator.method.name != TemperatureScaling.name:
-        tempered = held_rows(TemperatureScaling(), images.select(()), labels)
-        found.insert(1, (TEMPERED, _kept(tempered, images)))
-        numbers = evaluate(found[1][1], labels) | {CLASS_CHANGES: 0.0, PASSES: 1.0}
+        tempered = _kept(held_rows(TemperatureScaling(), images.select(()), labels), images)
+        found.insert(1, (TEMPERED, tempered, None))
+        numbers = evaluate(tempered, labels) | {CLASS_CHANGES: 0.0, PASSES: 1.0}
         more = [
             Row(dataset=dataset, method=TEMPERED, metric=metric, value=value)
             for metric, value in numbers.items()
@@ -120,12 +123,23 @@ def evaluated(calibrator: Calibrator, record: Record, dataset: str) -> Results:
         ]
     ends = (
         Interval(dataset=dataset, method=method, metric=metric, low=low, high=high)
-        for method, probs in found
-        for metric, (low, high) in bootstrap(
-            probs, labels, metrics=INTERVALS, simplex=calibrator.method.on_simplex
-        ).items()
+        for method, probs, confidence in found
+        for metric, (low, high) in _ends(probs, labels, confidence, calibrator.method.on_simplex)
     )
     return Results(tuple(rows), intervals=tuple(ends))
+
+
+def _ends(
+    probs: AnyProbs, labels: Labels, confidence: Tensor | None, simplex: bool
+) -> Iterator[tuple[str, tuple[float, float]]]:
+    """The intervals of INTERVALS, and of the images that are answered at a risk."""
+    yield from bootstrap(probs, labels, metrics=INTERVALS, simplex=simplex).items()
+    drawn = Resamples(len(labels))
+    values = replicates(
+        probs, labels, drawn, metrics=ANSWERED, simplex=simplex, confidence=confidence
+    )
+    points = evaluate(probs, labels, metrics=ANSWERED, simplex=simplex, confidence=confidence)
+    yield from intervals(points, values).items()
 
 
 # ---- what a report shows

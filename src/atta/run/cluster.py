@@ -19,17 +19,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, islice
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line, require
 from atta.data.loading import Positions
-from atta.data.source import ArraySource, Batch, CachedSource, Source
+from atta.data.source import ArraySource, Batch, CachedSource, Skip, Source, renumbered
 from atta.run.runner import Runner, running
 
 RAY: Literal["ray"] = "ray"
@@ -42,6 +43,8 @@ Item = TypeVar("Item")
 Read = TypeVar("Read")
 Done = TypeVar("Done")
 Kept = TypeVar("Kept")
+Share: TypeAlias = tuple[Positions, Source | None]
+"""A batch for a reader: positions, and their own files, if the images are files."""
 
 
 @dataclass(frozen=True)
@@ -139,18 +142,14 @@ def stream(
     if (first := next(left, None)) is None:
         return
     left = chain([first], left)
-    with connected(engine) as (ray, actors):
+    with _actors(engine) as (ray, make, actors):
         reader, worker = _sent(ray, read, "images"), _sent(ray, work, "a network")
         reads = ray.remote(max_retries=RETRIES)(_read)
-        takes = {"num_cpus": 0, "num_gpus": 1} if engine.gpu else {"num_cpus": engine.threads}
-        make = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **takes)(_Worker)
-        pool = _Pool(
-            ray, engine, worker, make, [make.remote(engine.threads) for _ in range(actors)]
-        )
+        pool = _Pool(ray, engine, partial(reads.remote, [reader]), worker, make, actors)
         try:
             while True:
                 for item in islice(left, max(0, AHEAD * len(pool.actors) - len(pool.doing))):
-                    pool.add(reads.remote([reader], item))
+                    pool.add(item)
                 if not pool.doing:
                     break
                 yield pool.next()
@@ -159,42 +158,96 @@ def stream(
             raise InputError(
                 f"Ray gave up: {last}; what is finished is kept, the same call resumes"
             ) from error
+
+
+@dataclass
+class _Actors:
+    """The actors of each engine, while a run lasts, and what ends with them."""
+
+    stack: ExitStack
+    pools: dict[Engine, tuple[Any, Any, list[Any]]] = field(default_factory=dict)
+
+
+_ALIVE: ContextVar[_Actors | None] = ContextVar("alive", default=None)
+
+
+@contextmanager
+def kept_alive(engine: str | None) -> Iterator[None]:
+    """Keep the cluster and its actors during the block, which may run many policies.
+
+    Starting Ray takes seconds, and so does an actor, which imports torch.
+    """
+    if engine is None or _ALIVE.get() is not None:
+        yield
+        return
+    with ExitStack() as stack:
+        alive = _Actors(stack)
+        token = _ALIVE.set(alive)
+        try:
+            yield
         finally:
-            for actor in pool.actors:
-                ray.kill(actor)
+            _ALIVE.reset(token)
+            for ray, _, actors in alive.pools.values():
+                for actor in actors:
+                    ray.kill(actor)
+
+
+@contextmanager
+def _actors(engine: Engine) -> Iterator[tuple[Any, Any, list[Any]]]:
+    """Yield Ray, what makes an actor, and the actors that there are."""
+    if (alive := _ALIVE.get()) is None:
+        with kept_alive(RAY), _actors(engine) as found:
+            yield found
+        return
+    if engine not in alive.pools:
+        ray, number = alive.stack.enter_context(connected(engine))
+        takes = {"num_cpus": 0, "num_gpus": 1} if engine.gpu else {"num_cpus": engine.threads}
+        make = ray.remote(max_restarts=-1, max_task_retries=RETRIES, **takes)(_Worker)
+        actors = [make.remote(engine.threads) for _ in range(number)]
+        alive.pools[engine] = ray, make, actors
+    yield alive.pools[engine]
 
 
 @dataclass
 class _Pool:
-    """Actors with a network, and what they do: what was read, the actor, and its answer."""
+    """Actors with a network, and what they do: the item, the actor, and its answer."""
 
     ray: Any
     engine: Engine
+    read: Callable[[Any], Any]
     worker: Any
     make: Any
     actors: list[Any]
     doing: deque[tuple[Any, Any, Any]] = field(default_factory=deque)
 
-    def add(self, read: Any) -> None:
-        """Give what is read to the actor with the least to do."""
+    def add(self, item: Any) -> None:
+        """Have an item read, and give it to the actor with the least to do."""
+        self.doing.append(self._begun(item))
+
+    def _begun(self, item: Any) -> tuple[Any, Any, Any]:
         busy = Counter(actor for _, actor, _ in self.doing)
         actor = min(self.actors, key=busy.__getitem__)
-        self.doing.append((read, actor, actor.answer.remote([self.worker], read)))
+        return item, actor, actor.answer.remote([self.worker], self.read(item))
 
     def next(self) -> Any:
-        """Wait for the next answer; if a machine is lost, other actors do what its actors did."""
+        """Wait for the next answer; what a lost machine read or answered is done again."""
         for last in range(LOSSES, -1, -1):
-            while not self.ray.wait([self.doing[0][2]], timeout=PATIENCE)[0]:
+            item, actor, answer = self.doing[0]
+            while not self.ray.wait([answer], timeout=PATIENCE)[0]:
                 self.fit()
+                item, actor, answer = self.doing[0]
             try:
-                answer = _got(self.ray, self.doing[0][2])
+                found = _got(self.ray, answer)
                 self.doing.popleft()
-                return answer
-            except self.ray.exceptions.RayActorError:
-                if not last:
+                return found
+            except self.ray.exceptions.RayError as error:
+                if not last or not _is_lost(self.ray, error):
                     raise
+                lost = actor if isinstance(error, self.ray.exceptions.RayActorError) else None
             time.sleep(PATIENCE)  # it takes a while until Ray knows that a machine is lost
-            self.fit(self.doing[0][1])
+            self.fit(lost)
+            if lost is None:  # a reader, or what it read
+                self.doing[0] = self._begun(item)
 
     def fit(self, lost: Any = None) -> None:
         """Replace a lost actor, and remove those that no longer fit: readers need a CPU, too."""
@@ -209,12 +262,18 @@ class _Pool:
             self.ray.kill(actor)
         if not left or (lost and len(left) < room):
             left.append(self.make.remote(self.engine.threads))
-        self.actors, doing, self.doing = left, self.doing, deque()
+        self.actors[:], doing, self.doing = left, self.doing, deque()
         for one in doing:
             if one[1] in gone:
                 self.add(one[0])
             else:
                 self.doing.append(one)
+
+
+def _is_lost(ray: Any, error: BaseException) -> bool:
+    """Whether a process or a machine was lost: then no call raised an error of its own."""
+    cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+    return isinstance(cause, ray.exceptions.RayError)
 
 
 def _got(ray: Any, ref: Any) -> Any:
@@ -255,11 +314,13 @@ class _Worker:
     def __init__(self, threads: int) -> None:
         torch.set_num_threads(threads)
         self.call: Callable[[Any], Any] | None = None
+        self.ref: Any = None
 
     def answer(self, refs: Sequence[Any], given: Any) -> Any:
-        """Process what was read; the first call fetches the network."""
-        if self.call is None:
-            self.call = _fetched(refs[0])()
+        """Process what was read; the first call of each policy fetches the network."""
+        if self.call is None or self.ref != refs[0]:
+            self.call = None  # frees the memory of the last one
+            self.call, self.ref = _fetched(refs[0])(), refs[0]
         return self.call(given)
 
 
@@ -303,20 +364,37 @@ def run_on_ray(
     showing: Showing, source: Source, batches: Iterable[Positions], engine: Engine
 ) -> Generator[tuple[Batch, Tensor]]:
     """Yield each batch with its answers; only its first and last image come back."""
-    return stream(batches, _Reading(_shared(source)), showing, engine)
+    reading, items = parts_of(source, batches)
+    return stream(items, reading, showing, engine)
+
+
+def parts_of(
+    source: Source, batches: Iterable[Positions], skip: Skip = None
+) -> tuple[Reading, Iterable[Share]]:
+    """Return what reads batches in any process, and what it takes: a batch's own files, if any."""
+    whole = _shared(source)
+    items = ((positions, whole.part(positions)) for positions in batches)
+    return Reading(whole if whole.part([0]) is None else None, skip), items
 
 
 @dataclass(frozen=True)
-class _Reading:
-    """Reads a range of images, in any process."""
+class Reading:
+    """Reads a batch, in any process: from the part that comes with it, or from the whole source."""
 
-    source: Source
+    source: Source | None
+    skip: Skip = None
 
-    def __call__(self, positions: Positions) -> tuple[Batch, Tensor]:
-        (batch,) = self.source.read([positions])
+    def __call__(self, share: Share) -> tuple[Batch, Tensor]:
+        """Return the batch, and the places of its images in their set."""
+        positions, part = share
+        source = part or self.source
+        assert source is not None, "a part comes where there is no whole"
+        rows = range(len(positions)) if part else positions
+        (batch,) = source.read([rows], skip=self.skip)
+        places = source.places(rows).clone()
         # Without a copy, all of what it is a slice of would be sent.
-        pixels, places = batch.pixels.clone(), self.source.places(positions).clone()
-        return batch._replace(pixels=pixels), places
+        batch = batch._replace(pixels=batch.pixels.clone())
+        return renumbered(batch, positions) if part else batch, places
 
 
 def _shared(source: Source) -> Source:

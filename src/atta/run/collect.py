@@ -45,7 +45,7 @@ from atta.record.predictions import Predictions, Record, as_labels
 from atta.record.store import LOGITS, Columns, columns_of, write_index
 from atta.record.writer import SHARDS, ShardWriter
 from atta.run.checks import check_labels, look_over, try_out
-from atta.run.cluster import Engine, Showing, check_source, run_on_ray
+from atta.run.cluster import Engine, Showing, check_source, kept_alive, run_on_ray
 from atta.run.execution import Execution, ExecutionOptions, split_options
 from atta.run.runner import Runner, batch_size, running
 
@@ -226,6 +226,17 @@ class Run:
         checks: bool = True,
     ) -> Record:
         """Try a few images, run all of them, rehearse, and check the answers."""
+        with kept_alive(self.execution.engine):
+            return self._recorded(policy, rehearse, about, folder, checks)
+
+    def _recorded(
+        self,
+        policy: Policy,
+        rehearse: bool | Iterable[int],
+        about: Mapping[str, str],
+        folder: Path | None,
+        checks: bool,
+    ) -> Record:
         source, labelling = self.source, self.labelling
         if self.execution.engine:
             check_source(source)
