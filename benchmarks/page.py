@@ -42,6 +42,7 @@ WHY = {
         "temperature",
         "predict",
     ): "close calls are looked for in every row and decided as the network does: the class is kept",
+    ("temperature", "fit"): "to convergence in float64",
     ("isotonic", "fit_mb"): "the softmax, which is ours to take; some peers are given it",
     ("histogram", "fit_mb"): "the softmax, which is ours to take; some peers are given it",
     ("isotonic", "predict"): "the softmax, and what comes in is checked",
