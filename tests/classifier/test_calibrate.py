@@ -434,6 +434,8 @@ def test_a_bad_first_file_is_left_out_and_the_others_keep_their_pixels(tmp_path,
 def test_a_resumed_calibration_keeps_its_memory_layout(labels, tmp_path, monkeypatch):
     model, settings = small_cnn(3), {"cache": tmp_path, "rehearse": False}
     for faster in (True, False):  # another layout would be refused: other bits
-        monkeypatch.setattr("atta.classifier.calibrate.faster_layout", lambda *_, it=faster: it)
+        monkeypatch.setattr(
+            "atta.classifier.calibrate.faster_layout", lambda *_, it=faster: (it, 0.1)
+        )
         calibrate(model, pixels(), labels, **settings)
         assert settings_of(tmp_path / "0")["channels_last"] is True

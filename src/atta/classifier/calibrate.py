@@ -244,16 +244,17 @@ def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:
     return trial
 
 
-def _in_faster_layout(run: Run, trial: Trial, folder: Path | None) -> Run:
+def _in_faster_layout(run: Run, trial: Trial, folder: Path | None) -> tuple[Run, Trial]:
     """Use the memory layout that was asked for, that of a resumed run, or the faster one."""
     execution = run.execution
     if execution.channels_last is not None or execution.engine:
-        return run
+        return run, trial
+    if (found := faster_layout(run.network, trial.pixels, execution)) is None:
+        return run, trial
     earlier = {} if folder is None else settings_of(folder)
-    last = earlier.get("channels_last")
-    if not isinstance(last, bool):
-        last = faster_layout(run.network, trial.pixels, execution)
-    return replace(run, execution=replace(execution, channels_last=last))
+    last = earlier.get("channels_last", found[0]) is True
+    run = replace(run, execution=replace(execution, channels_last=last))
+    return run, replace(trial, seconds=found[1])
 
 
 def _time(run: Run, trial: Trial, most: int, rehearse: bool | Iterable[int]) -> timedelta:
@@ -283,7 +284,7 @@ def _calibrated(
         advise(trial.fixed)
         policies = kept
     first = None if folder is None else folder / "0"
-    run = _in_faster_layout(run, trial, first)
+    run, trial = _in_faster_layout(run, trial, first)
     most = most_passes(run.source.count or 0, policies, rehearse)
     time = _time(run, trial, most, rehearse)
     title = f"recording views, at most {most:,} passes, about {time}"

@@ -55,6 +55,8 @@ class Graph:
     shape: tuple[int, int, int]
     dtype: torch.dtype
     classes: int
+    dense: bool = False
+    """Whether it answers every pixel: a segmenter."""
     about: Mapping[str, str] = field(default_factory=dict)
     """Metadata in the file: preprocess, class_names, policy, mean_passes, ..."""
 
@@ -133,7 +135,7 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
 
     dtype = torch.uint8 if images.type == "tensor(uint8)" else torch.float32
     about = dict(session.get_modelmeta().custom_metadata_map)
-    return Graph(run, tuple(images.shape[1:]), dtype, classes, about)
+    return Graph(run, tuple(images.shape[1:]), dtype, classes, dense, about)
 
 
 # ---- writing
