@@ -243,7 +243,7 @@ def test_what_processes_get_can_be_pickled(folder, kind):
 
 @pytest.mark.parametrize(
     ("free", "size", "number", "piece"),
-    [(10**9, 150_000, 16, 32), (64 << 20, 150_000, 16, 4), (2 << 20, 150_000, 2, 1), (0, 1, 1, 1)],
+    [(10**9, 150_000, 16, 64), (64 << 20, 150_000, 16, 4), (2 << 20, 150_000, 2, 1), (0, 1, 1, 1)],
 )
 def test_pieces_fit_into_the_shared_memory_of_a_container(monkeypatch, free, size, number, piece):
     monkeypatch.setattr(loading.shutil, "disk_usage", lambda path: SimpleNamespace(free=free))

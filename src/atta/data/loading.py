@@ -17,7 +17,8 @@ from multiprocessing import current_process
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from atta._base.errors import InputError, first_line
 
@@ -29,7 +30,7 @@ Piece: TypeAlias = Sequence[Any]
 Workers: TypeAlias = int | Literal["auto"]
 
 EACH = 64  # least images for each process that "auto" starts
-PIECE = 32  # most images that a process reads at a time
+PIECE = 64  # most images that a process reads at a time
 AHEAD = 2  # pieces that each process reads ahead
 FORK = sys.platform == "linux"
 """Whether processes start by a fork: in milliseconds, and without importing the caller's script."""
@@ -85,8 +86,12 @@ def in_parts(
     try:
         while (first := next(answers, None)) is not None:
             positions = begun.popleft()
-            parts = chain([first], islice(answers, len(_cut(positions, most)) - 1))
-            yield join(map(_raised, parts), len(positions))
+            several = len(_cut(positions, most))
+            if several == 1:
+                yield _raised(first)
+            else:
+                parts = chain([first], islice(answers, several - 1))
+                yield join(map(_raised, parts), len(positions))
     except RuntimeError as error:
         if "Caught" in str(error):  # what a dataset raised, with its traceback
             raise
@@ -160,6 +165,19 @@ def _started(making: "_Making[Part]", pieces: Iterable[Piece], number: int) -> A
                 f"workers: expected {number} processes that read images, but they cannot start: "
                 f"{first_line(error)}; give workers=0"
             ) from error
+
+
+def empty_like(one: Tensor, count: int) -> Tensor:
+    """Make room for `count` tensors like the rows of one; in a worker, where it can be sent from.
+
+    A tensor elsewhere is copied into shared memory: measured, 0.1 ms for a photograph.
+    """
+    shape = torch.Size((count, *one.shape[1:]))
+    if get_worker_info() is None or one.device.type != "cpu" or not shape.numel():
+        return one.new_empty(shape)
+    size = shape.numel() * one.itemsize
+    storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=one.dtype).set_(storage).view(shape)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ from atta._base.tensors import as_tensor, plain
 from atta.data.address import Address, Place, as_place
 from atta.data.folder import IMAGES, files_of_images, folder_of_images
 from atta.data.image_set import BadImage, EncodedImages, ImageSet, decode, decoded, mode_of
-from atta.data.loading import PIECE, Positions, Workers, in_parts
+from atta.data.loading import PIECE, Positions, Workers, empty_like, in_parts
 from atta.data.photographs import named
 from atta.data.preprocess import MODES, Preprocess
 from atta.data.shards import Sample, classes_of, samples, shards_of
@@ -190,7 +190,7 @@ def _join(parts: Iterable[Batch], count: int, name: str, shape: Shape) -> Batch:
         rows = slice(len(positions), len(positions) + len(part.positions))
         positions += part.positions
         for key, found in _named(part).items() if part.positions else ():
-            kept = store.setdefault(key, found.new_empty(count, *found.shape[1:]))
+            kept = store[key] if key in store else empty_like(found, count)
             store[key] = kept = kept.to(_common(kept, found, name))
             kept[rows] = found
         labels += [] if part.labels is None else [part.labels]
