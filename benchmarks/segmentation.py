@@ -2,6 +2,7 @@
 
 python -m benchmarks.train_segmentation camvid.zip unet,deeplab,former --out WEIGHTS     on a GPU: three networks
 python -m benchmarks.segmentation collect camvid.zip WEIGHTS --out FOLDER                on a GPU: NAME.zip of each network
+python -m benchmarks.segmentation whole camvid.zip WEIGHTS --out FILE.json               on a GPU: every test pixel
 python -m benchmarks.segmentation tables FOLDER                                          anywhere: docs/segmentation.md's numbers
 python -m benchmarks.segmentation cost --out FILE.json                                   memory and time at 2048 x 1024
 """
@@ -29,12 +30,13 @@ from atta.metrics.maps import confusion, error_auroc, miou
 from atta.networks.dense import as_dense
 from atta.run.execution import Execution
 from atta.run.pixels import PixelRun
+from atta.run.runner import as_pixels
 from benchmarks.train_segmentation import CLASSES, IGNORED, NETWORKS, DeepLab, load, read
 
-EVERY = "flip + half + smaller + larger + largest"
-CHOSEN = "flip + smaller + larger"
+EVERY = "flip + scale-50 + scale-75 + scale-125 + scale-150"
+CHOSEN = "flip + scale-75 + scale-125"
 SHIFTS = ("gaussian-noise-1", "contrast-3", "fog-1", "motion-blur-1")
-GROUPS = (10, 30, 60)
+GROUPS = (30,)
 """Test images that a segmenter is adapted to at once."""
 
 
@@ -62,14 +64,16 @@ def sampled(network: nn.Module, x: Tensor, y: Tensor, policy: str, device: str) 
 @torch.no_grad()
 def whole(segmenter: atta.CalibratedSegmenter, x: Tensor, y: Tensor, device: str) -> dict[str, Any]:
     """Every pixel of whole images: changed labels, Brier score and NLL of network and segmenter."""
-    changed = pixels = 0
+    changed = again = pixels = 0
     counts = torch.zeros(CLASSES, CLASSES, dtype=torch.float64)
     totals = torch.zeros(5, dtype=torch.float64)
     for image, mask in zip(x, y, strict=True):
         one = image[None].to(device)
-        logits = segmenter.model(one.float() / 255)
+        tiles = [(p, z) for p, z, _ in segmenter._tiles(as_pixels(one, torch.float32))]
+        changed += sum(int((p.argmax(1) != z.argmax(1)).sum()) for p, z in tiles)
+        logits = segmenter.model(as_pixels(one, torch.float32))  # once more, alone
         probs = segmenter(one)
-        changed += int((probs.argmax(1) != logits.argmax(1)).sum())
+        again += int((probs.argmax(1) != logits.argmax(1)).sum())
         pixels += mask.numel()
         known = mask.flatten().to(device) != IGNORED
         truth = mask.flatten().to(device).long()[known]
@@ -89,6 +93,7 @@ def whole(segmenter: atta.CalibratedSegmenter, x: Tensor, y: Tensor, device: str
     return {
         "pixels": pixels,
         "changed": changed,
+        "other in another pass": again,
         "accuracy": accuracy,
         "miou": miou(counts),
         **means,
@@ -180,16 +185,33 @@ def collect(args: argparse.Namespace) -> None:
     tell("done")
 
 
+def everywhere(args: argparse.Namespace) -> None:
+    """Changed pixels and scores of each network's segmenter on all test pixels."""
+    test = [each[:: args.every] for each in read(args.data, "test")[1:]]
+    val = [each[:: args.every] for each in read(args.data, "val")[1:]]
+    found = {}
+    for name in args.names.split(","):
+        how = {"ignore_index": IGNORED, "device": args.device, "progress": False}
+        network = load(name, args.weights)
+        segmenter = atta.calibrate(network, *val, policy=CHOSEN, **how)
+        found[name] = whole(segmenter.to(args.device), *test, args.device)
+        print(name, json.dumps(found[name]), flush=True)
+        found[name]["drift"] = adapted(segmenter, *test)
+        print(name, json.dumps(found[name]["drift"][-1]), flush=True)
+    if args.out:
+        Path(args.out).write_text(json.dumps(found, indent=1) + "\n")
+
+
 # ---- tables: needs the records
 
 
 METHODS: dict[str, tuple[atta.Method, str]] = {
     "temperature": (atta.TemperatureScaling(), ""),
     "c-atta, flip": (atta.CATTA(), "flip"),
-    "c-atta, flip + larger": (atta.CATTA(), "flip + larger"),
-    "c-atta, flip + smaller + larger": (atta.CATTA(), CHOSEN),
-    "v-atta, flip + smaller + larger": (atta.VATTA(), CHOSEN),
-    "mean-tta-temperature, flip + smaller + larger": (atta.MeanTTATemperature(), CHOSEN),
+    "c-atta, flip + scale-125": (atta.CATTA(), "flip + scale-125"),
+    "c-atta, flip + scale-75 + scale-125": (atta.CATTA(), CHOSEN),
+    "v-atta, flip + scale-75 + scale-125": (atta.VATTA(), CHOSEN),
+    "mean-tta-temperature, flip + scale-75 + scale-125": (atta.MeanTTATemperature(), CHOSEN),
     "c-atta, all five": (atta.CATTA(), EVERY),
 }
 
@@ -233,7 +255,7 @@ def compared(record: atta.Record, answers: dict[str, tuple[Tensor, Tensor]]) -> 
     found: dict[str, Any] = {}
     for name, (probs, sure) in answers.items():
         found[name] = scores(record, probs, sure)
-        for other in ("temperature", "mean-tta-temperature, flip + smaller + larger"):
+        for other in ("temperature", "mean-tta-temperature, flip + scale-75 + scale-125"):
             if name != other:
                 found[name][f"to {other}"] = atta.paired(
                     probs, answers[other][0], labels, metrics=("brier", "nll"), images=images
@@ -243,7 +265,7 @@ def compared(record: atta.Record, answers: dict[str, tuple[Tensor, Tensor]]) -> 
 
 def few(val: atta.Record, test: atta.Record, images: int = 10, draws: int = 20) -> dict[str, float]:
     """The share of the gain over temperature scaling that so many labelled images give."""
-    method, policy = METHODS["c-atta, flip + smaller + larger"]
+    method, policy = METHODS["c-atta, flip + scale-75 + scale-125"]
     labels, seen = test.require_labels(), viewed(test, policy)
     numbers = val.predictions.images.unique()
 
@@ -330,8 +352,8 @@ def shown(name: str, found: dict[str, Any]) -> str:
                 part = row[k] / base[k] - 1
                 cells.append(f"{part:+.1%} ({low / base[k]:+.1%} to {high / base[k]:+.1%})")
             lines.append(f"| {method} | {' | '.join(cells)} | {row['changed']} |")
-        against = methods["c-atta, flip + smaller + larger"].get(
-            "to mean-tta-temperature, flip + smaller + larger", {}
+        against = methods["c-atta, flip + scale-75 + scale-125"].get(
+            "to mean-tta-temperature, flip + scale-75 + scale-125", {}
         )
         lines.append(f"\nc-atta minus mean + temperature, same views: {against}")
     lines.append(f"\nten images: {found['ten images']}")
@@ -402,7 +424,7 @@ def _cost(way: str, device: str, side: int, turns: int) -> dict[str, float]:
         module = nn.Module()
         module.forward = plain  # type: ignore[method-assign]
         turned = ttach.Compose(
-            [ttach.HorizontalFlip(), ttach.Scale([1, 0.75, 1.25], interpolation="linear")]
+            [ttach.HorizontalFlip(), ttach.Scale([1, 0.75, 1.25], interpolation="bilinear")]
         )
         return ttach.SegmentationTTAWrapper(module, turned, merge_mode="mean")(image)
 
@@ -426,16 +448,18 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     commands = parser.add_subparsers(dest="command", required=True)
     one = commands.add_parser("collect")
-    one.add_argument("data")
-    one.add_argument("weights")
-    one.add_argument("--every", type=int, default=1, help="take every n-th image: a trial")
+    four = commands.add_parser("whole")
+    for each in (one, four):
+        each.add_argument("data")
+        each.add_argument("weights")
+        each.add_argument("--every", type=int, default=1, help="take every n-th image: a trial")
     two = commands.add_parser("tables")
     two.add_argument("folder")
     three = commands.add_parser("cost")
     three.add_argument("--way")
     three.add_argument("--side", type=int, default=1024)
     three.add_argument("--turns", type=int, default=3)
-    for each in (one, two, three):
+    for each in (one, two, three, four):
         each.add_argument("--out")
         each.add_argument("--names", default=",".join(NETWORKS))
         each.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -444,4 +468,6 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 if __name__ == "__main__":
     arguments = parsed()
-    {"collect": collect, "tables": tables, "cost": cost}[arguments.command](arguments)
+    {"collect": collect, "tables": tables, "cost": cost, "whole": everywhere}[arguments.command](
+        arguments
+    )

@@ -1,11 +1,8 @@
 """The calibrated segmenter: no pixel changes its label, and all else is that of a classifier."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import atta
 from atta import CalibratedSegmenter, InputError
@@ -13,54 +10,7 @@ from atta.calibrators.crossval import held_out
 from atta.classifier import segmenter as module
 from atta.networks.dense import Dense, as_dense
 from atta.run.pixels import passes
-
-
-class Shaped(nn.Module):
-    """A small network with a form of answer: that of smp, torchvision or Hugging Face."""
-
-    def __init__(self, form: str = "tensor", classes: int = 4, seed: int = 0):
-        super().__init__()
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            self.layers = nn.Sequential(
-                nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, classes, 3, padding=1)
-            )
-            for parameter in self.parameters():
-                nn.init.normal_(parameter, std=0.7)
-        self.form = form
-
-    def forward(self, x):
-        found = 3 * self.layers(x)
-        if self.form == "multiple":
-            if x.shape[-1] % 32 or x.shape[-2] % 32:
-                raise RuntimeError(f"Wrong input shape {tuple(x.shape)}: expected multiples of 32")
-            return found
-        return {
-            "tensor": lambda: found,
-            "out": lambda: {"aux": found * 0, "out": found},
-            "logits": lambda: SimpleNamespace(logits=F.avg_pool2d(found, 4)),
-        }[self.form]()
-
-
-def data(n: int = 24, size: tuple[int, int] = (16, 20), classes: int = 4):
-    """Smooth images, and masks that the network gets right about two times in three."""
-    generator = torch.Generator().manual_seed(1)
-    coarse = torch.rand(n, 3, 4, 5, generator=generator)
-    images = F.interpolate(coarse, size=size, mode="bilinear").clamp(0, 1)
-    with torch.no_grad():
-        noisy = Shaped(classes=classes)(
-            images + 0.2 * torch.randn(images.shape, generator=generator)
-        )
-    masks = noisy.argmax(1)
-    masks[:, :2] = 255
-    return images, masks
-
-
-def fitted(network=None, images=None, masks=None, **how):
-    if images is None:
-        images, masks = data()
-    how = {"progress": False, "rehearse": False, "pixels": 50, "policy": "flip + smaller"} | how
-    return atta.calibrate(network or Shaped(), images, masks, **how)
+from segmenters_made import Shaped, data, fitted
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +28,7 @@ def segmenter():
 def test_no_pixel_changes_its_label(form, method):
     network = Shaped(form)
     images, masks = data()
-    policy = "flip + larger + nudge"
+    policy = "flip + scale-125 + nudge"
     found = fitted(network, images, masks, method=method, policy=policy, pixels=20)
     if not found.calibrator.keeps_class:
         return
@@ -121,7 +71,7 @@ def test_streamed_views_give_what_the_record_gives(segmenter):
 def test_tiles_change_nothing(segmenter, monkeypatch):
     images, _ = data(2)
     whole = segmenter(images)
-    monkeypatch.setattr(module, "TILE", 37)
+    monkeypatch.setattr(module, "TILES", {"cpu": 37})
     assert torch.allclose(segmenter(images), whole, atol=1e-6)
 
 

@@ -171,7 +171,7 @@ def test_more_images_than_memory_should_hold_are_fitted_in_pieces_to_the_same_nu
         "chunks",
         lambda self, rows: sizes.append(min(rows, len(self))) or chunks(self, rows),
     )
-    sizes_of_fits = {"PIECE": 625, "KEPT": 1000, "WHOLE": 5000, "SAMPLE": 2500}
+    sizes_of_fits = {"PIECE": 625, "KEPT": 3000, "SAMPLE": 2500}
     for name, value in sizes_of_fits.items():
         monkeypatch.setattr(fitting, f"{name}_LOGITS", value)
     monkeypatch.setattr(base, "CHUNK_LOGITS", 250)

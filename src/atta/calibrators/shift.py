@@ -28,7 +28,7 @@ others become unsure. With F the fall among the images of either kind (drawn tow
 If A has not fallen, â = A. b and c, near 1, are fitted to the rehearsals of the validation images,
 in groups of one family of corruption at one severity: the fall of the accuracy over the fall of A
 and A · g, by least squares with the prior b = 1 ± 0.3, c = 1 ± 0.5. The form and the constants were
-chosen on public CIFAR networks under other corruptions (docs/under-shift.md); the weight of the
+chosen on public CIFAR networks under other corruptions (docs/shift.md); the weight of the
 guard on rehearsals that were left out, the balance on corruptions of a network that is not among
 those of docs/adapting.md.
 
@@ -46,6 +46,8 @@ the balance, is at most â plus its standard error: with few images, it changes 
 **Pixels.** The pixels of an image are not independent, and new images also have pixels that no mask
 labels. The scores of the validation images are therefore those of any pixels. Errors go by image:
 m pixels of an image count as m / (1 + (m - 1) ρ), with ρ the correlation of their scores' ranks.
+The shares of classes differ from scene to scene without any shift: there is neither a skew (c = 0)
+nor a balance. b is 1 or more: under rehearsals, pixels lose more confidence than accuracy.
 """
 
 from __future__ import annotations
@@ -204,6 +206,8 @@ class Reference:
         known = np.concatenate(rows)
         x, y, precision = known[:, :2], known[:, 2], PRIOR_DEVIATION**-2.0
         slope, skew = np.linalg.solve(x.T @ x + np.diag(precision), x.T @ y + precision * PRIOR)
+        if predictions.images is not None:
+            return replace(self, slope=max(1.0, float(slope)))
         return replace(self, slope=float(slope), skew=float(skew))
 
     def worth(self, rows: Tensor, images: Labels | None) -> float:
@@ -330,11 +334,10 @@ def guarded(reference: Reference, predictions: Predictions) -> float:
     """Return w', the guard of the balance: 0 where other classes may occur; see above."""
     logits = predictions.logits
     sure = reference.sure(scores(logits, reference.temperature)).cpu().numpy()
-    if not reference.answers or sure.mean() >= reference.accuracy:
+    pixels = predictions.images is not None
+    if pixels or not reference.answers or sure.mean() >= reference.accuracy:
         return 0.0
-    every = torch.ones(len(sure), dtype=torch.bool)
-    errors = math.sqrt(len(sure) / reference.worth(every, predictions.images))
-    return _guard(reference, sure, logits.argmax(dim=1).cpu().numpy(), errors)
+    return _guard(reference, sure, logits.argmax(dim=1).cpu().numpy(), errors=1.0)
 
 
 def balanced(hedged: Calibrator, reference: Reference, predictions: Predictions) -> Calibrator:
@@ -343,9 +346,8 @@ def balanced(hedged: Calibrator, reference: Reference, predictions: Predictions)
     if guard == 0 or not isinstance(hedged, ViewBlend | Temperature):
         return hedged
     shares = torch.from_numpy(reference.shares)
-    known = SHARES * reference.per_image
-    total = hedged(predictions).double().cpu().sum(dim=0) + known * shares
-    odds = (shares * (len(predictions) + known) / total) ** (BALANCE * guard)
+    total = hedged(predictions).double().cpu().sum(dim=0) + SHARES * shares
+    odds = (shares * (len(predictions) + SHARES) / total) ** (BALANCE * guard)
     found = copy.deepcopy(hedged) if isinstance(hedged, ViewBlend) else as_blend(hedged)
     found.odds = odds.to(found.weights)
     return found

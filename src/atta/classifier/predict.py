@@ -50,6 +50,8 @@ from atta.classifier.adapt import Drift
 from atta.classifier.archive import ABOUT, optional
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.export import SUFFIXES, open_graph
+from atta.classifier.label_maps import described_map, names_of, write_maps
+from atta.classifier.segmenter import CalibratedSegmenter, Maps
 from atta.classifier.tables import check_format, write_table
 from atta.data.address import Place
 from atta.data.folder import files_of_images
@@ -63,6 +65,7 @@ from atta.run.runner import IMAGE, ROWS, Shown
 from atta.run.runner import batch_size as usual_size
 
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
+MAP_COLUMNS = ("file", "class", "confidence", "unsure", "confidence_before")
 CPU = torch.device("cpu")
 SENT = partial(decode, sent=True)  # decodes with the limits for bytes of a stranger
 LEFT_OUT = ("passes", "score", "number", "largest", "changed")
@@ -103,6 +106,8 @@ class Predictor:
     gpu: bool = False
     show: Callable[[Tensor], Iterable[Shown]] | None = None
     """Returns the views of images, in the order of `Answers.views`."""
+    maps: Callable[[Tensor], Maps] | None = None
+    """Answers the pixels of an image of any size: a segmenter."""
     weights: Mapping[str, float] = field(default_factory=dict)
     """The learned weight of each kind of view, if there is one number for it."""
     about: tuple[str, ...] = ()
@@ -112,10 +117,14 @@ class Predictor:
         """Decode bytes that were sent to the shape that is answered."""
         where = "what was sent"
         pixels = decoder(data, mode_of(self.shape[0]), self.preprocess, where)
+        if self.maps is not None:
+            return pixels
         return check_pixels(pixels[None], self.shape, self.preprocess, where)[0]
 
     def columns(self, probs: bool, coverage: float | None = None) -> list[str]:
         """Return the names of the columns."""
+        if self.maps is not None:
+            return list(MAP_COLUMNS)
         each = self.names if len(set(self.names)) == self.classes else map(str, range(self.classes))
         more = [
             *(["ood"] if self.reference else []),
@@ -210,7 +219,10 @@ def predict(
     check_format(output := Path(output))
     check_engine(engine, actors)
     mode_of(predictor.shape[0])
+    if predictor.maps is not None and (probs or engine is not None):
+        raise InputError("probs, engine: expected neither for a segmenter, which writes maps here")
     size = predictor.rows if batch_size is None else usual_size(batch_size, CPU)
+    size = 1 if predictor.maps is not None else size
     names = content_hash((f"{file}\0" for file in files), "blake2b")
     run = {
         "model": made_by,
@@ -226,7 +238,10 @@ def predict(
         done, seal = _resumed(part, run, size)
         rest = batches_of(size, done, len(files))
         with counted("predicting", len(files), shown=progress, done=done) as tell:
-            answered = _answered(answer, predictor, files, rest, engine, actors)
+            if predictor.maps is None:
+                answered = _answered(answer, predictor, files, rest, engine, actors)
+            else:
+                answered = _mapped(predictor, files, output.with_suffix(""), done)
             _keep(part, (_named(lines, files) for lines in answered), done, seal, tell)
         predicted = _finish(part, output, predictor.columns(probs, coverage), len(files), predictor)
         part.unlink()
@@ -249,6 +264,28 @@ def _answered(
     there = Engine(actors, predictor.gpu, torch.get_num_threads())
     reading, shares = parts_of(source, batches, InputError)
     return stream(shares, reading, lambda: lambda read: answer(read[0]), there)
+
+
+def _mapped(
+    predictor: Predictor, files: Sequence[Place], folder: Path, done: int
+) -> Iterator[Lines]:
+    """Write the maps of one file after the other, and yield its line."""
+    assert predictor.maps is not None
+    nothing = dict.fromkeys(LEFT_OUT) | {"changed": False}
+    for row, (file, name) in islice(
+        enumerate(zip(files, names_of(files), strict=True)), done, None
+    ):
+        line: dict[str, Any] = {"file": row}
+        try:
+            pixels = decode(file, mode_of(predictor.shape[0]), None, str(file))
+        except InputError as error:
+            yield [line | {"error": str(error)}]
+            continue
+        maps = predictor.maps(pixels)
+        write_maps(maps, folder, name, predictor.classes)
+        said = described_map(maps, predictor.classes)
+        said["class"] = predictor.named(said["class"])
+        yield [line | {"row": list(said.values())} | nothing]
 
 
 def _named(lines: Lines, files: Sequence[Place]) -> Lines:
@@ -324,6 +361,11 @@ def open_predictor(
 def _of_graph(path: Path) -> Predictor:
     """Return a predictor that answers by a graph, as its metadata says."""
     graph = open_graph(path)
+    if graph.dense:
+        raise InputError(
+            f"{path.name} answers every pixel: expected the segmenter that it was exported from, "
+            "or run the graph by ONNX Runtime"
+        )
 
     def answer(images: Tensor) -> Answers:
         pixels = images if graph.dtype == torch.uint8 else images.to(graph.dtype) / 255
@@ -359,6 +401,7 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
     """Return a predictor that answers by a classifier."""
     channels, height, width = classifier.image_shape
     device, answer = device_of(classifier), _ByClassifier(classifier)
+    maps = classifier.answered_map if isinstance(classifier, CalibratedSegmenter) else None
     calibrator, weights = classifier.calibrator, dict[str, float]()
     if isinstance(calibrator, ViewBlend) and calibrator.weights.shape[-1] == 1:
         kinds = [*([IMAGE] if calibrator.itself else []), *calibrator.kinds]
@@ -368,9 +411,10 @@ def of_classifier(classifier: CalibratedClassifier) -> Predictor:
         (channels, height, width),
         classifier.calibrator.classes,
         classifier.class_names,
+        maps=maps,
         rows=usual_size(None, device),
-        preprocess=classifier.preprocess,
-        reference=classifier.reference,
+        preprocess=None if maps else classifier.preprocess,
+        reference=None if maps else classifier.reference,
         sets=classifier.conformal,
         promise=classifier.promise,
         gpu=device.type == "cuda",

@@ -38,16 +38,16 @@ from atta.run.runner import as_pixels
 POLICIES = {
     text: Policy.parse(text)
     for text in (
+        "flip + scale-75 + scale-125",
+        "flip + scale-125",
         "flip",
-        "larger",
-        "flip + larger",
-        "smaller + larger",
-        "flip + smaller + larger",
-        "flip + half + smaller + larger",
-        "flip + half + smaller + larger + largest",
+        "scale-75 + scale-125",
+        "scale-125",
+        "flip + scale-50 + scale-75 + scale-125",
+        "flip + scale-50 + scale-75 + scale-125 + scale-150",
     )
 }
-"""The policies that `auto` tries, if they fit the budget: scales gain most."""
+"""The policies that `auto` tries, if they fit the budget; the first that does is the default."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,8 @@ def calibrate_segmenter(
         name: (one.passes, held_out(methods[name], seen[name], labels))
         for name, one in policies.items()
     }
-    judged = rank(answers, labels, predictions.images)
+    default = None if list(policies) == [NO_VIEWS] else next(iter(policies))
+    judged = rank(answers, labels, predictions.images, default=default)
     best = judged[0].policy
     calibrator = methods[best].fit(seen[best], labels)
     policy = used_views(policies[best], calibrator)

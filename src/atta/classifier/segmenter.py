@@ -4,7 +4,7 @@
            └► view ───► network ──► logits ──► inverse ──► weighted ─┴► calibrator ──► probs (k h w)
 
 Views are run one after the other and added up as they come, so that memory does not grow with their
-number. The calibrator works on TILE pixels at a time. No pixel changes its label:
+number. The calibrator works on a tile of pixels at a time (TILES). No pixel changes its label:
 **argmax(probs) == argmax(logits)**, pixel by pixel, for every calibrator that keeps the class.
 """
 
@@ -38,8 +38,8 @@ from atta.run.execution import split_options
 from atta.run.pixels import PIXELS, PixelRun, Sampled, passes
 from atta.run.runner import IMAGE, as_pixels, without_autocast
 
-TILE = 1 << 16
-"""Pixels that the calibrator maps at once."""
+TILES = {"cpu": 1 << 16, "cuda": 1 << 18}
+"""Pixels that the calibrator maps at once: they fit the caches, or keep a GPU busy."""
 SUM = "sum"
 """Name of the weighted sum of all views."""
 
@@ -300,13 +300,13 @@ class CalibratedSegmenter(CalibratedClassifier):
     ) -> Iterator[tuple[Probs, Logits, Tensor]]:
         """Yield probabilities, logits and, if asked for, confidence of one image, in tiles."""
         calibrator, own, views = self._run(pixels)
-        flat = own[0].flatten(1)
+        flat, size = own[0].flatten(1), TILES.get(pixels.device.type, TILES["cpu"])
+        if not torch.isfinite(flat).all():
+            raise InputError("the model returns logits that are not finite for an image")
         with without_autocast(pixels.device):
-            for start in range(0, flat.shape[1], TILE):
-                part = slice(start, start + TILE)
+            for start in range(0, flat.shape[1], size):
+                part = slice(start, start + size)
                 rows = flat[:, part].T.contiguous()
-                if not torch.isfinite(rows).all():
-                    raise InputError("the model returns logits that are not finite for an image")
                 seen = {kind: x[0, :, :, part].permute(2, 0, 1) for kind, x in views.items()}
                 probs = rows if sure else calibrator.calibrate(rows, seen)
                 yield probs, rows, calibrator.certainty(rows, seen) if sure else rows

@@ -65,8 +65,11 @@ from atta._base.errors import InputError, require
 from atta.calibrators import shift
 from atta.calibrators.alarm import Alarm
 from atta.classifier.adapt import Drift
+from atta.classifier.label_maps import described_map, pictures
 from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described, told
+from atta.classifier.segmenter import Maps
 from atta.data.image_set import data_uri, mode_of
+from atta.data.preprocess import sheet_of
 from atta.run.runner import IMAGE
 
 with require("serve", "a page to try a classifier on"):
@@ -94,7 +97,7 @@ TABS = 64  # clients whose images are remembered
 TOP = 5  # classes that are listed
 UNUSUAL = 0.95  # of the validation images are less unusual: the page warns
 SEVERAL = 16  # images of one request
-PICTURE = 192  # pixels of a side; larger pictures are scaled down
+PICTURE, MAP = 192, 480  # pixels of a side; larger pictures are scaled down
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -148,6 +151,8 @@ class Explainer:
 
     def answer(self, pixels: Tensor, tab: str = "") -> dict[str, Any]:
         """Answer the decoded pixels of one image of a client."""
+        if self.predictor.maps is not None:
+            return self._mapped(pixels, self.predictor.maps(pixels))
         answers = self.predictor.answer(pixels[None])
         (said,) = described(self.predictor, answers, self._sets)
         score, number, largest, _ = (said.pop(name) for name in LEFT_OUT[1:])
@@ -165,6 +170,23 @@ class Explainer:
         said["warning"] = WARNING if unusual else None
         if self.views:
             said["views"] = list(self._shown(pixels[None], answers))
+        return said
+
+    def _mapped(self, pixels: Tensor, maps: Maps) -> dict[str, Any]:
+        """Answer the pixels of one image: four pictures, with the mean confidence."""
+        classes = self.predictor.classes
+        said = described_map(maps, classes)
+        said |= {"class": self.predictor.named(said["class"]), "passes": None, "warning": None}
+        parts = torch.bincount(maps.labels.flatten(), minlength=classes) / maps.labels.numel()
+        said["top"] = [
+            {"class": self.predictor.named(j), "probability": float(parts[j])}
+            for j in parts.argsort(descending=True)[:TOP].tolist()
+        ]
+        said["views"] = []
+        for one in pictures(pixels, maps, classes, MAP) if self.views else ():
+            before = one["view"] in ("the image itself", "confidence before")
+            sure = said["confidence_before" if before else "confidence"]
+            said["views"].append({**one, "repeat": 0, "class": said["class"], "confidence": sure})
         return said
 
     def drift(self, tab: str = "") -> Drift | None:
@@ -603,7 +625,8 @@ class Guarded:
 def _page(explainer: Explainer, title: str, note: str) -> tuple[str, str]:
     """The page with its style and script, and the content security policy for it."""
     predictor = explainer.predictor
-    size = " × ".join(map(str, predictor.shape[1:]))
+    sheet = sheet_of(predictor.preprocess)
+    size = " × ".join(map(str, sheet.size if sheet else predictor.shape[1:]))
     facts = [*predictor.about, f"{predictor.classes} classes · images of {size} pixels"]
     facts += [note] if note else []
     if explainer.coverage is not None:

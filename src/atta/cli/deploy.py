@@ -45,6 +45,11 @@ Files = Annotated[
 OwnMethod = Annotated[
     str | None, Option(help="One of `atta methods`; by default c-atta, with --set shrink=true.")
 ]
+Masks = Annotated[
+    Path | None,
+    Option(metavar="FOLDER", help="Label maps of the images, by name: calibrate a segmenter."),
+]
+Ignored = Annotated[int, Option(help="The number in masks of pixels without a class.")]
 Quick = Annotated[
     bool, Option("--quick", help="Compare the default views with temperature scaling only.")
 ]
@@ -61,13 +66,16 @@ def calibrate(
     method: OwnMethod = None,
     settings: Set = None,
     quick: Quick = False,
+    masks: Masks = None,
+    ignore_index: Ignored = 255,
     source: Source,
     photographs: Photographs,
     running: Running,
 ) -> None:
     """Turn a network into a calibrated classifier with labelled images it was not trained on.
 
-    It is written as a folder or FILE.safetensors. The printed numbers are cross-validated.
+    It is written as a folder or FILE.safetensors. The printed numbers are cross-validated. With
+    --masks, DATASET is a folder of images, and the network answers every pixel.
     """
     from atta.calibrators import find_method
     from atta.classifier import calibrate as calibrating
@@ -79,11 +87,12 @@ def calibrate(
     chosen = find_method(method or "c-atta", **wanted) if method or wanted else calibrating.DEFAULT
     views = policy if policy == "auto" else Policy.parse(policy)
     with waiting(f"reading {dataset}"):
-        (images, _), (network, _) = source.read(dataset), find_model(model)
+        images = dataset if masks else source.read(dataset)[0]
+        network, _ = find_model(model)
     classifier = calibrating.calibrate(
         network,
         images,
-        source.labels,
+        masks or source.labels,
         policy=views,
         budget=budget,
         class_names=source.class_names(),
@@ -91,6 +100,7 @@ def calibrate(
         method=chosen,
         preprocess=preprocess,
         effort="quick" if quick else "full",
+        ignore_index=ignore_index,
         **how,
     )
     _write(classifier, output, model)
@@ -152,7 +162,8 @@ def predict(
     Columns: class, confidence (that it is right), entropy in nats, the network's own confidence,
     and ood, the share of validation images that are less unusual: near 1, the image is unlike them.
     Photographs are preprocessed as for calibration. Unreadable files have no row; they are named,
-    with exit code 1.
+    with exit code 1. A segmenter also writes label maps and 16-bit confidence maps, as PNG files in
+    a folder with the name of the table.
     """
     from atta.classifier import predict as predicting
     from atta.classifier.export import SUFFIXES

@@ -3,7 +3,7 @@
 | views                                   | inverse                                                |
 |-----------------------------------------|--------------------------------------------------------|
 | flip, vflip, turns, transpose           | the opposite move                                      |
-| half, smaller, larger, largest          | resize the logits back, bilinear                       |
+| scale-50, -75, -125, -150               | resize the logits back, bilinear                       |
 | shift, nudge, flip-shift, ...           | each pixel back to its place; those that left the image|
 |                                         | keep the answer to the image itself                    |
 | brightness, gamma, jpeg, blur, ...      | none needed: no pixel moves                            |
@@ -36,7 +36,7 @@ OPPOSITE = {
     "transpose": transforms.transpose,
     "antitranspose": transforms.antitranspose,
 }
-SCALES = ("half", "smaller", "larger", "largest")
+SCALES = ("scale-50", "scale-75", "scale-125", "scale-150")
 SHIFTS = ("shift", "nudge", "flip-shift", "diagonal-shift", "flip-diagonal-shift")
 STILL = (
     *("brightness", "contrast", "noise", "blur", "gamma", "autocontrast", "saturation"),

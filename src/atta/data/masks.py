@@ -11,6 +11,7 @@ A mask has a class number for each pixel: a PNG with a palette or in grey, or an
 `ignore_index` marks pixels without a class: fits and metrics leave them out.
 """
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from torch.utils.data import DataLoader
 
 from atta._base.errors import InputError, first_line, require
 from atta._base.tensors import as_tensor, plain
+from atta.data.address import Address, Place, as_place
 from atta.data.folder import find_images, listed
 from atta.data.image_set import decode
 from atta.data.source import Channels, as_source
@@ -82,7 +84,9 @@ class Scenes:
     def where(self, row: int) -> str:
         """Name an image in an error message."""
         item = self.images[row] if isinstance(self.images, list) else None
-        return str(item) if isinstance(item, str | Path) else f"image {row} of {self.name}"
+        if isinstance(item, str | Path | Address):
+            return str(item)
+        return f"image {row} of {self.name}"
 
 
 def scenes(images: Any, masks: Any = None, channels: Channels = None) -> Scenes:
@@ -145,11 +149,11 @@ def read_mask(mask: Any, where: str = "the mask") -> Mask:
     Raises:
         InputError: It is damaged, or its pixels are colours and not class numbers.
     """
-    if isinstance(mask, str | Path):
+    if isinstance(mask, str | Path | Address):
         with require("data", "decoding masks"):
             from PIL import Image
         try:
-            with Image.open(mask) as opened:
+            with Image.open(io.BytesIO(as_place(mask).read_bytes())) as opened:
                 opened.load()
                 return read_mask(opened, str(mask))
         except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
@@ -175,25 +179,26 @@ def read_mask(mask: Any, where: str = "the mask") -> Mask:
 
 def _pixels(item: Any, where: str, channels: Channels) -> Pixels:
     """Decode one image."""
-    if isinstance(item, str | Path) or hasattr(item, "getbands"):
-        found: Pixels = decode(Path(item) if isinstance(item, str) else item, None, None, where)
+    if isinstance(item, str | Path | Address) or hasattr(item, "getbands"):
+        place = as_place(item) if isinstance(item, str) else item
+        found: Pixels = decode(place, None, None, where)
         return found
     source = as_source(plain(item), channels)
     pixels = next(source.read([[0]])).pixels
     return pixels[0]
 
 
-def _by_name(images: Any, folder: Path) -> list[Path]:
+def _by_name(images: Any, folder: Path) -> list[Place]:
     """Return the mask of each image file in a folder of masks, found by its name."""
-    if not isinstance(images, list) or not all(isinstance(one, str | Path) for one in images):
+    if not isinstance(images, list) or hasattr(images[0], "shape"):
         raise InputError(
             f"masks: expected masks as the images are given, got the folder {folder} for images "
             "that are no files"
         )
-    found: dict[str, list[Path]] = {}
-    for path in map(Path, map(str, find_images([folder]))):
-        found.setdefault(path.stem, []).append(path)
-    stems = [Path(image).stem for image in images]
+    found: dict[str, list[Place]] = {}
+    for path in find_images([folder]):
+        found.setdefault(Path(path.name).stem, []).append(path)
+    stems = [Path(str(image)).stem for image in images]
     if missing := [stem for stem in stems if stem not in found]:
         raise InputError(
             f"masks: expected a file in {folder} with the name of each image, found none for "

@@ -22,8 +22,8 @@ per image, float32 or wider: in half precision the largest of them would round t
 | transpose       | mirror at a diagonal; antitranspose at the other     | none                   |
 | zoom_in         | enlarge by 5 % to 15 % around the centre             | 1                      |
 | zoom_out        | shrink by 5 % to 15 %, border reflected              | 1                      |
-| half, smaller   | resize to 0.5 or 0.75 of each side                   | none                   |
-| larger, largest | resize to 1.25 or 1.5 of each side                   | none                   |
+| scale_50, 75    | resize to 0.5 or 0.75 of each side                   | none                   |
+| scale_125, 150  | resize to 1.25 or 1.5 of each side                   | none                   |
 | rotate          | rotate by ±5° to ±15°, border reflected              | 2: sign, angle         |
 | gamma           | x^γ, γ = 5/8, 3/4, 5/4 or 3/2                        | 1                      |
 | autocontrast    | stretch each channel to [0, 1]                       | none                   |
@@ -292,22 +292,22 @@ def zoom(images: Images, step: Numbers) -> Images:
     return sample(images, rows[:, :, None], columns[:, None])
 
 
-def half(images: Images) -> Resized:
+def scale_50(images: Images) -> Resized:
     """Resize to half of each side. Bilinear."""
     return resized(images, 0.5)
 
 
-def smaller(images: Images) -> Resized:
+def scale_75(images: Images) -> Resized:
     """Resize to 3/4 of each side. Bilinear."""
     return resized(images, 0.75)
 
 
-def larger(images: Images) -> Resized:
+def scale_125(images: Images) -> Resized:
     """Resize to 5/4 of each side. Bilinear."""
     return resized(images, 1.25)
 
 
-def largest(images: Images) -> Resized:
+def scale_150(images: Images) -> Resized:
     """Resize to 3/2 of each side. Bilinear."""
     return resized(images, 1.5)
 
