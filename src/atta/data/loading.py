@@ -58,8 +58,7 @@ def in_parts(
 
     Args:
         make: Makes a part of a batch. It is pickled where processes do not start by a fork.
-        join: Joins the parts of a batch of so many images. It copies them one by one, because they
-            lie in shared memory, which is scarce.
+        join: Copies the parts of a batch of so many images one by one: shared memory is scarce.
         batches: The positions, or whatever `make` takes, of each batch.
         workers: Processes. "auto" starts as many as there are cores and images for, on Linux.
         size: Returns the bytes of one image, for the shared memory that parts need.
