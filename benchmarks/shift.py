@@ -4,7 +4,7 @@ The records: the bundled pair of CIFAR-10, a second network's and those of CIFAR
 ResNet-20 (weights under $ATTA_DATA/networks) on CIFAR-10 in 15 families of corruption at 3 severities, which this script
 records itself, on the CPU in some ten minutes, and keeps.
 
-    python -m benchmarks.shift [--draws 10] [--cache runs/shift] [--page docs/under-shift.md]
+    python -m benchmarks.shift [--draws 10] [--cache runs/shift] [--page docs/shift.md]
     python -m benchmarks.shift --records FOLDER
 
 Each draw takes 1000 validation images with labels and, of the shifted set, 500, 100 or 32 images without; all is tested on
@@ -565,7 +565,10 @@ def page(founds: Sequence[Found], draws: int) -> str:
     """All of it as Markdown."""
     real = [one for one in founds if one.pair.fitted is None]
     made = [one for one in founds if one.pair.fitted is not None]
-    parts = ["# Confidence under shift", INTRODUCTION.format(draws=draws, validation=VALIDATION)]
+    parts = [
+        "# Under shift, measured with 0.1.0",
+        INTRODUCTION.format(draws=draws, validation=VALIDATION),
+    ]
     parts += [table(("", ""), list(machine().items())), "## What was asked for", verdicts(founds)]
     parts += ["## Accuracy without labels", ESTIMATES, "Natural pairs:", estimate_table(real)]
     parts += ["Corruptions:", estimate_table(made)] if made else []
@@ -598,7 +601,7 @@ def page(founds: Sequence[Found], draws: int) -> str:
 VALIDATION, SIZES, PLAIN = 1000, (500, 100, 32), "c-atta"
 FELL = 0.1
 ALARMS = 20  # samples that did not shift, to count false alarms of
-INTRODUCTION = """Written by `python -m benchmarks.shift --page docs/under-shift.md`; what it does is said there. {validation} \
+INTRODUCTION = """Written by `python -m benchmarks.shift --page docs/shift.md`; what it does is said there. {validation} \
 validation images with labels, {draws} draws, class kept everywhere. In brackets what a number is to that of temperature; − is \
 significantly less (the interval of the paired difference over images leaves out zero), **+** significantly more, = neither."""
 ESTIMATES = """Mean absolute error in points of the accuracy estimated on images without labels: by the difference of \

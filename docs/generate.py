@@ -49,7 +49,7 @@ def cli_page() -> str:
 
 def which_method_page() -> str:
     """Return the page with its two tables made anew; the text between them is written by hand."""
-    return _filled("which-method.md", {"results.md": _passes(), "under-shift.md": _shift()})
+    return _filled("which-method.md", {"results.md": _passes(), "shift.md": _shift()})
 
 
 def readme() -> str:
@@ -169,7 +169,7 @@ def _passes() -> str:
 def _shift() -> str:
     """The Brier scores of the natural pairs, shifted, in per cent of temperature's."""
     rows = []
-    for title, section in _sections("under-shift.md").items():
+    for title, section in _sections("shift.md").items():
         if " → " in title:
             found = {row[0]: row[1] for row in _rows(section.partition("In distribution:")[0])}
             rows.append(
