@@ -281,8 +281,8 @@ typed. What we make of them is [at the end](#what-worked-what-did-not-and-what-i
 {networks} networks ({model} on {data}: one recipe, `atta train cifar10 --seed S --set zoomed=0`, S the number of the
 network), all {images} test images. Each candidate is fitted on {validation} images drawn at random and tested on the other
 {tested}, {splits} times; an image's terms are averaged over the splits in which it is tested. Intervals are 95 % bootstrap
-intervals over the images, with the same resamples for all, so that differences are paired. ✓ is surely lower, which is
-better, ✗ surely higher. They say what other test images would have changed. They do not cover other networks, and do not
+intervals over the images, with the same resamples for all, so that differences are paired. ✓ is significantly lower, which is
+better, ✗ significantly higher. They say what other test images would have changed. They do not cover other networks, and do not
 allow for the number of comparisons: of twenty differences that are nothing, one is expected to look sure."""
 
 RECORDS = """\
@@ -331,31 +331,31 @@ JUDGED = """\
 **What worked**
 
 - *Three nudges instead of sixteen views.* `c-atta · nudge-4` runs the network 4 times where policy 8 runs it 17 times,
-  and is surely ahead in Brier and NLL for the mean of the networks, against V-ATTA fitted to convergence and against the
+  and is significantly ahead in Brier and NLL for the mean of the networks, against V-ATTA fitted to convergence and against the
   paper's own recipe. Network by network: against the former it is sure on networks 1 and 2, against the latter on network
   1 alone. On network 0 it is ahead of both, but the intervals include zero.
 - *A budget on top.* At 1.5 passes `selective-v-atta` keeps nearly all of that gain in Brier and some four fifths in NLL,
-  at 2 passes both. At 1.7 passes its Brier is surely below that of policy 8 by either fit, for the mean of the networks;
-  its NLL is below too, but not surely.
+  at 2 passes both. At 1.7 passes its Brier is significantly below that of policy 8 by either fit, for the mean of the networks;
+  its NLL is below too, but not significantly.
 - *The image itself among the views.* V-ATTA with few views of one kind is poor: the image's own logits enter only through
-  its softmax, which is as over-confident as ever. C-ATTA repairs that, surely and on every network for `flip-2` and the
+  its softmax, which is as over-confident as ever. C-ATTA repairs that, significantly and on every network for `flip-2` and the
   nudges. Two passes of it (`flip-2`) cannot be told from seventeen of `v-atta · aug8`. With all of policy 8 the image is
   hardly missed: C-ATTA is ahead on network 2, behind on network 0, level in the mean, and behind the paper's recipe.
 - *The convex fit.* Most of that comes from the image, little from the fit: with the image given to both, the unguarded
-  convex fit is ahead of the guarded one by some 10⁻⁴ of Brier, and nowhere surely behind.
-- *Shifts together with their mirror images.* Given the 17 passes of policy 8, `c-atta · shift-mix-17` is surely ahead of
+  convex fit is ahead of the guarded one by some 10⁻⁴ of Brier, and nowhere significantly behind.
+- *Shifts together with their mirror images.* Given the 17 passes of policy 8, `c-atta · shift-mix-17` is significantly ahead of
   `v-atta · aug8` on every network, and of the paper's recipe for their mean. Its directions and distances are spread
   evenly, not picked, which makes it better evidence than the nudges.
 - *Shrunk M-ATTA.* M-ATTA is behind V-ATTA at every size here, far behind with few images. Shrunk M-ATTA is V-ATTA or
-  close to it at every size, and nowhere surely worse. (With λ within one standard error of the best instead of two, one
-  of five splits on network 1 with 250 images shrank too little, and its NLL was surely worse: two were chosen after that.)
+  close to it at every size, and nowhere significantly worse. (With λ within one standard error of the best instead of two, one
+  of five splits on network 1 with 250 images shrank too little, and its NLL was significantly worse: two were chosen after that.)
 - *Smaller sets.* By the threshold score, conformal sets of the promised coverage are smallest with `c-atta · nudge-4`. No
   intervals were taken.
 - *The class.* No candidate changed the class of any image.
 
 **What did not**
 
-- *Running V-ATTA to convergence.* The paper's recipe stops early, and is surely ahead of the converged fit on the same
+- *Running V-ATTA to convergence.* The paper's recipe stops early, and is significantly ahead of the converged fit on the same
   random draws of policy 8, in NLL on every network. The differences are small, but the other tables hold all candidates
   against the weaker of the two.
 - *Photometric, colour and upside-down views* do not help on CIFAR-10. C-ATTA ends at temperature scaling or a little
@@ -398,7 +398,7 @@ JUDGED = """\
 
 
 def shown(difference: Difference) -> str:
-    """A difference in units of 10⁻⁴ with its interval, ✓ where it is surely below 0, ✗ where it is surely above."""
+    """A difference in units of 10⁻⁴ with its interval, ✓ where it is significantly below 0, ✗ where it is significantly above."""
     point, low, high = (10_000 * value for value in difference)
     mark = " ✓" if high < 0 else " ✗" if low > 0 else ""
     return f"{point:+.1f} ({low:+.1f} to {high:+.1f}){mark}"
@@ -493,7 +493,7 @@ def shift_table(found: Measured) -> str:
 
 
 def size_tables(sizes: Mapping[int, Measured]) -> str:
-    """Shrunk M-ATTA against the better of the two that it lies between, and where it is surely worse."""
+    """Shrunk M-ATTA against the better of the two that it lies between, and where it is significantly worse."""
     m, v, shrunk = (f"{name} · aug8" for name in ("m-atta", "v-atta", "shrunk-m-atta"))
     tables, worse = [], []
     for term, title in (("brier", "Brier"), ("nll", "NLL")):
@@ -518,7 +518,7 @@ def size_tables(sizes: Mapping[int, Measured]) -> str:
                 rows,
             )
         )
-    said = f"Surely worse than the better of the two: {'; '.join(worse) if worse else 'nowhere'}."
+    said = f"Significantly worse than the better of the two: {'; '.join(worse) if worse else 'nowhere'}."
     return "\n\n".join((*tables, said))
 
 

@@ -437,6 +437,15 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
             ),
         ),
     ),
+    "On a GPU": (
+        "`python -m benchmarks.gpu`: logits that lie on the GPU, beside one softmax of each logit that is read (with 4 kinds "
+        "of view where the method takes views). The last lines are the largest difference from what the CPU computes.",
+        lambda parts: on_each(
+            parts,
+            "gpu",
+            lambda part: contest_table(part, ["seconds"], {"apart": number("apart", ".1e")}),
+        ),
+    ),
     "Searches": (
         "`python -m benchmarks.dirichlet`, `python -m benchmarks.shrunk`: what nobody else has, a Dirichlet calibration "
         "with its search for λ and μ, and M-ATTA shrunk by a λ that is searched for, beside one M-ATTA by the paper's "

@@ -17,7 +17,13 @@ author = "The atta authors"
 copyright = "the atta authors, Apache-2.0"
 version = release = atta.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",  # Args, Returns and Raises become lists
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
 root_doc = "docs/index"
 include_patterns = [
     "docs/*.md",
@@ -41,11 +47,13 @@ autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
 python_maximum_signature_line_length = 160  # beyond it, an argument a line
 
+copybutton_prompt_text = "$ "
 html_theme = "furo"
 html_title = "atta"
 html_static_path = ["site/static"]
 html_extra_path = ["site/extra"]
 html_css_files = ["atta.css"]
+html_js_files = ["atta.js"]
 html_show_sourcelink = False
 html_copy_source = False
 

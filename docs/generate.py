@@ -9,6 +9,7 @@ import typer
 from typer.cli import get_docs_for_click
 
 from atta.cli.app import commands
+from atta.results.rows import Results
 
 DOCS = Path(__file__).parent
 PASSES = (
@@ -20,12 +21,13 @@ PASSES = (
     "selective, 3 nudges",
 )
 README = {
-    "vanilla": "vanilla",
-    "temperature": "temperature",
-    "v-atta": "V-ATTA",
-    "c-atta, 3 nudges": "ours, 3 nudges",
-    "selective, 3 nudges": "ours, nudges where unsure",
-    "hedged-c-atta, flip": "ours, hedged, flip",
+    "vanilla": "the network alone",
+    "temperature": "temperature scaling",
+    "v-atta": "V-ATTA, the paper's views",
+    "c-atta, flip + 2 crop": "C-ATTA, flip + 2 crops",
+    "c-atta, 3 nudges": "C-ATTA, 3 nudges",
+    "selective, 3 nudges": "selective V-ATTA, 3 nudges",
+    "hedged-c-atta, flip": "hedged C-ATTA, flip",
 }
 COSTS = (
     ("ImageNet's validation set, 50,000 images, 3 views", 50_000, 3),
@@ -47,12 +49,12 @@ def cli_page() -> str:
 
 def which_method_page() -> str:
     """Return the page with its two tables made anew; the text between them is written by hand."""
-    return _filled("which-method.md", {"results.md": _passes(), "under-shift.md": _shift()})
+    return _filled("which-method.md", {"results.md": _passes(), "shift.md": _shift()})
 
 
 def readme() -> str:
     """Return the README with its table made anew."""
-    return _filled("../README.md", {"results.md": _in_and_out()})
+    return _filled("../README.md", {"results/front-page.json": _front_page()})
 
 
 def scale_page() -> str:
@@ -124,30 +126,26 @@ def _filled(name: str, tables: dict[str, str]) -> str:
     return page
 
 
-def _in_and_out() -> str:
-    """Six rows: in distribution and under shift, where each was tested."""
-    sections = _sections("results.md")
-    inside = _columns(sections["Past the paper, CIFAR-10"])
-    shifted = _columns(
-        sections["Under shift, CIFAR-10 → CIFAR-10* (Table 4)"].partition(
-            "with intervals</summary>"
-        )[2]
-    )
-    header = ["", "passes", "Brier", "ECE", "NLL", "Brier, CIFAR-10\\*", "NLL, CIFAR-10\\*"]
+def _front_page() -> str:
+    """A row for each method: its passes and metrics, as they are and under shift."""
+    found = Results.load(DOCS / "results" / "front-page.json")
+    cells = {}
+    for state in ("photographs", "shifted"):
+        for metric in ("brier", "ece", "nll"):
+            values = {
+                name: found.summary(dataset=state, method=name, metric=metric) for name in README
+            }
+            least = min(round(one.mean, 4) for one in values.values())
+            for name, one in values.items():
+                best = "**" if round(one.mean, 4) == least else ""
+                cells[name, state, metric] = f"{best}{one.text()}{best}"
+    header = ["", "passes", "Brier", "ECE", "NLL", "Brier, shifted", "NLL, shifted"]
+    columns = [("photographs", name) for name in ("brier", "ece", "nll")]
+    columns += [("shifted", name) for name in ("brier", "nll")]
     rows = []
     for name, said in README.items():
-        inner, outer = (
-            inside.get(name, {}),
-            shifted.get("v-atta converged" if name == "v-atta" else name, {}),
-        )
-        cells = [
-            inner.get("passes", "2"),
-            *(inner.get(m, "–") for m in ("brier", "ece", "nll")),
-            *(outer.get(m, "–") for m in ("brier", "nll")),
-        ]
-        rows.append(
-            [said, cells[0].partition(" ±")[0], *(cell.replace(" ✓", "") for cell in cells[1:])]
-        )
+        passes = found.summary(dataset="photographs", method=name, metric="passes").mean
+        rows.append([said, f"{passes:.3g}", *(cells[name, *column] for column in columns)])
     return _table(header, rows)
 
 
@@ -171,7 +169,7 @@ def _passes() -> str:
 def _shift() -> str:
     """The Brier scores of the natural pairs, shifted, in per cent of temperature's."""
     rows = []
-    for title, section in _sections("under-shift.md").items():
+    for title, section in _sections("shift.md").items():
         if " → " in title:
             found = {row[0]: row[1] for row in _rows(section.partition("In distribution:")[0])}
             rows.append(

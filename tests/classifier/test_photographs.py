@@ -9,6 +9,7 @@ from torch import nn
 
 import atta
 from atta._base.errors import InputError
+from atta.classifier.export import open_graph
 from atta.classifier.predict import of_classifier, open_predictor, predict
 from atta.classifier.serve import Explainer
 
@@ -102,6 +103,10 @@ def test_a_graph_reads_the_same_files(classifier, files, tmp_path):
     pytest.importorskip("onnxruntime")
     exported = classifier.export(tmp_path / "classifier.onnx")
     assert exported.difference <= 1e-5
+    stated = open_graph(exported.path).about["input"]
+    assert (
+        'crop (96, 96) on top, below it (top, height, width) {"larger": [[96, 110, 110]]' in stated
+    )
     predict(open_predictor(exported.path), files, tmp_path / "table.csv", probs=True)
     with (tmp_path / "table.csv").open() as rows:
         found = [[float(row[f"p_{i}"]) for i in range(3)] for row in csv.DictReader(rows)]

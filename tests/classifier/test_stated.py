@@ -102,3 +102,12 @@ def test_a_table_says_how_many_classes_changed(classifier, tmp_path):
     classifier.export(tmp_path / "graph.onnx")
     with pytest.raises(InputError, match="or its classes, and export that"):
         open_predictor(tmp_path / "graph.onnx", classes="ant")
+
+
+def test_a_segmenter_is_told_that_this_is_for_classifiers():
+    network = torch.nn.Conv2d(3, 4, 3, padding=1)
+    images, masks = torch.rand(20, 3, 8, 8), torch.randint(4, (20, 8, 8))
+    segmenter = atta.calibrate(network, images, masks, policy="flip", progress=False)
+    for ask in (lambda: segmenter.with_classes([0, 1]), segmenter.watch):
+        with pytest.raises(InputError, match="expected a classifier of images, got a segmenter"):
+            ask()

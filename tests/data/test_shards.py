@@ -135,6 +135,15 @@ def test_shards_are_opened_when_their_turn_comes(tmp_path, small):
         next(read)
 
 
+@pytest.mark.parametrize("workers", [0, 2, "auto"])
+@pytest.mark.parametrize("shard", [1, 2])
+def test_a_damaged_shard_ends_no_stream_early(tmp_path, small, shard, workers):
+    shards = write_tars(tmp_path)
+    (tmp_path / f"part-00{shard}.tar").write_bytes(b"no tar")
+    with pytest.raises(InputError, match=rf"a shard of images at .*part-00{shard}.tar, but it"):
+        list(as_source(shards, workers=workers).read(batches_of(6, 0, None)))
+
+
 def test_names_stand_for_shards():
     assert [str(one) for one in shards_of(["a{1..2}-{09..10}.tar", "s3://b/c.parquet"])] == [
         *("a1-09.tar", "a1-10.tar", "a2-09.tar", "a2-10.tar", "s3://b/c.parquet")

@@ -13,6 +13,7 @@ import atta
 from atta import InputError, Record
 from atta._base import tensors as tensors_module
 from atta._base.files import digest
+from atta.calibrators import atta as blends
 from atta.calibrators import base, fitting, scaling
 from atta.classifier.check import check
 from atta.lab.fits import fingerprint
@@ -171,10 +172,11 @@ def test_more_images_than_memory_should_hold_are_fitted_in_pieces_to_the_same_nu
         "chunks",
         lambda self, rows: sizes.append(min(rows, len(self))) or chunks(self, rows),
     )
-    sizes_of_fits = {"PIECE": 625, "KEPT": 1000, "WHOLE": 5000, "SAMPLE": 2500}
+    sizes_of_fits = {"PIECE": 625, "KEPT": 3000, "SAMPLE": 2500}
     for name, value in sizes_of_fits.items():
         monkeypatch.setattr(fitting, f"{name}_LOGITS", value)
     monkeypatch.setattr(base, "CHUNK_LOGITS", 250)
+    monkeypatch.setattr(blends, "EXACT_LOGITS", 2000)
     monkeypatch.setattr(scaling, "PIECE_LOGITS", 250)
     in_pieces, from_folder = (
         atta.find_method(method).fit(one.predictions, one.labels)

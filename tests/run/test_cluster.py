@@ -341,7 +341,7 @@ def test_images_without_names_are_sent_once_whole():
 @needs_ray
 def test_actors_live_as_long_as_a_run_of_many_policies(two_workers, tmp_path):
     network, _ = deadly(tmp_path, after=10**6)
-    how = {"policy": "auto", "progress": False, "batch_size": 8}
+    how = {"policy": "auto", "progress": False, "batch_size": 8, "channels_last": False}
     there = atta.calibrate(network, pixels(60), LABELS, **how, **two_workers)
     assert len([*tmp_path.glob("process-*")]) <= 3, "two actors, and this process"
     here = atta.calibrate(network, pixels(60), LABELS, **how)

@@ -23,6 +23,7 @@ from atta.calibrators.base import Calibrator, Kinds, Sets, ViewMethod, Views, ba
 from atta.calibrators.fitting import (
     Parameters,
     descend,
+    logits_of,
     minimize,
     prepared,
     sample,
@@ -49,6 +50,7 @@ LIMIT_BOUNDS = {"limit": (0.0, 1.0)}
 # Gaussian prior of deviation PRIOR_DEVIATION.
 LARGEST_SUM, PRIOR_DEVIATION = 10.0, 3.0
 ROUNDING = 1e-9  # relative: more than all roundings of float64
+EXACT_LOGITS = 1 << 22  # logits of all passes up to which a fit ends at a kink, if it has to
 ADAM_LOGITS = 3 << 18  # logits of views in the batches of the fits that Adam runs at once
 
 
@@ -244,8 +246,9 @@ class _Atta(ViewMethod):
         def prepare(
             part: Predictions, labels: Labels
         ) -> tuple[Tensor, Callable[[Probs, Tensor], Tensor]]:
-            base, views = _base_and_views(part, kinds, torch.float64)
-            return views.transpose(0, 1).contiguous(), blended_nll(base, labels, step=self.step)
+            views = torch.stack([repeat_mean(part.views[kind]) for kind in kinds])
+            base = base_probs(part.logits.double())
+            return views, blended_nll(base, labels, step=self.step)
 
         parts = prepared(predictions, labels, prepare)
 
@@ -253,17 +256,23 @@ class _Atta(ViewMethod):
             weights, limit = parameters["weights"], parameters["limit"]
             cost = weak * weights.square().sum(dim=0).mean() if prior else 0.0
             for views, loss in parts():
-                value = loss(_fused(views, weights, self.space), limit)
+                value = loss(_fused(views.double(), weights, self.space), limit)
                 yield value * (views.shape[1] / images) + cost
                 cost = 0.0
 
-        start, tolerance = self._start(next(iter(parts()))[0].transpose(0, 1)), 1e-11
-        polish = self.polish
+        start = self._start(next(iter(parts()))[0].transpose(0, 1).double())
         if some := sample(predictions, labels):
             near = self._by_lbfgs((*some, kinds), prior)
-            start, tolerance = {"weights": near.weights, "limit": near.limit}, 1e-9
-            polish = False  # The kinks of many images are small: a polished sample is near enough.
-        found = minimize(losses, start, LIMIT_BOUNDS, tolerance=tolerance, polish=polish)
+            start = {"weights": near.weights, "limit": near.limit}
+        # The kinks of many images are small, and to find the lowest takes any number of steps.
+        exact = logits_of(predictions) <= EXACT_LOGITS
+        found = minimize(
+            losses,
+            start,
+            LIMIT_BOUNDS,
+            tolerance=1e-11 if exact else 1e-9,
+            polish=self.polish and exact,
+        )
         return self._blend(found, kinds)
 
     def _start(self, views: ViewLogits) -> dict[str, Tensor]:
@@ -289,7 +298,10 @@ def _fused(views: Float[Tensor, "m n k"], weights: ViewWeights, space: Space) ->
     """Return what `functional.fuse` does, kind by kind: one weight each is a matrix product."""
     if space == "probabilities":
         return fuse(views.transpose(0, 1), weights, space=space)
-    if weights.shape[-1] == 1:
+    if weights.shape[-1] == 1 and views.is_cuda:  # its gradient is not one product of few rows
+        each = weights.mT.expand(views.shape[1], 1, -1)
+        logits = torch.bmm(each, views.transpose(0, 1)).squeeze(1)
+    elif weights.shape[-1] == 1:
         logits = (weights.mT @ views.flatten(1)).view(views.shape[1:])
     else:
         logits = weighted_sum(views.unbind(), weights)

@@ -247,8 +247,11 @@ class Calibrator(nn.Module, ABC):
     def passes(self, predictions: Any) -> Int[Tensor, " n"]:
         """Return how often the network runs for each image: for itself and each view it needs."""
         predictions = as_predictions(predictions, "this calibrator", bool(self.kinds))
-        counts = []
-        for part in self._pieces(predictions):
+        pieces, counts = self._pieces(predictions), []
+        if not self.gated:  # nothing has to be read
+            same = 1 + sum(predictions.counts[kind] for kind in self.kinds)
+            return torch.full((len(predictions),), same, device=predictions.device)
+        for part in pieces:
             passes = torch.ones(len(part), dtype=torch.int64, device=part.device)
             going, seen = passes > 0, dict[str, RepeatLogits]()
             for stage in self.stages:

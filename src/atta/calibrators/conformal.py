@@ -40,8 +40,8 @@ from torch import Tensor
 
 from atta._base.errors import InputError
 from atta._base.settings import Count, check, check_one, hints
-from atta._base.types import Labels, Probs
-from atta.metrics.per_image import as_tensor, per_image, validate
+from atta._base.types import Labels, PerImage, Probs
+from atta.metrics.per_image import LazyProbs, as_tensor, per_image, validate
 from atta.record.predictions import as_labels
 
 Score: TypeAlias = Literal["threshold", "aps", "raps"]
@@ -117,9 +117,7 @@ class Conformal:
         Raises:
             InputError: If there are too few images for the coverage.
         """
-        probs = as_probs(probs, simplex)
-        labels = as_labels(labels, images=probs.shape[0], classes=probs.shape[1]).to(probs.device)
-        own = self.scores(probs).gather(1, labels[:, None])[:, 0].sort().values
+        own = self.own_scores(probs, labels, simplex=simplex).sort().values
 
         def sets(coverage: float) -> ConformalSets:
             threshold = own[_rank(coverage, len(own)) - 1].item()
@@ -128,6 +126,17 @@ class Conformal:
         if isinstance(self.coverage, Iterable):
             return {coverage: sets(coverage) for coverage in self.coverage}
         return sets(self.coverage)
+
+    def own_scores(self, probs: Any, labels: Any, *, simplex: bool = True) -> PerImage:
+        """Return the score of the true class of each image, a chunk of images at a time."""
+        probs = _at_least_two(probs)
+        labels = as_labels(labels, images=probs.shape[0], classes=probs.shape[1]).to(probs.device)
+        scores = (
+            self.scores(part.raw).gather(1, part.labels[:, None])[:, 0]
+            for part in per_image(probs, labels, simplex=simplex)
+            if part.labels is not None
+        )
+        return torch.cat([*scores])
 
     def scores(self, probs: Probs) -> Float[Tensor, "n k"]:
         """Return how unusual each class would be."""
@@ -172,14 +181,21 @@ class ConformalSets:
             probs: Probabilities, images × classes.
             answered: Images that are not answered (`at_risk`) have two classes at least.
         """
-        probs = as_probs(probs, self.simplex)
-        confidence, winner = probs.max(dim=1, keepdim=True)
-        near = self.how.scores(probs) <= self.threshold
-        sets = torch.logical_or(near, confidence < self.least).scatter(1, winner, True)
+        probs = _at_least_two(probs)
+        parts = per_image(probs, None, simplex=self.simplex)
+        sets = torch.cat([_near(self.how, part.raw, self.threshold, self.least) for part in parts])
         if answered is None:
             return sets
+        winner = probs.argmax(dim=1, keepdim=True)
         second = probs.scatter(1, winner, -1.0).argmax(dim=1, keepdim=True)
         return sets.scatter(1, second, sets.gather(1, second) | ~answered[:, None])
+
+
+def _near(how: Conformal, probs: Probs, threshold: Any, least: float = 0.0) -> Bool[Tensor, "n k"]:
+    """Return which scores are at most the threshold, one for all images or one for each."""
+    confidence, winner = probs.max(dim=1, keepdim=True)
+    near = how.scores(probs) <= threshold
+    return torch.logical_or(near, confidence < least).scatter(1, winner, True)
 
 
 @dataclass(frozen=True)
@@ -205,8 +221,8 @@ class ConformityScores:
         Rows that do not sum to 1, as raw maps return them, have no adaptive sets.
         """
         score: Score = "aps" if (probs.sum(dim=1) - 1).abs().amax() < 1e-3 else "threshold"
-        every = Conformal(score=score).scores(probs).clamp(0, 1)
-        own = every.gather(1, labels[:, None].to(probs.device))[:, 0].sort().values
+        how = Conformal(score=score)
+        own = how.own_scores(probs, labels, simplex=False).clamp(0, 1).sort().values
         kept = min(len(own), KEPT)
         ranks = (torch.arange(1, kept + 1, dtype=torch.float64) * len(own) / kept).ceil()
         scores = tuple(own.cpu()[ranks.long() - 1].tolist())
@@ -246,25 +262,42 @@ def mean_size(sets: Bool[Tensor, "n k"]) -> float:
 
 
 def cross_checked(
-    how: Conformal, probs: Probs, labels: Labels, *, seed: int = 0, simplex: bool = True
+    how: Conformal,
+    probs: Probs | LazyProbs,
+    labels: Labels,
+    *,
+    seed: int = 0,
+    simplex: bool = True,
 ) -> tuple[float, float]:
     """Return coverage and mean size: each half of the images with the threshold of the other."""
+    assert isinstance(how.coverage, float)
     generator = torch.Generator().manual_seed(seed)
     halves = torch.randperm(probs.shape[0], generator=generator).to(probs.device).chunk(2)
-    found = []
+    own = how.own_scores(probs, labels, simplex=simplex)
+    limits, start, found = torch.empty_like(own), 0, []
     for here, there in zip(halves, reversed(halves), strict=True):
-        fitted = how.fit(probs[here], labels[here], simplex=simplex)
-        assert isinstance(fitted, ConformalSets)
-        sets = fitted(probs[there])
-        found.append((covered(sets, labels[there]), mean_size(sets)))
-    return sum(one for one, _ in found) / 2, sum(size for _, size in found) / 2
+        limits[there] = own[here].sort().values[_rank(how.coverage, len(here)) - 1]
+    for part in per_image(probs, labels, simplex=simplex):
+        assert part.labels is not None
+        sets = _near(how, part.raw, limits[start : start + len(part.raw), None])
+        start += len(part.raw)
+        hits = sets.gather(1, part.labels[:, None])
+        found.append(torch.cat([hits, sets.sum(dim=1, keepdim=True)], dim=1).double())
+    coverage, size = torch.stack([torch.cat(found)[half].mean(dim=0) for half in halves]).mean(0)
+    return float(coverage), float(size)
 
 
 def as_probs(probs: Any, simplex: bool) -> Tensor:
     """Check types, shapes and values."""
-    tensor, _ = validate(as_tensor(probs, "probs"), None)
-    if tensor.shape[1] < 2:
-        raise InputError(f"probs: expected at least two classes, got shape {tuple(tensor.shape)}")
+    tensor: Tensor = _at_least_two(probs)
     for _ in per_image(tensor, None, simplex=simplex):
         pass  # it checks the values
     return tensor
+
+
+def _at_least_two(probs: Any) -> Any:
+    """Check types and shapes."""
+    found, _ = validate(probs if isinstance(probs, LazyProbs) else as_tensor(probs, "probs"), None)
+    if found.shape[1] < 2:
+        raise InputError(f"probs: expected at least two classes, got shape {tuple(found.shape)}")
+    return found

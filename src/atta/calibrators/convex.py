@@ -48,6 +48,7 @@ from atta.calibrators.fitting import (
     Weights,
     laplace_smoothing,
     newton,
+    pieces,
     prepared,
     sample,
 )
@@ -104,10 +105,10 @@ class CATTA(GuardedMethod):
         used = predictions.select(kinds, rehearsals=False)
         temperature = fit_temperature(used, labels)
 
-        def prepare(part: Predictions, labels: Labels) -> tuple[ViewLogits, Labels, Predictions]:
+        def prepare(part: Predictions, labels: Labels) -> tuple[ViewLogits, Labels]:
             wide = part.to(torch.float64)
             rows = torch.cat([wide.logits.unsqueeze(1), mean_views(wide.views, kinds)], dim=1)
-            return rows / temperature, labels, wide
+            return rows.div_(temperature), labels
 
         def blend(weights: Tensor) -> ViewBlend:
             return ViewBlend(
@@ -126,15 +127,12 @@ class CATTA(GuardedMethod):
         start = alone
         if some := sample(used, labels):
             start = self.learn(*some).weights[:, 0] * temperature
-
-        def rows() -> Iterator[tuple[ViewLogits, Labels]]:
-            yield from ((part, own) for part, own, _ in parts())
-
-        weights = _free_weights(rows, start)
+        weights = _free_weights(parts, start)
         if self.shrink:
-            weights = _towards_equal(rows, weights, passes)
+            weights = _towards_equal(parts, weights, passes)
         blends, sums = [blend(weights), blend(alone)], [0.0, 0.0]
-        for _, own, wide in parts():
+        for part, own in pieces(used, labels):
+            wide = part.to(torch.float64)
             for i, one in enumerate(blends):
                 sums[i] += float(losses(one.calibrate(wide.logits, wide.views), own).sum())
         return blends[0] if sums[0] <= sums[1] else blends[1]
@@ -155,7 +153,7 @@ def _towards_equal(parts: Pieces, free: Weights, passes: Weights) -> Weights:
     same = passes / passes.sum()
 
     def means() -> Iterator[tuple[ViewLogits, Labels]]:
-        yield from ((torch.einsum("m,nmk->nk", same, rows)[:, None], own) for rows, own in parts())
+        return (((same @ rows)[:, None], own) for rows, own in parts())
 
     smoothing = laplace_smoothing((rows[:, 0], labels) for rows, labels in parts())
     equal = same * newton(means, free.new_ones(1), smoothing=smoothing)

@@ -19,7 +19,7 @@ best candidate is better by more than one standard error: noise alone does not r
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -85,6 +85,28 @@ def held_answers(
     confidence = torch.cat([one.confidence(part) for one, part in parts])
     order = torch.cat([part for _, part in splits]).argsort().to(probs.device)
     return HeldAnswers(probs[order], confidence[order])
+
+
+def held_rows(
+    method: Method, predictions: Predictions, labels: Labels, *, count: int = FOLDS, seed: int = 0
+) -> Callable[[slice], Probs]:
+    """Return what answers some rows as `held_out` does, without the probabilities of the others."""
+    splits = [
+        (rest.sort().values, part) for rest, part in fold_splits(len(labels), count, seed=seed)
+    ]
+    fitted = method.fit_many([(predictions[rest], labels[rest]) for rest, _ in splits])
+    fold = torch.empty(len(labels), dtype=torch.int64)
+    for number, (_, part) in enumerate(splits):
+        fold[part] = number
+
+    def read(rows: slice) -> Probs:
+        some, own = predictions[rows], fold[rows]
+        order = own.argsort(stable=True)
+        held = (order[own[order] == number] for number in range(count))
+        probs = [one(some[part]) for one, part in zip(fitted, held, strict=True) if len(part)]
+        return torch.cat(probs)[order.argsort()]
+
+    return read
 
 
 def check_folds(images: int, count: int = FOLDS) -> None:

@@ -2,8 +2,8 @@
 
 Images come in pieces (`prepared`) that fit the processor's caches. Beyond KEPT_LOGITS the pieces
 are prepared anew for each step of a fit, so memory does not grow with the number of images. Losses,
-gradients and curvatures are sums over the pieces. A fit to more than WHOLE_LOGITS starts at the
-fit to a sample of the images (`sample`), which leaves few steps to do.
+gradients and curvatures are sums over the pieces. A fit to more than KEPT_LOGITS starts at the fit
+to a sample of the images (`sample`), which leaves few steps to do.
 
 There are three ways to minimise a mean loss over the validation images:
 
@@ -18,6 +18,7 @@ cheap to compute.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -40,9 +41,8 @@ Prepared = TypeVar("Prepared")
 
 POLISHED_PARAMETERS = 8  # the most parameters for which Nelder-Mead is fast
 PIECE_LOGITS = 1 << 15  # logits per pass in a piece: they fit the caches
-KEPT_LOGITS = 1 << 24  # logits of all passes that are prepared once and kept: 128 MB in float64
-WHOLE_LOGITS = 1 << 22  # logits of all passes up to which a fit starts with all images
-SAMPLE_LOGITS = 1 << 20  # logits of all passes in the sample that other fits start with
+KEPT_LOGITS = 1 << 25  # logits of all passes that are prepared once and kept: 256 MB in float64
+SAMPLE_LOGITS = 1 << 23  # logits of all passes in the sample that a fit to more starts with
 BETA, BETA_SQUARE, EPSILON = 0.9, 0.999, 1e-8  # Adam's defaults, as Kingma and Ba give them
 
 
@@ -56,27 +56,36 @@ def prepared(
     predictions: Predictions, labels: Labels, prepare: Callable[[Predictions, Labels], Prepared]
 ) -> Callable[[], Iterable[Prepared]]:
     """Return a function that yields the prepared pieces; up to KEPT_LOGITS, it keeps them."""
-    images, classes = len(predictions), predictions.classes
-    passes = 1 + len(predictions.kinds)
-    # On a GPU, the views of an image count as well.
-    width = classes if predictions.device.type == "cpu" else classes * passes
-    rows = piece_rows(PIECE_LOGITS, width, predictions.device)
-    if images * classes * passes > KEPT_LOGITS:
-        return lambda: map(prepare, predictions.chunks(rows), torch.split(labels, rows))
-    kept = list(map(prepare, predictions.chunks(rows), torch.split(labels, rows)))
-    return lambda: kept
+
+    def anew() -> Iterator[Prepared]:
+        return starmap(prepare, pieces(predictions, labels))
+
+    kept = list(anew()) if logits_of(predictions) <= KEPT_LOGITS else None
+    return lambda: kept or anew()
 
 
-def sample(predictions: Predictions, labels: Labels) -> tuple[Predictions, Labels] | None:
-    """Return the images that a fit to more than WHOLE_LOGITS starts with; None for fewer."""
-    logits = len(predictions) * predictions.classes * (1 + len(predictions.kinds))
-    if logits <= WHOLE_LOGITS:
+def pieces(predictions: Predictions, labels: Labels) -> Iterator[tuple[Predictions, Tensor]]:
+    """Cut into pieces that fit the caches of a CPU or, with the views, the memory of a GPU."""
+    passes = 1 if predictions.device.type == "cpu" else 1 + len(predictions.kinds)
+    rows = piece_rows(PIECE_LOGITS, predictions.classes * passes, predictions.device)
+    return zip(predictions.chunks(rows), torch.split(labels, rows), strict=True)
+
+
+def sample(predictions: Predictions, labels: Labels) -> tuple[Predictions, Tensor] | None:
+    """Return the images that a fit to more than KEPT_LOGITS starts with; None for fewer."""
+    logits = logits_of(predictions)
+    if logits <= KEPT_LOGITS:
         return None
     rows = torch.arange(0, len(predictions), -(-logits // SAMPLE_LOGITS))
     return predictions[rows], labels[rows]
 
 
-def laplace_smoothing(pieces: Iterable[tuple[Logits, Labels]]) -> float:
+def logits_of(predictions: Predictions) -> int:
+    """Return the number of logits, counting the repeats of a kind of view as one."""
+    return len(predictions) * predictions.classes * (1 + len(predictions.kinds))
+
+
+def laplace_smoothing(parts: Iterable[tuple[Logits, Labels]]) -> float:
     """Return the label smoothing: 1/(n + 2) if all n images are classified correctly, otherwise 0.
 
     Without a single error, the NLL has no minimum: more confidence is always better. Laplace's rule
@@ -88,7 +97,7 @@ def laplace_smoothing(pieces: Iterable[tuple[Logits, Labels]]) -> float:
     0.0
     """
     images = 0
-    for scores, labels in pieces:
+    for scores, labels in parts:
         if not bool((scores.argmax(dim=-1) == labels).all()):
             return 0.0
         images += len(labels)

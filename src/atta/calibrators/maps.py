@@ -11,7 +11,7 @@ the paper.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,12 +104,19 @@ class _MapMethod(Method):
 
     def pairs(
         self, predictions: Predictions, labels: Labels
-    ) -> tuple[list[Sequence[Tensor]], Tensor]:
-        """Return probabilities and hits for each map, and the lowest frequency they can show."""
+    ) -> tuple[Iterator[tuple[Tensor, Tensor]], Tensor]:
+        """Return what each map sees, and the lowest frequency that this can show.
+
+        A map sees probabilities, and the places of those of the true classes.
+        """
         probs = base_probs(predictions.logits)
         floor = torch.tensor(1.0 / probs.numel(), dtype=torch.float64, device=probs.device)
-        every = [(column.double(), (labels == k).double()) for k, column in enumerate(probs.T)]
-        return [[*map(torch.cat, zip(*every, strict=True))]] if self.pooled else [*every], floor
+        if self.pooled:
+            rows = torch.arange(len(labels), device=probs.device)
+            return iter([(probs.flatten(), rows * predictions.classes + labels)]), floor
+        # One class at a time: all of them in float64 are several times the logits.
+        each = ((probs[:, k], torch.where(labels == k)[0]) for k in range(predictions.classes))
+        return each, floor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +148,7 @@ class Isotonic(_MapMethod):
 def _isotonic_knots(probs: Tensor, hits: Tensor) -> np.ndarray:
     """Return the corners (2, knots) of the fitted line: the ends of each run of equal values."""
     x, inverse, counts = np.unique(probs.cpu().numpy(), return_inverse=True, return_counts=True)
-    rate = np.bincount(inverse, weights=hits.cpu().numpy()) / counts
+    x, rate = x.astype(float), np.bincount(inverse[hits.cpu().numpy()], minlength=len(x)) / counts
     y = np.asarray(isotonic_regression(rate, weights=counts).x)
     if len(x) == 1:  # all probabilities are equal
         return np.array([[0.0, 1.0], [y[0], y[0]]])
@@ -180,7 +187,7 @@ class Histogram(_MapMethod):
         for probs, hits in pairs:
             index = bin_index(probs, edges)
             counts = torch.bincount(index, minlength=self.bins)
-            rights = torch.bincount(index, hits, minlength=self.bins)
+            rights = torch.bincount(index[hits], minlength=self.bins).double()
             midpoints = (edges[1:] + edges[:-1]).double() / 2
             values.append(torch.where(counts > 0, rights / counts.clamp(min=1), midpoints))
         return Steps(edges=edges, values=torch.stack(values), floor=floor, normalize=self.normalize)

@@ -36,9 +36,9 @@ class Peer(Method):
     Use it to compare other calibrators with those of this package.
 
     Args:
-        called: The name in tables. estimator: An object with `fit(x, y)` and `predict_proba(x)` or
-        `transform(x)`; each fit uses
-            a copy of it.
+        called: The name in tables.
+        estimator: An object with `fit(x, y)` and `predict_proba(x)` or `transform(x)`; each fit
+            uses a copy of it.
         fitting: Instead of an estimator, a function of (x, y) that returns what was learned.
         predicting: With `fitting`, a function of (learned, x) that returns probabilities.
         takes: What x is: "logits", or "probabilities" for their softmax.

@@ -28,7 +28,7 @@ others become unsure. With F the fall among the images of either kind (drawn tow
 If A has not fallen, â = A. b and c, near 1, are fitted to the rehearsals of the validation images,
 in groups of one family of corruption at one severity: the fall of the accuracy over the fall of A
 and A · g, by least squares with the prior b = 1 ± 0.3, c = 1 ± 0.5. The form and the constants were
-chosen on public CIFAR networks under other corruptions (docs/under-shift.md); the weight of the
+chosen on public CIFAR networks under other corruptions (docs/shift.md); the weight of the
 guard on rehearsals that were left out, the balance on corruptions of a network that is not among
 those of docs/adapting.md.
 

@@ -238,6 +238,7 @@ class Adaptable(Estimator):
         Returns:
             An object with `update(images)` and `classifier`.
         """
+        self._for_images("watch")
         plain = self.unadapted()
         return Watch(plain, window, Alarm(plain._known_reference(), rate=rate, seed=seed))
 
@@ -272,6 +273,11 @@ class Adaptable(Estimator):
         found = _files(images)
         files = found is not images
         return self.record(found, channels=channels, skip_bad=files).predictions
+
+    def _for_images(self, what: str) -> None:
+        """Refuse a segmenter."""
+        if self.any_size:
+            raise InputError(f"{what}: expected a classifier of images, got a segmenter")
 
     def _known_reference(self) -> Reference:
         if self.reference is None:

@@ -109,6 +109,7 @@ class Archived(nn.Module):
     reference: Reference | None
     conformity: ConformityScores | None
     kept: Kept
+    any_size: bool
 
     def check(self) -> None:
         """Find out if the parts fit together."""

@@ -30,6 +30,8 @@ from torch import Tensor, nn
 from atta._base.errors import InputError, first_line, require
 from atta._base.files import whole_file
 from atta.classifier.archive import Archived
+from atta.data.photographs import named
+from atta.data.preprocess import sheet_of
 from atta.networks.adapters import STAND_IN, NumpyModel, OnnxModel, check_external_data
 from atta.networks.borrowing import device_of, dtype_of
 
@@ -197,9 +199,12 @@ class Exportable(Archived):
         known = ["preprocess", "reference", "promise"] + ["strangeness"] * (
             not self.answers_otherwise
         )
-        about = self.about()
+        about, cropped = self.about(), "cropped"
+        if sheet := sheet_of(self.preprocess):
+            tops = {named((term,)): places for term, places in sheet.places.items()}
+            cropped = f"crop {sheet.size} on top, below it (top, height, width) {json.dumps(tops)}"
         return {
-            "input": f"{values}, channels first, cropped, not normalised: the graph normalises",
+            "input": f"{values}, channels first, {cropped}, not normalised: the graph normalises",
             "class_names": json.dumps(self.class_names),
             "policy": str(self.policy),
             "mean_passes": str(self.passes),  # a graph shows every view

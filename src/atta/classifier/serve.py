@@ -69,6 +69,7 @@ from atta.classifier.label_maps import described_map, pictures
 from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described, told
 from atta.classifier.segmenter import Maps
 from atta.data.image_set import data_uri, mode_of
+from atta.data.preprocess import sheet_of
 from atta.run.runner import IMAGE
 
 with require("serve", "a page to try a classifier on"):
@@ -624,7 +625,8 @@ class Guarded:
 def _page(explainer: Explainer, title: str, note: str) -> tuple[str, str]:
     """The page with its style and script, and the content security policy for it."""
     predictor = explainer.predictor
-    size = " × ".join(map(str, predictor.shape[1:]))
+    sheet = sheet_of(predictor.preprocess)
+    size = " × ".join(map(str, sheet.size if sheet else predictor.shape[1:]))
     facts = [*predictor.about, f"{predictor.classes} classes · images of {size} pixels"]
     facts += [note] if note else []
     if explainer.coverage is not None:

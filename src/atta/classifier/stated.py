@@ -86,6 +86,7 @@ class Stated(Adaptable):
             ) from None
 
     def _stated(self: Classifier, odds: np.ndarray) -> Classifier:
+        self._for_images("classes")
         if not odds.any():
             raise InputError("classes: expected at least one class that occurs, got none")
         kept = () if (odds == 1).all() else tuple(odds.tolist())

@@ -58,8 +58,7 @@ def in_parts(
 
     Args:
         make: Makes a part of a batch. It is pickled where processes do not start by a fork.
-        join: Joins the parts of a batch of so many images. It copies them one by one, because they
-            lie in shared memory, which is scarce.
+        join: Copies the parts of a batch of so many images one by one: shared memory is scarce.
         batches: The positions, or whatever `make` takes, of each batch.
         workers: Processes. "auto" starts as many as there are cores and images for, on Linux.
         size: Returns the bytes of one image, for the shared memory that parts need.
@@ -78,7 +77,7 @@ def in_parts(
 
     try:
         answers = _started(_Making(make), pieces(), number)
-    except InputError:
+    except _NoProcesses:
         if workers != "auto":
             raise
         yield from map(make, batches)
@@ -95,13 +94,18 @@ def in_parts(
     except RuntimeError as error:
         if "Caught" in str(error):  # what a dataset raised, with its traceback
             raise
-        raise InputError(
-            f"workers: expected {number} processes that read images, but one ended: it ran out of "
-            "memory, or they cannot start because the script has no `if __name__ == '__main__':` "
-            f"around its calls; give fewer workers, or workers=0 ({first_line(error)})"
-        ) from error
+        raise _ended(number, error) from error
     finally:
         answers._shutdown_workers()  # torch waits until nothing refers to it; a traceback does
+
+
+def _ended(number: int, error: RuntimeError) -> InputError:
+    """Say why a process may have ended."""
+    return InputError(
+        f"workers: expected {number} processes that read images, but one ended: it ran out of "
+        "memory, or they cannot start because the script has no `if __name__ == '__main__':` "
+        f"around its calls; give fewer workers, or workers=0 ({first_line(error)})"
+    )
 
 
 def _planned(batches: Iterable[Piece], workers: Workers) -> tuple[int, int, Iterator[Piece]]:
@@ -141,8 +145,19 @@ def _fitting(number: int, share: int, size: int) -> tuple[int, int]:
     return number, max(1, min(PIECE, share, room // ((AHEAD + 1) * number)))
 
 
+class _NoProcesses(InputError):
+    """Processes cannot start; nothing was taken from the batches yet."""
+
+
 def _started(making: "_Making[Part]", pieces: Iterable[Piece], number: int) -> Any:
     """Start the processes, and return the iterator of what they make."""
+    asked = False
+
+    def watched() -> Iterator[Piece]:
+        nonlocal asked
+        asked = True
+        yield from pieces
+
     with warnings.catch_warnings():
         # There may be more processes than cores: they wait for disks, and for the network.
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
@@ -152,7 +167,7 @@ def _started(making: "_Making[Part]", pieces: Iterable[Piece], number: int) -> A
             loader = DataLoader(
                 making,
                 batch_size=None,
-                sampler=pieces,
+                sampler=watched(),
                 num_workers=number,
                 prefetch_factor=AHEAD,
                 collate_fn=_same,
@@ -161,7 +176,9 @@ def _started(making: "_Making[Part]", pieces: Iterable[Piece], number: int) -> A
             )
             return iter(loader)
         except (OSError, AttributeError, TypeError, pickle.PicklingError) as error:
-            raise InputError(
+            if asked:  # it is about what is to be read
+                raise
+            raise _NoProcesses(
                 f"workers: expected {number} processes that read images, but they cannot start: "
                 f"{first_line(error)}; give workers=0"
             ) from error

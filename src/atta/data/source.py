@@ -835,19 +835,24 @@ def _read(
     pixels = pixels.reshape(-1, *pixels.shape[-3:])
     if label is None:
         return Batch([], pixels, more=more)
+    return Batch([], pixels, _labels_of(label, len(pixels), where, ndim == 3), more=more)
+
+
+def _labels_of(label: Any, count: int, where: str, single: bool) -> Tensor:
+    """Return the label of one image, or those of a batch."""
     try:
         # Whole numbers of Python, NumPy and torch have an index.
-        labels = torch.as_tensor([operator.index(label)] if ndim == 3 else label)
+        labels = torch.as_tensor([operator.index(label)] if single else label)
     except (TypeError, ValueError):
         raise InputError(
             f"expected a whole number as the label of {where}, got {label!r}"
         ) from None
-    if labels.shape != pixels.shape[:1] or labels.is_floating_point():
+    if labels.shape != (count,) or labels.is_floating_point():
         raise InputError(
             f"expected a whole number for each image as the labels of {where}, got "
-            f"{tuple(labels.shape)} of {labels.dtype} for {pixels.shape[0]} images"
+            f"{tuple(labels.shape)} of {labels.dtype} for {count} images"
         )
-    return Batch([], pixels, labels, more=more)
+    return labels
 
 
 def _length(loader: DataLoader[Any]) -> int | None:

@@ -60,7 +60,7 @@ def compare(
 
     Args:
         records: The records by name.
-        methods: Any `Method`s, also your own, and `Peer`s of other libraries.
+        methods: Any methods, also your own, and `Peer` for those of other libraries.
         validation: Images of each record to fit on.
         splits: How often they are drawn; the first draw takes the first rows as they stand.
         fit_on: Fit on all of this record instead, and test on all of the others, once.

@@ -10,7 +10,8 @@ views       learned weights and limit; the shares, and how many the class guard 
 changed     the images whose confidence changed the most
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -19,12 +20,13 @@ from torch import Tensor
 from atta._base.types import Labels, Probs
 from atta.calibrators import AverageBlend, Calibrator, TemperatureScaling, Vanilla, ViewBlend
 from atta.calibrators.conformal import Conformal, cross_checked, fewest
-from atta.calibrators.crossval import FOLDS, held_out
+from atta.calibrators.crossval import FOLDS, held_rows
 from atta.functional import largest_share, leader
 from atta.metrics.binning import bin_index, even_edges, reliability_bins, risk_curve
+from atta.metrics.per_image import AnyProbs, LazyProbs
 from atta.metrics.resampling import Resamples, bootstrap, intervals, replicates
 from atta.metrics.scores import METRICS, by_confidence, class_changes, evaluate, ood_auroc
-from atta.record.predictions import Record
+from atta.record.predictions import Predictions, Record
 from atta.results.rows import Interval, Results, Row
 from atta.results.words import (
     ANSWERED,
@@ -44,6 +46,7 @@ tells unknown classes, passes per image, and the coverage and size of conformal 
 JUDGED = ("accuracy", "brier", "ece", "smooth_ece", "mc_brier", "nll", "entropy", "shannon_entropy")
 """The metrics whose intervals results have. `atta.bootstrap` gives those of all."""
 ROWS = 4096  # images per chunk
+AT_ONCE = 1 << 24  # probabilities that are kept: 64 MB
 TEMPERED = "temperature, cross-validated"
 INTERVALS = ("brier", "nll", "ece")
 """The metrics whose intervals `evaluated` gives."""
@@ -57,23 +60,38 @@ def measure(
     calibrator: Calibrator, test: Record, reference: Record | None = None
 ) -> dict[str, float]:
     """All measures that the record allows; `reference` are images of known classes, for OOD."""
-    probs = calibrator(test.predictions)
+    probs = answers(calibrator, test.predictions)
     simplex = calibrator.method.on_simplex
     numbers = evaluate(probs, test.labels, simplex=simplex)
     if test.labels is not None:
         confidence = calibrator.confidence(test.predictions)
         numbers |= by_confidence(probs, test.labels, confidence, simplex=simplex)
     alone = test.predictions.select((), rehearsals=False)
-    both = zip(torch.split(probs, ROWS), alone.chunks(ROWS), strict=True)
-    numbers[CLASS_CHANGES] = float(sum(class_changes(p, part.logits) for p, part in both))
+    starts = range(0, len(test), ROWS)
+    both = ((probs[at : at + ROWS], alone[at : at + ROWS].logits) for at in starts)
+    numbers[CLASS_CHANGES] = float(sum(class_changes(*each) for each in both))
     numbers[PASSES] = calibrator.passes(test.predictions).double().mean().item()
     if test.labels is not None and len(test) >= 2 * fewest(COVERED):
         numbers[COVERAGE], numbers[SET_SIZE] = cross_checked(
             SETS, probs, test.labels, simplex=simplex
         )
     if test.labels is None and reference is not None:
-        numbers[OOD_AUROC] = ood_auroc(calibrator(reference.predictions), probs, simplex=simplex)
+        known = answers(calibrator, reference.predictions)
+        numbers[OOD_AUROC] = ood_auroc(known, probs, simplex=simplex)
     return numbers
+
+
+def answers(calibrator: Calibrator, predictions: Predictions) -> Probs | LazyProbs:
+    """Return the probabilities; those of many images are computed again whenever they are read."""
+    return _kept(lambda rows: calibrator(predictions[rows]), predictions)
+
+
+def _kept(read: Callable[[slice], Probs], predictions: Predictions) -> Probs | LazyProbs:
+    shape = len(predictions), predictions.classes
+    if prod(shape) <= AT_ONCE:
+        return read(slice(None))
+    dtype = torch.promote_types(predictions.dtype, torch.float32)
+    return LazyProbs(shape, dtype, predictions.device, read)
 
 
 def evaluated(calibrator: Calibrator, record: Record, dataset: str) -> Results:
@@ -88,13 +106,14 @@ def evaluated(calibrator: Calibrator, record: Record, dataset: str) -> Results:
         for one in (alone, calibrator)
         for metric, value in measure(one, record).items()
     ]
-    answers = [
-        (one.method.name, one(images), one.confidence(images)) for one in (alone, calibrator)
+    found: list[tuple[str, AnyProbs, Tensor | None]] = [
+        (one.method.name, answers(one, images), one.confidence(images))
+        for one in (alone, calibrator)
     ]
     if len(record) >= 2 * FOLDS and calibrator.method.name != TemperatureScaling.name:
-        probs = held_out(TemperatureScaling(), images.select(()), labels)
-        answers.insert(1, (TEMPERED, probs, probs.amax(dim=1)))
-        numbers = evaluate(answers[1][1], labels) | {CLASS_CHANGES: 0.0, PASSES: 1.0}
+        tempered = _kept(held_rows(TemperatureScaling(), images.select(()), labels), images)
+        found.insert(1, (TEMPERED, tempered, None))
+        numbers = evaluate(tempered, labels) | {CLASS_CHANGES: 0.0, PASSES: 1.0}
         more = [
             Row(dataset=dataset, method=TEMPERED, metric=metric, value=value)
             for metric, value in numbers.items()
@@ -104,14 +123,14 @@ def evaluated(calibrator: Calibrator, record: Record, dataset: str) -> Results:
         ]
     ends = (
         Interval(dataset=dataset, method=method, metric=metric, low=low, high=high)
-        for method, probs, confidence in answers
+        for method, probs, confidence in found
         for metric, (low, high) in _ends(probs, labels, confidence, calibrator.method.on_simplex)
     )
     return Results(tuple(rows), intervals=tuple(ends))
 
 
 def _ends(
-    probs: Probs, labels: Labels, confidence: Tensor, simplex: bool
+    probs: AnyProbs, labels: Labels, confidence: Tensor | None, simplex: bool
 ) -> Iterator[tuple[str, tuple[float, float]]]:
     """The intervals of INTERVALS, and of the images that are answered at a risk."""
     yield from bootstrap(probs, labels, metrics=INTERVALS, simplex=simplex).items()

@@ -22,7 +22,7 @@ from atta import __version__
 from atta._base.errors import InputError
 from atta.lab.experiment import Experiment, Trial, described, fits_of, trials
 from atta.lab.fits import RECORDED, Fit, Fits, choose, written
-from atta.lab.measure import JUDGED, details, interval_rows, measure
+from atta.lab.measure import JUDGED, answers, details, interval_rows, measure
 from atta.lab.workers import Tell, one_thread, silent
 from atta.metrics.resampling import CONFIDENCE, RESAMPLES, Resamples, replicates
 from atta.record.predictions import Record
@@ -231,7 +231,7 @@ def _measured(experiment: Experiment, fits: Fits, fit: Fit, *, detailed: bool) -
     if numbers:
         draw = partial(
             replicates,
-            calibrator(images.predictions),
+            answers(calibrator, images.predictions),
             images.labels,
             resamples,
             rows,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import log
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -30,9 +30,46 @@ RANGE_TOLERANCE = 1e-4
 SUM_TOLERANCE = 1e-3
 
 
-def validate(probs: Array, labels: LabelArray | None) -> tuple[Probs, Labels | None]:
+@dataclass(frozen=True)
+class LazyProbs:
+    """Probabilities, images × classes, that are computed for the rows that are asked for.
+
+    Metrics read some rows at a time, so memory does not grow with the images.
+    """
+
+    shape: tuple[int, int]
+    dtype: torch.dtype
+    device: torch.device
+    read: Callable[[slice], Probs]
+    ndim: int = 2
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is that of probabilities."""
+        return self.dtype.is_floating_point
+
+    def __getitem__(self, rows: slice) -> Probs:
+        return self.read(rows)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+AnyProbs: TypeAlias = Array | LazyProbs
+
+
+@overload
+def validate(probs: Array, labels: LabelArray | None) -> tuple[Probs, Labels | None]: ...
+
+
+@overload
+def validate(
+    probs: AnyProbs, labels: LabelArray | None
+) -> tuple[Probs | LazyProbs, Labels | None]: ...
+
+
+def validate(probs: AnyProbs, labels: LabelArray | None) -> tuple[Probs | LazyProbs, Labels | None]:
     """Check types, shapes and labels; `per_image` checks the values of `probs`."""
-    p = as_tensor(probs, "probs")
+    p = probs if isinstance(probs, LazyProbs) else as_tensor(probs, "probs")
     if p.ndim != 2 or 0 in p.shape:
         raise InputError(
             f"probs: expected images × classes, at least 1 × 1, got shape {tuple(p.shape)}"
@@ -98,7 +135,11 @@ TERMS: dict[str, Callable[[Images], PerImage]] = {
 
 
 def per_image(
-    probs: Probs, labels: Labels | None, *, simplex: bool, confidence: Array | None = None
+    probs: Probs | LazyProbs,
+    labels: Labels | None,
+    *,
+    simplex: bool,
+    confidence: Array | None = None,
 ) -> Iterator[Images]:
     """Yield the images in chunks, their values checked in the given dtype, at least float32.
 

@@ -51,6 +51,7 @@ from atta.metrics.binning import (
 from atta.metrics.formulas import BINNED, FORMULAS, TIED, Summary, measurable
 from atta.metrics.per_image import (
     TERMS,
+    AnyProbs,
     Array,
     Images,
     LabelArray,
@@ -70,7 +71,7 @@ SparseTable: TypeAlias = tuple[tuple[int, ...], csr_array]
 
 @checked
 def bootstrap(
-    probs: Array,
+    probs: AnyProbs,
     labels: LabelArray | None = None,
     *,
     metrics: Iterable[str] | None = None,
@@ -159,7 +160,7 @@ def paired(
 
 
 def _measure(
-    probs: Array,
+    probs: AnyProbs,
     labels: LabelArray | None,
     drawn: "Resamples",
     metrics: Iterable[str] | None,
@@ -229,7 +230,7 @@ def _counts(images: int, first: int, last: int, seed: int) -> np.ndarray:
 
 
 def replicates(
-    probs: Array,
+    probs: AnyProbs,
     labels: LabelArray | None,
     resamples: Resamples,
     rows: Labels | None = None,

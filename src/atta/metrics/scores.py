@@ -11,7 +11,14 @@ from atta._base.errors import InputError
 from atta._base.settings import Cells, checked
 from atta.metrics.binning import COUNT, tally
 from atta.metrics.formulas import RANKED, measurable
-from atta.metrics.per_image import UNLABELLED, Array, LabelArray, per_image, validate
+from atta.metrics.per_image import (
+    UNLABELLED,
+    AnyProbs,
+    Array,
+    LabelArray,
+    per_image,
+    validate,
+)
 from atta.metrics.sums import Sums
 from atta.results.words import BY_CONFIDENCE, DIRECTION, Better
 
@@ -104,7 +111,7 @@ def evaluate(
 
 
 def by_confidence(
-    probs: Array, labels: LabelArray, confidence: Array, *, simplex: bool = True
+    probs: AnyProbs, labels: LabelArray, confidence: Array, *, simplex: bool = True
 ) -> dict[str, float]:
     """Return how good `classifier.confidence` is: BY_CONFIDENCE in `results.words`."""
     metrics = BY_CONFIDENCE.values()
@@ -112,7 +119,7 @@ def by_confidence(
     return {name: found[metric] for name, metric in BY_CONFIDENCE.items()}
 
 
-def ood_auroc(probs_in: Array, probs_out: Array, *, simplex: bool = True) -> float:
+def ood_auroc(probs_in: AnyProbs, probs_out: AnyProbs, *, simplex: bool = True) -> float:
     """Return the AUROC of telling out-of-distribution images by entropy; ties count half."""
     a, b = (validate(probs, None)[0] for probs in (probs_in, probs_out))
     if a.shape[1] != b.shape[1]:
