@@ -339,10 +339,11 @@ def fold_splits(
     if groups is not None:
         _, group = groups.cpu().unique(return_inverse=True)  # type: ignore[no-untyped-call]
         splits = fold_splits(int(group.max()) + 1, count, seed=seed)
-        return [
-            tuple(torch.isin(group, part).nonzero().flatten() for part in split)  # type: ignore[misc]
-            for split in splits
-        ]
+        fold = group.new_zeros(len(splits[0][0]) + len(splits[0][1]))
+        for i, (_, part) in enumerate(splits):
+            fold[part] = i
+        own = fold[group]
+        return [((own != i).nonzero()[:, 0], (own == i).nonzero()[:, 0]) for i in range(count)]
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(images, generator=generator)
     fold = torch.cat([torch.full((len(p),), i) for i, p in enumerate(order.tensor_split(count))])

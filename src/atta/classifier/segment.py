@@ -23,7 +23,7 @@ from atta.classifier.summary import summarise
 from atta.data.corruptions import families_of, rehearsed
 from atta.data.inverse import check_inverses
 from atta.data.labels import Reading
-from atta.data.masks import IGNORED, scenes
+from atta.data.masks import IGNORED, Scenes, scenes
 from atta.data.views import Policy
 from atta.networks.adapters import class_names_of
 from atta.networks.borrowing import dtype_of
@@ -77,22 +77,8 @@ def calibrate_segmenter(
             "preprocess: expected only mean and std for segmentation, where images keep their "
             f"size, got '{preprocess}': resize images and masks before"
         )
-    found = scenes(images, masks, reading.channels)
-    check_folds(len(found))
-    network = as_dense(model, preprocess)
-    first = found[0].pixels
-    device = wanted.execution.device_of(network)
-    network.to(device)
-    network = fitted(network.eval(), as_pixels(first[None].to(device), dtype_of(network)))
+    run = _prepared(model, scenes(images, masks, reading.channels), wanted)
     severities = STREAM_SEVERITIES if wanted.rehearse is True else wanted.rehearse or ()
-    run = PixelRun(
-        network,
-        found,
-        wanted.execution,
-        options.get("pixels", PIXELS),
-        options.get("ignore_index", IGNORED),
-        options["seed"],
-    )
     every = Policy.union(*policies.values())
     record, anywhere = run.record(every, rehearsed(severities), dict(options.get("origin") or {}))
     look_over(record)
@@ -114,13 +100,30 @@ def calibrate_segmenter(
     groups = families_of(predictions.rehearsals, predictions.images, run.seed)
     chosen = Record(seen[best], labels, record.origin)
     return CalibratedSegmenter(
-        network,
+        run.network,
         calibrator,
         policy,
-        image_shape=tuple(first.shape),
-        class_names=reading.class_names or class_names_of(network),
+        image_shape=tuple(run.scenes[0].pixels.shape),
+        class_names=reading.class_names or class_names_of(run.network),
         summary=summarise(calibrator, policy, chosen, answers[best][1], judged),
         preprocess=preprocess,
         reference=Reference.of(calibrator, seen[best], labels, groups, anywhere),
         kept=Kept(hedged=hedge(calibrator, seen[best], labels)),
+    )
+
+
+def _prepared(model: object, found: Scenes, wanted: Wanted) -> PixelRun:
+    """Adapt the network to images of this size, and put it together with them."""
+    check_folds(len(found))
+    network, options = as_dense(model, wanted.reading.preprocess), wanted.options
+    device = wanted.execution.device_of(network)
+    network.to(device)
+    first = found[0].pixels[None].to(device)
+    return PixelRun(
+        fitted(network.eval(), as_pixels(first, dtype_of(network))),
+        found,
+        wanted.execution,
+        options.get("pixels", PIXELS),
+        options.get("ignore_index", IGNORED),
+        options["seed"],
     )

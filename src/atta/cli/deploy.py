@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import webbrowser
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,14 +46,22 @@ Files = Annotated[
 OwnMethod = Annotated[
     str | None, Option(help="One of `atta methods`; by default c-atta, with --set shrink=true.")
 ]
-Masks = Annotated[
-    Path | None,
-    Option(metavar="FOLDER", help="Label maps of the images, by name: calibrate a segmenter."),
-]
-Ignored = Annotated[int, Option(help="The number in masks of pixels without a class.")]
 Quick = Annotated[
     bool, Option("--quick", help="Compare the default views with temperature scaling only.")
 ]
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Label maps of the images, for a segmenter."""
+
+    masks: Annotated[
+        Path | None,
+        Option(metavar="FOLDER", help="Label maps of the images, by name: calibrate a segmenter."),
+    ] = None
+    ignore_index: Annotated[int, Option(help="The number in masks of pixels without a class.")] = (
+        255
+    )
 
 
 @grouped
@@ -66,8 +75,7 @@ def calibrate(
     method: OwnMethod = None,
     settings: Set = None,
     quick: Quick = False,
-    masks: Masks = None,
-    ignore_index: Ignored = 255,
+    masked: Masked,
     source: Source,
     photographs: Photographs,
     running: Running,
@@ -87,12 +95,12 @@ def calibrate(
     chosen = find_method(method or "c-atta", **wanted) if method or wanted else calibrating.DEFAULT
     views = policy if policy == "auto" else Policy.parse(policy)
     with waiting(f"reading {dataset}"):
-        images = dataset if masks else source.read(dataset)[0]
+        images = dataset if masked.masks else source.read(dataset)[0]
         network, _ = find_model(model)
     classifier = calibrating.calibrate(
         network,
         images,
-        masks or source.labels,
+        masked.masks or source.labels,
         policy=views,
         budget=budget,
         class_names=source.class_names(),
@@ -100,7 +108,7 @@ def calibrate(
         method=chosen,
         preprocess=preprocess,
         effort="quick" if quick else "full",
-        ignore_index=ignore_index,
+        ignore_index=masked.ignore_index,
         **how,
     )
     _write(classifier, output, model)
