@@ -131,7 +131,7 @@ def test_a_stated_risk_is_an_output_of_the_graph(thresholds, ending, tmp_path):
     assert (found["answered"] == expected)[~near].all()
     if ending == "onnx":
         assert open_predictor(path).promise == promise
-        with pytest.raises(InputError, match=r"state its risk, and export that"):
+        with pytest.raises(InputError, match=r"state its risk or its classes, and export that"):
             open_predictor(path, risk=0.01)
 
 

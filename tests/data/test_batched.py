@@ -37,7 +37,7 @@ def test_every_view_shows_what_it_shows_by_itself(name, shape):
         assert_one_by_one(policy, images)
 
 
-@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("name", [name for name, one in POLICIES.items() if not one.photographs])
 def test_every_policy_shows_what_its_views_show(name):
     assert_one_by_one(POLICIES[name], photos(3, (3, 16, 16)))
 

@@ -344,7 +344,7 @@ def records(
             say(f"left out: {error}")
             continue
         origin, seen = record.origin, record.predictions
-        network = ", ".join(origin[key] for key in ("model", "trained_on") if key in origin)
+        network = ", ".join(origin[key][:16] for key in ("model", "trained_on") if key in origin)
         of = dataset_name(origin.get("dataset", "?"))
         cells.append((one, of, *map(str, (len(record), seen.classes, seen.passes)), network or "?"))
     show(Table("Records", ("name", "of", "images", "classes", "passes", "network"), tuple(cells)))

@@ -91,7 +91,7 @@ def in_parts(
             else:
                 parts = chain([first], islice(answers, several - 1))
                 yield join(map(_raised, parts), len(positions))
-    except RuntimeError as error:
+    except (RuntimeError, EOFError, ConnectionError) as error:
         if "Caught" in str(error):  # what a dataset raised, with its traceback
             raise
         raise _ended(number, error) from error
@@ -99,7 +99,7 @@ def in_parts(
         answers._shutdown_workers()  # torch waits until nothing refers to it; a traceback does
 
 
-def _ended(number: int, error: RuntimeError) -> InputError:
+def _ended(number: int, error: Exception) -> InputError:
     """Say why a process may have ended."""
     return InputError(
         f"workers: expected {number} processes that read images, but one ended: it ran out of "

@@ -204,15 +204,13 @@ def _needs_photograph(*_: Tensor) -> Tensor:
 
 
 PHOTOGRAPH_VIEWS = {
-    name: View(name, *_FUNCTIONS.get(name, (_needs_photograph, int(most > 1))), photograph=True)
+    name: View(name, _needs_photograph, int(most > 1), photograph=True)
     for name, most in photographs.MOST.items()
 }
 """Views that are cut from the photograph, not from its crop: `data.photographs` has their rules.
 
-They need files or Pillow images and `preprocess`. Their positions are always stratified. `larger`
-is also a view of pixels, for segmentation, where images are not cropped.
+They need files or Pillow images and `preprocess`. Their positions are always stratified.
 """
-VIEWS["larger"] = PHOTOGRAPH_VIEWS["larger"]
 
 
 # -------------------------------------------------------------------- views from other libraries

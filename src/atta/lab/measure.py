@@ -45,7 +45,7 @@ MEASURES = (*METRICS, *CONFIDENCE, CLASS_CHANGES, OOD_AUROC, PASSES, COVERAGE, S
 tells unknown classes, passes per image, and the coverage and size of conformal sets."""
 JUDGED = ("accuracy", "brier", "ece", "smooth_ece", "mc_brier", "nll", "entropy", "shannon_entropy")
 """The metrics whose intervals results have. `atta.bootstrap` gives those of all."""
-ROWS = 4096  # images per chunk
+ROWS = 1024  # images per chunk
 AT_ONCE = 1 << 24  # probabilities that are kept: 64 MB
 TEMPERED = "temperature, cross-validated"
 INTERVALS = ("brier", "nll", "ece")

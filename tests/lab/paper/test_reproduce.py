@@ -115,7 +115,7 @@ def test_a_file_states_its_command_its_runtime_and_what_was_published(path: Path
     assert f"#   atta run experiments/{path.name}\n" in text
     assert re.search(r"^# Runtime: .*minute", text, flags=re.MULTILINE)
     assert "# Published" in text
-    assert experiment.splits >= 10
+    assert experiment.splits >= 10 or experiment.validation == (0,)  # or all images at once
     if experiment.published:
         for method, numbers in published(experiment.published).items():
             line = next(line for line in text.splitlines() if line.startswith(f"#   {method} "))
@@ -185,7 +185,7 @@ def test_a_table_that_the_paper_does_not_have_is_named_when_the_file_is_read(
 
 def test_everything_runs_from_data_alone(whole: tuple[Reproduction, Places, list[str]]) -> None:
     done, places, said = whole
-    assert set(done.skipped) == {"corruptions-cifar10"}
+    assert set(done.skipped) == {"corruptions-cifar10", "segmentation-camvid"}
     assert all(
         "the file of the experiment says what makes it" in why for why in done.skipped.values()
     )
