@@ -147,9 +147,18 @@ def calibrate(
         torch.Size([2, 3])
     """
     chosen, execution, read, rest = _settings(method, keep_class, class_names, preprocess, options)
+    wanted = Wanted(chosen, policy, budget, rehearse, execution, read, rest)
     if has_masks(images, labels):
-        wanted = Wanted(chosen, policy, budget, rehearse, execution, read, rest)
         return calibrate_segmenter(model, images, labels, wanted)
+    return _calibrate_classifier(model, images, labels, wanted)
+
+
+def _calibrate_classifier(
+    model: object, images: Any, labels: Any, wanted: Wanted
+) -> CalibratedClassifier:
+    """Find the candidates for such images, prepare the run, and calibrate."""
+    chosen, read, rest = wanted.method, wanted.reading, wanted.options
+    policy, budget, execution = wanted.policy, wanted.budget, wanted.execution
     quick, size = rest.get("effort") == "quick", read.preprocess and read.preprocess.input_size
     kind: Kind = "small"
     if read.preprocess and read.preprocess.fills and size and min(size) >= PHOTOGRAPH:
@@ -163,7 +172,8 @@ def calibrate(
             advise(NOT_PHOTOGRAPHS)
     about |= rest.get("origin") or {}
     with kept_alive(execution.engine):
-        return _calibrated(run, chosen, fitting(policies, image), rehearse, about, rest["cache"])
+        policies = fitting(policies, image)
+        return _calibrated(run, chosen, policies, wanted.rehearse, about, rest["cache"])
 
 
 def _prepared(

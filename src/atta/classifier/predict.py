@@ -223,15 +223,7 @@ def predict(
         raise InputError("probs, engine: expected neither for a segmenter, which writes maps here")
     size = predictor.rows if batch_size is None else usual_size(batch_size, CPU)
     size = 1 if predictor.maps is not None else size
-    names = content_hash((f"{file}\0" for file in files), "blake2b")
-    run = {
-        "model": made_by,
-        "files": f"{len(files)}, {names}",
-        "probs": probs,
-        "coverage": coverage,
-        "risk": str(predictor.promise or ""),
-        "batch_size": size,
-    }
+    run = _identified(predictor, files, made_by, probs, coverage, size)
     answer = partial(_answer, predictor, probs, predictor.conformal(coverage))
     part = beside(output)
     with locked(output):
@@ -246,6 +238,26 @@ def predict(
         predicted = _finish(part, output, predictor.columns(probs, coverage), len(files), predictor)
         part.unlink()
     return predicted
+
+
+def _identified(
+    predictor: Predictor,
+    files: Sequence[Place],
+    made_by: str,
+    probs: bool,
+    coverage: float | None,
+    size: int,
+) -> dict[str, Any]:
+    """Describe a run: only a run that is described alike resumes it."""
+    names = content_hash((f"{file}\0" for file in files), "blake2b")
+    return {
+        "model": made_by,
+        "files": f"{len(files)}, {names}",
+        "probs": probs,
+        "coverage": coverage,
+        "risk": str(predictor.promise or ""),
+        "batch_size": size,
+    }
 
 
 def _answered(

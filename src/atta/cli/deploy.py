@@ -38,6 +38,7 @@ Risk = Annotated[
 ]
 if TYPE_CHECKING:
     from atta.classifier.classifier import CalibratedClassifier
+    from atta.classifier.predict import Predicted
 
 Files = Annotated[
     list[str],
@@ -197,6 +198,11 @@ def predict(
             engine=engine,
             actors=actors,
         )
+    _tell_predicted(done)
+
+
+def _tell_predicted(done: Predicted) -> None:
+    """Summarise the table, and name the files that it leaves out."""
     for sentence in (str(done), *done.sentences):
         tell(sentence)
     for reason in done.unreadable.values():

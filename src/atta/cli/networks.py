@@ -27,6 +27,7 @@ from atta.cli.options import (
 from atta.cli.terminal import out, resumable, tell, waiting
 
 if TYPE_CHECKING:
+    from atta.data.image_set import ImageSet
     from atta.lab.training import Epoch
 
 
@@ -116,7 +117,6 @@ def collect(
     A folder is for records that do not fit into memory. Damaged or missing shards are made again.
     """
     from atta.data.views import Policy
-    from atta.lab.paper.records import shifted
     from atta.lab.recipe import find_model
     from atta.run.collect import as_folder
     from atta.run.collect import collect as run
@@ -125,13 +125,7 @@ def collect(
         raise InputError(f"--half: expected -o NAME.safetensors, got the folder {output}")
     how, policy, preprocess = running.read(), Policy.parse(views.policy), photographs.read()
     with waiting(f"reading {dataset}"):
-        images, arranged = source.read(dataset)
-        if views.shift is not None:
-            if isinstance(images, str):
-                raise InputError(
-                    f"--shift: expected a dataset or a folder, got the shards {images}"
-                )
-            images, arranged["shift"] = shifted(images, views.shift), str(views.shift)
+        images, arranged = _read_shifted(source, dataset, views.shift)
         network, about = find_model(model)
     with resumable(Path(output)):
         record = run(
@@ -152,3 +146,17 @@ def collect(
     if half:
         record.save(output, half=True)
     tell(f"{record.predictions}: {output}")
+
+
+def _read_shifted(
+    source: Source, dataset: str, seed: int | None
+) -> tuple[ImageSet | str, dict[str, str]]:
+    """Read the images, with the noise and blur of CIFAR-10* if there is a seed."""
+    from atta.lab.paper.records import shifted
+
+    images, arranged = source.read(dataset)
+    if seed is None:
+        return images, arranged
+    if isinstance(images, str):
+        raise InputError(f"--shift: expected a dataset or a folder, got the shards {images}")
+    return shifted(images, seed), {**arranged, "shift": str(seed)}

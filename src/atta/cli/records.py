@@ -82,9 +82,7 @@ def compare(
     from atta.lab.compare import comparison_tables
     from atta.record.predictions import find_record
 
-    loaded = {Path(name).stem: find_record(name) for name in records}
-    if len(loaded) < len(records):
-        raise InputError(f"expected records with different names, got {', '.join(records)}")
+    loaded = _find_records(records)
     fit_on, splits = (find_record(fit), 1) if fit else (None, splits)
     all_records = [*loaded.values(), *([fit_on] if fit_on else [])]
     chosen = _read_methods(methods, all_records, validation, splits)
@@ -107,6 +105,16 @@ def compare(
         write=formatted("markdown" if markdown else "table"),
     )
     say_verdicts(results)
+
+
+def _find_records(paths: list[str]) -> dict[str, Record]:
+    """Find the records, by their names, which must differ."""
+    from atta.record.predictions import find_record
+
+    found = {Path(path).stem: find_record(path) for path in paths}
+    if len(found) < len(paths):
+        raise InputError(f"expected records with different names, got {', '.join(paths)}")
+    return found
 
 
 def _read_methods(

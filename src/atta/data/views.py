@@ -452,13 +452,7 @@ class Policy:
         >>> [view for view, _, _ in Policy.parse("flip").render(torch.rand(1, 3, 8, 8), [0])]
         ['flip']
         """
-        if images.ndim != 4 or not images.is_floating_point():
-            raise InputError(
-                "images: expected floats in [0, 1] of shape (n, c, h, w), got "
-                f"{tuple(images.shape)} of {images.dtype}."
-            )
-        if draws not in ("random", "stratified"):
-            raise InputError(f"draws: expected 'random' or 'stratified', got {draws!r}.")
+        _check_shown(images, draws)
         n, spread = images.shape[0], draws == "stratified"
         if indices is None and not (spread and all(view.stratified for view, _ in self.terms)):
             raise InputError("indices: expected each image's position, for random draws, got None.")
@@ -491,6 +485,16 @@ class Policy:
 
     def __str__(self) -> str:
         return photographs.named(tuple((view.name, repeats) for view, repeats in self.terms))
+
+
+def _check_shown(images: Tensor, draws: str) -> None:
+    if images.ndim != 4 or not images.is_floating_point():
+        raise InputError(
+            "images: expected floats in [0, 1] of shape (n, c, h, w), got "
+            f"{tuple(images.shape)} of {images.dtype}."
+        )
+    if draws not in ("random", "stratified"):
+        raise InputError(f"draws: expected 'random' or 'stratified', got {draws!r}.")
 
 
 def _terms(one: object, views: Mapping[str, View] | None) -> tuple[tuple[View, int], ...]:

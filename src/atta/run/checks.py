@@ -18,7 +18,7 @@ from atta.data.labels import Labelling
 from atta.data.loading import Positions
 from atta.data.photographs import is_larger
 from atta.data.preprocess import sheet_of
-from atta.data.source import Source, copies
+from atta.data.source import Batch, Source, copies
 from atta.data.views import Policy
 from atta.networks.adapters import contradictions, left_unnormalised, watched_spread
 from atta.networks.borrowing import dtype_of
@@ -123,11 +123,7 @@ def try_out(
             f"the network states that it wants photographs as '{wanted}', and is given pixels that "
             "are not normalised: preprocess=model does all of it (--resize, --crop, --mean, --std)"
         )
-    places: Positions = range(IMAGES)
-    if source.count is not None and not source.once:  # from the first to the last of a set
-        few = min(IMAGES, source.count)
-        places = torch.linspace(0, source.count - 1, few).round().long().tolist()
-    begun = time.perf_counter()
+    places, begun = _spread_over(source), time.perf_counter()
     batch = next(source.read([places]))
     reading = (time.perf_counter() - begun) / len(batch.pixels)
     sheet = sheet_of(source.preprocess)
@@ -152,6 +148,26 @@ def try_out(
             shown = as_pixels(sheet.views(sheets[:1], *large[0])[0], dtype_of(network))
             fixed = _fixed_size(network, shown.to(device), answers[0].shape[1])
     logits = torch.cat(answers)
+    _check_logits(logits, batch, source)
+    labelling = labelling.settled(classes := logits.shape[1])
+    labels = labelling.labels if labelling.labels is not None else labelling.own(batch.labels)
+    if labels is not None:
+        as_labels(labels, images=len(labels), classes=classes)
+    probabilities, times = look_like_probabilities(logits), (reading, showing, seconds)
+    ratio = spread[0] if spread and wanted is None else None  # else it was said above
+    return Trial(labelling, labels is not None, cropped, *times, probabilities, ratio, fixed)
+
+
+def _spread_over(source: Source) -> Positions:
+    """Return a few positions: from the first to the last of a set, or the first of a stream."""
+    if source.count is None or source.once:
+        return range(IMAGES)
+    few = min(IMAGES, source.count)
+    return torch.linspace(0, source.count - 1, few).round().long().tolist()
+
+
+def _check_logits(logits: Tensor, batch: Batch, source: Source) -> None:
+    """Check that the answers are finite, for two classes or more."""
     if not (known := torch.isfinite(logits).all(dim=1)).all():
         which = source.where(batch.positions[int(known.long().argmin())])
         raise InputError(f"expected finite logits, got {float(logits[~known].sum())} for {which}")
@@ -159,13 +175,6 @@ def try_out(
         raise InputError(f"expected the model to return at least two classes, got {classes}")
     if classes == 2 and not logits[:, 0].any():
         _say_one(logits[:, 1])
-    labelling = labelling.settled(classes)
-    labels = labelling.labels if labelling.labels is not None else labelling.own(batch.labels)
-    if labels is not None:
-        as_labels(labels, images=len(labels), classes=classes)
-    probabilities, times = look_like_probabilities(logits), (reading, showing, seconds)
-    ratio = spread[0] if spread and wanted is None else None  # else it was said above
-    return Trial(labelling, labels is not None, cropped, *times, probabilities, ratio, fixed)
 
 
 def _fixed_size(network: nn.Module, pixels: Tensor, classes: int) -> str:

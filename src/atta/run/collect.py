@@ -122,12 +122,9 @@ def collect(
     about |= dict(rest.get("origin") or {}) | folder_of(images, run.source)
     if rehearse and execution.engine is None and not run.source.once:
         run = replace(run, source=cached(run.source, in_memory=True))
-    checks = rest.get("checks", True)
     with _output(output) as folder:
-        record = run.record(views, rehearse, about, folder, checks=checks)
-        if output is None or as_folder(output):
-            return record
-        return Record.load(record.save(output))
+        record = run.record(views, rehearse, about, folder, checks=rest.get("checks", True))
+        return record if output is None or as_folder(output) else Record.load(record.save(output))
 
 
 def prepared(
