@@ -90,10 +90,22 @@ def test_the_command_line_calibrates_and_predicts(scene, tmp_path, monkeypatch):
     folder, _ = scene
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "mine.py").write_text("from segmenters_made import Shaped\nnetwork = Shaped()\n")
+    (tmp_path / "shaped_network.py").write_text(
+        "from segmenters_made import Shaped\nnetwork = Shaped()\n"
+    )
     photos, masks = str(folder / "photos"), str(folder / "masks")
-    run("calibrate", "mine:network", photos, "-o", "seg", "--masks", masks, "--policy", "flip")
-    run("predict", "seg", photos, "-o", "out.csv", "--model", "mine:network")
+    run(
+        "calibrate",
+        "shaped_network:network",
+        photos,
+        "-o",
+        "seg",
+        "--masks",
+        masks,
+        "--policy",
+        "flip",
+    )
+    run("predict", "seg", photos, "-o", "out.csv", "--model", "shaped_network:network")
     assert len(list((tmp_path / "out").rglob("*.png"))) == 24
 
 
