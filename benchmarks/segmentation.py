@@ -4,6 +4,7 @@ python -m benchmarks.train_segmentation camvid.zip unet,deeplab,former --out WEI
 python -m benchmarks.segmentation collect camvid.zip WEIGHTS --out FOLDER                on a GPU: records of each network
 python -m benchmarks.segmentation whole camvid.zip WEIGHTS --out FOLDER                  on a GPU: every test pixel
 python -m benchmarks.segmentation drift camvid.zip WEIGHTS --out FOLDER                  on a GPU: estimates, and adapting
+python -m benchmarks.segmentation choose FOLDER                                          anywhere: policies on validation images
 python -m benchmarks.segmentation tables FOLDER                                          anywhere: docs/segmentation.md's numbers
 python -m benchmarks.segmentation thin FOLDER --out records                              the records of the repository
 python -m benchmarks.segmentation picture camvid.zip WEIGHTS --out docs/segmentation.png   maps of a test image
@@ -17,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ SIZES = (50, 75, 125, 150, 175, 200)
 EVERY = " + ".join(
     ["flip", *(f"{mirror}scale-{size}" for mirror in ("", "flip-") for size in SIZES), "brightness"]
 )
+METHOD = atta.CATTA()
 CHOSEN = "flip + scale-75 + scale-125"
 WHOLE = (
     CHOSEN,
@@ -54,7 +55,9 @@ WHOLE = (
 )
 """Policies whose answers to every test pixel are compared with the network's."""
 SHIFTS = ("gaussian-noise-1", "contrast-3", "fog-1", "motion-blur-1")
-SHIFTED = "flip + scale-75 + scale-125 + scale-150 + flip-scale-75 + flip-scale-125 + flip-scale-150"
+SHIFTED = (
+    "flip + scale-75 + scale-125 + scale-150 + flip-scale-75 + flip-scale-125 + flip-scale-150"
+)
 GROUPS = (30,)
 """Test images that a segmenter is adapted to at once."""
 
@@ -82,9 +85,7 @@ def whole(segmenter: atta.CalibratedSegmenter, x: Tensor, y: Tensor, device: str
     totals = torch.zeros(5, dtype=torch.float64, device=device)
     for image, mask in zip(x, y, strict=True):
         one = as_pixels(image[None].to(device), torch.float32)
-        probs, logits = (
-            torch.cat(parts) for parts in zip(*((p, z) for p, z, _ in segmenter._tiles(one)))
-        )
+        probs, logits, _ = (torch.cat(parts) for parts in zip(*segmenter._tiles(one), strict=True))
         labels = logits.argmax(1)
         changed += int((probs.argmax(1) != labels).sum())
         again += int((segmenter.model(one).argmax(1).flatten() != labels).sum())  # alone
@@ -215,13 +216,19 @@ def drifting(args: argparse.Namespace, name: str, network: nn.Module) -> None:
 
 METHODS: dict[str, tuple[atta.Method, str]] = {
     "temperature": (atta.TemperatureScaling(), ""),
-    "c-atta, flip": (atta.CATTA(), "flip"),
-    "c-atta, flip + scale-125": (atta.CATTA(), "flip + scale-125"),
-    "c-atta, flip + scale-75 + scale-125": (atta.CATTA(), CHOSEN),
-    "v-atta, flip + scale-75 + scale-125": (atta.VATTA(), CHOSEN),
-    "mean-tta-temperature, flip + scale-75 + scale-125": (atta.MeanTTATemperature(), CHOSEN),
-    "c-atta, all five": (atta.CATTA(), EVERY),
+    "**C-ATTA**": (METHOD, CHOSEN),
+    "V-ATTA, the same views": (atta.VATTA(), CHOSEN),
+    "mean of the same + temperature": (atta.MeanTTATemperature(), CHOSEN),
+    "C-ATTA, flip + scale-75 + scale-125": (METHOD, "flip + scale-75 + scale-125"),
+    "C-ATTA, flip": (METHOD, "flip"),
 }
+TEMPERATURE, OURS, _, MEAN, *_ = METHODS
+CLOSE = ("brier", "nll")
+
+
+def opened(folder: str, name: str, split: str) -> atta.Record:
+    """The record of a network."""
+    return atta.Record.load(Path(folder) / f"{name}_{split}.safetensors")
 
 
 def viewed(record: atta.Record, policy: str) -> atta.Predictions:
@@ -229,62 +236,93 @@ def viewed(record: atta.Record, policy: str) -> atta.Predictions:
     return record.predictions.select(Policy.parse(policy).kinds if policy else ())
 
 
-def scores(record: atta.Record, probs: Tensor, sure: Tensor) -> dict[str, float]:
-    """What the page shows of a method."""
-    labels = record.require_labels()
-    found = atta.evaluate(probs, labels, metrics=("brier", "nll", "ece", "classwise_ece"))
-    own = record.predictions.logits.argmax(1)
-    return found | {
-        "error_auroc": error_auroc(sure, own == labels),
-        "changed": int((probs.argmax(1) != own).sum()),
-    }
-
-
-def blocks(images: Tensor, count: int) -> list[Tensor]:
-    """Parts of consecutive frames: a scene that is left out has no neighbour among the others."""
-    return [torch.isin(images, part) for part in images.unique().tensor_split(count)]
-
-
 def left_out(method: atta.Method, record: atta.Record, policy: str) -> tuple[Tensor, Tensor]:
-    """Answers to each of five scenes, by a calibrator fitted on the others."""
+    """Answers to each of five scenes, by a calibrator fitted on the others.
+
+    A scene is a fifth of the consecutive frames: what is left out has no neighbour elsewhere.
+    """
     predictions, labels = viewed(record, policy), record.require_labels()
-    probs = torch.empty(len(predictions), predictions.classes)
-    sure = torch.empty(len(predictions))
-    for part in blocks(record.predictions.images, 5):
+    probs, sure = torch.empty(len(predictions), predictions.classes), torch.empty(len(predictions))
+    for images in predictions.images.unique().tensor_split(5):
+        part = torch.isin(predictions.images, images)
         fitted = method.fit(predictions[(~part).nonzero()[:, 0]], labels[~part])
         rows = predictions[part.nonzero()[:, 0]]
-        probs[part], sure[part] = fitted(rows), fitted.confidence(rows)
+        probs[part], sure[part] = fitted(rows).float(), fitted.confidence(rows).float()
     return probs, sure
+
+
+def choose(args: argparse.Namespace) -> None:
+    """Compare policies on the validation images, left out by scene; look at no test image."""
+    vals = {name: opened(args.data, name, "val") for name in args.names.split(",")}
+    vals = {name: val[:: args.every] for name, val in vals.items()}
+    views = list(next(iter(vals.values())).predictions.kinds)
+    found: dict[str, dict[str, list[float]]] = {}
+
+    def gain(policy: str, method: atta.Method = METHOD) -> float:
+        """How far the mean Brier score and NLL are below those of temperature scaling."""
+        if policy not in found:
+            parts = {}
+            for name, val in vals.items():
+                probs, _ = left_out(method, val, policy)
+                got = atta.evaluate(probs, val.require_labels(), metrics=CLOSE)
+                parts[name] = [got[each] / base[name][each] - 1 for each in CLOSE]
+            found[policy] = parts
+        return statistics.mean(part for parts in found[policy].values() for part in parts)
+
+    base = {
+        name: atta.evaluate(
+            left_out(atta.TemperatureScaling(), val, "")[0], val.require_labels(), metrics=CLOSE
+        )
+        for name, val in vals.items()
+    }
+    best = [""]
+    for count in range(1, args.most + 1):
+        wider = {
+            " + ".join(sorted({*policy.split(" + "), view} - {""}, key=views.index))
+            for policy in best
+            for view in views
+            if view not in policy.split(" + ")
+        }
+        order = sorted(wider, key=gain)
+        best = order[: args.beam]
+        for policy in order[:8]:
+            parts = " ".join(
+                f"{name} {brier:+.1%} {nll:+.1%}" for name, (brier, nll) in found[policy].items()
+            )
+            tell(count + 1, "passes", f"{gain(policy):+.2%}", policy, "|", parts)
+    if args.out:
+        Path(args.out).write_text(json.dumps(found, indent=1) + "\n")
 
 
 def compared(record: atta.Record, answers: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
     """Scores of all methods, and paired differences by image to temperature and to the mean."""
     labels, images = record.require_labels(), record.predictions.images
+    own = record.predictions.logits.argmax(1)
     found: dict[str, Any] = {}
     for name, (probs, sure) in answers.items():
-        found[name] = scores(record, probs, sure)
-        for other in ("temperature", "mean-tta-temperature, flip + scale-75 + scale-125"):
-            if name != other:
-                found[name][f"to {other}"] = atta.paired(
-                    probs, answers[other][0], labels, metrics=("brier", "nll"), images=images
-                )
+        found[name] = atta.evaluate(probs, labels, metrics=(*CLOSE, "ece", "classwise_ece"))
+        found[name]["error_auroc"] = error_auroc(sure, own == labels)
+        found[name]["changed"] = int((probs.argmax(1) != own).sum())
+        for other in {TEMPERATURE, MEAN} & answers.keys() - {name}:
+            found[name][f"to {other}"] = atta.paired(
+                probs, answers[other][0], labels, metrics=CLOSE, images=images
+            )
     return found
 
 
 def few(val: atta.Record, test: atta.Record, images: int = 10, draws: int = 20) -> dict[str, float]:
     """The share of the gain over temperature scaling that so many labelled images give."""
-    method, policy = METHODS["c-atta, flip + scale-75 + scale-125"]
+    method, policy = METHODS[OURS]
     labels, seen = test.require_labels(), viewed(test, policy)
     numbers = val.predictions.images.unique()
 
-    def measured(rows: Tensor) -> tuple[float, float]:
+    def measured(rows: Tensor) -> list[float]:
         own, y = viewed(val, policy)[rows], val.require_labels()[rows]
-        found = atta.evaluate(method.fit(own, y)(seen), labels, metrics=("brier", "nll"))
-        return found["brier"], found["nll"]
+        return list(atta.evaluate(method.fit(own, y)(seen), labels, metrics=CLOSE).values())
 
     full = measured(torch.arange(len(val)))
     plain = atta.TemperatureScaling().fit(viewed(val, ""), val.require_labels())
-    base = atta.evaluate(plain(viewed(test, "")), labels, metrics=("brier", "nll"))
+    base = atta.evaluate(plain(viewed(test, "")), labels, metrics=CLOSE)
     shares = []
     for draw in range(draws):
         generator = torch.Generator().manual_seed(draw)
@@ -293,40 +331,24 @@ def few(val: atta.Record, test: atta.Record, images: int = 10, draws: int = 20) 
         shares.append(
             [(b - p) / (b - f) for b, p, f in zip(base.values(), part, full, strict=True)]
         )
-    brier, nll = zip(*shares, strict=True)
+    both = dict(zip(CLOSE, zip(*shares, strict=True), strict=True))
     return {
-        "brier": statistics.mean(brier),
-        "nll": statistics.mean(nll),
-        "brier, worst": min(brier),
-        "nll, worst": min(nll),
+        **{name: statistics.mean(each) for name, each in both.items()},
+        **{f"{name}, worst": min(each) for name, each in both.items()},
     }
-
-
-RENAMED = {"half": "scale-50", "smaller": "scale-75", "larger": "scale-125", "largest": "scale-150"}
-"""Names of scales in records of the first run."""
-
-
-def opened(path: Path) -> atta.Record:
-    """A record, with the names that scales have now."""
-    record = atta.Record.load(path)
-    predictions = record.predictions
-    views = {RENAMED.get(name, name): view for name, view in predictions.views.items()}
-    found = atta.Predictions(predictions.logits, views, predictions.images)
-    return atta.Record(found, record.labels, record.origin)
 
 
 def thin(args: argparse.Namespace) -> None:
     """Write every fourth pixel of the records, with the chosen views, for the repository."""
+    kinds = Policy.parse(CHOSEN).kinds
     for name in args.names.split(","):
-        with zipfile.ZipFile(Path(args.data) / f"{name}.zip") as archive:
-            archive.extractall(args.data)
         for split in ("val", "test"):
-            record = opened(Path(args.data) / name / f"{split}.safetensors")[::4]
-            seen = record.predictions.select(Policy.parse(CHOSEN).kinds)
+            record = opened(args.data, name, split)[::4]
+            seen = record.predictions.select(kinds)
             about = {
                 "pixels": "50",
                 "policy": CHOSEN,
-                "passes": "4",
+                "passes": str(1 + len(kinds)),
                 "network": name,
                 "split": split,
             }
@@ -335,35 +357,26 @@ def thin(args: argparse.Namespace) -> None:
 
 
 def tables(args: argparse.Namespace) -> None:
-    """Print the tables of the page, and write the numbers beside the records."""
+    """Print the tables of the page."""
     every: dict[str, Any] = {}
     for name in args.names.split(","):
-        folder = Path(args.data) / name
-        if not folder.is_dir():
-            with zipfile.ZipFile(Path(args.data) / f"{name}.zip") as archive:
-                archive.extractall(args.data)
-        records = {
-            path.stem: opened(path)
-            for path in folder.glob("*.safetensors")
-            if "segmenter" not in path.name
-        }
-        val = records.pop("val")
+        val = opened(args.data, name, "val")
         every[name] = {
-            "val": compared(val, {n: left_out(m, val, p) for n, (m, p) in METHODS.items()})
+            "left out": compared(val, {n: left_out(m, val, p) for n, (m, p) in METHODS.items()})
         }
-        fitted = {n: (m.fit(viewed(val, p), val.labels), p) for n, (m, p) in METHODS.items()}
-        for split, record in records.items():
+        fitted = {
+            n: (m.fit(viewed(val, p), val.require_labels()), p) for n, (m, p) in METHODS.items()
+        }
+        for split in ("test", *SHIFTS):
+            record = opened(args.data, name, split)
+            have = set(record.predictions.kinds)
             answers = {}
             for method, (one, policy) in fitted.items():
-                if set(Policy.parse(policy).kinds if policy else ()) <= set(
-                    record.predictions.kinds
-                ):
+                if not policy or have >= set(Policy.parse(policy).kinds):
                     seen = viewed(record, policy)
                     answers[method] = (one(seen), one.confidence(seen))
             every[name][split] = compared(record, answers)
-        every[name]["ten images"] = few(val, records["test"])
-        said = folder / "numbers.json"
-        every[name]["collected"] = json.loads(said.read_text()) if said.is_file() else {}
+        every[name]["ten images"] = few(val, opened(args.data, name, "test"))
         print(shown(name, every[name]), flush=True)
     if args.out:
         Path(args.out).write_text(json.dumps(every, indent=1) + "\n")
@@ -373,30 +386,19 @@ def shown(name: str, found: dict[str, Any]) -> str:
     """Markdown: a line for each method, for each set of images."""
     lines = []
     for split, methods in found.items():
-        if split in ("ten images", "collected"):
+        if split == "ten images":
+            lines += ["", f"{name}, ten images: {methods}"]
             continue
-        lines += [
-            "",
-            f"{name}, {split}",
-            "",
-            "| method | Brier | NLL | ECE | class ECE | AUROC of errors | Brier to temperature | NLL to temperature | changed |",
-        ]
-        lines.append("|---|---|---|---|---|---|---|---|---|")
-        base = methods["temperature"]
+        lines += ["", f"{name}, {split}: temperature {methods[TEMPERATURE]}", ""]
         for method, row in methods.items():
-            cells = [
-                f"{row[k]:.4f}" for k in ("brier", "nll", "ece", "classwise_ece", "error_auroc")
-            ]
-            for k in ("brier", "nll"):
-                low, high = row.get("to temperature", {}).get(k, (0.0, 0.0))
-                part = row[k] / base[k] - 1
-                cells.append(f"{part:+.1%} ({low / base[k]:+.1%} to {high / base[k]:+.1%})")
+            cells = [str(1 + len(Policy.parse(METHODS[method][1] or "flip").kinds))]
+            for k in CLOSE if method != TEMPERATURE else ():
+                base, (low, high) = methods[TEMPERATURE][k], row[f"to {TEMPERATURE}"][k]
+                shares = [f"{x:+.1%}" for x in (row[k] / base - 1, low / base, high / base)]
+                cells.append("{} ({} to {})".format(*shares).replace("%", " %").replace("-", "−"))
             lines.append(f"| {method} | {' | '.join(cells)} | {row['changed']} |")
-        against = methods["c-atta, flip + scale-75 + scale-125"].get(
-            "to mean-tta-temperature, flip + scale-75 + scale-125", {}
-        )
-        lines.append(f"\nc-atta minus mean + temperature, same views: {against}")
-    lines.append(f"\nten images: {found['ten images']}")
+        if f"to {MEAN}" in methods[OURS]:
+            lines += ["", f"{OURS} minus {MEAN}: {methods[OURS][f'to {MEAN}']}"]
     return "\n".join(lines)
 
 
@@ -530,6 +532,8 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--splits", default="val,test,shifts", help="what `collect` records")
     parser.add_argument("--every", type=int, default=1, help="take every n-th image: a trial")
+    parser.add_argument("--most", type=int, default=5, help="the views of a policy of `choose`")
+    parser.add_argument("--beam", type=int, default=12, help="policies that `choose` widens")
     parser.add_argument("--image", type=int, default=100, help="the image of `picture`")
     parser.add_argument("--way", help="one way of `cost`")
     parser.add_argument("--side", type=int, default=1024, help="the height of the image of `cost`")
@@ -541,6 +545,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "collect": collect,
     "whole": everywhere,
     "drift": drifting,
+    "choose": choose,
     "tables": tables,
     "thin": thin,
     "picture": picture,

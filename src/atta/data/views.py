@@ -185,7 +185,7 @@ _SCALES = {
     for mirrored in (False, True)
     for percent in (50, 75, 125, 150, 175, 200)
 }
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, tuple[Callable[..., Tensor], int | Callable[[int, int, int], int]]] = {
     **{
         function.__name__.removeprefix("gaussian_").replace("_", "-"): (function, numbers)
         for function, numbers in _NUMBERS.items()
