@@ -44,14 +44,15 @@ $(PEERS)/.installed: $(STAMP) benchmarks/peers.txt benchmarks/peers.py
 	$(BIN)/python -m benchmarks.peers $(PEERS)
 	@touch $@
 
-bench: $(PEERS)/.installed  ## time, memory and quality beside the peers; writes docs/speed.md
+bench: $(PEERS)/.installed  ## time, memory and quality compared with other libraries; writes docs/speed.md
 	$(PEERS)/bin/python -m benchmarks
 
 attack: $(STAMP)  ## try to break what is promised, in less than 10 minutes; writes docs/reliability.md
 	$(BIN)/python -m benchmarks.attack --page docs/reliability.md
 
-docs: $(STAMP)  ## the generated pages
+docs: $(STAMP)  ## the generated pages and charts
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/charts.py
 
 site: $(PAGES)  ## the documentation as a site that works from a disk, site/index.html; a warning is an error
 	rm -rf site build/doctrees

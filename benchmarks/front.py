@@ -263,7 +263,7 @@ class Measured:
     def differences(
         self, pairs: Sequence[tuple[str, str]], term: str, network: str = ""
     ) -> list[Difference]:
-        """One candidate less the other, and the interval of that, for each pair."""
+        """One candidate minus the other, and the interval of that, for each pair."""
         row = TERMS.index(term)
         return bounds(
             torch.stack(
@@ -274,32 +274,39 @@ class Measured:
 
 # ------------------------------------------------------------------------------------------------------------- words
 
+SUMMARY = """\
+C-ATTA with four passes is better than the paper's V-ATTA with seventeen, on the mean of three networks, and a budget of 1.5 to 2 passes
+keeps nearly all of that.
+
+![Change in Brier score relative to temperature scaling by passes per image: C-ATTA and the selective methods reach the lowest scores with two to four passes](charts/passes.svg)
+
+*A point for each method and set of views below; mean of three networks on CIFAR-10. Two sets of views that raise the Brier score by more
+than 5 % are left out.*"""
+
 INTRODUCTION = """\
 Written by `python -m benchmarks.front FOLDER --splits {splits} --page docs/past-the-paper.md`; no number in its tables was
-typed. What we make of them is [at the end](#what-worked-what-did-not-and-what-is-not-sure).
-
-{networks} networks ({model} on {data}: one recipe, `atta train cifar10 --seed S --set zoomed=0`, S the number of the
+typed. {networks} networks ({model} on {data}: one recipe, `atta train cifar10 --seed S --set zoomed=0`, S the number of the
 network), all {images} test images. Each candidate is fitted on {validation} images drawn at random and tested on the other
 {tested}, {splits} times; an image's terms are averaged over the splits in which it is tested. Intervals are 95 % bootstrap
 intervals over the images, with the same resamples for all, so that differences are paired. ✓ is significantly lower, which is
 better, ✗ significantly higher. They say what other test images would have changed. They do not cover other networks, and do not
-allow for the number of comparisons: of twenty differences that are nothing, one is expected to look sure."""
+allow for the number of comparisons: of twenty differences without an effect, one is expected to look significant."""
 
 RECORDS = """\
 The records, the same for each network. The views of `nudge` were not run again: they are those of `shift` and `flip-shift`
 that make the same moves, pixel for pixel."""
 
 FRONT = """\
-Policies are those of `atta.POLICIES`, with stratified draws; *random* marks random ones. All are held against
+Policies are those of `atta.POLICIES`, with stratified draws; *random* marks random ones. All are compared with
 `v-atta · aug8`, the paper's method with its largest policy, 17 passes, fitted to convergence. `selective-v-atta` and
 `sequential-v-atta` carry their budget, and blend by C-ATTA. Means over the networks; differences in 10⁻⁴; class changes, the
 images whose class differs from the network's in any split, on all networks together."""
 
-EACH = "Brier less that of `v-atta · aug8`, in 10⁻⁴."
+EACH = "Brier score minus that of `v-atta · aug8`, in 10⁻⁴."
 
 AGAINST = """\
 The paper's recipe (500 epochs of Adam, the share on a grid of 0.01) with the paper's random draws: a stricter measure than
-the fit to convergence with stratified ones. Brier less that of it, in 10⁻⁴."""
+the fit to convergence with stratified ones. Brier score minus that of this recipe, in 10⁻⁴."""
 
 KEPT = """\
 The part of the gain of `c-atta · nudge-4` (4 passes) over temperature scaling that `selective-v-atta` keeps at each budget,
@@ -307,42 +314,41 @@ for the mean of the networks and for each."""
 
 ITSELF = """\
 C-ATTA differs from V-ATTA in two things: the image itself is among the views, and the fit looks at the fused answer instead
-of the guarded blend. *Guarded* is half of the way: V-ATTA's own fit, with the image given to it as one more kind of view.
+of the guarded blend. *Guarded* is between the two: V-ATTA's own fit, with the image as one more kind of view.
 Brier, in 10⁻⁴."""
 
-STRATIFIED = (
-    "Brier with stratified draws less that with random ones, the same policy and method, in 10⁻⁴."
-)
+STRATIFIED = "Brier score with stratified draws minus that with random ones, for the same policy and method, in 10⁻⁴."
 
 SHIFTS = """\
-C-ATTA with one shift alone (2 passes), the same for all images: Brier against temperature scaling, mean over the networks
+C-ATTA with one shift alone (2 passes), the same for all images: Brier score relative to temperature scaling, mean over the networks
 and, for each distance, over two of the eight directions."""
 
 SHRUNK = """\
 Policy 8; {splits} splits, {all} at {validation} images; means over the networks, then the difference to the better of
 M-ATTA and V-ATTA, in 10⁻⁴, for their mean and for each. The better one is known from the test images themselves, for each
-size, metric and column, which is more than anybody could know beforehand."""
+size, metric and column, which nobody knows beforehand."""
 
 SETS = """\
-Conformal sets that are promised to hold the true class in {coverage} % of the cases (`atta.Conformal`), the threshold found
+Conformal sets that contain the true class in at least {coverage} % of the cases (`atta.Conformal`), the threshold found
 on one half of the tested images and checked on the other; coverage and mean size, means over networks and splits."""
 
+JUDGED_TITLE = "What worked, what did not, and what is uncertain"
 JUDGED = """\
 **What worked**
 
 - *Three nudges instead of sixteen views.* `c-atta · nudge-4` runs the network 4 times where policy 8 runs it 17 times,
   and is significantly ahead in Brier and NLL for the mean of the networks, against V-ATTA fitted to convergence and against the
-  paper's own recipe. Network by network: against the former it is sure on networks 1 and 2, against the latter on network
-  1 alone. On network 0 it is ahead of both, but the intervals include zero.
-- *A budget on top.* At 1.5 passes `selective-v-atta` keeps nearly all of that gain in Brier and some four fifths in NLL,
+  paper's own recipe. Network by network, the lead over the former is significant on networks 1 and 2, the lead over the
+  latter on network 1 only. On network 0 it is ahead of both, but the intervals include zero.
+- *A budget on top.* At 1.5 passes `selective-v-atta` keeps nearly all of that gain in Brier and about four fifths in NLL,
   at 2 passes both. At 1.7 passes its Brier is significantly below that of policy 8 by either fit, for the mean of the networks;
   its NLL is below too, but not significantly.
 - *The image itself among the views.* V-ATTA with few views of one kind is poor: the image's own logits enter only through
   its softmax, which is as over-confident as ever. C-ATTA repairs that, significantly and on every network for `flip-2` and the
-  nudges. Two passes of it (`flip-2`) cannot be told from seventeen of `v-atta · aug8`. With all of policy 8 the image is
+  nudges. Two passes of it (`flip-2`) do not differ significantly from seventeen of `v-atta · aug8`. With all of policy 8 the image is
   hardly missed: C-ATTA is ahead on network 2, behind on network 0, level in the mean, and behind the paper's recipe.
 - *The convex fit.* Most of that comes from the image, little from the fit: with the image given to both, the unguarded
-  convex fit is ahead of the guarded one by some 10⁻⁴ of Brier, and nowhere significantly behind.
+  convex fit is ahead of the guarded one by about 10⁻⁴ in Brier, and nowhere significantly behind.
 - *Shifts together with their mirror images.* Given the 17 passes of policy 8, `c-atta · shift-mix-17` is significantly ahead of
   `v-atta · aug8` on every network, and of the paper's recipe for their mean. Its directions and distances are spread
   evenly, not picked, which makes it better evidence than the nudges.
@@ -356,8 +362,8 @@ JUDGED = """\
 **What did not**
 
 - *Running V-ATTA to convergence.* The paper's recipe stops early, and is significantly ahead of the converged fit on the same
-  random draws of policy 8, in NLL on every network. The differences are small, but the other tables hold all candidates
-  against the weaker of the two.
+  random draws of policy 8, in NLL on every network. The differences are small, but the other tables compare all candidates
+  with the weaker of the two.
 - *Photometric, colour and upside-down views* do not help on CIFAR-10. C-ATTA ends at temperature scaling or a little
   above it, V-ATTA clearly above. `dihedral-4` is behind its own mirror image alone, and policies without the mirror image
   (`aug3`, `aug7`) are hardly better than temperature scaling, or worse, at 11 and 16 passes.
@@ -365,10 +371,9 @@ JUDGED = """\
   contrast only cost passes. V-ATTA, which lacks the image, does better with them.
 - *Shifts without a mirror image* add about a third of what mirrored ones add, and nothing at 4 of 32 pixels; mirrored
   ones of 4 pixels are behind the plain mirror image.
-- *Stratified draws* make no sure difference for policy 8 but one, in NLL on network 2, and that against them. For shifts
-  and colours most sure differences are in their favour, and most differences are not sure. What they do give is an answer
-  without randomness. (Stratified, `diagonal-4` shows the very views of `shift-mix-4`.)
-- *A kind at a time.* `sequential-v-atta` needs policies of several kinds, and those are behind the nudges from 1.5 passes
+- *Stratified draws* make one significant difference for policy 8: in NLL on network 2 they are worse. For shifts and colours
+  most significant differences are in their favour, and most differences are not significant. Their main benefit is an answer without randomness. (Stratified, `diagonal-4` shows the very views of `shift-mix-4`.)
+- *One kind of view at a time.* `sequential-v-atta` needs policies of several kinds, and those are behind the nudges from 1.5 passes
   on. At 1.3 passes it has the lower NLL.
 - *Fitting each part of `selective-v-atta` on its own side of the gate* is worse
   ([method.md](method.md#within-a-budget-of-passes)).
@@ -380,18 +385,18 @@ JUDGED = """\
   .17955, .18654 / .18677 / .18689 and .17803 / .17847 / .17885. That code was not kept, so no command here gives these
   numbers again.
 
-**What is not sure**
+**What is uncertain**
 
 - *The nudges were chosen on these images.* Their directions and their size, 2 of 32 pixels, were settled after looking at
   single fixed shifts on the test images of these very networks. The lead of `nudge-4` is too large by what that selection
-  found, and no interval on this page knows of it. The table of single shifts does not single out 2 pixels: mirrored, 1, 2
+  found, and no interval on this page includes that. The table of single shifts does not single out 2 pixels: mirrored, 1, 2
   and 3 are alike.
 - *Other data was not looked at.* One dataset of 32-pixel photographs, one architecture, one recipe whose training mirrors
   and shifts the images. Where a mirror image is something else, as with digits, or up and down do not matter, as from
   above, other views may win. Choose among policies by cross-validation on your own images; `atta.calibrate` does.
 - *Three networks are three.* They differ from each other by as much as the leads.
-- *Shift was left out.* All images here are like those that were fitted on; where they are not, see
-  [results.md](results.md)."""
+- *There is no dataset shift here.* All images are like those of the validation set; for others, see
+  [under shift](under-shift.md)."""
 
 
 # ------------------------------------------------------------------------------------------------------------ tables
@@ -434,11 +439,11 @@ def front_table(found: Measured, names: Sequence[str]) -> str:
         )
         rows.append([*cells, str(changed)])
     header = (
-        *("candidate", "passes", "Brier", "to temperature", f"less {PAPER}, 10⁻⁴"),
+        *("candidate", "passes", "Brier", "to temperature", f"minus {PAPER}, 10⁻⁴"),
         "NLL",
         "to temperature",
     )
-    return table((*header, f"less {PAPER}, 10⁻⁴", "class changes"), rows)
+    return table((*header, f"minus {PAPER}, 10⁻⁴", "class changes"), rows)
 
 
 def by_network(found: Measured, pairs: Mapping[str, tuple[str, str]], term: str = "brier") -> str:
@@ -468,7 +473,7 @@ def kept_table(found: Measured) -> str:
 
 
 def drawn_pairs(found: Measured) -> dict[str, tuple[str, str]]:
-    """Stratified draws less random ones."""
+    """Stratified draws minus random ones."""
     return {
         name.removesuffix(", random"): (name.removesuffix(", random"), name)
         for name in found.names
@@ -514,7 +519,14 @@ def size_tables(sizes: Mapping[int, Measured]) -> str:
         networks = (f"network {network}" for network in next(iter(sizes.values())).networks)
         tables.append(
             table(
-                (f"{title}, fitted on", "m-atta", "v-atta", "shrunk", "less the better", *networks),
+                (
+                    f"{title}, fitted on",
+                    "m-atta",
+                    "v-atta",
+                    "shrunk",
+                    "minus the better",
+                    *networks,
+                ),
                 rows,
             )
         )
@@ -616,7 +628,7 @@ def page(
         name.removeprefix("guarded · ") for name in found.names if name.startswith("guarded")
     ]
     parts = [
-        "# Past the paper",
+        "## How it was measured",
         INTRODUCTION.format(
             networks=len(networks),
             model=origin.get("model", "unknown"),
@@ -629,9 +641,10 @@ def page(
         table(("", ""), list(about.items())),
         RECORDS,
         records_table(networks),
-        "## What a pass buys",
-        FRONT,
     ]
+    method = parts
+    parts = ["# Past the paper", SUMMARY, f"## {JUDGED_TITLE}", JUDGED]
+    parts += ["## The gain per pass", FRONT]
     for title, least, most in (
         ("Up to three passes", 0, 3),
         ("Four and five", 3, 6),
@@ -659,7 +672,7 @@ def page(
     ]
     for other in ("v-atta", "guarded"):
         pairs = {
-            f"c-atta less {other}, {one}": (f"c-atta · {one}", f"{other} · {one}")
+            f"c-atta minus {other}, {one}": (f"c-atta · {one}", f"{other} · {one}")
             for one in guarded
         }
         parts += [by_network(found, pairs)]
@@ -672,8 +685,7 @@ def page(
     parts += ["## How many images M-ATTA needs", sizes, size_tables(by_size)]
     parts += ["## Sets of classes", SETS.format(coverage=round(100 * COVERAGE))]
     parts += [conformal_table(networks, validation, splits)]
-    parts += ["## What worked, what did not, and what is not sure", JUDGED]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *method]) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

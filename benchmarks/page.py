@@ -32,10 +32,10 @@ Parts = Mapping[str, Part]
 """Parts by the name of their file: "collect-cpu"."""
 
 INTRODUCTION = """\
-What atta costs, and how good its answers are, beside what users would pick instead. One command measures and writes all of it:
-`make bench`. It makes an environment for the peers, measures each on the same data on one thread; stopped, it goes on
-where it was. Ratios are *ours over theirs*: below 1 atta takes less. Beside them stands what
-nobody can do without, the limit: the bare network, one softmax, a copy of the memory.
+What atta costs, and how good its answers are, compared with other libraries. `make bench` measures all of it and writes this page. It
+makes an environment for the other libraries and measures each on the same data with one thread; if it is stopped, it resumes. Ratios are
+*ours over theirs*: below 1, atta takes less. The limit is the least that any library needs: the bare network, one softmax, or a copy of
+the memory.
 """
 WHY = {
     (
@@ -43,8 +43,8 @@ WHY = {
         "predict",
     ): "close calls are looked for in every row and decided as the network does: the class is kept",
     ("temperature", "fit"): "to convergence in float64",
-    ("isotonic", "fit_mb"): "the softmax, which is ours to take; some peers are given it",
-    ("histogram", "fit_mb"): "the softmax, which is ours to take; some peers are given it",
+    ("isotonic", "fit_mb"): "atta computes the softmax; some peers are given it",
+    ("histogram", "fit_mb"): "atta computes the softmax; some peers are given it",
     ("isotonic", "predict"): "the softmax, and what comes in is checked",
     ("histogram", "predict"): "the softmax, and what comes in is checked",
     (
@@ -373,18 +373,20 @@ def about(parts: Parts) -> str:
 
 SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
     "Recording": (
-        "`python -m benchmarks.collect`: `atta.collect` on 32 x 32 pixels, 16 passes an image, beside the bare network on "
-        "tensors that are ready and beside ttach with as many views, the same for every image.",
+        "`python -m benchmarks.collect`: `atta.collect` on 32 x 32 pixels, 16 passes per image, compared with the bare network on "
+        "prepared tensors and with ttach, which shows as many views, the same for every image.",
         lambda parts: on_each(
             parts,
             "collect",
-            lambda part: contest_table(part, ["seconds"], {"images × passes a second": per_second}),
+            lambda part: contest_table(
+                part, ["seconds"], {"images × passes per second": per_second}
+            ),
         ),
     ),
     "Recording photographs": (
         "`python -m benchmarks.scale`: JPEG files of 500 x 375 pixels into a folder of shards, 4 passes each through a "
-        "ResNet-50 at 224 x 224 pixels with 1000 classes, beside the bare network and "
-        "beside reading and decoding the files in as many processes; and reading alone, beside a bare `DataLoader` whose dataset "
+        "ResNet-50 at 224 x 224 pixels with 1000 classes, compared with the bare network and "
+        "with reading and decoding the files in as many processes; and reading alone, compared with a bare `DataLoader` whose dataset "
         "takes the same steps of Pillow. [scale.md](scale.md) works out what larger sets cost.",
         lambda parts: on_each(
             parts,
@@ -393,7 +395,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
                 part,
                 ["seconds"],
                 {
-                    "images × passes a second": per_second,
+                    "images × passes per second": per_second,
                     "processes that decode": number("processes", ".0f"),
                 },
             ),
@@ -410,7 +412,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
             lambda part: contest_table(
                 part,
                 ["fit", "predict", "fit_mb", "predict_mb"],
-                {"NLL less ours": less("nll"), "apart": number("apart", ".1e")},
+                {"NLL minus ours": less("nll"), "apart": number("apart", ".1e")},
             ),
         ),
     ),
@@ -428,7 +430,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
         lambda parts: on_each(parts, "fit", lambda part: contest_table(part, ["seconds"], {})),
     ),
     "Predicting with views": (
-        "`python -m benchmarks.predict`: V-ATTA's answer to logits that are ready, beside softmaxes of the same logits.",
+        "`python -m benchmarks.predict`: V-ATTA's answer to given logits, compared with softmaxes of the same logits.",
         lambda parts: on_each(
             parts,
             "predict",
@@ -438,7 +440,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
         ),
     ),
     "On a GPU": (
-        "`python -m benchmarks.gpu`: logits that lie on the GPU, beside one softmax of each logit that is read (with 4 kinds "
+        "`python -m benchmarks.gpu`: logits on the GPU, compared with one softmax of each logit that is read (with 4 kinds "
         "of view where the method takes views). The last lines are the largest difference from what the CPU computes.",
         lambda parts: on_each(
             parts,
@@ -447,8 +449,8 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
         ),
     ),
     "Searches": (
-        "`python -m benchmarks.dirichlet`, `python -m benchmarks.shrunk`: what nobody else has, a Dirichlet calibration "
-        "with its search for λ and μ, and M-ATTA shrunk by a λ that is searched for, beside one M-ATTA by the paper's "
+        "`python -m benchmarks.dirichlet`, `python -m benchmarks.shrunk`: Dirichlet calibration "
+        "with its search for λ and μ, and M-ATTA shrunk by a λ that is searched for, compared with one M-ATTA by the paper's "
         "recipe.",
         lambda parts: "\n\n".join(
             on_each(
@@ -481,7 +483,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
     ),
     "Quality": (
         "`python -m benchmarks.quality`: every calibrator of the peers that sees the logits alone, as an `atta.Peer`, "
-        "beside ours, on the records of this repository; fitted on 1000 images drawn at random, tested on the others, in "
+        "compared with ours, on the records of this repository; fitted on 1000 images drawn at random, tested on the others, in "
         "several draws, the same for all. ± is the standard deviation over the draws, classes changed are those of all "
         "draws together. Brier is that of the predicted class. The first table of a dataset says what the best peer has, "
         "and ours over it: the best of those that changed no class, by passes.",
@@ -493,7 +495,7 @@ SECTIONS: Mapping[str, tuple[str, Callable[[Parts], str]]] = {
         "",
         lambda parts: (
             "`python -m benchmarks.attack --only formula` tries ten million rows, close calls, ties and extremes among "
-            "them, `--long` a hundred million; [reliability.md](reliability.md#what-was-tried) has what came of it."
+            "them, `--long` a hundred million; [reliability.md](reliability.md#what-was-tried) has the result."
         ),
     ),
 }
@@ -503,7 +505,7 @@ def page(parts: Parts) -> str:
     """All of it, as Markdown."""
     written = [
         "<!-- made by `make bench` (python -m benchmarks): change benchmarks/page.py, or measure again -->",
-        "# Speed and quality, beside the peers",
+        "# Speed and quality, compared with other libraries",
         INTRODUCTION.strip(),
         "## In short",
         summary(parts) or "Nothing measured yet.",

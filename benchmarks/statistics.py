@@ -114,9 +114,11 @@ def page(numbers: dict[str, Any]) -> str:
     lines = [
         "# Adapting with statistics, measured",
         "",
+        "![Bars: with statistics, the Brier score falls most where accuracy fell by 10 points or more](charts/statistics.svg)",
+        "",
         f"A public ResNet-20 on CIFAR-10 in {len(FAMILIES)} families of corruption at {len(SEVERITIES)} severities, calibrated by "
-        f"`atta.calibrate` on {VALIDATION} images ({numbers['draws']} draw of the images). Brier score of the top class against temperature scaling, "
-        "mean over the sets. *Used*: how often the gate let the statistics in. *Worse*: sets on which `statistics=True` is significantly "
+        f"`atta.calibrate` on {VALIDATION} images ({numbers['draws']} draw of the images). Brier score of the top class relative to temperature scaling, "
+        "mean over the sets. *Used*: how often the statistics were used. *Worse*: sets on which `statistics=True` is significantly "
         f"worse than `adapt` without it (by more than {WORSE:g} standard errors of the paired difference over images).",
         "",
         "| sets | images | classes | number of sets | hedged | adapted | with statistics | used | worse |",

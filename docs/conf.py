@@ -30,6 +30,7 @@ extensions = [
     "mathml",
     "notebook_pages",
     "parameter_tables",
+    "folded_tables",
 ]
 root_doc = "docs/index"
 include_patterns = [
