@@ -115,7 +115,7 @@ class Predictor:
 
     def read(self, data: bytes, decoder: Callable[..., Tensor] = SENT) -> Tensor:
         """Decode bytes that were sent to the shape that is answered."""
-        where = "what was sent"
+        where = "this file"
         pixels = decoder(data, mode_of(self.shape[0]), self.preprocess, where)
         if self.maps is not None:
             return pixels
