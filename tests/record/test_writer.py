@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 
 import pytest
 import torch
@@ -156,6 +157,23 @@ def test_a_full_disk_is_said_and_what_was_done_is_kept(tmp_path, monkeypatch, ea
     resumed, fewer_calls = calls(twenty(), batch_size=4, output=tmp_path)
     assert same(resumed, calls(twenty(), batch_size=4)[0])
     assert fewer_calls == 21
+
+
+def test_a_full_shard_is_written_while_the_network_runs_on(tmp_path, monkeypatch):
+    appended, write = Event(), shards_module.write_tensors
+
+    def slow(*args, **kwargs):
+        assert appended.wait(60), "the writer waits for the disk"
+        return write(*args, **kwargs)
+
+    monkeypatch.setattr(shards_module, "write_tensors", slow)
+    writer = shards_module.ShardWriter(tmp_path, {}, shards_module.PASSES // 8)
+    writer.begin(8)
+    answers = torch.rand(8, shards_module.PASSES // 8, 2)
+    writer.append(0, answers, None, answers[:1], answers[-1:])  # a full shard
+    appended.set()
+    writer.flush()
+    assert torch.equal(writer.read(0, 8).answers, answers)
 
 
 def test_an_image_that_cannot_be_read_leaves_what_was_done(folder, tmp_path):

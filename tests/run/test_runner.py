@@ -58,6 +58,14 @@ def test_the_batch_size_is_what_was_asked_for_or_what_is_usual():
         batch_size(0, torch.device("cpu"))
 
 
+def test_finite_logits_whose_sum_overflows_are_taken_and_infinite_ones_are_not():
+    huge = Scripted(lambda images, _: torch.full((images.shape[0], 3), 3e38))
+    assert run(twenty(), model=huge).predictions.logits.eq(3e38).all()
+    opposite = Scripted(lambda images, _: torch.tensor([[torch.inf, -torch.inf]]).expand(20, 2))
+    with pytest.raises(InputError, match="expected finite logits, got inf"):
+        run(twenty(), model=opposite, batch_size=20)
+
+
 def test_a_gpu_that_runs_out_of_memory_is_given_smaller_batches(tmp_path):
     sizes = []
 

@@ -14,6 +14,7 @@ damaged or belongs to another run is recorded again; the others are kept.
 import json
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -91,6 +92,11 @@ class ShardWriter:
     _last: Tensor | None = field(default=None, init=False)
     _partial: tuple[int, int] | None = field(default=None, init=False)
     """The file that already holds the beginning of the buffer."""
+    _thread: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(max_workers=1), init=False
+    )
+    """Writes full shards, so that a GPU does not wait for the disk."""
+    _writing: Future[None] | None = field(default=None, init=False)
 
     @property
     def name(self) -> str:
@@ -237,33 +243,45 @@ class ShardWriter:
     ) -> None:
         """Take the answers to a batch, its first and last image, and write a shard when due."""
         if not self._buffer:
-            self._start, self._first = start, first
-        self._last = last
+            self._start, self._first = start, first.clone()  # a part would keep all of its batch
+        self._last = last.clone()
         self._buffer.append((answers, labels))
         if (start + answers.shape[0]) % self.full == 0:
-            self.flush()
+            self._begin_write(full=True)
         elif time.monotonic() - self._written >= SECONDS:
-            self.flush(full=False)
+            self._begin_write(full=False)
 
-    def flush(self, *, full: bool = True) -> None:
-        """Write what no shard holds yet; a shard that is not full is written longer next time."""
-        if not self._buffer or self._first is None or self._last is None:
+    def flush(self) -> None:
+        """Write what no shard holds yet, and wait until it is written."""
+        self._begin_write(full=True)
+        self._wait()
+
+    def _wait(self) -> None:
+        """Wait for the shard that is being written, and raise its error."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
+    def _begin_write(self, *, full: bool) -> None:
+        """Write a full shard in a thread; one that is not is written now, and longer next time."""
+        buffer, self._buffer = self._buffer, []  # what cannot be written now is not tried again
+        partial, self._partial = self._partial, None
+        self._wait()
+        if not buffer or self._first is None or self._last is None:
             return
-        buffer, first, last, partial = self._buffer, self._first, self._last, self._partial
-        self._buffer, self._partial = [], None  # what cannot be written now is not tried again
         answers = torch.cat([part for part, _ in buffer])
         own = [part for _, part in buffer if part is not None]
         labels, stop = torch.cat(own) if own else None, self._start + answers.shape[0]
         if partial != (self._start, stop):
-            kept = self._start if partial is None else partial[1]
-            self._write(Shard(self._start, stop, answers, labels, mark(first, last)), kept)
-            if partial is not None:
-                self.path(*partial).unlink(missing_ok=True)
+            shard = Shard(self._start, stop, answers, labels, mark(self._first, self._last))
+            self._writing = self._thread.submit(self._write, shard, partial)
+            self._written = time.monotonic()
         if not full:
+            self._wait()
             self._buffer, self._partial = [(answers, labels)], (self._start, stop)
 
-    def _write(self, shard: Shard, kept: int) -> None:
-        """Write a shard; if that fails, say how many images earlier files keep."""
+    def _write(self, shard: Shard, partial: tuple[int, int] | None) -> None:
+        """Write a shard, and remove the file with its beginning."""
         if not self.settings.is_file():  # somebody removed the folder: the run goes on
             self.keep_rows(self.rows)
         tensors = {"answers": shard.answers}
@@ -272,10 +290,12 @@ class ShardWriter:
         try:
             write_tensors(path, tensors, {"mark": shard.mark, RUN: self.name, ROWS: path.stem})
         except InputError as error:
+            kept = shard.start if partial is None else partial[1]
             raise InputError(
                 f"{error}; the {kept} images before it are kept, run again to resume"
             ) from error
-        self._written = time.monotonic()
+        if partial is not None:
+            self.path(*partial).unlink(missing_ok=True)
 
     def finish(self) -> None:
         """Remove shards that a longer one has replaced."""

@@ -155,6 +155,8 @@ class _Pending(NamedTuple):
         """Wait for the answers and check that they are finite."""
         if self.event is not None:
             self.event.synchronize()
+        if torch.isfinite(self.logits.sum()):  # one pass; a sum that overflows is looked at below
+            return self.logits
         bad = ~torch.isfinite(self.logits)
         if bad.any():
             image, view = bad.any(dim=2).nonzero()[0].tolist()
@@ -213,8 +215,11 @@ class Runner:
 
     def begin(self, pixels: Tensor, indices: Tensor) -> _Pending:
         """Run the network on a batch and its views; on a GPU, without waiting for the answers."""
+        if upload := self.device.type == "cuda" and pixels.device.type == "cpu":
+            pixels = pixels.pin_memory()  # from elsewhere, an upload waits for the batch before
         # Bytes are uploaded as bytes, and become pixels there.
-        images = as_pixels(pixels.to(self.device).contiguous(), self.dtype)
+        there = pixels.to(self.device, non_blocking=upload).contiguous()
+        images = as_pixels(there, self.dtype)
         most = max(1, self.rows // pixels.shape[0])  # few images leave room for several views
         with without_autocast(self.device):  # views are made in full precision
             crop = images if self.sheet is None else self.sheet.crop(images)
