@@ -390,7 +390,8 @@ def test_a_browser_shows_what_was_answered_and_what_was_refused(
                 f".{kind} .bar span", "span => span.offsetWidth / span.parentElement.offsetWidth"
             )
             assert part == pytest.approx(probs.max().item(), abs=0.02)
-            assert page.inner_text(f".{kind} .number") == f"{100 * probs.max().item():.1f} %"
+            number = page.inner_text(f".{kind} .number").replace("\xa0", " ")
+            assert number == f"{100 * probs.max().item():.1f} %"
         assert page.evaluate("document.documentElement.scrollWidth") == 375
         browser.close()
     assert len(wrong) == 1, wrong
