@@ -39,9 +39,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from atta._base.display import counted
 from atta._base.errors import InputError, advise, first_line
 from atta._base.files import content_hash, file_hash, locked, whole_file
-from atta._base.progress import counted
 from atta.calibrators import ViewBlend, shift
 from atta.calibrators.conformal import ConformalSets, ConformityScores
 from atta.calibrators.risk import Promise
@@ -60,8 +60,8 @@ from atta.data.loading import Positions
 from atta.data.preprocess import Preprocess
 from atta.data.source import Batch, as_source, batches_of, check_pixels
 from atta.networks.borrowing import device_of
-from atta.run.cluster import Engine, check_engine, parts_of, stream
-from atta.run.runner import IMAGE, ROWS, Shown
+from atta.run.cluster import Engine, parts_of, stream
+from atta.run.runner import IMAGE, ROWS, Shown, check_engine
 from atta.run.runner import batch_size as usual_size
 
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
@@ -115,7 +115,7 @@ class Predictor:
 
     def read(self, data: bytes, decoder: Callable[..., Tensor] = SENT) -> Tensor:
         """Decode bytes that were sent to the shape that is answered."""
-        where = "what was sent"
+        where = "this file"
         pixels = decoder(data, mode_of(self.shape[0]), self.preprocess, where)
         if self.maps is not None:
             return pixels
