@@ -1,4 +1,4 @@
-"""Fold long tables of measurements: the site shows how many rows they have, a click shows the rows."""
+"""Fold long tables of measurements: the site shows their size, a click shows the rows."""
 
 import html
 from typing import Any
@@ -18,7 +18,8 @@ def _fold(app: Any, tree: nodes.document) -> None:
         if rows > LONGEST:
             header = next(iter(table.findall(nodes.thead)), None)
             names = [cell.astext() for cell in header.findall(nodes.entry)] if header else []
-            said = html.escape(", ".join(dict.fromkeys(name for name in names if name)) or "numbers")
+            columns = ", ".join(dict.fromkeys(name for name in names if name))
+            said = html.escape(columns or "numbers")
             opened = f'<details class="folded"><summary>Table, {rows} rows: {said}</summary>'
             place = table.parent.index(table)
             table.parent.insert(place, nodes.raw("", opened, format="html"))
