@@ -210,5 +210,8 @@ CHARTS: dict[str, Callable[[], Any]] = {
 if __name__ == "__main__":
     (DOCS / "charts").mkdir(exist_ok=True)
     for name, chart in CHARTS.items():
-        described = chart().properties(description=(chart.__doc__ or "").split("\n")[0])
+        described = chart().properties(
+            description=(chart.__doc__ or "").split("\n")[0],
+            padding={"left": 35, "right": 30, "top": 5, "bottom": 5},  # for wider fonts
+        )
         print(picture(finished(described), DOCS / "charts" / f"{name}.svg"))
