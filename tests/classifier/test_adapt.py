@@ -66,6 +66,14 @@ def test_faded_images_have_drifted_and_one_sentence_says_so(classifier):
     )
 
 
+def test_drift_and_adapt_tell_how_far_they_are(classifier):
+    for ask in (classifier.drift, classifier.adapt):
+        told = []
+        ask(faded(), progress=told.append, batch_size=50)
+        assert sum(told) == 200 * classifier.passes
+        assert len(told) == 4
+
+
 def test_an_adapted_classifier_is_less_sure_of_the_same_classes(classifier, adapted):
     before, after = classifier(faded()), adapted(faded())
     assert adapted.adapted.changed

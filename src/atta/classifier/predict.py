@@ -349,7 +349,7 @@ def open_predictor(
         device: Where a classifier runs.
         adapt_to: Files that a classifier is adapted to first.
         risk: The risk at which it answers (`at_risk`).
-        classes: The classes that occur, as `Stated.told` reads them.
+        classes: The classes that occur, as `told` reads them.
     """
     path = Path(path)
     if path.suffix not in SUFFIXES:

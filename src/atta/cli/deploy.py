@@ -281,8 +281,7 @@ def drift(
 
     files = find_images(images)
     loaded = network.load(classifier)
-    with waiting(f"looking at {len(files)} images"):
-        found = loaded.drift(files)
+    found = loaded.drift(files, progress=err.is_terminal)
     numbers = write_numbers(json_file, json.dumps(found.json(), indent=2) + "\n")
     if picture is not None:
         from atta.report.figures.detail import drift as chart
@@ -315,7 +314,6 @@ def adapt(
     check_output(output)
     files = find_images(images)
     loaded = network.load(classifier)
-    with waiting(f"adapting to {len(files)} images"):
-        adapted = loaded.adapt(files, statistics=statistics)
+    adapted = loaded.adapt(files, statistics=statistics, progress=err.is_terminal)
     say_written(classifier=adapted.save(output))
     tell(str(adapted.adapted))
