@@ -176,10 +176,9 @@ def predict(
     """
     from atta.classifier import predict as predicting
     from atta.classifier.export import SUFFIXES
-    from atta.classifier.tables import check_format
     from atta.data.folder import find_images
 
-    check_format(output)
+    predicting.check_format(output)
     if engine is not None and classifier.suffix in SUFFIXES:
         raise InputError(f"--engine: expected what `atta calibrate` wrote, got {classifier.name}")
     files = find_images(images)
