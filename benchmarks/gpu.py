@@ -5,6 +5,7 @@ images and their views otherwise. `apart` is the largest difference from what th
 
     python -m benchmarks.gpu                     on a GPU, into docs/speed/gpu-cuda.json
     python -m benchmarks.gpu --profile           which kernels take the time instead, and what waits for the GPU
+    python -m benchmarks.gpu --profile --only V-ATTA   the same of the works with this in their name
     python -m benchmarks.gpu --device cpu --quick
 """
 
@@ -19,7 +20,17 @@ from torch import Tensor
 
 from atta import CATTA, VATTA, Predictions, TemperatureScaling, evaluate
 from benchmarks import __main__ as bench
-from benchmarks.measured import OURS, Asked, Measured, Steps, interleaved, measured, shown, sized
+from benchmarks.measured import (
+    OURS,
+    Asked,
+    Measured,
+    Steps,
+    interleaved,
+    measured,
+    seconds,
+    shown,
+    sized,
+)
 
 SIZES = ((1_000_000, 100), (100_000, 1000))
 SMALL = (20_000, 100)
@@ -115,21 +126,34 @@ def steps(asked: Asked) -> Steps:
     return {**found, "apart": lambda: [*compare(*small, asked.device)]}
 
 
-def profiled(images: int, classes: int, device: str) -> None:
-    """Print where the time of each work goes."""
+def profiled(images: int, classes: int, device: str, only: str) -> None:
+    """Print the kernels that take most of each work's time, and what the host did meanwhile."""
     from torch.profiler import ProfilerActivity, profile
 
-    gpu = device != "cpu"
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device != "cpu" else [])]
     predictions, labels = data(images, classes, device)
     for name, (work, _) in works(predictions, labels).items():
+        if only not in name:
+            continue
         finished(work, device)
-        with profile(
-            activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
-        ) as seen:
+        usual = seconds(partial(finished, work, device))
+        with profile(activities=activities) as seen:
             finished(work, device)
-        key = "self_device_time_total" if gpu else "self_cpu_time_total"
-        print(f"==== {name}, {sized(images, classes)}")
-        print(seen.key_averages().table(key, row_limit=18, max_name_column_width=60))
+        print(f"==== {name}, {sized(images, classes)}: {1e3 * usual:.2f} ms, without the profiler")
+        found = seen.key_averages()
+        print_top(found, "kernel", "self_device_time_total", 16)
+        print_top(found, "host", "self_cpu_time_total", 8)
+
+
+def print_top(found: Any, title: str, key: str, rows: int) -> None:
+    """Print the events that take longest: milliseconds, share of all, calls."""
+    timed = sorted(((getattr(one, key, 0), one) for one in found), key=lambda pair: -pair[0])
+    whole = sum(time for time, _ in timed)
+    if whole:
+        print(f"{title}, {whole / 1e3:.2f} ms in {sum(one.count for t, one in timed if t)} calls")
+    for time, one in timed[:rows]:
+        if time:
+            print(f"{time / 1e3:9.2f} ms {time / whole:6.1%} {one.count:6} x {one.key[:120]}")
 
 
 def main() -> None:
@@ -139,10 +163,11 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true", help="small sizes: a trial")
     parser.add_argument("--profile", action="store_true", help="kernels instead of times")
+    parser.add_argument("--only", default="", help="with --profile: works with this in their name")
     parser.add_argument("--into", type=Path, default=Path("docs/speed"), metavar="FOLDER")
     given = parser.parse_args()
     if given.profile:
-        profiled(*((2000, 10) if given.quick else SIZES[0]), given.device)
+        profiled(*((2000, 10) if given.quick else SIZES[0]), given.device, given.only)
     elif given.quick:
         for step in steps(Asked(given.device, quick=True)).values():
             for row in measured(step):

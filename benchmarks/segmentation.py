@@ -1,8 +1,10 @@
 """Segmentation on CamVid: records, changed pixels, drift and cost of three networks, and their tables.
 
 python -m benchmarks.train_segmentation camvid.zip unet,deeplab,former --out WEIGHTS     on a GPU: three networks
-python -m benchmarks.segmentation collect camvid.zip WEIGHTS --out FOLDER                on a GPU: NAME.zip of each network
-python -m benchmarks.segmentation whole camvid.zip WEIGHTS --out FILE.json               on a GPU: every test pixel
+python -m benchmarks.segmentation collect camvid.zip WEIGHTS --out FOLDER                on a GPU: records of each network
+python -m benchmarks.segmentation whole camvid.zip WEIGHTS --out FOLDER                  on a GPU: every test pixel
+python -m benchmarks.segmentation drift camvid.zip WEIGHTS --out FOLDER                  on a GPU: estimates, and adapting
+python -m benchmarks.segmentation choose FOLDER                                          anywhere: policies on validation images
 python -m benchmarks.segmentation tables FOLDER                                          anywhere: docs/segmentation.md's numbers
 python -m benchmarks.segmentation thin FOLDER --out records                              the records of the repository
 python -m benchmarks.segmentation picture camvid.zip WEIGHTS --out docs/segmentation.png   maps of a test image
@@ -16,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import time
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,19 +27,37 @@ from torch import Tensor, nn
 
 import atta
 from atta.classifier.label_maps import palette
-from atta.data.corruptions import CORRUPTIONS
+from atta.data.corruptions import CORRUPTIONS, rehearsed
 from atta.data.masks import scenes
 from atta.data.views import Policy
 from atta.metrics.maps import confusion, error_auroc, miou
 from atta.networks.dense import as_dense
+from atta.run.collect import STREAM_SEVERITIES
 from atta.run.execution import Execution
 from atta.run.pixels import PixelRun
 from atta.run.runner import as_pixels
 from benchmarks.train_segmentation import CLASSES, IGNORED, NETWORKS, DeepLab, load, read
 
-EVERY = "flip + scale-50 + scale-75 + scale-125 + scale-150"
+BEGAN = time.perf_counter()
+SIZES = (50, 75, 125, 150, 175, 200)
+EVERY = " + ".join(
+    ["flip", *(f"{mirror}scale-{size}" for mirror in ("", "flip-") for size in SIZES), "brightness"]
+)
+METHOD = atta.CATTA()
 CHOSEN = "flip + scale-75 + scale-125"
+WHOLE = (
+    CHOSEN,
+    "flip-scale-75 + scale-125 + flip-scale-150",
+    "flip-scale-75 + scale-150 + flip-scale-150",
+    "flip + scale-75 + flip-scale-125 + scale-150 + flip-scale-150",
+    "flip + scale-75 + flip-scale-75 + scale-150 + flip-scale-150",
+    "flip-scale-75 + scale-125 + flip-scale-150 + scale-175 + flip-scale-200",
+)
+"""Policies whose answers to every test pixel are compared with the network's."""
 SHIFTS = ("gaussian-noise-1", "contrast-3", "fog-1", "motion-blur-1")
+SHIFTED = (
+    "flip + scale-75 + scale-125 + scale-150 + flip-scale-75 + flip-scale-125 + flip-scale-150"
+)
 GROUPS = (30,)
 """Test images that a segmenter is adapted to at once."""
 
@@ -53,54 +72,40 @@ def shifted(pixels: Tensor, name: str) -> Tensor:
     for row, one in enumerate(pixels):
         image = one[None].float() / 255
         u = atta.data.draws.random_numbers(name, view.count(image), torch.tensor([row]))
-        found.append((view(image, u) if view.random else view(image)) * 255)
-    return torch.cat(found).round().to(torch.uint8)
-
-
-def sampled(network: nn.Module, x: Tensor, y: Tensor, policy: str, device: str) -> atta.Record:
-    """Random pixels of images with masks."""
-    how = Execution(device=device, progress=False)
-    run = PixelRun(as_dense(network), scenes(x, y), how, ignored=IGNORED)
-    return run.record(Policy.parse(policy), Policy(()), {"dataset": "camvid"}).record
+        shown = view(image, u.to(image.device)) if view.random else view(image)
+        found.append((shown * 255).round().to(torch.uint8).cpu())
+    return torch.cat(found)
 
 
 @torch.no_grad()
 def whole(segmenter: atta.CalibratedSegmenter, x: Tensor, y: Tensor, device: str) -> dict[str, Any]:
     """Every pixel of whole images: changed labels, Brier score and NLL of network and segmenter."""
-    changed = again = pixels = 0
+    changed = again = 0
     counts = torch.zeros(CLASSES, CLASSES, dtype=torch.float64)
-    totals = torch.zeros(5, dtype=torch.float64)
+    totals = torch.zeros(5, dtype=torch.float64, device=device)
     for image, mask in zip(x, y, strict=True):
-        one = image[None].to(device)
-        tiles = [(p, z) for p, z, _ in segmenter._tiles(as_pixels(one, torch.float32))]
-        changed += sum(int((p.argmax(1) != z.argmax(1)).sum()) for p, z in tiles)
-        logits = segmenter.model(as_pixels(one, torch.float32))  # once more, alone
-        probs = segmenter(one)
-        again += int((probs.argmax(1) != logits.argmax(1)).sum())
-        pixels += mask.numel()
-        known = mask.flatten().to(device) != IGNORED
-        truth = mask.flatten().to(device).long()[known]
-        rows = [p[0].flatten(1).T[known].double() for p in (logits.softmax(1), probs)]
-        counts += confusion(rows[0].argmax(1), truth, CLASSES).cpu()
-        part = [float(known.sum())]
-        for p in rows:
-            right = (p.argmax(1) == truth).double()
+        one = as_pixels(image[None].to(device), torch.float32)
+        probs, logits, _ = (torch.cat(parts) for parts in zip(*segmenter._tiles(one), strict=True))
+        labels = logits.argmax(1)
+        changed += int((probs.argmax(1) != labels).sum())
+        again += int((segmenter.model(one).argmax(1).flatten() != labels).sum())  # alone
+        truth = mask.flatten().to(device).long()
+        known = truth != IGNORED
+        truth = truth[known]
+        part = [known.sum()]
+        for p in (logits.softmax(1)[known], probs[known]):
+            right = (p.argmax(1) == truth).to(p)
             part += [
-                float((p.amax(1) - right).square().sum()),
-                float(-p.gather(1, truth[:, None]).clamp_min(1e-38).log().sum()),
+                (p.amax(1) - right).square().sum(),
+                -p.gather(1, truth[:, None]).clamp_min(1e-38).log().sum(),
             ]
-        totals += torch.tensor(part, dtype=torch.float64)
+        counts += confusion(labels[known], truth, CLASSES).cpu()
+        totals += torch.stack([each.double() for each in part])
     names = ("brier_before", "nll_before", "brier", "nll")
     means = dict(zip(names, (totals[1:] / totals[0]).tolist(), strict=True))
     accuracy = float(counts.diag().sum() / counts.sum())
-    return {
-        "pixels": pixels,
-        "changed": changed,
-        "other in another pass": again,
-        "accuracy": accuracy,
-        "miou": miou(counts),
-        **means,
-    }
+    said = {"pixels": y.numel(), "changed": changed, "other in another pass": again}
+    return {**said, "accuracy": accuracy, "miou": miou(counts), **means}
 
 
 def adapted(segmenter: atta.CalibratedSegmenter, x: Tensor, y: Tensor) -> list[dict[str, Any]]:
@@ -133,76 +138,77 @@ def adapted(segmenter: atta.CalibratedSegmenter, x: Tensor, y: Tensor) -> list[d
     return found
 
 
-def collect(args: argparse.Namespace) -> None:
-    """Records and numbers of each network, each in a process of its own."""
-    names = args.names.split(",")
-    if len(names) > 1:
+def apart(work: Callable[[argparse.Namespace, str, nn.Module], None]) -> Callable[..., None]:
+    """Do the work for each network in a process of its own, at the same time."""
+
+    def run(args: argparse.Namespace) -> None:
+        names = args.names.split(",")
+        if len(names) == 1:
+            Path(args.out).mkdir(parents=True, exist_ok=True)
+            work(args, names[0], load(names[0], args.weights).to(args.device))
+            return
         command = [sys.executable, "-m", "benchmarks.segmentation", *sys.argv[1:], "--names"]
         running = [subprocess.Popen([*command, name]) for name in names]
         if worst := max(abs(process.wait()) for process in running):
             sys.exit(worst)
-        return
-    (name,), device, out = names, args.device, Path(args.out)
-    into = out / name
-    into.mkdir(parents=True, exist_ok=True)
-    network = load(name, args.weights)
-    sets = {s: [each[:: args.every] for each in read(args.data, s)[1:]] for s in ("val", "test")}
-    began = time.perf_counter()
 
-    def tell(what: str) -> None:
-        print(f"{name} {time.perf_counter() - began:.0f}s {what}", flush=True)
-
-    segmenter = atta.calibrate(
-        network, *sets["val"], ignore_index=IGNORED, device=device, progress=False
-    ).to(device)
-    segmenter.save(into / "segmenter.safetensors")
-    numbers: dict[str, Any] = {"summary": str(segmenter.summary), "chosen": str(segmenter.policy)}
-    tell(numbers["summary"])
-    for split, (x, y) in sets.items():
-        sampled(network, x, y, EVERY, device).save(into / f"{split}.safetensors", half=True)
-    tell("records")
-    numbers["drift on val"] = adapted(segmenter, *sets["val"])
-    numbers["drift on test"] = adapted(segmenter, *sets["test"])
-    tell("adapted")
-    for policy in dict.fromkeys((CHOSEN, str(segmenter.policy))):
-        one = segmenter
-        if str(segmenter.policy) != policy:
-            one = atta.calibrate(
-                network, *sets["val"], ignore_index=IGNORED, device=device, progress=False,
-                policy=policy, rehearse=False,
-            ).to(device)  # fmt: skip
-        for method in (one,):
-            numbers[f"whole, {policy}"] = whole(method, *sets["test"], device)
-    tell(json.dumps(numbers[f"whole, {CHOSEN}"]))
-    for shift in SHIFTS:
-        x = shifted(sets["test"][0][::3], shift)
-        record = sampled(network, x, sets["test"][1][::3], CHOSEN, device)
-        record.save(into / f"{shift}.safetensors", half=True)
-    tell("shifts")
-    (into / "numbers.json").write_text(json.dumps(numbers, indent=1))
-    with zipfile.ZipFile(out / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(into.iterdir()):
-            if path.name != "segmenter.safetensors":
-                archive.write(path, f"{name}/{path.name}")
-                path.unlink()
-    tell("done")
+    return run
 
 
-def everywhere(args: argparse.Namespace) -> None:
-    """Changed pixels and scores of each network's segmenter on all test pixels."""
-    test = [each[:: args.every] for each in read(args.data, "test")[1:]]
-    val = [each[:: args.every] for each in read(args.data, "val")[1:]]
+def images_of(args: argparse.Namespace, split: str) -> list[Tensor]:
+    """Photographs and masks of a split."""
+    return [each[:: args.every] for each in read(args.data, split)[1:]]
+
+
+def tell(*what: object) -> None:
+    """Print, with the time since the start."""
+    print(f"{time.perf_counter() - BEGAN:.0f}s", *what, flush=True)
+
+
+@apart
+def collect(args: argparse.Namespace, name: str, network: nn.Module) -> None:
+    """Write NAME_SPLIT.safetensors: random pixels of each image, in every view."""
+    how = Execution(device=args.device, progress=False)
+
+    def sampled(split: str, x: Tensor, y: Tensor, policy: str, rehearsals: Policy) -> None:
+        run = PixelRun(as_dense(network), scenes(x, y), how, ignored=IGNORED)
+        found = run.record(Policy.parse(policy), rehearsals, {"dataset": "camvid"}).record
+        found.save(Path(args.out) / f"{name}_{split}.safetensors", half=True)
+        tell(name, split)
+
+    for split in args.splits.split(","):
+        if split == "shifts":
+            x, y = (each[::3] for each in images_of(args, "test"))
+            for shift in SHIFTS:
+                sampled(shift, shifted(x.to(args.device), shift), y, SHIFTED, Policy(()))
+        else:
+            more = " + diagonal-shift + contrast" if split == "val" else ""
+            rehearsals = rehearsed(STREAM_SEVERITIES if split == "val" else ())
+            sampled(split, *images_of(args, split), EVERY + more, rehearsals)
+
+
+@apart
+def everywhere(args: argparse.Namespace, name: str, network: nn.Module) -> None:
+    """Changed pixels and scores on all test pixels, fitted on the record of `collect`."""
+    val = atta.Record.load(Path(args.records or args.out) / f"{name}_val.safetensors")
+    x, y = images_of(args, "test")
     found = {}
-    for name in args.names.split(","):
-        how = {"ignore_index": IGNORED, "device": args.device, "progress": False}
-        network = load(name, args.weights)
-        segmenter = atta.calibrate(network, *val, policy=CHOSEN, **how)
-        found[name] = whole(segmenter.to(args.device), *test, args.device)
-        print(name, json.dumps(found[name]), flush=True)
-        found[name]["drift"] = adapted(segmenter, *test)
-        print(name, json.dumps(found[name]["drift"][-1]), flush=True)
-    if args.out:
-        Path(args.out).write_text(json.dumps(found, indent=1) + "\n")
+    for policy in WHOLE:
+        calibrator = atta.CATTA().fit(viewed(val, policy), val.require_labels())
+        segmenter = atta.CalibratedSegmenter(network, calibrator, policy, image_shape=(3, 360, 480))
+        found[policy] = whole(segmenter.to(args.device), x, y, args.device)
+        tell(name, policy, found[policy])
+        (Path(args.out) / f"{name}_whole.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+@apart
+def drifting(args: argparse.Namespace, name: str, network: nn.Module) -> None:
+    """What a segmenter says of the test images without their masks, and what adapting gains."""
+    how = {"ignore_index": IGNORED, "device": args.device, "progress": False}
+    segmenter = atta.calibrate(network, *images_of(args, "val"), policy=CHOSEN, **how)
+    found = adapted(segmenter.to(args.device), *images_of(args, "test"))
+    tell(name, found[-1])
+    (Path(args.out) / f"{name}_drift.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 # ---- tables: needs the records
@@ -210,13 +216,19 @@ def everywhere(args: argparse.Namespace) -> None:
 
 METHODS: dict[str, tuple[atta.Method, str]] = {
     "temperature": (atta.TemperatureScaling(), ""),
-    "c-atta, flip": (atta.CATTA(), "flip"),
-    "c-atta, flip + scale-125": (atta.CATTA(), "flip + scale-125"),
-    "c-atta, flip + scale-75 + scale-125": (atta.CATTA(), CHOSEN),
-    "v-atta, flip + scale-75 + scale-125": (atta.VATTA(), CHOSEN),
-    "mean-tta-temperature, flip + scale-75 + scale-125": (atta.MeanTTATemperature(), CHOSEN),
-    "c-atta, all five": (atta.CATTA(), EVERY),
+    "**C-ATTA**": (METHOD, CHOSEN),
+    "V-ATTA, the same views": (atta.VATTA(), CHOSEN),
+    "mean of the same + temperature": (atta.MeanTTATemperature(), CHOSEN),
+    "C-ATTA, flip + scale-75 + scale-125": (METHOD, "flip + scale-75 + scale-125"),
+    "C-ATTA, flip": (METHOD, "flip"),
 }
+TEMPERATURE, OURS, _, MEAN, *_ = METHODS
+CLOSE = ("brier", "nll")
+
+
+def opened(folder: str, name: str, split: str) -> atta.Record:
+    """The record of a network."""
+    return atta.Record.load(Path(folder) / f"{name}_{split}.safetensors")
 
 
 def viewed(record: atta.Record, policy: str) -> atta.Predictions:
@@ -224,62 +236,93 @@ def viewed(record: atta.Record, policy: str) -> atta.Predictions:
     return record.predictions.select(Policy.parse(policy).kinds if policy else ())
 
 
-def scores(record: atta.Record, probs: Tensor, sure: Tensor) -> dict[str, float]:
-    """What the page shows of a method."""
-    labels = record.require_labels()
-    found = atta.evaluate(probs, labels, metrics=("brier", "nll", "ece", "classwise_ece"))
-    own = record.predictions.logits.argmax(1)
-    return found | {
-        "error_auroc": error_auroc(sure, own == labels),
-        "changed": int((probs.argmax(1) != own).sum()),
-    }
-
-
-def blocks(images: Tensor, count: int) -> list[Tensor]:
-    """Parts of consecutive frames: a scene that is left out has no neighbour among the others."""
-    return [torch.isin(images, part) for part in images.unique().tensor_split(count)]
-
-
 def left_out(method: atta.Method, record: atta.Record, policy: str) -> tuple[Tensor, Tensor]:
-    """Answers to each of five scenes, by a calibrator fitted on the others."""
+    """Answers to each of five scenes, by a calibrator fitted on the others.
+
+    A scene is a fifth of the consecutive frames: what is left out has no neighbour elsewhere.
+    """
     predictions, labels = viewed(record, policy), record.require_labels()
-    probs = torch.empty(len(predictions), predictions.classes)
-    sure = torch.empty(len(predictions))
-    for part in blocks(record.predictions.images, 5):
+    probs, sure = torch.empty(len(predictions), predictions.classes), torch.empty(len(predictions))
+    for images in predictions.images.unique().tensor_split(5):
+        part = torch.isin(predictions.images, images)
         fitted = method.fit(predictions[(~part).nonzero()[:, 0]], labels[~part])
         rows = predictions[part.nonzero()[:, 0]]
-        probs[part], sure[part] = fitted(rows), fitted.confidence(rows)
+        probs[part], sure[part] = fitted(rows).float(), fitted.confidence(rows).float()
     return probs, sure
+
+
+def choose(args: argparse.Namespace) -> None:
+    """Compare policies on the validation images, left out by scene; look at no test image."""
+    vals = {name: opened(args.data, name, "val") for name in args.names.split(",")}
+    vals = {name: val[:: args.every] for name, val in vals.items()}
+    views = list(next(iter(vals.values())).predictions.kinds)
+    found: dict[str, dict[str, list[float]]] = {}
+
+    def gain(policy: str, method: atta.Method = METHOD) -> float:
+        """How far the mean Brier score and NLL are below those of temperature scaling."""
+        if policy not in found:
+            parts = {}
+            for name, val in vals.items():
+                probs, _ = left_out(method, val, policy)
+                got = atta.evaluate(probs, val.require_labels(), metrics=CLOSE)
+                parts[name] = [got[each] / base[name][each] - 1 for each in CLOSE]
+            found[policy] = parts
+        return statistics.mean(part for parts in found[policy].values() for part in parts)
+
+    base = {
+        name: atta.evaluate(
+            left_out(atta.TemperatureScaling(), val, "")[0], val.require_labels(), metrics=CLOSE
+        )
+        for name, val in vals.items()
+    }
+    best = [""]
+    for count in range(1, args.most + 1):
+        wider = {
+            " + ".join(sorted({*policy.split(" + "), view} - {""}, key=views.index))
+            for policy in best
+            for view in views
+            if view not in policy.split(" + ")
+        }
+        order = sorted(wider, key=gain)
+        best = order[: args.beam]
+        for policy in order[:8]:
+            parts = " ".join(
+                f"{name} {brier:+.1%} {nll:+.1%}" for name, (brier, nll) in found[policy].items()
+            )
+            tell(count + 1, "passes", f"{gain(policy):+.2%}", policy, "|", parts)
+    if args.out:
+        Path(args.out).write_text(json.dumps(found, indent=1) + "\n")
 
 
 def compared(record: atta.Record, answers: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
     """Scores of all methods, and paired differences by image to temperature and to the mean."""
     labels, images = record.require_labels(), record.predictions.images
+    own = record.predictions.logits.argmax(1)
     found: dict[str, Any] = {}
     for name, (probs, sure) in answers.items():
-        found[name] = scores(record, probs, sure)
-        for other in ("temperature", "mean-tta-temperature, flip + scale-75 + scale-125"):
-            if name != other:
-                found[name][f"to {other}"] = atta.paired(
-                    probs, answers[other][0], labels, metrics=("brier", "nll"), images=images
-                )
+        found[name] = atta.evaluate(probs, labels, metrics=(*CLOSE, "ece", "classwise_ece"))
+        found[name]["error_auroc"] = error_auroc(sure, own == labels)
+        found[name]["changed"] = int((probs.argmax(1) != own).sum())
+        for other in {TEMPERATURE, MEAN} & answers.keys() - {name}:
+            found[name][f"to {other}"] = atta.paired(
+                probs, answers[other][0], labels, metrics=CLOSE, images=images
+            )
     return found
 
 
 def few(val: atta.Record, test: atta.Record, images: int = 10, draws: int = 20) -> dict[str, float]:
     """The share of the gain over temperature scaling that so many labelled images give."""
-    method, policy = METHODS["c-atta, flip + scale-75 + scale-125"]
+    method, policy = METHODS[OURS]
     labels, seen = test.require_labels(), viewed(test, policy)
     numbers = val.predictions.images.unique()
 
-    def measured(rows: Tensor) -> tuple[float, float]:
+    def measured(rows: Tensor) -> list[float]:
         own, y = viewed(val, policy)[rows], val.require_labels()[rows]
-        found = atta.evaluate(method.fit(own, y)(seen), labels, metrics=("brier", "nll"))
-        return found["brier"], found["nll"]
+        return list(atta.evaluate(method.fit(own, y)(seen), labels, metrics=CLOSE).values())
 
     full = measured(torch.arange(len(val)))
     plain = atta.TemperatureScaling().fit(viewed(val, ""), val.require_labels())
-    base = atta.evaluate(plain(viewed(test, "")), labels, metrics=("brier", "nll"))
+    base = atta.evaluate(plain(viewed(test, "")), labels, metrics=CLOSE)
     shares = []
     for draw in range(draws):
         generator = torch.Generator().manual_seed(draw)
@@ -288,40 +331,24 @@ def few(val: atta.Record, test: atta.Record, images: int = 10, draws: int = 20) 
         shares.append(
             [(b - p) / (b - f) for b, p, f in zip(base.values(), part, full, strict=True)]
         )
-    brier, nll = zip(*shares, strict=True)
+    both = dict(zip(CLOSE, zip(*shares, strict=True), strict=True))
     return {
-        "brier": statistics.mean(brier),
-        "nll": statistics.mean(nll),
-        "brier, worst": min(brier),
-        "nll, worst": min(nll),
+        **{name: statistics.mean(each) for name, each in both.items()},
+        **{f"{name}, worst": min(each) for name, each in both.items()},
     }
-
-
-RENAMED = {"half": "scale-50", "smaller": "scale-75", "larger": "scale-125", "largest": "scale-150"}
-"""Names of scales in records of the first run."""
-
-
-def opened(path: Path) -> atta.Record:
-    """A record, with the names that scales have now."""
-    record = atta.Record.load(path)
-    predictions = record.predictions
-    views = {RENAMED.get(name, name): view for name, view in predictions.views.items()}
-    found = atta.Predictions(predictions.logits, views, predictions.images)
-    return atta.Record(found, record.labels, record.origin)
 
 
 def thin(args: argparse.Namespace) -> None:
     """Write every fourth pixel of the records, with the chosen views, for the repository."""
+    kinds = Policy.parse(CHOSEN).kinds
     for name in args.names.split(","):
-        with zipfile.ZipFile(Path(args.folder) / f"{name}.zip") as archive:
-            archive.extractall(args.folder)
         for split in ("val", "test"):
-            record = opened(Path(args.folder) / name / f"{split}.safetensors")[::4]
-            seen = record.predictions.select(Policy.parse(CHOSEN).kinds)
+            record = opened(args.data, name, split)[::4]
+            seen = record.predictions.select(kinds)
             about = {
                 "pixels": "50",
                 "policy": CHOSEN,
-                "passes": "4",
+                "passes": str(1 + len(kinds)),
                 "network": name,
                 "split": split,
             }
@@ -330,35 +357,26 @@ def thin(args: argparse.Namespace) -> None:
 
 
 def tables(args: argparse.Namespace) -> None:
-    """Print the tables of the page, and write the numbers beside the records."""
+    """Print the tables of the page."""
     every: dict[str, Any] = {}
     for name in args.names.split(","):
-        folder = Path(args.folder) / name
-        if not folder.is_dir():
-            with zipfile.ZipFile(Path(args.folder) / f"{name}.zip") as archive:
-                archive.extractall(args.folder)
-        records = {
-            path.stem: opened(path)
-            for path in folder.glob("*.safetensors")
-            if "segmenter" not in path.name
-        }
-        val = records.pop("val")
+        val = opened(args.data, name, "val")
         every[name] = {
-            "val": compared(val, {n: left_out(m, val, p) for n, (m, p) in METHODS.items()})
+            "left out": compared(val, {n: left_out(m, val, p) for n, (m, p) in METHODS.items()})
         }
-        fitted = {n: (m.fit(viewed(val, p), val.labels), p) for n, (m, p) in METHODS.items()}
-        for split, record in records.items():
+        fitted = {
+            n: (m.fit(viewed(val, p), val.require_labels()), p) for n, (m, p) in METHODS.items()
+        }
+        for split in ("test", *SHIFTS):
+            record = opened(args.data, name, split)
+            have = set(record.predictions.kinds)
             answers = {}
             for method, (one, policy) in fitted.items():
-                if set(Policy.parse(policy).kinds if policy else ()) <= set(
-                    record.predictions.kinds
-                ):
+                if not policy or have >= set(Policy.parse(policy).kinds):
                     seen = viewed(record, policy)
                     answers[method] = (one(seen), one.confidence(seen))
             every[name][split] = compared(record, answers)
-        every[name]["ten images"] = few(val, records["test"])
-        said = folder / "numbers.json"
-        every[name]["collected"] = json.loads(said.read_text()) if said.is_file() else {}
+        every[name]["ten images"] = few(val, opened(args.data, name, "test"))
         print(shown(name, every[name]), flush=True)
     if args.out:
         Path(args.out).write_text(json.dumps(every, indent=1) + "\n")
@@ -368,30 +386,19 @@ def shown(name: str, found: dict[str, Any]) -> str:
     """Markdown: a line for each method, for each set of images."""
     lines = []
     for split, methods in found.items():
-        if split in ("ten images", "collected"):
+        if split == "ten images":
+            lines += ["", f"{name}, ten images: {methods}"]
             continue
-        lines += [
-            "",
-            f"{name}, {split}",
-            "",
-            "| method | Brier | NLL | ECE | class ECE | AUROC of errors | Brier to temperature | NLL to temperature | changed |",
-        ]
-        lines.append("|---|---|---|---|---|---|---|---|---|")
-        base = methods["temperature"]
+        lines += ["", f"{name}, {split}: temperature {methods[TEMPERATURE]}", ""]
         for method, row in methods.items():
-            cells = [
-                f"{row[k]:.4f}" for k in ("brier", "nll", "ece", "classwise_ece", "error_auroc")
-            ]
-            for k in ("brier", "nll"):
-                low, high = row.get("to temperature", {}).get(k, (0.0, 0.0))
-                part = row[k] / base[k] - 1
-                cells.append(f"{part:+.1%} ({low / base[k]:+.1%} to {high / base[k]:+.1%})")
+            cells = [str(1 + len(Policy.parse(METHODS[method][1] or "flip").kinds))]
+            for k in CLOSE if method != TEMPERATURE else ():
+                base, (low, high) = methods[TEMPERATURE][k], row[f"to {TEMPERATURE}"][k]
+                shares = [f"{x:+.1%}" for x in (row[k] / base - 1, low / base, high / base)]
+                cells.append("{} ({} to {})".format(*shares).replace("%", " %").replace("-", "−"))
             lines.append(f"| {method} | {' | '.join(cells)} | {row['changed']} |")
-        against = methods["c-atta, flip + scale-75 + scale-125"].get(
-            "to mean-tta-temperature, flip + scale-75 + scale-125", {}
-        )
-        lines.append(f"\nc-atta minus mean + temperature, same views: {against}")
-    lines.append(f"\nten images: {found['ten images']}")
+        if f"to {MEAN}" in methods[OURS]:
+            lines += ["", f"{OURS} minus {MEAN}: {methods[OURS][f'to {MEAN}']}"]
     return "\n".join(lines)
 
 
@@ -516,39 +523,35 @@ def _cost(way: str, device: str, side: int, turns: int) -> dict[str, float]:
 def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The options."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("collect")
-    four = commands.add_parser("whole")
-    for each in (one, four):
-        each.add_argument("data")
-        each.add_argument("weights")
-        each.add_argument("--every", type=int, default=1, help="take every n-th image: a trial")
-    two = commands.add_parser("tables")
-    five = commands.add_parser("thin")
-    two.add_argument("folder")
-    five.add_argument("folder")
-    three = commands.add_parser("cost")
-    three.add_argument("--way")
-    three.add_argument("--side", type=int, default=1024)
-    three.add_argument("--turns", type=int, default=3)
-    six = commands.add_parser("picture")
-    six.add_argument("data")
-    six.add_argument("weights")
-    six.add_argument("--image", type=int, default=100)
-    for each in (one, two, three, four, five, six):
-        each.add_argument("--out")
-        each.add_argument("--names", default=",".join(NETWORKS))
-        each.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("command", choices=COMMANDS)
+    parser.add_argument("data", nargs="?", help="the data set, or the folder of the records")
+    parser.add_argument("weights", nargs="?", help="the folder of the networks")
+    parser.add_argument("--out")
+    parser.add_argument("--records", help="the folder of the records, if it is not that of --out")
+    parser.add_argument("--names", default=",".join(NETWORKS))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--splits", default="val,test,shifts", help="what `collect` records")
+    parser.add_argument("--every", type=int, default=1, help="take every n-th image: a trial")
+    parser.add_argument("--most", type=int, default=5, help="the views of a policy of `choose`")
+    parser.add_argument("--beam", type=int, default=12, help="policies that `choose` widens")
+    parser.add_argument("--image", type=int, default=100, help="the image of `picture`")
+    parser.add_argument("--way", help="one way of `cost`")
+    parser.add_argument("--side", type=int, default=1024, help="the height of the image of `cost`")
+    parser.add_argument("--turns", type=int, default=3, help="how often `cost` measures")
     return parser.parse_args(words)
 
 
+COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "collect": collect,
+    "whole": everywhere,
+    "drift": drifting,
+    "choose": choose,
+    "tables": tables,
+    "thin": thin,
+    "picture": picture,
+    "cost": cost,
+}
+
 if __name__ == "__main__":
     arguments = parsed()
-    {
-        "collect": collect,
-        "tables": tables,
-        "thin": thin,
-        "picture": picture,
-        "cost": cost,
-        "whole": everywhere,
-    }[arguments.command](arguments)
+    COMMANDS[arguments.command](arguments)

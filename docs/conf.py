@@ -6,11 +6,15 @@ in an editor. Neither the build nor the pages fetch anything: search and fonts w
 
 import inspect
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 from sphinx.util.inspect import stringify_signature
 
 import atta
+
+sys.path.insert(0, str(Path(__file__).parent / "site"))  # the extensions of this site
 
 project = "atta"
 author = "The atta authors"
@@ -23,10 +27,15 @@ extensions = [
     "sphinx.ext.napoleon",  # Args, Returns and Raises become lists
     "sphinx.ext.viewcode",
     "sphinx_copybutton",
+    "mathml",
+    "notebook_pages",
+    "parameter_tables",
 ]
 root_doc = "docs/index"
 include_patterns = [
     "docs/*.md",
+    "docs/api/*.md",
+    "examples/notebooks/*.ipynb",
     "CHANGELOG.md",
     "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
@@ -35,6 +44,8 @@ include_patterns = [
 ]
 exclude_patterns = [".*", "build", "dist", "site"]  # not even walked through
 
+myst_enable_extensions = ["dollarmath"]
+myst_fence_as_directive = ["math"]  # ```math, as on GitHub
 myst_heading_anchors = 4  # as GitHub makes them
 myst_links_external_new_tab = False
 highlight_language = "text"  # of blocks that name none
@@ -45,9 +56,9 @@ toc_object_entries_show_parents = "hide"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
-python_maximum_signature_line_length = 160  # beyond it, an argument a line
 
 copybutton_prompt_text = "$ "
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = "atta"
 html_static_path = ["site/static"]
@@ -117,4 +128,14 @@ def _own_signature(
         arguments = re.sub(
             rf": ({'|'.join(ALIASES)}) =", lambda found: f": {ALIASES[found[1]]} =", arguments
         )
+        names = vars(sys.modules.get(getattr(obj, "__module__", ""), object))
+        arguments = re.sub(
+            r"= ([A-Z_]+)\b", lambda found: f"= {_value(names, found[1])}", arguments
+        )
     return arguments, returns
+
+
+def _value(names: Any, constant: str) -> str:
+    """The value of a constant that is the default of an argument, if it is short."""
+    value = repr(names.get(constant, ...))
+    return value if len(value) <= 40 and value[0] not in "<E" else constant

@@ -4,6 +4,9 @@ The logits here come with the package. For your own logits:
 `atta.Record(atta.Predictions(logits, views={...}), labels)`.
 """
 
+from pathlib import Path
+from tempfile import mkdtemp
+
 import atta
 from atta.lab.compare import compare
 
@@ -36,3 +39,6 @@ one, other = (
 )
 low, high = atta.paired(one, other, tested.labels, metrics=["nll"])["nll"]
 print(f"NLL of C-ATTA minus NLL of temperature scaling: {low:+.4f} to {high:+.4f}")
+
+chart = atta.compare_plot({"temperature": other, "c-atta, 3 nudges": one}, tested.labels)
+chart.save(Path(mkdtemp()) / "reliability of both.svg")

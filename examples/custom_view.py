@@ -4,6 +4,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 import atta
@@ -25,7 +26,14 @@ def fade(images: Tensor, u: Tensor) -> Tensor:
 views = {"solarize": atta.View("solarize", solarize), "fade": atta.View("fade", fade, numbers=1)}
 policy = atta.Policy.parse("flip + solarize + 2 fade", views=views)
 
-here = Path("examples/cifar10")  # in a clone of the repository
+here, folder = Path("examples/cifar10"), Path(mkdtemp())  # in a clone of the repository
+images = folder_of_images(here / "test").tensors()[::125]
+# One row each: the photographs, solarized, faded.
+rows = [images / 255, solarize(images / 255), fade(images / 255, torch.ones(len(images), 1))]
+grid = torch.cat([torch.cat([*row], dim=2) for row in rows], dim=1)
+picture = Image.fromarray((grid * 255).byte().permute(1, 2, 0).numpy())
+picture.resize((640, 240), Image.Resampling.NEAREST).save(folder / "photographs and views.png")
+
 model, _ = load_trained(here / "resnet20.safetensors")
 record = atta.collect(model, here / "validation", policy=policy, draws="stratified", progress=False)
 calibrator = atta.VATTA().fit(record.predictions, record.labels)
@@ -37,8 +45,7 @@ before, after = classifier.evaluate(here / "test", progress=False).values()
 assert after["nll"] < before["nll"]
 print(f"NLL on other photographs: {before['nll']:.4f} → {after['nll']:.4f}")
 
-path = classifier.save(Path(mkdtemp()) / "classifier")
+path = classifier.save(folder / "classifier")
 # The file contains no code of views, so pass them again.
 loaded = atta.CalibratedClassifier.load(path, model=model, views=views)
-images = folder_of_images(here / "test").tensors()[:8]
 assert torch.equal(loaded(images), classifier(images))

@@ -48,5 +48,4 @@ print(f"{wrong} of {table.answered} answers are wrong: {wrong / table.answered:.
 # How many answers would be wrong if more of them, or fewer, were given?
 confidence = torch.tensor([float(row["confidence"]) for row in rows])
 chart = atta.risk_plot({"c-atta, flip": confidence}, torch.tensor(right))
-chart.save(output / "risk.svg")
-print(f"the picture: {(output / 'risk.svg').name}")
+chart.save(output / "risk against coverage.svg")

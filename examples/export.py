@@ -24,7 +24,8 @@ folder = Path(mkdtemp())
 print(classifier.export(folder / "classifier.onnx", pixels="uint8"))
 print(classifier.export(folder / "classifier.pt2"))  # torch.export; floats in [0, 1]
 
-images = folder_of_images(here / "test").tensors()[::100]
+photographs = folder_of_images(here / "test")
+images = photographs.tensors()
 expected = classifier(images)
 path = folder / "classifier.onnx"
 session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -35,6 +36,8 @@ assert (probs.argmax(axis=1) == base.argmax(axis=1)).all()  # the graph keeps th
 # torch itself reads .pt2 files; atta predict and atta serve take ONNX graphs.
 graph = torch.export.load(folder / "classifier.pt2").module()
 assert torch.allclose(graph(images / 255)[0], expected, atol=1e-4)
-for after, before in zip(probs.max(axis=1), base.max(axis=1), strict=True):
-    print(f"confidence {before:.1%} → {after:.1%}")
 print("both graphs return the probabilities of the classifier")
+
+answers = {"base: the network": base, "probs: calibrated": probs}
+chart = atta.compare_plot(answers, photographs.labels, bins=10)
+chart.save(folder / "reliability of the graph.svg")

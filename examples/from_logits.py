@@ -20,12 +20,16 @@ validation, test = predictions[:1000], predictions[1000:]
 labels = record.labels.numpy()
 
 calibrator = atta.VATTA().fit(validation, labels[:1000])
-probs = calibrator(test)
+probs, alone = calibrator(test), test.logits.softmax(dim=-1)
 
-before = atta.evaluate(test.logits.softmax(dim=-1), labels[1000:])
+before = atta.evaluate(alone, labels[1000:])
 after = atta.evaluate(probs, labels[1000:])
 for metric in ("accuracy", "brier", "ece", "nll"):
     print(f"{metric:10} {before[metric]:.4f} → {after[metric]:.4f}")
 
-path = calibrator.save(Path(mkdtemp()) / "v-atta.safetensors")
+folder = Path(mkdtemp())
+chart = atta.compare_plot({"network alone": alone, "V-ATTA": probs}, labels[1000:], bins=10)
+chart.save(folder / "reliability before and after.svg")
+
+path = calibrator.save(folder / "v-atta.safetensors")
 assert (atta.load(path)(test) == probs).all()

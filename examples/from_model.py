@@ -6,7 +6,10 @@ The network and the photographs are those of examples/cifar10. Replace them with
 from pathlib import Path
 from tempfile import mkdtemp
 
+import torch
+
 import atta
+from atta.data.folder import folder_of_images
 from atta.lab.recipe import load_trained
 
 here = Path("examples/cifar10")  # in a clone of the repository
@@ -28,7 +31,15 @@ assert before["accuracy"] == after["accuracy"]
 assert after["nll"] < before["nll"]
 print(f"NLL {after['nll'] / before['nll'] - 1:+.0%}, and every predicted class stays the same")
 
+photographs, folder = folder_of_images(here / "test"), Path(mkdtemp())
+images = photographs.tensors()
+with torch.no_grad():
+    alone = model(images / 255).softmax(dim=1)
+answers = {"network alone": alone, "calibrated": classifier(images)}
+chart = atta.compare_plot(answers, photographs.labels, bins=10)
+chart.save(folder / "reliability before and after.svg")
+
 files = sorted((here / "test").glob("*/*.png"))[:8]
-path = classifier.save(Path(mkdtemp()) / "classifier.safetensors")
+path = classifier.save(folder / "classifier.safetensors")
 loaded = atta.CalibratedClassifier.load(path)
 assert (loaded.predict_proba(files) == classifier.predict_proba(files)).all()

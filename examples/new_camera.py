@@ -4,8 +4,10 @@ The photographs are those of examples/cifar10; noise and blur stand for the new 
 """
 
 from pathlib import Path
+from tempfile import mkdtemp
 
 import torch
+from PIL import Image
 
 import atta
 from atta.data.folder import folder_of_images
@@ -21,6 +23,11 @@ photographs = folder_of_images(here / "test")
 old, truth = photographs.tensors(), photographs.labels
 new = shifted(shifted(photographs)).tensors()  # what the new camera sees
 
+rows = [torch.cat([*images[::125]], dim=2) for images in (old, new)]
+picture = Image.fromarray(torch.cat(rows, dim=1).permute(1, 2, 0).numpy())
+folder = Path(mkdtemp())
+picture.resize((640, 160), Image.Resampling.NEAREST).save(folder / "old and new camera.png")
+
 for name, seen in (("old camera", old), ("new camera", new)):
     drift = classifier.drift(seen)  # no labels
     right = (classifier(seen).argmax(dim=1) == truth).float().mean()
@@ -28,9 +35,12 @@ for name, seen in (("old camera", old), ("new camera", new)):
     print(f"{name}: drifted {drift.drifted}; estimated accuracy {estimate}, true {right:.0%}")
 
 adapted = classifier.adapt(new)  # no labels here either
-before, after = (atta.evaluate(one(new), truth) for one in (classifier, adapted))
+answers = {"before adapting": classifier(new), "adapted": adapted(new)}
+before, after = (atta.evaluate(probs, truth) for probs in answers.values())
 for metric in ("accuracy", "brier", "ece", "nll"):
     print(f"{metric:10} {before[metric]:.4f} → {after[metric]:.4f}")
 # Lower confidence, the same classes.
-assert torch.equal(adapted(new).argmax(dim=1), classifier(new).argmax(dim=1))
+assert torch.equal(*(probs.argmax(dim=1) for probs in answers.values()))
 print(f"NLL on the new camera: {after['nll'] / before['nll'] - 1:+.0%}, without a label")
+chart = atta.compare_plot(answers, truth, bins=10)
+chart.save(folder / "reliability on the new camera.svg")

@@ -11,7 +11,8 @@ from atta.report.page import write_report
 record = atta.find_record("cifar10-resnet50-nudged")[:2000]
 methods = [atta.Vanilla(), atta.TemperatureScaling(), atta.CATTA(views=["nudge"])]
 results = compare({"cifar10": record}, methods, validation=1000, cost=True)
-path = Path(mkdtemp()) / "report.html"
+folder = Path(mkdtemp())
+path = folder / "report.html"
 page = write_report(results, path, title="Is the confidence of the ResNet-50 right?")
 print(page, f"{page.stat().st_size / 1e6:.1f} MB")
 
@@ -32,4 +33,4 @@ print(" ".join(re.sub(r"<[^>]+>", "", verdict[1]).split()))
 calibrator = methods[2].fit(record.predictions[:1000], record.labels[:1000])
 probs = calibrator(record.predictions[1000:])
 chart = atta.reliability(probs, record.labels[1000:], title="C-ATTA")
-print(type(chart).__name__, "is an Altair chart")
+chart.save(folder / "reliability of C-ATTA.svg")

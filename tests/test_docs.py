@@ -25,12 +25,17 @@ from atta.lab.paper.reproduce import find_experiments
 from scenarios import command, encoded, linear, made_up, mostly_right, pixels
 
 ROOT = Path(__file__).parent.parent
+CHARTS = ["altair", "vl_convert"]
 NEEDS = {
-    "decide": ["PIL", "altair", "vl_convert"],
-    "export": ["onnxscript", "onnxruntime"],
+    "compare_logits": CHARTS,
+    "custom_view": ["PIL"],
+    "decide": ["PIL", *CHARTS],
+    "export": ["onnxscript", "onnxruntime", *CHARTS],
+    "from_logits": CHARTS,
+    "from_model": CHARTS,
     "hugging_face": ["transformers"],
-    "new_camera": ["sklearn"],
-    "read_report": ["altair", "vl_convert"],
+    "new_camera": ["PIL", "sklearn", *CHARTS],
+    "read_report": CHARTS,
     "scikit_learn": ["sklearn"],
     "timm_folder": ["PIL", "timm"],
 }
@@ -265,7 +270,7 @@ def test_every_example_is_a_notebook_with_its_code_and_what_it_printed() -> None
         assert any(cell.get("outputs") for cell in made["cells"]), path.name
 
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
 @cache
@@ -299,19 +304,29 @@ def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_in_the_site() -> None:
-    index = (ROOT / "docs/index.md").read_text(encoding="utf-8")
-    listed = {
-        line
-        for tree in re.findall(r"```{toctree}\n(.*?)```", index, flags=re.DOTALL)
-        for line in tree.splitlines()
-    }
-    assert {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"} <= listed
-    assert {f"../{page.stem}" for page in ROOT.glob("*.md")} - {"../README"} <= listed
+    listed = set()
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        for tree in re.findall(r"```{toctree}\n(.*?)```", text, flags=re.DOTALL):
+            for line in tree.splitlines():
+                named = line.partition("<")[2].rstrip(">") or line
+                listed.add((page.parent / named).resolve())
+    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
+    expected = {page.with_suffix("") for page in pages if page.name != "README.md"}
+    expected |= {page.with_suffix("") for page in (ROOT / "examples/notebooks").glob("*.ipynb")}
+    assert expected - {ROOT / "docs" / "index"} <= listed
+
+
+def test_every_example_is_in_the_gallery() -> None:
+    gallery = (ROOT / "docs/gallery.md").read_text(encoding="utf-8")
+    for path in (ROOT / "examples").glob("*.py"):
+        assert f"](../examples/notebooks/{path.stem}.ipynb)" in gallery or path == SERVICE
+    assert "](../examples/serve.py)" in gallery
 
 
 def test_every_public_name_is_in_the_reference() -> None:
-    page = (ROOT / "docs/api.md").read_text(encoding="utf-8")
-    named = re.findall(r"^\.\. (?:auto\w+|py:data):: atta\.(\S+)$", page, flags=re.MULTILINE)
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs/api").glob("*.md"))
+    named = re.findall(r"^\.\. (?:auto\w+|py:data):: atta\.(\S+)$", pages, flags=re.MULTILINE)
     assert len(named) == len(set(named))
     assert set(atta.__all__) <= set(named)
 

@@ -18,7 +18,7 @@ from atta.calibrators import (
     VATTA,
     load,
 )
-from atta.calibrators.atta import blended_nll
+from atta.calibrators.atta import _SumOfKinds, blended_nll
 from atta.calibrators.fitting import nll
 from atta.functional import blend, fuse, largest_share
 from scenarios import check_same, toy
@@ -287,3 +287,11 @@ def test_the_loss_of_a_fit_is_that_of_the_method_itself(step, seed, scale, limit
     )
     for one, other in zip(ours, method, strict=True):
         assert torch.allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_the_sum_and_its_gradient_on_a_gpu_are_those_of_autograd():
+    views = torch.randn(3, 7, 5, dtype=torch.float64)
+    weights = torch.randn(3, 1, dtype=torch.float64, requires_grad=True)
+    expected = torch.einsum("mo,mnk->nk", weights, views)
+    assert torch.allclose(_SumOfKinds.apply(weights, views), expected, rtol=1e-14)
+    assert torch.autograd.gradcheck(lambda weights: _SumOfKinds.apply(weights, views), (weights,))

@@ -1,5 +1,7 @@
 """Classes that the user states: probabilities are weighted, the class may change, and promises are withdrawn."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -110,6 +112,10 @@ def test_a_segmenter_is_told_that_this_is_for_classifiers():
     network = torch.nn.Conv2d(3, 4, 3, padding=1)
     images, masks = torch.rand(20, 3, 8, 8), torch.randint(4, (20, 8, 8))
     segmenter = atta.calibrate(network, images, masks, policy="flip", progress=False)
-    for ask in (lambda: segmenter.with_classes([0, 1]), segmenter.watch):
+    for ask in (
+        lambda: segmenter.with_classes([0, 1]),
+        segmenter.watch,
+        partial(segmenter.at_risk, 0.1),
+    ):
         with pytest.raises(InputError, match="expected a classifier of images, got a segmenter"):
             ask()

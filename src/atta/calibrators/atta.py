@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import compress, groupby
-from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -71,7 +71,7 @@ class Blend(Calibrator):
         base, fused = self.parts(logits, views)
         if not self.guarded:
             return fused
-        return guarded_blend(base, fused, self.limit.to(logits), leader(logits), step=self.step)
+        return guarded_blend(base, fused, self.limit.to(logits), logits, step=self.step)
 
     def certainty(self, logits: Logits, views: Views) -> PerImage:
         """Return the probability of the network's class with the largest share of the views.
@@ -247,6 +247,7 @@ class _Atta(ViewMethod):
             part: Predictions, labels: Labels
         ) -> tuple[Tensor, Callable[[Probs, Tensor], Tensor]]:
             views = torch.stack([repeat_mean(part.views[kind]) for kind in kinds])
+            views = views.double() if views.is_cuda else views  # on a CPU each piece, in the cache
             base = base_probs(part.logits.double())
             return views, blended_nll(base, labels, step=self.step)
 
@@ -294,13 +295,30 @@ def _base_and_views(
     return base_probs(predictions.logits.to(dtype)), mean_views(predictions.views, kinds).to(dtype)
 
 
+class _SumOfKinds(torch.autograd.Function):
+    """Σ_i weights_i · views_i on a GPU, where the gradient is one dot product per kind of view.
+
+    Autograd would multiply few rows with millions of columns, which keeps one core of a GPU busy.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weights: ViewWeights, views: Float[Tensor, "m n k"]) -> Logits:
+        ctx.save_for_backward(views)
+        return torch.mv(views.flatten(1).T, weights[:, 0]).view(views.shape[1:])
+
+    @staticmethod
+    def backward(ctx: Any, slope: Logits) -> tuple[ViewWeights, None]:
+        (views,) = ctx.saved_tensors
+        flat = slope.flatten()
+        return torch.stack([torch.dot(row, flat) for row in views.flatten(1)])[:, None], None
+
+
 def _fused(views: Float[Tensor, "m n k"], weights: ViewWeights, space: Space) -> Probs:
     """Return what `functional.fuse` does, kind by kind: one weight each is a matrix product."""
     if space == "probabilities":
         return fuse(views.transpose(0, 1), weights, space=space)
-    if weights.shape[-1] == 1 and views.is_cuda:  # its gradient is not one product of few rows
-        each = weights.mT.expand(views.shape[1], 1, -1)
-        logits = torch.bmm(each, views.transpose(0, 1)).squeeze(1)
+    if weights.shape[-1] == 1 and views.is_cuda:
+        logits: Tensor = _SumOfKinds.apply(weights, views)  # type: ignore[no-untyped-call]
     elif weights.shape[-1] == 1:
         logits = (weights.mT @ views.flatten(1)).view(views.shape[1:])
     else:
@@ -331,7 +349,7 @@ def blended_nll(
             hard = torch.where(~clear)[0]
         picked = torch.lerp(label_base, fused.gather(-1, label), limit.expand(len(labels), 1))
         blended = guarded_blend(
-            base[hard], fused.index_select(0, hard), limit, first[hard], step=step
+            base[hard], fused.index_select(0, hard), limit, base[hard], step=step
         )
         picked = picked.index_copy(0, hard, blended.gather(-1, label[hard]))
         return -picked.clamp(min=tiny).log().mean()

@@ -20,7 +20,7 @@ from atta.calibrators.atta import LIMIT_BOUNDS, Blend
 from atta.calibrators.base import Calibrator, ViewMethod, Views, base_probs
 from atta.calibrators.fitting import minimize, nll
 from atta.calibrators.scaling import fit_temperature
-from atta.functional import Space, guarded_blend, leader
+from atta.functional import Space, guarded_blend
 from atta.metrics.binning import COUNT, bin_index, even_edges
 from atta.record.predictions import Predictions, repeat_mean
 
@@ -100,13 +100,15 @@ class AdaptiveTTA(ViewMethod):
     def learn(self, predictions: Predictions, labels: Labels) -> AverageBlend:
         """Learn one weight per kind, and the limit."""
         kinds = self.kinds_of(predictions)
-        base, first = base_probs(predictions.logits.double()), leader(predictions.logits)
+        base = base_probs(predictions.logits.double())
         view_probs = _mean_probs(predictions.views, kinds).double()
         objective = {"brier": _brier, "nll": nll, "ece": _ece}[self.objective]
 
         def loss(parameters: Mapping[str, Tensor]) -> Tensor:
             fused = _average(view_probs, parameters["weights"])
-            probs = guarded_blend(base, fused, parameters["limit"], first, step=self.step)
+            probs = guarded_blend(
+                base, fused, parameters["limit"], predictions.logits, step=self.step
+            )
             return objective(probs, labels)
 
         weights = base.new_full((len(kinds),), 1 / len(kinds))

@@ -225,7 +225,10 @@ class Calibrator(nn.Module, ABC):
         shape, start = (len(predictions), predictions.classes), 0
         probs = torch.empty(shape, dtype=dtype, device=predictions.device)
         for part in self._pieces(predictions):
-            probs[start : start + len(part)] = self.calibrate(part.logits, part.views)
+            answer = self.calibrate(part.logits, part.views)
+            if len(part) == len(predictions):  # a GPU computes most predictions as one piece
+                return answer.to(predictions.device)
+            probs[start : start + len(part)] = answer
             start += len(part)
         return probs
 

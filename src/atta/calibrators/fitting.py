@@ -55,12 +55,18 @@ def nll(probs: Probs, labels: Labels) -> Tensor:
 def prepared(
     predictions: Predictions, labels: Labels, prepare: Callable[[Predictions, Labels], Prepared]
 ) -> Callable[[], Iterable[Prepared]]:
-    """Return a function that yields the prepared pieces; up to KEPT_LOGITS, it keeps them."""
+    """Return a function that yields the prepared pieces, and keeps them if they are small.
+
+    On a CPU small is KEPT_LOGITS, on a GPU 1/16 of its memory in float64.
+    """
 
     def anew() -> Iterator[Prepared]:
         return starmap(prepare, pieces(predictions, labels))
 
-    kept = list(anew()) if logits_of(predictions) <= KEPT_LOGITS else None
+    most = KEPT_LOGITS
+    if predictions.device.type == "cuda":
+        most = torch.cuda.get_device_properties(predictions.device).total_memory >> 7
+    kept = list(anew()) if logits_of(predictions) <= most else None
     return lambda: kept or anew()
 
 

@@ -24,7 +24,7 @@ from atta._base.tensors import piece_rows
 from atta._base.types import Labels, Logits, Probs
 from atta.calibrators.base import Calibrator, Method, Views
 from atta.calibrators.fitting import cholesky, fold_splits, minimize
-from atta.functional import guard_class
+from atta.functional import MAJORITY, can_look, guard_class
 from atta.record.predictions import Predictions
 
 Pair: TypeAlias = tuple[float, float]
@@ -38,7 +38,6 @@ SAMPLE_LOGITS = 1 << 21  # logits in the sample that the fit to more images star
 NEWTON_STEPS = 100
 LAST_STEP = 1e-6  # relative: a step this small is the last one
 FLAT = 1e-15  # a slope this small counts as none
-CLOSE = 1e-4  # classes further behind than this cannot lead by rounding
 LEAST_LOG_PROB = -1e6  # the squares of log-probabilities must not overflow
 SEARCH_STEPS = 60  # of a fit that only ranks pairs: few need more than ten
 FULL_CURVATURE_CLASSES = 200  # more classes use the diagonal of the curvature, which has k³ numbers
@@ -112,15 +111,12 @@ def scaled(logits: Logits, temperature: Tensor) -> Probs:
     # Minus the largest logit, as softmax does itself: a small temperature then cannot overflow.
     behind = logits - logits.amax(dim=-1, keepdim=True)
     probs = (behind / temperature).softmax(dim=-1)
-    if logits.device.type != "cpu" or torch.compiler.is_compiling() or probs.requires_grad:
+    if not can_look(probs):
         return guard_class(probs, logits)
-    # Only rows in which a second class is close to the first need the guard. Skipping the others
-    # makes the function 2 to 4 times faster (10 to 1,000 classes). `nearness` is 1 for the first
-    # class and falls to 0 for classes that are far enough behind, so its sum tells.
-    nearness = behind.mul_(1 / (CLOSE * max(1.0, float(temperature)))).add_(1).clamp_(min=0)
-    close = (nearness.sum(dim=-1) != 1).nonzero()[:, 0]
-    if len(close):
-        probs[close] = guard_class(probs[close], logits[close])
+    # Only rows without a majority can have a second class that is close to the first.
+    unsure = (~(probs.amax(dim=-1) > MAJORITY)).nonzero()[:, 0]
+    if len(unsure):
+        probs[unsure] = guard_class(probs[unsure], logits[unsure])
     return probs
 
 

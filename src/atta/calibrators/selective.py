@@ -46,7 +46,7 @@ from atta.calibrators.atta import VATTA, ViewBlend
 from atta.calibrators.base import Calibrator, ViewMethod, Views, base_probs
 from atta.calibrators.convex import CATTA
 from atta.calibrators.scaling import fit_temperature, scaled
-from atta.functional import guarded_blend, leader, weighted_sum
+from atta.functional import guarded_blend, weighted_sum
 from atta.record.predictions import Predictions, repeat_mean
 
 PER_CENT = 100  # the resolution at which the budget is divided among the stages
@@ -111,7 +111,7 @@ class StagedBlend(Calibrator):
         cooled = scaled(logits, self.temperature.to(logits))
         base = cooled if self.tempered else base_probs(logits)
         yield cooled, base.amax(dim=-1)
-        rows, first = [logits] if self.itself else [], leader(logits)
+        rows = [logits] if self.itself else []
         for kinds, weights, limit in zip(
             self.stages, self.weights.to(logits), self.limits.to(logits), strict=True
         ):
@@ -119,7 +119,7 @@ class StagedBlend(Calibrator):
                 return
             rows += [repeat_mean(views[kind]) for kind in kinds]
             fused = weighted_sum(rows, weights[: len(rows), None]).softmax(dim=-1)
-            probs = guarded_blend(base, fused, limit, first)
+            probs = guarded_blend(base, fused, limit, logits)
             yield probs, probs.amax(dim=-1)
 
     def extra_repr(self) -> str:

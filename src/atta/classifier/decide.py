@@ -161,8 +161,10 @@ class Deciding(Adaptable):
 
         Raises:
             InputError: The validation images are too few to promise it (the error names the risk
-                that they can), or the classifier was adapted or does not know them.
+                that they can), or the classifier was adapted or does not know them, or it is a
+                segmenter.
         """
+        self._for_images("at_risk")
         if self.answers_otherwise:
             raise InputError(
                 "risk: expected a classifier as it was calibrated, got one that was adapted to "

@@ -3,7 +3,7 @@
 | views                                   | inverse                                                |
 |-----------------------------------------|--------------------------------------------------------|
 | flip, vflip, turns, transpose           | the opposite move                                      |
-| scale-50, -75, -125, -150               | resize the logits back, bilinear                       |
+| scale-50, ..., flip-scale-200           | resize the logits back, bilinear, and mirror them back |
 | shift, nudge, flip-shift, ...           | each pixel back to its place; those that left the image|
 |                                         | keep the answer to the image itself                    |
 | brightness, gamma, jpeg, blur, ...      | none needed: no pixel moves                            |
@@ -36,7 +36,6 @@ OPPOSITE = {
     "transpose": transforms.transpose,
     "antitranspose": transforms.antitranspose,
 }
-SCALES = ("scale-50", "scale-75", "scale-125", "scale-150")
 SHIFTS = ("shift", "nudge", "flip-shift", "diagonal-shift", "flip-diagonal-shift")
 STILL = (
     *("brightness", "contrast", "noise", "blur", "gamma", "autocontrast", "saturation"),
@@ -63,16 +62,18 @@ def inverse_of(view: View) -> Inverse:
     if view.own and view.name in OPPOSITE:
         opposite = OPPOSITE[view.name]
         return lambda shown, own, u: opposite(shown)
-    if view.own and view.name in SCALES:
-        return lambda shown, own, u: resize(shown, own.shape[-2:])
+    if isinstance(scale := view.transform, transforms.Scale):
+        turned = transforms.flip if scale.mirrored else lambda shown: shown
+        return lambda shown, own, u: resize(turned(shown), own.shape[-2:])
     if view.own and view.name in SHIFTS:
         return lambda shown, own, u: _unmoved(view, shown, own, u)
     if (view.own and view.name in STILL) or view.name.startswith(REHEARSAL):
         return lambda shown, own, u: shown
     raise InputError(
         f"View {view.name!r}: expected a view with an inverse for segmentation, which moves each "
-        "pixel's answer back to its place, got one without: use flips, turns, shifts, "
-        f"{', '.join(SCALES)}, views of colours, or View(..., inverse=...)"
+        "pixel's answer back to its place, got one without: use flips, turns, shifts, scales "
+        "(scale-75 is smaller, scale-150 larger, flip-scale-150 also mirrored), views of colours, "
+        "or View(..., inverse=...)"
     )
 
 

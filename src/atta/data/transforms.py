@@ -22,8 +22,7 @@ per image, float32 or wider: in half precision the largest of them would round t
 | transpose       | mirror at a diagonal; antitranspose at the other     | none                   |
 | zoom_in         | enlarge by 5 % to 15 % around the centre             | 1                      |
 | zoom_out        | shrink by 5 % to 15 %, border reflected              | 1                      |
-| scale_50, 75    | resize to 0.5 or 0.75 of each side                   | none                   |
-| scale_125, 150  | resize to 1.25 or 1.5 of each side                   | none                   |
+| Scale           | resize each side to some percent, or also mirror     | none                   |
 | rotate          | rotate by ±5° to ±15°, border reflected              | 2: sign, angle         |
 | gamma           | x^γ, γ = 5/8, 3/4, 5/4 or 3/2                        | 1                      |
 | autocontrast    | stretch each channel to [0, 1]                       | none                   |
@@ -49,6 +48,7 @@ rounded correctly everywhere.
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -292,24 +292,17 @@ def zoom(images: Images, step: Numbers) -> Images:
     return sample(images, rows[:, :, None], columns[:, None])
 
 
-def scale_50(images: Images) -> Resized:
-    """Resize to half of each side. Bilinear."""
-    return resized(images, 0.5)
+@dataclass(frozen=True)
+class Scale:
+    """Resize each side to some percent, and mirror left and right if asked to. Bilinear."""
 
+    percent: int
+    mirrored: bool = False
 
-def scale_75(images: Images) -> Resized:
-    """Resize to 3/4 of each side. Bilinear."""
-    return resized(images, 0.75)
-
-
-def scale_125(images: Images) -> Resized:
-    """Resize to 5/4 of each side. Bilinear."""
-    return resized(images, 1.25)
-
-
-def scale_150(images: Images) -> Resized:
-    """Resize to 3/2 of each side. Bilinear."""
-    return resized(images, 1.5)
+    def __call__(self, images: Images) -> Resized:
+        """Return the resized images."""
+        shown = resized(images, self.percent / 100)
+        return flip(shown) if self.mirrored else shown
 
 
 def resized(images: Images, factor: float) -> Resized:

@@ -170,10 +170,6 @@ _NUMBERS: dict[Callable[..., Tensor], int | Callable[[int, int, int], int]] = {
     transforms.antitranspose: 0,
     transforms.zoom_in: 1,
     transforms.zoom_out: 1,
-    transforms.scale_50: 0,
-    transforms.scale_75: 0,
-    transforms.scale_125: 0,
-    transforms.scale_150: 0,
     transforms.rotate: 2,
     transforms.gamma: 1,
     transforms.autocontrast: 0,
@@ -184,9 +180,17 @@ _NUMBERS: dict[Callable[..., Tensor], int | Callable[[int, int, int], int]] = {
     transforms.jpeg: 1,
 }
 """The functions of the views, with the numbers that each needs per image."""
-_FUNCTIONS = {
-    function.__name__.removeprefix("gaussian_").replace("_", "-"): (function, numbers)
-    for function, numbers in _NUMBERS.items()
+_SCALES = {
+    f"{'flip-' if mirrored else ''}scale-{percent}": transforms.Scale(percent, mirrored)
+    for mirrored in (False, True)
+    for percent in (50, 75, 125, 150, 175, 200)
+}
+_FUNCTIONS: dict[str, tuple[Callable[..., Tensor], int | Callable[[int, int, int], int]]] = {
+    **{
+        function.__name__.removeprefix("gaussian_").replace("_", "-"): (function, numbers)
+        for function, numbers in _NUMBERS.items()
+    },
+    **{name: (scale, 0) for name, scale in _SCALES.items()},
 }
 VIEWS = {name: View(name, *function) for name, function in _FUNCTIONS.items()}
 """The views of the package by name; docs/method.md lists their rules. `VIEWS["flip"]` is a `View`.
