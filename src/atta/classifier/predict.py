@@ -178,7 +178,8 @@ def predict(
 
 def _hashed(files: Sequence[Place]) -> str:
     """Return the number of the files and a hash of their names: another run has others."""
-    return f"{len(files)}, {content_hash((f'{file}\0' for file in files), 'blake2b')}"
+    names = content_hash((f"{file}\0" for file in files), "blake2b")
+    return f"{len(files)}, {names}"
 
 
 def _answered(
