@@ -33,9 +33,8 @@ from atta.data.views import Policy
 from atta.metrics.maps import confusion, error_auroc, miou
 from atta.networks.dense import as_dense
 from atta.run.collect import STREAM_SEVERITIES
-from atta.run.execution import Execution
 from atta.run.pixels import PixelRun
-from atta.run.runner import as_pixels
+from atta.run.runner import Execution, as_pixels
 from benchmarks.train_segmentation import CLASSES, IGNORED, NETWORKS, DeepLab, load, read
 
 BEGAN = time.perf_counter()

@@ -16,7 +16,7 @@ from PIL import Image
 from atta.lab.datasets import load
 from atta.lab.recipe import load_trained
 from atta.lab.training import accuracy_on
-from atta.networks.weights import save_weights
+from atta.networks.description import save_weights
 
 HERE = Path(__file__).parent
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from atta.report.figures.reliability import compare_plot, reliability
     from atta.results.rows import Results
     from atta.run.collect import collect
-    from atta.run.execution import Execution
+    from atta.run.runner import Execution
 
 _HOMES = {
     "CATTA": "calibrators",
@@ -82,7 +82,7 @@ _HOMES = {
     "Conformal": "calibrators.conformal",
     "ConformalSets": "calibrators.conformal",
     "Dirichlet": "calibrators",
-    "Execution": "run.execution",
+    "Execution": "run.runner",
     "FromProbabilities": "networks.adapters",
     "HedgedCATTA": "calibrators",
     "HedgedTemperature": "calibrators",

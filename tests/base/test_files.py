@@ -19,7 +19,7 @@ from atta._base.files import digest, named, whole_file, whole_folder
 from atta.classifier.predict import write_table
 from atta.lab.fits import Fit, Fits, Rows
 from atta.lab.recipe import RunFolder
-from atta.networks.weights import save_weights
+from atta.networks.description import save_weights
 from atta.record.writer import ShardWriter
 from atta.report.figures.reliability import reliability
 from atta.report.figures.theme import picture

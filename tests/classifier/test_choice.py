@@ -13,7 +13,7 @@ from atta.data.source import as_source
 from atta.data.views import Policy
 from atta.record.predictions import Predictions, Record
 from atta.run.collect import Run, collect
-from atta.run.execution import Execution
+from atta.run.runner import Execution
 from scenarios import Counting, Items, linear, pixels
 
 NAMES = (

@@ -15,7 +15,7 @@ from atta.calibrators.second import STATISTICS, refused
 from atta.calibrators.shift import Reference, adapt
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.export import open_graph
-from atta.networks.statistics import OLD, layers, renormalised, sharing
+from atta.networks.borrowing import OLD, layers, renormalised, sharing
 from scenarios import rehearsed
 
 CLASSES = 4

@@ -10,8 +10,8 @@ from atta._base.errors import InputError
 from atta._base.tensors import read_tensors, write_tensors
 from atta.lab.recipe import load_trained
 from atta.lab.training import pixel_statistics, train
+from atta.networks.description import save_weights
 from atta.networks.resnet import small_cnn
-from atta.networks.weights import save_weights
 from scenarios import BRIEF, StopsAt, stripes
 
 

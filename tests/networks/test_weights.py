@@ -6,8 +6,8 @@ from torch import nn
 
 from atta._base.errors import InputError
 from atta.networks.adapters import Normalized
+from atta.networks.description import load_weights, save_weights
 from atta.networks.resnet import resnet18, small_cnn
-from atta.networks.weights import load_weights, save_weights
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:

@@ -15,7 +15,7 @@ from atta._base.errors import Advice, InputError, advise
 from atta.data.views import Policy, View
 from atta.run.checks import faster_layout, look_over
 from atta.run.collect import collect
-from atta.run.execution import Execution
+from atta.run.runner import Execution
 from scenarios import Counting, Items, Scripted, made_up, pixels
 
 

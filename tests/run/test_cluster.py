@@ -283,6 +283,29 @@ def test_a_table_of_predictions_is_that_of_one_process(two_workers, tmp_path):
 
 
 @needs_ray
+def test_views_of_photographs_have_the_bits_of_one_process(two_workers, brief, tmp_path):
+    image_module = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    (folder := tmp_path / "photos").mkdir()
+    generator = torch.Generator().manual_seed(0)
+    for i in range(20):
+        photo = torch.randint(256, (30 + i, 50 - i, 3), dtype=torch.uint8, generator=generator)
+        image_module.fromarray(photo.numpy()).save(folder / f"{i:02}.jpg")
+    network = nn.Sequential(nn.AdaptiveAvgPool2d(8), linear())
+    whole = {"policy": "corner-larger-4", "preprocess": atta.Preprocess(resize=20, crop=16)}
+    how = SETTINGS | whole
+    on_ray = atta.collect(network, folder, **how, **two_workers, output=tmp_path / "ray")
+    one = atta.collect(network, folder, **how, output=tmp_path / "one")
+    assert on_ray.predictions.counts == {"flip-corner": 2, "larger": 1}
+    assert same(one, on_ray)
+    assert files_of(tmp_path / "one") == files_of(tmp_path / "ray")
+    classifier = atta.calibrate(network, folder, LABELS[:20], **whole, progress=False)
+    predictor, files = of_classifier(classifier), sorted(folder.iterdir())
+    for name, engine in (("one", {}), ("ray", two_workers)):
+        predict(predictor, files, tmp_path / f"{name}.csv", batch_size=8, **engine)
+    assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "ray.csv").read_bytes()
+
+
+@needs_ray
 def test_what_cannot_be_read_by_places_or_has_no_room_is_refused(two_workers):
     loader = DataLoader(TensorDataset(pixels(60), LABELS), batch_size=8)
     with pytest.raises(InputError, match="can be read only once"):

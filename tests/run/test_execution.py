@@ -9,7 +9,7 @@ import atta
 from atta import Execution, InputError
 from atta.classifier.calibrate import CalibrateOptions
 from atta.run.collect import CollectOptions
-from atta.run.execution import ExecutionOptions, split_options
+from atta.run.runner import ExecutionOptions, split_options
 from scenarios import Counting, blend, linear, pixels
 
 LABELS = torch.arange(60) % 3

@@ -5,6 +5,5 @@ files     complete writes, locks, hashes
 tensors   safetensors files with a digest; numbers as tensors
 settings  check arguments by their annotations
 types     shapes of tensors as types
-progress  the progress bar
-html      tables for notebooks
+display   the progress bar, tables for notebooks
 """

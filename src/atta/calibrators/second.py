@@ -1,6 +1,6 @@
 """A second opinion under a shift: the same network with the statistics of the new images.
 
-Its logits (`networks.statistics`) are one more view, with SECOND of the weight, softened to the
+Its logits (`networks.borrowing`) are one more view, with SECOND of the weight, softened to the
 accuracy that is estimated for them. The class stays, by the guard of the blend. It is used if
 
 - the images have drifted,

@@ -30,8 +30,7 @@ from atta.classifier.estimator import Answering, Estimator
 from atta.data.folder import find_images
 from atta.data.preprocess import sheet_of
 from atta.data.source import Channels, batches_of
-from atta.networks.borrowing import device_of, dtype_of
-from atta.networks.statistics import BATCH, layers, renormalised
+from atta.networks.borrowing import BATCH, device_of, dtype_of, layers, renormalised
 from atta.record.predictions import Predictions
 from atta.run.runner import as_pixels, logits_of
 

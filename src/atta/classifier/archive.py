@@ -38,9 +38,8 @@ from atta.classifier.summary import Summary
 from atta.data.preprocess import Preprocess
 from atta.data.views import Policy, View
 from atta.networks import description
-from atta.networks.borrowing import dtype_of
-from atta.networks.statistics import sharing, statistics_of
-from atta.networks.weights import check_weights
+from atta.networks.borrowing import dtype_of, sharing, statistics_of
+from atta.networks.description import check_weights
 from atta.run.runner import check_takes
 
 FORMAT = "atta.classifier"

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal, Unpack
 
 from torch import Tensor
 
+from atta._base.display import bar
 from atta._base.errors import InputError, advise
-from atta._base.progress import bar
 from atta._base.settings import checked
 from atta.calibrators import METHODS, Method, TemperatureScaling, as_method
 from atta.calibrators.conformal import ConformityScores
@@ -63,7 +63,7 @@ from atta.run.checks import (
 )
 from atta.run.cluster import kept_alive
 from atta.run.collect import Run, as_seed, prepared
-from atta.run.execution import Execution, ExecutionOptions, split_options
+from atta.run.runner import Execution, ExecutionOptions, split_options
 
 BUDGET = 4
 NOT_PHOTOGRAPHS = (

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from atta._base.display import counted
 from atta._base.errors import InputError
-from atta._base.progress import counted
 from atta.calibrators import Vanilla
 from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.hedged import hedge
@@ -30,8 +30,8 @@ from atta.networks.borrowing import device_of
 from atta.record.predictions import Predictions, Record
 from atta.run.checks import NO_LABELS
 from atta.run.collect import CollectOptions, prepared
-from atta.run.execution import split_options
 from atta.run.runner import batch_size as usual_size
+from atta.run.runner import split_options
 
 Fitted = TypeVar("Fitted", bound="Estimator")
 

@@ -42,9 +42,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from atta._base.display import counted
 from atta._base.errors import InputError, advise, require
 from atta._base.files import content_hash, file_hash, locked, readable, whole_file
-from atta._base.progress import counted
 from atta.calibrators import shift
 from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.risk import Promise
@@ -61,8 +61,9 @@ from atta.data.image_set import decode, mode_of
 from atta.data.loading import Positions
 from atta.data.source import Batch, as_source, batches_of
 from atta.networks.borrowing import device_of
-from atta.run.cluster import Engine, check_engine, parts_of, stream
+from atta.run.cluster import Engine, parts_of, stream
 from atta.run.runner import batch_size as usual_size
+from atta.run.runner import check_engine
 
 GROUP = 10_000  # rows of a Parquet file written together
 FORMULA = re.compile(r"(?:^|(?<=[\r\n]))(?=[=+\-@\t\r\n])")
@@ -152,11 +153,8 @@ def predict(
     check_engine(engine, actors)
     mode_of(classifier.image_shape[0])
     sets = None if coverage is None else classifier.conformal(coverage)
-    answer, device = partial(_answer, classifier, probs, sets), _device(classifier)
-    size = 1 if classifier.any_size else usual_size(batch_size, device)
-    there = (
-        None if engine is None else Engine(actors, device.type == "cuda", torch.get_num_threads())
-    )
+    answer = partial(_answer, classifier, probs, sets)
+    size = 1 if classifier.any_size else usual_size(batch_size, _device(classifier))
     if classifier.any_size and (probs or engine is not None):
         raise InputError("probs, engine: expected neither for a segmenter, which writes maps here")
     run = {"model": made_by, "files": _hashed(files), "probs": probs, "coverage": coverage}
@@ -169,11 +167,9 @@ def predict(
             if isinstance(classifier, CalibratedSegmenter):
                 answered = _mapped(classifier, files, output.with_suffix(""), done)
             else:
-                answered = _answered(classifier, files, rest, answer, there)
+                answered = _answered(classifier, files, rest, answer, engine, actors)
             _keep(part, answered, files, done, seal, tell)
-        predicted = _finish(part, output, _columns(classifier, probs, coverage), files, classifier)
-        part.unlink()
-    return predicted
+        return _finish(part, output, _columns(classifier, probs, coverage), files, classifier)
 
 
 def _hashed(files: Sequence[Place]) -> str:
@@ -187,14 +183,16 @@ def _answered(
     files: Sequence[Place],
     batches: Iterable[Positions],
     answer: Callable[[Batch], Lines],
-    there: Engine | None,
+    engine: str | None,
+    actors: int | None,
 ) -> Iterator[Lines]:
     """Read and answer batches of files, here or on a cluster."""
-    images = files_of_images(files, None if there is None else Path.cwd())
+    images = files_of_images(files, None if engine is None else Path.cwd())
     shape = classifier.image_shape
     source = as_source(images, preprocess=classifier.preprocess, shape=shape)
-    if there is None:
+    if engine is None:
         return map(answer, source.read(batches, "auto", InputError))
+    there = Engine(actors, _device(classifier).type == "cuda", torch.get_num_threads())
     reading, shares = parts_of(source, batches, InputError)
     return stream(shares, reading, lambda: lambda read: answer(read[0]), there)
 
@@ -443,7 +441,7 @@ def _finish(
     files: Sequence[Place],
     classifier: Answerer,
 ) -> Predicted:
-    """Write the table from the finished lines, and summarise it."""
+    """Write the table from the finished lines, remove them, and summarise the table."""
     unreadable, seen, answered = dict[str, str](), array("d"), 0
     place = columns.index("answered") - 1 if "answered" in columns else None
 
@@ -468,6 +466,7 @@ def _finish(
 
     with whole_file(output) as file:
         write_table(file, columns, rows(), ending=output.suffix)
+    part.unlink()
     each = torch.from_numpy(np.array(seen)).reshape(-1, 7)
     confidence, before, passes, *_, largest, _ = each.mean(dim=0).tolist()
     drift, reference = None, classifier.reference

@@ -31,9 +31,8 @@ from atta.networks.dense import as_dense, fitted
 from atta.record.predictions import Record
 from atta.run.checks import look_over
 from atta.run.collect import STREAM_SEVERITIES
-from atta.run.execution import Execution
 from atta.run.pixels import PIXELS, PixelRun
-from atta.run.runner import as_pixels
+from atta.run.runner import Execution, as_pixels
 
 POLICIES = {
     text: Policy.parse(text)

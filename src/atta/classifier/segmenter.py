@@ -35,9 +35,8 @@ from atta.networks.dense import Dense, as_dense
 from atta.record.predictions import Predictions, Record
 from atta.run.checks import NO_LABELS
 from atta.run.collect import STREAM_SEVERITIES, CollectOptions
-from atta.run.execution import split_options
 from atta.run.pixels import PIXELS, PixelRun, Sampled, passes
-from atta.run.runner import IMAGE, as_pixels, without_autocast
+from atta.run.runner import IMAGE, as_pixels, split_options, without_autocast
 
 TILES = {"cpu": 1 << 16, "cuda": 1 << 18}
 """Pixels that the calibrator maps at once: they fit the caches, or keep a GPU busy."""

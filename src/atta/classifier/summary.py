@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from textwrap import wrap
 from typing import Any
 
-from atta._base.html import html_table
+from atta._base.display import html_table
 from atta._base.types import Probs
 from atta.calibrators import Calibrator, TemperatureScaling, Vanilla
 from atta.calibrators.crossval import Candidate, held_out, note_on_views

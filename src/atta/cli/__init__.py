@@ -7,8 +7,7 @@ app           the `atta` command: all commands, and what ends them
 options       shared options, groups of options, and functions that read them
 terminal      printing: tables, progress, errors
 records       methods, compare, fit, evaluate, search, records, check
-networks      train, collect
 deploy        calibrate, export, predict, serve, drift, adapt
-experiments   run, reproduce, demo
+experiments   train, collect, run, reproduce, demo
 pages         report, figure
 """

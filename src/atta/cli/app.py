@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from atta import __version__
 from atta._base.errors import InputError, first_line
-from atta.cli import deploy, experiments, networks, pages, records
+from atta.cli import deploy, experiments, pages, records
 from atta.cli.terminal import advised, fail, say, tell, unfailing
 
 
@@ -155,11 +155,11 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {  # in the order of --help
     ),
     "Study methods": (
         records.compare,
-        networks.collect,
+        experiments.collect,
         records.methods,
         records.fit,
         records.search,
-        networks.train,
+        experiments.train,
         experiments.run,
         experiments.reproduce,
     ),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from atta.data.address import Place
     from atta.data.image_set import ImageSet
     from atta.data.preprocess import Preprocess
-    from atta.run.execution import ExecutionOptions
+    from atta.run.runner import ExecutionOptions
 
 
 def _seed(value: int) -> int:
@@ -250,7 +250,7 @@ class Running:
 
     def read(self) -> ExecutionOptions:
         """Return the keyword arguments of `collect` and `calibrate`."""
-        from atta.run.cluster import check_engine
+        from atta.run.runner import check_engine
 
         check_engine(self.engine, self.actors, called="--{}".format)
         options = {**vars(self), "device": read_device(self.device, self.engine)}

@@ -22,7 +22,7 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from atta._base import progress
+from atta._base import display
 from atta._base.errors import InputError
 from atta._base.files import readable, whole_file
 from atta.results.table import Table
@@ -219,7 +219,7 @@ def advised() -> Iterator[None]:
 def bar(title: str, total: int) -> Iterator[Callable[[str], None]]:
     """Show progress; the function that is yielded counts a step, with a word on it."""
     steps = count(1)
-    with progress.bar(title, total, shown=True, transient=True) as tell:
+    with display.bar(title, total, shown=True, transient=True) as tell:
         yield lambda what: tell(next(steps), what)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
@@ -110,7 +111,8 @@ def _without_images(folder: Place) -> InputError:
 def contents(folder: Where) -> tuple[list[Where], list[Where]]:
     """List the images and the visible subfolders of a folder, sorted; none if it is not there."""
     images, folders = list[Any](), list[Any]()  # of the kind of the folder
-    inside: list[Any] = sorted(folder.iterdir()) if folder.is_dir() else []
+    # Comparing paths takes several times as long as comparing their names.
+    inside: list[Any] = sorted(folder.iterdir(), key=attrgetter("name")) if folder.is_dir() else []
     for path in inside:
         if path.suffix.lower() in IMAGES:
             images.append(path)

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from atta._base.display import html_table
 from atta._base.errors import InputError, suggest
-from atta._base.html import html_table
 from atta._base.settings import shown as quoted
 from atta._base.types import Images
 from atta.data import photographs, transforms

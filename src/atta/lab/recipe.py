@@ -29,8 +29,8 @@ from atta._base.settings import Count, check, hints, shown
 from atta._base.tensors import read_header, read_tensors
 from atta._base.types import Images, Labels
 from atta.networks.adapters import Normalized
+from atta.networks.description import check_weights, load_weights, save_weights
 from atta.networks.resnet import MODELS
-from atta.networks.weights import check_weights, load_weights, save_weights
 
 MIRRORS = ("left-right", "up-down", "diagonal")
 """The three reflections of a square; together they make its eight symmetries."""

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from atta._base.display import bar
 from atta._base.errors import InputError, advise
 from atta._base.files import locked
-from atta._base.progress import bar
 from atta._base.types import Labels
 from atta.data.image_set import Bytes, ImageSet
 from atta.lab.recipe import NUMBERS, Recipe, RunFolder, augment, symmetries

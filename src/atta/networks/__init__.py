@@ -4,8 +4,8 @@ A network comes from a user (torch, Hugging Face, ONNX, a function on arrays) or
 This package knows nothing about views and calibration.
 
 adapters     any model as logits: `as_logits`, `Normalized`, `FromProbabilities`, `NumpyModel`, ...
-borrowing    run a user's model and leave it unchanged; its device and precision
-description  a network as JSON, built again without running code from a file
-weights      `load_weights`, `save_weights`, `check_weights`, `fingerprint`
+borrowing    use a user's model and leave it unchanged; its device, precision and statistics
+description  a network as JSON, built again without running code from a file; weights in a file
+dense        networks for segmentation
 resnet       our own architectures: `MODELS`
 """

@@ -27,9 +27,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from atta._base.display import html_table, shortened
 from atta._base.errors import InputError
 from atta._base.files import named, readable
-from atta._base.html import html_table, shortened
 from atta._base.tensors import (
     DIGEST,
     HASH,

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from atta import __version__
+from atta._base.display import listed, shortened
 from atta._base.errors import InputError, require
 from atta._base.files import whole_file
-from atta._base.html import listed, shortened
 from atta.report.figures import comparison
 from atta.report.figures.detail import confidence_histogram, per_class, risks, shares, weights
 from atta.report.figures.reliability import diagram, overlaid

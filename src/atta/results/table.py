@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any, TypeAlias
 
+from atta._base.display import html_table
 from atta._base.errors import InputError
-from atta._base.html import html_table
 from atta.results.rows import (
     COLUMNS,
     COUNTED,

@@ -23,8 +23,7 @@ from atta.data.views import Policy
 from atta.networks.adapters import contradictions, left_unnormalised, watched_spread
 from atta.networks.borrowing import dtype_of
 from atta.record.predictions import Predictions, Record, as_labels, look_like_probabilities
-from atta.run.execution import Execution
-from atta.run.runner import as_pixels, failing_on, logits_of, running
+from atta.run.runner import Execution, as_pixels, failing_on, logits_of, running
 
 IMAGES = 8
 ROUNDING = 1e-5  # by which a view may leave [0, 1] unnoticed

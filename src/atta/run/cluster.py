@@ -23,17 +23,16 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain, islice
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from atta._base.errors import InputError, first_line, require
+from atta._base.errors import InputError, first_line
 from atta.data.loading import Positions
 from atta.data.source import ArraySource, Batch, CachedSource, Skip, Source, renumbered
-from atta.run.runner import Runner, running
+from atta.run.runner import RAY, Runner, import_ray, running
 
-RAY: Literal["ray"] = "ray"
 AHEAD = 4  # calls for each worker that fits: some are read while others are processed
 RETRIES = 3  # of a call whose process was killed
 PATIENCE = 5.0  # seconds without an answer until the machines are counted again
@@ -57,34 +56,10 @@ class Engine:
     """Threads of each actor: the last bits of an answer may depend on them."""
 
 
-def check_engine(
-    engine: str | None, actors: int | None = None, called: Callable[[str], str] = lambda name: name
-) -> Literal["ray"] | None:
-    """Check the options before anything is read; `called` converts their names for messages."""
-    if engine not in (None, RAY):
-        raise InputError(
-            f"{called('engine')}: expected 'ray', or none for this process alone, got {engine!r}"
-        )
-    if actors is not None and engine is None:
-        raise InputError(f"{called('actors')}: expected {called('engine')} ray as well, got none")
-    if actors is not None and actors < 1:
-        raise InputError(f"{called('actors')}: expected 1 or more, got {actors}")
-    if engine is None:
-        return None
-    _ray()
-    return RAY
-
-
-def _ray() -> Any:
-    with require(RAY, "engine 'ray'"):
-        import ray
-    return ray
-
-
 @contextmanager
 def connected(engine: Engine) -> Iterator[tuple[Any, int]]:
     """Yield Ray and the number of actors; a cluster that was started here is shut down."""
-    ray, started = _ray(), False
+    ray, started = import_ray(), False
     if not ray.is_initialized():
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
         how: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -300,7 +275,7 @@ def _sent(ray: Any, what: object, named: str) -> Any:
 @lru_cache(maxsize=1)
 def _fetched(ref: Any) -> Any:
     """Fetch an object once in each process."""
-    return _ray().get(ref)
+    return import_ray().get(ref)
 
 
 def _read(refs: Sequence[Any], item: Any) -> Any:

@@ -26,9 +26,9 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
+from atta._base.display import counted
 from atta._base.errors import InputError
 from atta._base.files import locked
-from atta._base.progress import counted
 from atta._base.settings import checked
 from atta._base.tensors import read_tensors
 from atta.data.corruptions import REHEARSALS, rehearsed
@@ -40,14 +40,13 @@ from atta.data.source import Batch, Channels, Source, batches_of, cached
 from atta.data.views import Policy
 from atta.networks.adapters import Normalized, TorchModel, as_logits, class_names_of
 from atta.networks.borrowing import dtype_of
-from atta.networks.weights import fingerprint
+from atta.networks.description import fingerprint
 from atta.record.predictions import Predictions, Record, as_labels
 from atta.record.store import LOGITS, Columns, columns_of, write_index
 from atta.record.writer import SHARDS, ShardWriter
 from atta.run.checks import check_labels, look_over, try_out
 from atta.run.cluster import Engine, Showing, check_source, kept_alive, run_on_ray
-from atta.run.execution import Execution, ExecutionOptions, split_options
-from atta.run.runner import Runner, batch_size, running
+from atta.run.runner import Execution, ExecutionOptions, Runner, batch_size, running, split_options
 
 FIRST_SEVERITY = 3
 """The severity that rehearsals begin with."""

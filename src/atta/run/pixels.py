@@ -16,18 +16,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from atta._base.display import counted
 from atta._base.errors import InputError
-from atta._base.progress import counted
 from atta.data.draws import random_numbers, stratified_numbers
 from atta.data.inverse import LogitMaps, inverse_of
 from atta.data.masks import Scenes, check_mask
 from atta.data.views import REHEARSAL, Policy
 from atta.networks.borrowing import dtype_of
 from atta.networks.dense import Dense
-from atta.networks.weights import fingerprint
+from atta.networks.description import fingerprint
 from atta.record.predictions import Predictions, Record
-from atta.run.execution import Execution
-from atta.run.runner import IMAGE, as_pixels, failing_on, logits_of, running
+from atta.run.runner import IMAGE, Execution, as_pixels, failing_on, logits_of, running
 
 PIXELS = 200
 """Pixels of each image in a record."""

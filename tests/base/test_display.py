@@ -1,7 +1,7 @@
 """The line that says how far long work is."""
 
-from atta._base import progress
-from atta._base.progress import bar, counted
+from atta._base import display
+from atta._base.display import bar, counted
 
 
 def test_it_counts_on_the_error_stream_with_or_without_a_known_end(capsys):
@@ -29,7 +29,7 @@ def test_a_title_is_shown_as_it_is(capsys):
 
 def test_where_nobody_watches_a_line_says_now_and_then_how_far_it_is(capsys, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
     with bar("fitting", 9, shown=True, transient=True) as tell:
         for step in range(1, 10):
             now[0] += 25
