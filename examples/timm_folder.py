@@ -1,51 +1,58 @@
 """Calibrate a timm network with a folder of photographs, one subfolder per class; predict files.
 
-The network here is tiny and the photographs are noise in three tints. Replace them with
-`timm.create_model("convnext_tiny", pretrained=True)` and your own folder.
+The network is a small ResNet in timm's code, with the weights of examples/cifar10. Replace it with
+`timm.create_model("convnext_tiny", pretrained=True)`, and the folders with your own.
 """
 
 from pathlib import Path
 from tempfile import mkdtemp
 
 import timm
-import torch
-from PIL import Image
+from safetensors.torch import load_file
+from torch import nn
 
 import atta
 
-CLASSES = ["blue", "green", "red"]
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+here = Path("examples/cifar10")  # in a clone of the repository
+classes = sorted(folder.name for folder in (here / "validation").iterdir())
+# What timm's configurations say of the photographs that a network expects.
+expects = {"input_size": (3, 32, 32), "crop_pct": 1.0, "mean": MEAN, "std": STD}
 
-torch.manual_seed(0)
-labels = torch.arange(100) % 3
-pixels = torch.rand(100, 3, 40, 48) + 0.03 * torch.eye(3)[labels].flip(1)[:, :, None, None]
-photos = (pixels.clamp(0, 1) * 255).byte()
 
-model = timm.create_model("test_resnet", num_classes=3)
-optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-for _ in range(30):  # on the first 60
-    optimizer.zero_grad()
-    torch.nn.functional.cross_entropy(model(photos[:60] / 127.5 - 1), labels[:60]).backward()
-    optimizer.step()
+def small_resnet() -> nn.Module:
+    """A ResNet-20: timm's ResNet-18 with narrow layers, three stages and a stem for 32 pixels."""
+    model = timm.create_model(
+        "resnet18",
+        num_classes=len(classes),
+        layers=(3, 3, 3),
+        channels=(16, 32, 64),
+        stem_type="deep",
+        stem_width=8,
+        pretrained_cfg_overlay=expects,
+    )
+    model.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+    model.maxpool = model.layer4 = nn.Identity()
+    return model
 
-folder = Path(mkdtemp())
-for number in range(60, 100):  # the others are held out, in files
-    (folder / CLASSES[labels[number]]).mkdir(exist_ok=True)
-    picture = Image.fromarray(photos[number].permute(1, 2, 0).numpy())
-    picture.save(folder / CLASSES[labels[number]] / f"{number}.png")
+
+model = small_resnet()
+model.load_state_dict(load_file(here / "resnet20.safetensors"))
 
 # preprocess=model reads timm's configuration: how photographs are resized, cropped, normalised.
 # Without `policy`, cross-validation chooses the views.
-classifier = atta.calibrate(
-    model, folder, preprocess=model, class_names=CLASSES, policy="flip", progress=False
-)
+how = {"preprocess": model, "class_names": classes, "policy": "flip + 2 crop"}
+classifier = atta.calibrate(model, here / "validation", **how, progress=False)
 print(classifier.preprocess)
 print(classifier.summary)
 
-files = sorted(folder.glob("*/*.png"))[:4]
-probs = classifier.predict_proba(files)  # resized, cropped, shown in its views, calibrated
-for file, row in zip(files, probs, strict=True):
-    print(f"{file.parent.name}/{file.name}: {CLASSES[row.argmax()]}, confidence {row.max():.0%}")
+files = sorted((here / "test").glob("*/*.png"))
+probs = classifier.predict_proba(files[::50])
+for file, row in zip(files[::250], probs[::5], strict=True):
+    print(f"{file.parent.name}/{file.name}: {classes[row.argmax()]}, confidence {row.max():.0%}")
+before, after = classifier.evaluate(here / "test", progress=False).values()
+print(f"NLL on 1000 other photographs: {before['nll']:.4f} → {after['nll']:.4f}")
 
 path = classifier.save(Path(mkdtemp()) / "classifier")
-loaded = atta.CalibratedClassifier.load(path, model=timm.create_model("test_resnet", num_classes=3))
-assert (loaded.predict_proba(files) == probs).all()
+loaded = atta.CalibratedClassifier.load(path, model=small_resnet())
+assert (loaded.predict_proba(files[::50]) == probs).all()

@@ -129,14 +129,26 @@ def test_the_guide_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.M
     exec("\n".join(blocks("docs/guide.md")), {})
 
 
+def test_the_version_is_the_same_everywhere() -> None:
+    for page, line in (
+        ("CHANGELOG.md", rf"^## {re.escape(atta.__version__)} - (.+)$"),
+        ("docs/release-notes.md", rf"^## {re.escape(atta.__version__)}, (.+)$"),
+        ("CITATION.cff", rf"^version: {re.escape(atta.__version__)}\ndate-released: (.+)$"),
+    ):
+        text = (ROOT / page).read_text(encoding="utf-8")
+        (date,) = re.findall(line, text, flags=re.MULTILINE)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", date), page
+
+
 SERVICE = ROOT / "examples" / "serve.py"
 SCRIPTS = [path for path in sorted((ROOT / "examples").glob("*.py")) if path != SERVICE]
 
 
 def few_photographs(folder: Path, step: int) -> Path:
-    """A folder with examples/cifar10 of which every `step`th photograph is there."""
+    """A folder with the networks of examples/cifar10 and every `step`th photograph."""
     whole = ROOT / "examples" / "cifar10"
-    for file in [*sorted(whole.glob("*/*/*.png"))[::step], whole / "resnet20.safetensors"]:
+    networks = [whole / "resnet20.safetensors", *(whole / "hugging_face").iterdir()]
+    for file in [*sorted(whole.glob("*/*/*.png"))[::step], *networks]:
         copy = folder / file.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, copy)
@@ -208,7 +220,7 @@ def test_the_service_of_the_examples_answers_a_real_client(tmp_path: Path) -> No
         assert ask("drift")["sentence"] == classifier.drift(images).sentence
         with pytest.raises(urllib.error.HTTPError, match="422") as refused:
             ask("predict", b"no image")
-        assert "expected an image in what was sent" in json.load(refused.value)["error"]
+        assert "expected an image in this file" in json.load(refused.value)["error"]
     finally:
         server.should_exit = True
         thread.join()

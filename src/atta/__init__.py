@@ -18,7 +18,7 @@ Input that cannot be used raises `atta.InputError`; suspicious input warns with 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from atta._base.errors import Advice, InputError

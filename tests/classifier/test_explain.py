@@ -126,8 +126,7 @@ def whole(images: Tensor) -> Details:
     [
         (
             b"",
-            "expected an image in what was sent, but it cannot be decoded: "
-            "cannot identify image file",
+            "expected an image in this file, but it cannot be decoded: cannot identify image file",
         ),
         (
             b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n",
@@ -152,7 +151,7 @@ def test_what_is_no_image_or_claims_too_much_is_refused_in_a_sentence(
 def test_a_photograph_of_another_size_is_refused_or_cropped_and_never_squashed() -> None:
     large = encoded(pixels(1, (3, 9, 12))[0], "PNG")
     with pytest.raises(
-        InputError, match=r"got \(3, 9, 12\) in what was sent; .*other sizes need preprocessing"
+        InputError, match=r"got \(3, 9, 12\) in this file; .*other sizes need preprocessing"
     ):
         Explainer(Answerer(whole, (3, 8, 8), 2))(large)
     wanted = Answerer(whole, (3, 8, 8), 2, preprocess=atta.Preprocess(resize=8, crop=8))

@@ -164,7 +164,7 @@ def test_what_cannot_be_answered_is_one_sentence(
     status, said = send(port, b"no image")
     assert (status, said["error"]) == (
         422,
-        "expected an image in what was sent, but it cannot be decoded: cannot identify image file",
+        "expected an image in this file, but it cannot be decoded: cannot identify image file",
     )
     assert send(port, bytes(service.LARGEST + 1)) == (
         413,
@@ -380,7 +380,7 @@ def test_a_browser_shows_what_was_answered_and_what_was_refused(
         page.wait_for_selector("#status:has-text('1 image answered')")
         refused, answered = page.query_selector_all("article")
         assert "two.png" in refused.inner_text()
-        assert "expected an image in what was sent" in refused.inner_text()
+        assert "expected an image in this file" in refused.inner_text()
         assert "<b>one</b>.png" in answered.inner_text()
         assert "4 passes" in answered.inner_text()
         assert len(answered.query_selector_all("img")) == 4
@@ -390,7 +390,8 @@ def test_a_browser_shows_what_was_answered_and_what_was_refused(
                 f".{kind} .bar span", "span => span.offsetWidth / span.parentElement.offsetWidth"
             )
             assert part == pytest.approx(probs.max().item(), abs=0.02)
-            assert page.inner_text(f".{kind} .number") == f"{100 * probs.max().item():.1f} %"
+            number = page.inner_text(f".{kind} .number").replace("\xa0", " ")
+            assert number == f"{100 * probs.max().item():.1f} %"
         assert page.evaluate("document.documentElement.scrollWidth") == 375
         browser.close()
     assert len(wrong) == 1, wrong

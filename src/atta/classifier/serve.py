@@ -142,7 +142,7 @@ class Explainer:
 
     def read(self, data: bytes, decoder: Callable[..., Tensor] = SENT) -> Tensor:
         """Decode bytes that were sent to the shape that is answered."""
-        where, classifier = "what was sent", self.classifier
+        where, classifier = "this file", self.classifier
         if classifier.any_size:
             return decoder(data, self._mode, None, where)
         pixels = decoder(data, self._mode, classifier.preprocess, where)

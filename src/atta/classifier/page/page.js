@@ -2,7 +2,7 @@
 const MOST = 100; // images at a time
 const known = JSON.parse(document.getElementById("known").textContent);
 const [drop, files, status, drift, answers, template] = ["drop", "files", "status", "drift", "answers", "answer"].map((id) => document.getElementById(id));
-const percent = (part) => (part > 0.9995 ? ">99.9" : (100 * part).toFixed(1)) + " %"; // nothing is certain
+const percent = (part) => (part > 0.9995 ? ">99.9" : part < 0.0005 ? "<0.1" : (100 * part).toFixed(1)) + "\u00a0%"; // nothing is certain
 const tab = { "X-Tab": [...crypto.getRandomValues(new Uint32Array(4))].join("-") }; // drift is that of this tab
 const [tools, sort, compact, csv, forget, clear] = ["tools", "sort", "compact", "csv", "forget", "clear"].map((id) => document.getElementById(id));
 const shown = new Map(); // article → what was said of it, in the order of the answers
@@ -105,7 +105,8 @@ function facts(said) {
   const found = [];
   if (said.views.length && said.views[0].class !== said.class) found.push(`the network itself says ${said.views[0].class}`);
   if (said.passes !== null) found.push(said.passes === 1 ? "1 pass" : `${said.passes} passes`);
-  if (said.ood !== undefined) found.push(`more unusual than ${Math.round(100 * said.ood)} % of the validation images`);
+  if (typeof said.views[0]?.weight === "number") found.push(`weight of the image itself ${said.views[0].weight.toFixed(2)}`);
+  if (said.ood !== undefined) found.push(`more unusual than ${Math.round(100 * said.ood)}\u00a0% of the validation images`);
   return found;
 }
 
