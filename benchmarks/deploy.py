@@ -3,9 +3,10 @@
     python -m benchmarks.deploy                        on the CPU
     python -m benchmarks.deploy --device cuda          the networks and batches of a GPU
 
-`bare` runs the network on tensors that are ready, in passes of the same size and as many of them. `classifier` is the whole
-answer: bytes to pixels, every view, the network, the calibrator, the checks at the door. Both run in turns and the medians
-of paired turns are compared, so that a machine that slows down slows both.
+`bare` runs the network on tensors that are ready: one pass per view of the whole batch, as a loop over views does.
+`classifier` is the whole answer: bytes to pixels, every view, the network, the calibrator, the checks of the input. Both run
+in turns and the medians of paired turns are compared, so that a machine that slows down slows both. On a CPU, `--cpu-time`
+counts the time of one thread instead, which other programs on the machine change least.
 """
 
 import statistics

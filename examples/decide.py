@@ -11,7 +11,7 @@ from tempfile import mkdtemp
 import torch
 
 import atta
-from atta.classifier.predict import of_classifier, predict
+from atta.classifier.predict import predict
 from atta.lab.recipe import load_trained
 
 folder, output = Path("examples/cifar10"), Path(mkdtemp())
@@ -26,7 +26,7 @@ print(careful.promise)
 
 # Photographs in, a table out. On the command line: atta predict --risk 0.03 --coverage 0.95
 photographs = sorted((folder / "test").glob("*/*.png"))[::4]
-table = predict(of_classifier(careful), photographs, output / "predictions.csv", coverage=0.95)
+table = predict(careful, photographs, output / "predictions.csv", coverage=0.95)
 with table.path.open(newline="", encoding="utf-8") as file:
     rows = list(csv.DictReader(file))
 print(f"{table.answered} of {table.images} photographs are answered")

@@ -25,6 +25,8 @@ import atta
 from atta import Predictions, Record
 from atta.calibrators import Calibrator, ViewBlend
 from atta.classifier.classifier import CalibratedClassifier
+from atta.classifier.estimator import Details
+from atta.classifier.export import Graph
 from atta.data.image_set import ImageSet
 from atta.lab.experiment import Experiment
 from atta.lab.recipe import Recipe
@@ -619,3 +621,14 @@ json.dump(answers, sys.stdout)
     )
     found: dict[str, str] = json.loads(done.stdout)
     return found
+
+
+class Answerer(Graph):
+    """Answers by a function from images to `answered`, in the place of a graph."""
+
+    def details(self, images: Tensor) -> Details:
+        return self.run(images)  # type: ignore[return-value]
+
+
+def answered(probs: Tensor, base: Tensor, passes: Tensor | None = None) -> Details:
+    return Details(probs, probs.amax(dim=1), None, base, passes=passes)

@@ -16,7 +16,7 @@ import torch
 from atta import VATTA, Record
 from atta._base.errors import InputError
 from atta._base.files import digest, named, whole_file, whole_folder
-from atta.classifier.tables import write_table
+from atta.classifier.predict import write_table
 from atta.lab.fits import Fit, Fits, Rows
 from atta.lab.recipe import RunFolder
 from atta.networks.description import save_weights

@@ -12,7 +12,7 @@ from atta import InputError
 from atta.calibrators.shift import Reference
 from atta.classifier.classifier import CalibratedClassifier
 from atta.classifier.export import open_graph
-from atta.classifier.predict import of_classifier, open_predictor, predict
+from atta.classifier.predict import open_predictor, predict
 from atta.data.folder import find_images
 from scenarios import linear, pixels
 
@@ -64,6 +64,14 @@ def test_faded_images_have_drifted_and_one_sentence_says_so(classifier):
     assert json.loads(json.dumps(found.json()))["sentence"].startswith(
         "200 images, drifted (p < 0.0001)"
     )
+
+
+def test_drift_and_adapt_tell_how_far_they_are(classifier):
+    for ask in (classifier.drift, classifier.adapt):
+        told = []
+        ask(faded(), progress=told.append, batch_size=50)
+        assert sum(told) == 200 * classifier.passes
+        assert len(told) == 4
 
 
 def test_an_adapted_classifier_is_less_sure_of_the_same_classes(classifier, adapted):
@@ -191,9 +199,7 @@ def test_a_set_is_a_text_in_every_kind_of_table(classifier, tmp_path, ending):
     for i, image in enumerate(pixels(4)):
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(tmp_path / f"{i}.png")
     files = find_images([tmp_path])
-    path = predict(
-        of_classifier(classifier), files, tmp_path / f"out.{ending}", coverage=0.9, probs=True
-    ).path
+    path = predict(classifier, files, tmp_path / f"out.{ending}", coverage=0.9, probs=True).path
     if ending == "parquet":
         rows = parquet.read_table(path).to_pylist()
     elif ending == "csv":

@@ -46,6 +46,14 @@ def test_a_promise_is_made_saved_and_withdrawn(classifier, tmp_path):
         adapted.at_risk(0.1)
 
 
+@pytest.mark.parametrize(
+    "asked", [{"risk": 2.0}, {"risk": float("nan")}, {"risk": 0.1, "delta": 0.0}]
+)
+def test_a_risk_that_is_no_share_is_refused(classifier, asked):
+    with pytest.raises(InputError, match=r"must be a number > 0 and < 1, got"):
+        classifier.at_risk(**asked)
+
+
 def test_batches_do_not_change_what_is_answered(classifier):
     careful, images = classifier.at_risk(0.1), pixels(50, seed=8)
     assert careful.answered(images, batch_size=7).tolist() == careful.answered(images).tolist()

@@ -14,9 +14,20 @@ from torch import Tensor
 
 import atta
 from atta._base.errors import InputError
-from atta.classifier.predict import Answers, Predictor, of_classifier, predict
+from atta.classifier.estimator import Details
+from atta.classifier.predict import predict
 from atta.classifier.serve import REMEMBERED, Explainer
-from scenarios import POLICY, SHAPE, Doubtful, encoded, linear, made_classifier, pixels
+from scenarios import (
+    POLICY,
+    SHAPE,
+    Answerer,
+    Doubtful,
+    answered,
+    encoded,
+    linear,
+    made_classifier,
+    pixels,
+)
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 
@@ -41,7 +52,7 @@ def claimed(width: int, height: int) -> bytes:
 def test_bytes_are_answered_as_the_file_is(
     fitted: atta.CalibratedClassifier, tmp_path: Path
 ) -> None:
-    predictor, image = of_classifier(fitted), pixels()[0]
+    predictor, image = fitted, pixels()[0]
     (tmp_path / "image.png").write_bytes(encoded(image))
     done = predict(predictor, [tmp_path / "image.png"], tmp_path / "out.jsonl", coverage=0.9)
     row = json.loads(done.path.read_text())
@@ -56,7 +67,7 @@ def test_bytes_are_answered_as_the_file_is(
 def test_every_view_is_shown_with_what_the_network_said_of_it() -> None:
     classifier, image = made_classifier(names=tuple("abcde"), summary=False), pixels()[0]
     details = classifier.details(image[None])
-    itself, *views = Explainer(of_classifier(classifier), views=True)(encoded(image))["views"]
+    itself, *views = Explainer(classifier, views=True)(encoded(image))["views"]
     assert [(view["view"], view["repeat"]) for view in views] == [
         ("flip", 0),
         ("brightness", 0),
@@ -83,7 +94,7 @@ def decoded(uri: str) -> Tensor:
 
 def test_a_view_that_was_not_needed_says_nothing() -> None:
     sure = atta.CalibratedClassifier(linear(scale=1e3), Doubtful(), POLICY, image_shape=SHAPE)
-    said = Explainer(of_classifier(sure), views=True)(encoded(pixels()[0]))
+    said = Explainer(sure, views=True)(encoded(pixels()[0]))
     assert said["passes"] == 1
     assert [view["class"] is None for view in said["views"]] == [False, True, True, True]
     json.dumps(said, allow_nan=False)
@@ -92,7 +103,7 @@ def test_a_view_that_was_not_needed_says_nothing() -> None:
 def test_drift_is_told_of_the_last_images_once_they_are_enough(
     fitted: atta.CalibratedClassifier,
 ) -> None:
-    explainer, images = Explainer(of_classifier(fitted)), pixels(40, seed=1)
+    explainer, images = Explainer(fitted), pixels(40, seed=1)
     for image in images[:31]:
         explainer(encoded(image))
     assert explainer.drift() is None
@@ -105,9 +116,9 @@ def test_drift_is_told_of_the_last_images_once_they_are_enough(
     assert explainer.drift().images == REMEMBERED  # type: ignore[union-attr]
 
 
-def whole(images: Tensor) -> Answers:
+def whole(images: Tensor) -> Details:
     probs = torch.tensor([[0.9, 0.1]]).expand(len(images), 2)
-    return Answers(probs, probs, None)
+    return answered(probs, probs, None)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +143,7 @@ def test_what_is_no_image_or_claims_too_much_is_refused_in_a_sentence(
     data: bytes, sentence: str
 ) -> None:
     with pytest.raises(InputError) as error:
-        Explainer(Predictor(whole, (3, 8, 8), 2))(data)
+        Explainer(Answerer(whole, (3, 8, 8), 2))(data)
     assert sentence in str(error.value)
     assert " at 0x" not in str(error.value)
 
@@ -142,14 +153,14 @@ def test_a_photograph_of_another_size_is_refused_or_cropped_and_never_squashed()
     with pytest.raises(
         InputError, match=r"got \(3, 9, 12\) in this file; .*other sizes need preprocessing"
     ):
-        Explainer(Predictor(whole, (3, 8, 8), 2))(large)
-    wanted = Predictor(whole, (3, 8, 8), 2, preprocess=atta.Preprocess(resize=8, crop=8))
+        Explainer(Answerer(whole, (3, 8, 8), 2))(large)
+    wanted = Answerer(whole, (3, 8, 8), 2, preprocess=atta.Preprocess(resize=8, crop=8))
     assert Explainer(wanted)(large)["class"] in (0, 1)
 
 
 def test_a_graph_shows_no_views_and_counts_no_passes() -> None:
-    explainer = Explainer(Predictor(whole, (3, 8, 8), 2), views=True)
+    explainer = Explainer(Answerer(whole, (3, 8, 8), 2), views=True)
     said: dict[str, Any] = explainer(encoded(pixels()[0], "JPEG"))
     assert (said["views"], said["passes"]) == ([], None)
     with pytest.raises(InputError, match="coverage: expected a classifier with conformity scores"):
-        Explainer(Predictor(whole, (3, 8, 8), 2), coverage=0.9)
+        Explainer(Answerer(whole, (3, 8, 8), 2), coverage=0.9)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from atta import InputError
 from atta.classifier.label_maps import names_of, palette
-from atta.classifier.predict import of_classifier, predict
+from atta.classifier.predict import predict
 from atta.classifier.serve import Explainer
 from scenarios import command as run
 from segmenters_made import data, fitted
@@ -37,7 +37,7 @@ def scene(tmp_path_factory):
 def test_maps_and_table_are_written(scene, tmp_path):
     folder, segmenter = scene
     files = sorted((folder / "photos").rglob("*.png"))
-    done = predict(of_classifier(segmenter), files, tmp_path / "out.csv")
+    done = predict(segmenter, files, tmp_path / "out.csv")
     assert done.images == 12
     rows = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
     assert list(rows[0]) == ["file", "class", "confidence", "unsure", "confidence_before"]
@@ -58,11 +58,11 @@ def test_damaged_files_are_named_and_the_run_resumes(scene, tmp_path):
     bad = tmp_path / "bad.png"
     bad.write_bytes(b"no image")
     files = [*sorted((folder / "photos").glob("*.png")), bad]
-    done = predict(of_classifier(segmenter), files, tmp_path / "out.csv")
+    done = predict(segmenter, files, tmp_path / "out.csv")
     assert list(done.unreadable) == [str(bad)]
     assert len((tmp_path / "out.csv").read_text().splitlines()) == len(files)
     with pytest.raises(InputError, match="expected neither for a segmenter"):
-        predict(of_classifier(segmenter), files, tmp_path / "two.csv", probs=True)
+        predict(segmenter, files, tmp_path / "two.csv", probs=True)
 
 
 def test_maps_have_different_names(tmp_path):
@@ -79,7 +79,7 @@ def test_the_page_shows_labels_and_confidence_before_and_after(scene):
     _, segmenter = scene
     content = io.BytesIO()
     Image.fromarray(np.full((24, 30, 3), 90, np.uint8)).save(content, "png")
-    said = Explainer(of_classifier(segmenter), views=True)(content.getvalue())
+    said = Explainer(segmenter, views=True)(content.getvalue())
     assert [one["view"] for one in said["views"]] == [
         *("the image itself", "labels", "confidence before", "confidence after"),
     ]

@@ -10,7 +10,7 @@ from torch import nn
 import atta
 from atta._base.errors import InputError
 from atta.classifier.export import open_graph
-from atta.classifier.predict import of_classifier, open_predictor, predict
+from atta.classifier.predict import open_predictor, predict
 from atta.classifier.serve import Explainer
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -90,7 +90,7 @@ def test_every_entry_point_gives_the_same_answers(classifier, files, tmp_path):
     classifier.save(tmp_path / "saved")
     again = atta.CalibratedClassifier.load(tmp_path / "saved", model=Network())
     assert np.array_equal(again.predict_proba(files), classifier.predict_proba(files))
-    table = predict(of_classifier(again), files, tmp_path / "table.csv", probs=True)
+    table = predict(again, files, tmp_path / "table.csv", probs=True)
     with table.path.open() as rows:
         found = [[float(row[f"p_{i}"]) for i in range(3)] for row in csv.DictReader(rows)]
     torch.testing.assert_close(torch.tensor(found), probs)
@@ -115,7 +115,7 @@ def test_a_graph_reads_the_same_files(classifier, files, tmp_path):
 
 
 def test_the_page_of_serve_shows_the_photograph_and_its_views(classifier, files):
-    said = Explainer(of_classifier(classifier), views=True)(files[0].read_bytes())
+    said = Explainer(classifier, views=True)(files[0].read_bytes())
     assert [one["view"] for one in said["views"]] == [
         *("the image itself", "flip", "larger", "corner", "corner", "whole")
     ]

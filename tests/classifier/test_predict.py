@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,20 +24,14 @@ from atta._base.files import locked
 from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.risk import Promise
 from atta.classifier.adapt import Drift
-from atta.classifier.predict import (
-    Answers,
-    Predicted,
-    Predictor,
-    beside,
-    identity,
-    of_classifier,
-    open_predictor,
-    predict,
-)
+from atta.classifier.estimator import Details
+from atta.classifier.predict import Predicted, beside, identity, open_predictor
+from atta.classifier.predict import predict as predict_files
 from atta.data.folder import find_images
-from scenarios import encoded, made_classifier
+from scenarios import Answerer, answered, encoded, made_classifier
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+predict = partial(predict_files, batch_size=2)  # a log of several batches
 NAMES = ("cat", "dog", "emu, grey", 'f"x', "gnu")
 
 
@@ -61,19 +56,19 @@ def tensor(path: Path) -> Tensor:
         )
 
 
-def fake(shape: tuple[int, int, int] = (3, 8, 8), rows: int = 2) -> Predictor:
+def fake(shape: tuple[int, int, int] = (3, 8, 8)) -> Answerer:
     """Answers by the brightness of the image, two passes each."""
 
-    def answer(images: Tensor) -> Answers:
+    def answer(images: Tensor) -> Details:
         light = images.float().mean(dim=(1, 2, 3)) / 255
         probs = torch.stack([light, 1 - light], dim=1)
-        return Answers(
+        return answered(
             probs,
             probs.square() / probs.square().sum(dim=1, keepdim=True),
             torch.full((len(images),), 2),
         )
 
-    return Predictor(answer, shape, 2, rows=rows)
+    return Answerer(answer, shape, 2)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -91,7 +86,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 def test_each_row_holds_what_the_classifier_answers(ending: str, tmp_path: Path) -> None:
     paths, classifier = write_images(tmp_path / "in"), made_classifier(names=NAMES, summary=False)
     done = predict(
-        of_classifier(classifier),
+        classifier,
         find_images([tmp_path / "in"]),
         tmp_path / f"out.{ending}",
         probs=True,
@@ -124,7 +119,7 @@ def test_at_a_stated_risk_the_table_says_which_images_are_unsure(
     promise = Promise(risk=0.1, delta=0.05, thresholds=(middle,), coverage=0.5, images=100)
     careful = classifier._with(classifier.calibrator, replace(classifier.kept, promise=promise))
     output = tmp_path / f"out.{ending}"
-    done = predict(of_classifier(careful), files, output, coverage=0.5)
+    done = predict(careful, files, output, coverage=0.5)
     rows = read(output)
     assert list(rows[0])[-2:] == ["answered", "set"]
     answered = [str(row["answered"]) == "True" for row in rows]
@@ -156,14 +151,14 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(stop: int, tmp_path: Path)
     predict(predictor, files, whole)
     allowed = stop
 
-    def interrupted(images: Tensor) -> Answers:
+    def interrupted(images: Tensor) -> Details:
         nonlocal allowed
         if not allowed:
             raise KeyboardInterrupt
         allowed -= 1
-        return predictor.answer(images)
+        return predictor.run(images)
 
-    cut, weary = tmp_path / "cut.csv", Predictor(interrupted, (3, 8, 8), 2, rows=2)
+    cut, weary = tmp_path / "cut.csv", Answerer(interrupted, (3, 8, 8), 2)
     with pytest.raises(KeyboardInterrupt):
         predict(weary, files, cut)
     assert not cut.exists()
@@ -210,13 +205,13 @@ def test_a_damaged_log_gives_the_same_table_or_a_sentence(stop: int, tmp_path: P
     predict(fake(), files, whole)
     left = [True] * stop
 
-    def stopped(images: Tensor) -> Answers:
+    def stopped(images: Tensor) -> Details:
         left.pop()
-        return fake().answer(images)
+        return fake().run(images)
 
     stubborn = pytest.raises(IndexError) if stop < 4 else mock.patch.object(Path, "unlink")
     with stubborn:
-        predict(Predictor(stopped, (3, 8, 8), 2, rows=2), files, cut)
+        predict(Answerer(stopped, (3, 8, 8), 2), files, cut)
     log, chance, refused = beside(cut).read_bytes(), random.Random(stop), 0
     assert log.count(b"\n") == 1 + min(2 * stop, 7)
     for _ in range(100):
@@ -260,12 +255,12 @@ def test_a_log_without_checksums_is_not_believed_and_another_file_is_not_overwri
 def test_finished_work_of_another_run_is_refused(
     change: Callable[[dict[str, Any]], dict[str, Any]], word: str, tmp_path: Path
 ) -> None:
-    def stopped(images: Tensor) -> Answers:
+    def stopped(images: Tensor) -> Details:
         raise KeyboardInterrupt
 
     how = {"files": write_images(tmp_path / "in"), "output": tmp_path / "out.csv", "made_by": "one"}
     with pytest.raises(KeyboardInterrupt):
-        predict(Predictor(stopped, (3, 8, 8), 2, rows=2), **how)  # type: ignore[arg-type]
+        predict(Answerer(stopped, (3, 8, 8), 2), **how)  # type: ignore[arg-type]
     with pytest.raises(atta.InputError, match=f"another run: its {word} is"):
         predict(fake(), **change(how))
 
@@ -397,7 +392,7 @@ def test_a_forged_graph_costs_a_sentence(
     files = write_images(tmp_path / "in", 3)
     files[0].write_bytes(encoded(torch.zeros(3, 8, 8).byte(), "PNG"))
     with pytest.raises(atta.InputError, match=sentence):
-        predict(open_predictor(tmp_path / "graph.onnx"), files, tmp_path / "out.csv")
+        predict_files(open_predictor(tmp_path / "graph.onnx"), files, tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
 
 
@@ -422,11 +417,14 @@ TWIN = """
 import sys
 
 import atta
-from atta.classifier.predict import Predictor, predict
+from atta.classifier.export import Graph
+from atta.classifier.predict import predict
 from atta.data.folder import find_images
 
 try:
-    predict(Predictor(None, (3, 8, 8), 2, rows=2), find_images([sys.argv[1]]), sys.argv[2])
+    predict(
+        Graph(None, (3, 8, 8), 2), find_images([sys.argv[1]]), sys.argv[2], batch_size=2
+    )
 except atta.InputError as error:
     sys.exit(str(error))
 """
@@ -438,7 +436,7 @@ def test_a_second_process_that_would_write_the_same_table_is_refused_and_the_fir
     files, output = write_images(tmp_path / "in"), tmp_path / "out.csv"
     predictor, said = fake(), list[str]()
 
-    def interrupted(images: Tensor) -> Answers:
+    def interrupted(images: Tensor) -> Details:
         if not said:  # while this process is at its first batch
             twin = subprocess.run(
                 [sys.executable, "-c", TWIN, str(tmp_path / "in"), str(output)],
@@ -449,9 +447,9 @@ def test_a_second_process_that_would_write_the_same_table_is_refused_and_the_fir
             )
             said.append(twin.stderr.strip())
             assert twin.returncode == 1
-        return predictor.answer(images)
+        return predictor.run(images)
 
-    done = predict(Predictor(interrupted, (3, 8, 8), 2, rows=2), files, output)
+    done = predict(Answerer(interrupted, (3, 8, 8), 2), files, output)
     assert said == [f"another run is writing {output}: wait until it ends, or name another output"]
     assert (done.images, len(read(output))) == (7, 7)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.csv"], (
@@ -527,7 +525,7 @@ def test_no_spreadsheet_works_out_a_name(tmp_path: Path, monkeypatch: pytest.Mon
     for path in files:
         path.write_bytes(image.read_bytes())
     names = ("=cmd()", "-5")
-    predictor = Predictor(fake().answer, (3, 8, 8), 2, names)
+    predictor = Answerer(fake().run, (3, 8, 8), 2, names)
     rows = read(predict(predictor, files, "out.csv").path)
     assert [row["file"] for row in rows] == [*(f"'{path}" for path in files[:-1]), "plain.png"]
     assert {row["class"] for row in rows} <= {f"'{name}" for name in names}

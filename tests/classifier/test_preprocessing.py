@@ -87,9 +87,8 @@ def test_files_are_answered_as_the_network_s_own_transform_would_be(classifier, 
 
 def test_predicting_files_crops_and_does_not_squash(classifier, folder, tmp_path):
     files, expected = files_of(folder), by_hand(classifier, files_of(folder))
-    from atta.classifier.predict import of_classifier
 
-    done = predict(of_classifier(classifier), files, tmp_path / "out.csv", probs=True)
+    done = predict(classifier, files, tmp_path / "out.csv", probs=True)
     with done.path.open(newline="") as file:
         found = [[float(row[f"p_{name}"]) for name in NAMES] for row in csv.DictReader(file)]
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -101,7 +100,7 @@ def test_a_graph_says_how_photographs_come_to_it_and_predicts_them(classifier, f
     path = classifier.export(tmp_path / "graph.onnx").path
     predictor = open_predictor(path)
     assert predictor.preprocess == WANTED
-    assert predictor.names == NAMES
+    assert predictor.class_names == NAMES
     files = files_of(folder)
     predict(predictor, files, tmp_path / "out.csv", probs=True)
     with (tmp_path / "out.csv").open(newline="") as file:

@@ -26,16 +26,16 @@ from torch import Tensor
 import atta
 from atta._base.errors import InputError
 from atta.calibrators.risk import Promise
-from atta.classifier.predict import Answers, Predictor, of_classifier
+from atta.classifier.estimator import Details
 from atta.data.image_set import decode
-from scenarios import encoded, pixels
+from scenarios import Answerer, answered, encoded, pixels
 
 pytest.importorskip("PIL", reason="Pillow is not installed")
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 
 from atta.classifier import serve as service
-from atta.classifier.serve import Decoder, Explainer, TryIt, is_here
+from atta.classifier.serve import Decoder, Explainer, TryIt, about, is_here
 
 CHROMIUM = Path("/usr/bin/chromium")
 
@@ -56,7 +56,7 @@ def open_page(explainer: Explainer, **settings: Any) -> Iterator[int]:
 @pytest.fixture(scope="module")
 def port(fitted: atta.CalibratedClassifier) -> Iterator[int]:
     with open_page(
-        Explainer(of_classifier(fitted), coverage=0.9, views=True),
+        Explainer(fitted, coverage=0.9, views=True),
         title="my <network>",
         note="A & B.",
     ) as port:
@@ -115,7 +115,7 @@ def test_at_a_stated_risk_the_page_promises_it_and_calls_images_unsure(
 ) -> None:
     promise = Promise(risk=0.1, delta=0.05, thresholds=(0.999,), coverage=0.5, images=100)
     careful = fitted._with(fitted.calibrator, replace(fitted.kept, promise=promise))
-    explainer = Explainer(of_classifier(careful), coverage=0.9)
+    explainer = Explainer(careful, coverage=0.9)
     with open_page(explainer) as port:
         assert "At most 10.00% of the answers are wrong" in ask(port)[2]
         _, said = send(port, encoded(pixels()[0]))
@@ -184,12 +184,12 @@ def test_what_cannot_be_answered_is_one_sentence(
 def test_a_fault_is_told_to_the_terminal_and_not_to_the_client(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def broken(images: Tensor) -> Answers:
+    def broken(images: Tensor) -> Details:
         raise RuntimeError("secret/path")
 
     with (
         caplog.at_level(logging.ERROR),
-        open_page(Explainer(Predictor(broken, (3, 8, 8), 2))) as port,
+        open_page(Explainer(Answerer(broken, (3, 8, 8), 2))) as port,
     ):
         status, headers, text = ask(
             port, "POST", "/answer", encoded(pixels()[0]), Content_Type="image/png"
@@ -204,14 +204,14 @@ def test_a_fault_is_told_to_the_terminal_and_not_to_the_client(
 def test_many_callers_are_answered_one_image_at_a_time() -> None:
     at_once = [0, 0]
 
-    def answer(images: Tensor) -> Answers:
+    def answer(images: Tensor) -> Details:
         at_once[0] += 1
         at_once[1] = max(at_once)
         time.sleep(0.01)
         at_once[0] -= 1
-        return Answers(torch.tensor([[0.9, 0.1]]), torch.tensor([[0.8, 0.2]]), None)
+        return answered(torch.tensor([[0.9, 0.1]]), torch.tensor([[0.8, 0.2]]), None)
 
-    with open_page(Explainer(Predictor(answer, (3, 8, 8), 2), views=True)) as port:
+    with open_page(Explainer(Answerer(answer, (3, 8, 8), 2), views=True)) as port:
         found: list[int] = []
         callers = [
             threading.Thread(target=lambda: found.append(send(port, encoded(pixels()[0]))[0]))
@@ -224,15 +224,15 @@ def test_many_callers_are_answered_one_image_at_a_time() -> None:
     assert (found, at_once[1]) == ([200] * 40, 1)
 
 
-def constant(images: Tensor) -> Answers:
-    return Answers(torch.tensor([[0.9, 0.1]]), torch.tensor([[0.8, 0.2]]), None)
+def constant(images: Tensor) -> Details:
+    return answered(torch.tensor([[0.9, 0.1]]), torch.tensor([[0.8, 0.2]]), None)
 
 
 def test_idle_and_slow_connections_are_ended_and_keep_nobody_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(service, "QUIET", 4.0)  # looked at each second
-    with open_page(Explainer(Predictor(constant, (3, 8, 8), 2))) as port, ExitStack() as stack:
+    with open_page(Explainer(Answerer(constant, (3, 8, 8), 2))) as port, ExitStack() as stack:
         idle = [
             stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
             for _ in range(40)
@@ -264,13 +264,13 @@ def test_images_wait_for_their_turn_and_those_beyond_the_queue_are_told_when_to_
     monkeypatch.setattr(service, "QUEUE", 1)
     begun, go_on, found = threading.Event(), threading.Event(), list[int]()
 
-    def answer(images: Tensor) -> Answers:
+    def answer(images: Tensor) -> Details:
         begun.set()
         go_on.wait()
         return constant(images)
 
     image = encoded(pixels()[0])
-    with open_page(Explainer(Predictor(answer, (3, 8, 8), 2))) as port:
+    with open_page(Explainer(Answerer(answer, (3, 8, 8), 2))) as port:
         first = threading.Thread(target=lambda: found.append(send(port, image)[0]))
         first.start()
         begun.wait()
@@ -350,7 +350,7 @@ def test_a_process_that_is_stuck_in_an_image_ends_without_its_parent() -> None:
 
 
 def test_an_address_that_cannot_be_had_is_said(port: int) -> None:
-    explainer = Explainer(Predictor(lambda images: Answers(images, images, None), (3, 8, 8), 2))
+    explainer = Explainer(Answerer(lambda images: answered(images, images, None), (3, 8, 8), 2))
     for settings in ({"port": port}, {"host": "203.0.113.1", "port": 0}, {"port": 99999}):
         with pytest.raises(
             InputError,
@@ -427,7 +427,7 @@ def test_drift_is_that_of_a_tab_and_starts_again_after_a_reset(
     fitted: atta.CalibratedClassifier,
 ) -> None:
     images = [encoded(image) for image in pixels(33)]
-    with open_page(Explainer(of_classifier(fitted))) as port:
+    with open_page(Explainer(fitted)) as port:
         for image in images:
             ours = send(port, image, X_Tab="ours")[1]
         assert ours["drift"]
@@ -439,12 +439,11 @@ def test_drift_is_that_of_a_tab_and_starts_again_after_a_reset(
 def test_an_image_unlike_the_validation_images_has_a_warning(
     fitted: atta.CalibratedClassifier,
 ) -> None:
-    predictor = of_classifier(fitted)
-    explain = Explainer(predictor, views=True)
+    explain = Explainer(fitted, views=True)
     found = [explain.answer(image) for image in pixels(20)]
     assert all((one["warning"] is not None) == (one["ood"] >= 0.95) for one in found)
-    assert predictor.about[0].startswith("network: ")
-    assert "cross-validated on" in predictor.about[2]
+    assert about(fitted)[0].startswith("network: ")
+    assert "cross-validated on" in about(fitted)[2]
 
 
 def test_the_interface_is_described(port: int) -> None:

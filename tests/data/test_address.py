@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from atta._base.errors import InputError
-from atta.classifier.predict import of_classifier, predict
+from atta.classifier.predict import predict
 from atta.data import loading
 from atta.data.address import Address, as_place
 from atta.data.folder import find_images, folder_of_images
@@ -69,7 +69,7 @@ def test_a_classifier_answers_and_names_files_elsewhere(cloud, folder, tmp_path)
     assert torch.equal(torch.tensor(classifier.predict_proba(cloud)), torch.tensor(expected))
     fsspec.filesystem("memory").pipe("/bucket/photos/b/07.png", b"no image")
     output = tmp_path / "out.csv"
-    done = predict(of_classifier(classifier), find_images([cloud]), output)
+    done = predict(classifier, find_images([cloud]), output)
     assert list(done.unreadable) == [f"{cloud}/b/07.png"]
     with output.open() as table:
         names = [row["file"] for row in csv.DictReader(table)]

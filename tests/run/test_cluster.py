@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import atta
 from atta._base.errors import InputError, MissingExtra
 from atta._base.files import locked
-from atta.classifier.predict import of_classifier, predict
+from atta.classifier.predict import predict
 from atta.data.folder import folder_of_images
 from atta.data.image_set import ImageSet, arrange
 from atta.data.source import as_source, batches_of
@@ -276,9 +276,8 @@ def test_a_table_of_predictions_is_that_of_one_process(two_workers, tmp_path):
         image_module.fromarray(image.permute(1, 2, 0).numpy()).save(files[-1])
     files[7].write_bytes(b"no image")
     classifier = atta.calibrate(linear(), images, LABELS[:20], policy="flip", progress=False)
-    predictor = of_classifier(classifier)
-    one = predict(predictor, files, tmp_path / "one.csv", batch_size=8)
-    on_ray = predict(predictor, files, tmp_path / "ray.csv", batch_size=8, **two_workers)
+    one = predict(classifier, files, tmp_path / "one.csv", batch_size=8)
+    on_ray = predict(classifier, files, tmp_path / "ray.csv", batch_size=8, **two_workers)
     assert (tmp_path / "one.csv").read_bytes() == (tmp_path / "ray.csv").read_bytes()
     assert [*on_ray.unreadable] == [*one.unreadable] == [str(files[7])]
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from scipy import stats
 from torch import Tensor
 
 from atta._base.errors import InputError
+from atta._base.settings import check_one
 from atta._base.types import Labels, PerImage
 
 DELTA = 0.05
@@ -39,6 +40,7 @@ STEPS = 200
 MOST_CLASSES = 1_000_000
 NEVER, ALWAYS = 2.0, -1.0
 """Thresholds that no confidence, and every confidence, exceeds."""
+Part = Annotated[float, "> 0", "< 1"]
 USUAL = (0.005, 0.01, 0.02, 0.05)
 """Risks that tables show."""
 
@@ -86,10 +88,7 @@ class HeldOut:
         Raises:
             InputError: No threshold can promise it; the error names the risk that can be.
         """
-        if not 0 < risk < 1 or not 0 < delta < 1:
-            raise InputError(
-                f"expected a risk and a delta between 0 and 1, got {risk!r} and {delta!r}"
-            )
+        risk, delta = check_one("risk", risk, Part), check_one("delta", delta, Part)
         confidence, right = np.array(self.confidence), np.array(self.right)
         groups: list[Any] = [slice(None)]
         if by_class:

@@ -6,14 +6,13 @@ calibrate   a model and labelled images → a `CalibratedClassifier`: `calibrate
 choice      the policy with the fewest passes that is as good as the best
 classifier  images in, calibrated probabilities out: `CalibratedClassifier`
 adapt       unlabelled images: `drift`, and `adapt` to their domain
-decide      answer, hand over, or take what costs least: `at_risk`, `confidence`, `decide`
+decide      which classes occur; answer, hand over, or take what costs least: `at_risk`, `decide`
 estimator   many images, and the interface of scikit-learn: `predict_proba`, `fit`, `score`
 summary     what calibration changed, by cross-validation: `Summary`
 archive     classifiers on disk: `save`, `load`
 export      a classifier as one graph, .pt2 or .onnx: `export`, `open_graph`
 hub         classifiers on the Hugging Face hub, and their model cards
 check       what a file is, and whether it is complete
-predict     image files in, a table of predictions out
-tables      tables as CSV, JSON lines or Parquet
+predict     image files in, a table of predictions as CSV, JSON lines or Parquet out
 serve       answers to images as bytes, and a page to try a classifier: `Explainer`, `TryIt`
 """

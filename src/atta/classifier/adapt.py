@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from os import PathLike
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from atta.calibrators.alarm import RATE, Alarm
 from atta.calibrators.second import STATISTICS, refused, seconded
 from atta.calibrators.shift import LEVEL, Reference
 from atta.classifier.archive import Kept
-from atta.classifier.estimator import Estimator
+from atta.classifier.estimator import Answering, Estimator
 from atta.data.folder import find_images
 from atta.data.preprocess import sheet_of
 from atta.data.source import Channels, batches_of
@@ -114,15 +114,15 @@ class Drift:
 class Adaptable(Estimator):
     """A classifier that compares unlabelled images with its validation images, and adapts."""
 
-    def drift(self, images: Any, *, channels: Channels = None) -> Drift:
+    def drift(self, images: Any, **how: Unpack[Answering]) -> Drift:
         """Compare unlabelled images with the validation images, and estimate the accuracy on them.
 
         Args:
             images: What `predict_proba` takes, 32 images or more.
-            channels: Where arrays have their channels.
+            how: Options of `predict_proba`.
         """
         self._known_reference()
-        predictions = self._answers(images, channels)
+        predictions = self._answers(images, **how)
         shift.check_enough(predictions)
         return self._compared(predictions)
 
@@ -134,7 +134,7 @@ class Adaptable(Estimator):
         return Drift.of(reference, found, float(seen.mean()), shift.histogram(seen))
 
     def adapt(
-        self: Classifier, images: Any, *, statistics: bool = False, channels: Channels = None
+        self: Classifier, images: Any, *, statistics: bool = False, **how: Unpack[Answering]
     ) -> Classifier:
         """Return a classifier adapted to unlabelled images: the same classes, lower confidence.
 
@@ -146,7 +146,7 @@ class Adaptable(Estimator):
             statistics: Whether to use the network with the batch normalisation statistics of these
                 images as one more view, for one pass more. For the same classes in similar shares
                 under another camera, light or weather.
-            channels: Where arrays have their channels.
+            how: Options of `predict_proba`, such as `progress`.
 
         Raises:
             InputError: The images are too few, or the classifier does not know its validation
@@ -159,9 +159,11 @@ class Adaptable(Estimator):
                 "statistics: expected a network with batch normalisation, got one without, or one "
                 "that is an ONNX file or a function: adapt without statistics"
             )
-        predictions = plain._answers(images, channels)
+        predictions = plain._answers(images, **how)
         adapted = plain._adapted_to(predictions)
-        return plain._seconded(adapted, predictions, images, channels) if statistics else adapted
+        if not statistics:
+            return adapted
+        return plain._seconded(adapted, predictions, images, how.get("channels"))
 
     def _seconded(
         self: Classifier,
@@ -267,11 +269,10 @@ class Adaptable(Estimator):
             kept=kept,
         )
 
-    def _answers(self, images: Any, channels: Channels) -> Predictions:
+    def _answers(self, images: Any, **how: Unpack[Answering]) -> Predictions:
         """Run the network on unlabelled images; leave out files that cannot be read, and say so."""
         found = _files(images)
-        files = found is not images
-        return self.record(found, channels=channels, skip_bad=files).predictions
+        return self.record(found, skip_bad=found is not images, **how).predictions
 
     def _for_images(self, what: str) -> None:
         """Refuse a segmenter."""
@@ -336,7 +337,7 @@ class Watch:
             channels: Where arrays have their channels.
         """
         plain, drift = self._plain, None
-        new = plain._answers(images, channels)
+        new = plain._answers(images, channels=channels)
         temperature = plain._known_reference().temperature
         self.alarm.update(shift.scores(new.logits, temperature))
         if (old := self._latest) is not None:

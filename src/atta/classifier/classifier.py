@@ -45,6 +45,7 @@ from atta.networks.adapters import as_logits
 from atta.networks.borrowing import device_of, dtype_of
 from atta.run.runner import (
     IMAGE,
+    ROWS,
     Shown,
     as_pixels,
     batch_size,
@@ -55,6 +56,13 @@ from atta.run.runner import (
 )
 
 CACHED = 1 << 20  # pixels made at once on a CPU: larger views are faster one by one
+LEAST_ROWS, CHANNELS = 8, 64
+"""Several views share a pass as long as that saves more than it costs.
+
+A pass reads the weights once, and its activations, about CHANNELS numbers per pixel, have to fit
+the caches of a CPU. Time of passes of 32 rows relative to passes of 8, on AMD EPYC: ResNet-50 at
+32 x 32 pixels 0.29, ResNet-20 at 32 x 32 1.23, ResNet-50 at 224 x 224 1.52.
+"""
 
 
 class _Answer(NamedTuple):
@@ -125,6 +133,9 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         self.summary, self.reference, self.conformity = summary, reference, conformity
         self.kept, self.second = kept, kept.second
         self.views = self._rendered().to(device_of(self.model))
+        weights = sum(each.numel() for each in self.model.parameters())
+        rows = weights // (CHANNELS * self.image_shape[1] * self.image_shape[2])
+        self.rows_on_cpu = min(max(rows, LEAST_ROWS), ROWS["cpu"])
         self.images_seen = self.passes_run = 0
         super().train(False)
 
@@ -286,7 +297,8 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
             counts = repeats | {STATISTICS: 1}
             views = {kind: logits[:, None].expand(-1, count, -1) for kind, count in counts.items()}
             return _Answer(logits, views)
-        most = max(1, batch_size(None, pixels.device) // n)
+        rows = self.rows_on_cpu if pixels.device.type == "cpu" else batch_size(None, pixels.device)
+        most = max(1, rows // n)
         if self.calibrator.gated:
             answer = self._stage_by_stage(pixels, most)
         else:

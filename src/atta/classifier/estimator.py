@@ -6,6 +6,7 @@
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -42,18 +43,18 @@ class Details(NamedTuple):
     above the threshold of `at_risk`; None without one. `base` are the network's probabilities,
     `start` the same at the temperature that views are blended into. `start`, `fused` and `share`
     are None if the method has none. `views` are the probabilities of every view, NaN where an image
-    was not shown in it.
+    was not shown in it. A graph does not know its views and its passes.
     """
 
     probs: Tensor
     confidence: Tensor
     answered: Tensor | None
     base: Tensor
-    fused: Tensor | None
-    share: Tensor | None
-    views: Mapping[str, Tensor]
-    passes: Tensor
-    start: Tensor | None
+    fused: Tensor | None = None
+    share: Tensor | None = None
+    views: Mapping[str, Tensor] = MappingProxyType({})
+    passes: Tensor | None = None
+    start: Tensor | None = None
 
 
 class Answering(TypedDict, total=False):

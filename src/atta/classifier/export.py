@@ -20,7 +20,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,9 +29,13 @@ from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line, require
 from atta._base.files import whole_file
-from atta.classifier.archive import Archived
+from atta.calibrators.conformal import ConformalSets, ConformityScores
+from atta.calibrators.risk import Promise
+from atta.calibrators.shift import Reference
+from atta.classifier.archive import Archived, optional
+from atta.classifier.estimator import Details
 from atta.data.photographs import named
-from atta.data.preprocess import sheet_of
+from atta.data.preprocess import Preprocess, sheet_of
 from atta.networks.adapters import STAND_IN, NumpyModel, OnnxModel, check_external_data
 from atta.networks.borrowing import device_of, dtype_of
 
@@ -49,16 +53,45 @@ Outputs: TypeAlias = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph that runs on the CPU: its inputs, its number of classes, and its metadata."""
+    """A graph that runs on the CPU, and answers as the classifier that it was exported from.
+
+    `dense` says that it answers every pixel: a segmenter. `about` is the metadata of the file:
+    preprocess, class_names, policy, mean_passes, ...
+    """
 
     run: Callable[[Tensor], Outputs]
-    shape: tuple[int, int, int]
-    dtype: torch.dtype
+    image_shape: tuple[int, ...]
     classes: int
+    class_names: tuple[str, ...] = ()
+    preprocess: Preprocess | None = None
+    reference: Reference | None = None
+    conformity: ConformityScores | None = None
+    promise: Promise | None = None
+    dtype: torch.dtype = torch.float32
     dense: bool = False
-    """Whether it answers every pixel: a segmenter."""
     about: Mapping[str, str] = field(default_factory=dict)
-    """Metadata in the file: preprocess, class_names, policy, mean_passes, ..."""
+
+    any_size = False
+
+    def details(self, images: Tensor) -> Details:
+        """Return what the answer to each image, uint8, is made of, as far as a graph knows it."""
+        pixels = images if self.dtype == torch.uint8 else images.to(self.dtype) / 255
+        probs, base, *certain = self.run(pixels)
+        # Graphs of 0.1.0 return no confidence.
+        confidence = certain[0] if certain else probs.amax(dim=1)
+        answered = None
+        if self.promise is not None:
+            answered = self.promise.answered(confidence, probs.argmax(dim=1))
+        return Details(probs, confidence, answered, base)
+
+    def conformal(self, coverage: float) -> ConformalSets:
+        """Return the function from probabilities to sets that contain the true class this often."""
+        if self.conformity is None:
+            raise InputError(
+                "coverage: expected a classifier with conformity scores, got one without: "
+                "calibrate or export it again"
+            )
+        return self.conformity.sets(coverage)
 
 
 @dataclass(frozen=True)
@@ -134,8 +167,34 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
         return found
 
     dtype = torch.uint8 if images.type == "tensor(uint8)" else torch.float32
-    about = dict(session.get_modelmeta().custom_metadata_map)
-    return Graph(run, tuple(images.shape[1:]), dtype, classes, dense, about)
+    graph = Graph(run, tuple(images.shape[1:]), classes, dtype=dtype, dense=dense)
+    return _described(graph, path, dict(session.get_modelmeta().custom_metadata_map))
+
+
+def _described(graph: Graph, path: Path, about: Mapping[str, str]) -> Graph:
+    """Return the graph with what its metadata says."""
+
+    def said(name: str) -> Any:
+        return json.loads(about.get(name, "null"))
+
+    try:
+        names = tuple(map(str, said("class_names") or ()))
+        if len(names) not in (0, graph.classes):
+            raise InputError(f"{graph.classes} class names, got {len(names)}")
+        return replace(
+            graph,
+            class_names=names,
+            preprocess=optional(said("preprocess"), Preprocess.of),
+            reference=optional(said("reference"), Reference.read),
+            conformity=optional(said("strangeness"), ConformityScores.read),
+            promise=optional(said("promise"), Promise.read),
+            about=about,
+        )
+    except Exception as error:  # forged values can raise anything
+        raise InputError(
+            f"{path}: expected class_names, preprocess, ... as `export` writes them: "
+            f"{first_line(error)}"
+        ) from None
 
 
 # ---- writing

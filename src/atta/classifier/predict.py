@@ -1,4 +1,4 @@
-"""Predict files: image files in, a table out, by a saved classifier or an exported graph.
+r"""Predict files: image files in, a table out, by a saved classifier or an exported graph.
 
 | column            | what it is                                                                  |
 |-------------------|-----------------------------------------------------------------------------|
@@ -20,133 +20,66 @@ A run that was stopped resumes from its log, `OUTPUT.part`, which becomes the ou
 A checksum covers its line and the checksum before, so that a changed, lost, doubled or moved line
 is noticed: at the end it is cut off and predicted again, elsewhere the log is refused. Batches
 always hold the same files, so that the result has the same bits. A file that cannot be read is
-reported and has no row. File names that are not UTF-8 keep their row, escaped.
+reported and has no row. File names that are not UTF-8 keep their row, escaped as in `\udcff`. In a
+CSV file, a name of which a spreadsheet would take a line for a formula (it begins with = + - @, a
+tab or a line break) gets a ' in front of it, and a name with a line break is quoted.
 """
 
+import csv
 import json
 import os
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from math import isnan, nan
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from atta._base.display import counted
-from atta._base.errors import InputError, advise, first_line
-from atta._base.files import content_hash, file_hash, locked, whole_file
-from atta.calibrators import ViewBlend, shift
-from atta.calibrators.conformal import ConformalSets, ConformityScores
+from atta._base.errors import InputError, advise, require
+from atta._base.files import content_hash, file_hash, locked, readable, whole_file
+from atta.calibrators import shift
+from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.risk import Promise
-from atta.calibrators.shift import Reference
 from atta.classifier.adapt import Drift
-from atta.classifier.archive import ABOUT, optional
+from atta.classifier.archive import ABOUT
 from atta.classifier.classifier import CalibratedClassifier
-from atta.classifier.export import SUFFIXES, open_graph
+from atta.classifier.estimator import Details
+from atta.classifier.export import SUFFIXES, Graph, open_graph
 from atta.classifier.label_maps import described_map, names_of, write_maps
-from atta.classifier.segmenter import CalibratedSegmenter, Maps
-from atta.classifier.tables import check_format, write_table
+from atta.classifier.segmenter import CalibratedSegmenter
 from atta.data.address import Place
 from atta.data.folder import files_of_images
 from atta.data.image_set import decode, mode_of
 from atta.data.loading import Positions
-from atta.data.preprocess import Preprocess
-from atta.data.source import Batch, as_source, batches_of, check_pixels
+from atta.data.source import Batch, as_source, batches_of
 from atta.networks.borrowing import device_of
 from atta.run.cluster import Engine, parts_of, stream
-from atta.run.runner import IMAGE, ROWS, Shown, check_engine
 from atta.run.runner import batch_size as usual_size
+from atta.run.runner import check_engine
 
+GROUP = 10_000  # rows of a Parquet file written together
+FORMULA = re.compile(r"(?:^|(?<=[\r\n]))(?=[=+\-@\t\r\n])")
+"""Where a formula begins in a spreadsheet: some programs read a new row after any line break."""
+ENDINGS = (".csv", ".jsonl", ".parquet")
+Rows: TypeAlias = Iterable[Sequence[Any]]
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
 MAP_COLUMNS = ("file", "class", "confidence", "unsure", "confidence_before")
 CPU = torch.device("cpu")
-SENT = partial(decode, sent=True)  # decodes with the limits for bytes of a stranger
 LEFT_OUT = ("passes", "score", "number", "largest", "changed")
 """What `described` says for the summary and not for the table."""
 TINY = 1e-38  # stands for a probability that was rounded to zero
+Answerer: TypeAlias = CalibratedClassifier | Graph
+"""What answers images: a classifier, a segmenter or a graph."""
 Lines: TypeAlias = list[dict[str, Any]]
 """What is kept of the images of a batch: a row of the table each, or an error."""
-
-
-class Answers(NamedTuple):
-    """Calibrated and base probabilities (n, k); passes and probabilities of views if known.
-
-    Without a `confidence` (graphs of 0.1.0) the largest probability takes its place.
-    """
-
-    probs: Tensor
-    base: Tensor
-    passes: Tensor | None
-    views: Mapping[str, Tensor] = MappingProxyType({})
-    confidence: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Predictor:
-    """Answers images of one shape, given as bytes."""
-
-    answer: Callable[[Tensor], Answers]
-    shape: tuple[int, int, int]
-    classes: int
-    names: tuple[str, ...] = ()
-    rows: int = ROWS["cpu"]
-    preprocess: Preprocess | None = None
-    """How a photograph gets that shape; without one, photographs of another size are refused."""
-    reference: Reference | None = None
-    sets: Callable[[float], ConformalSets] | None = None
-    promise: Promise | None = None
-    """The stated risk at which images are answered."""
-    gpu: bool = False
-    show: Callable[[Tensor], Iterable[Shown]] | None = None
-    """Returns the views of images, in the order of `Answers.views`."""
-    maps: Callable[[Tensor], Maps] | None = None
-    """Answers the pixels of an image of any size: a segmenter."""
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """The learned weight of each kind of view, if there is one number for it."""
-    about: tuple[str, ...] = ()
-    """Network, method, and how good it was on the validation images, in a few lines."""
-
-    def read(self, data: bytes, decoder: Callable[..., Tensor] = SENT) -> Tensor:
-        """Decode bytes that were sent to the shape that is answered."""
-        where = "this file"
-        pixels = decoder(data, mode_of(self.shape[0]), self.preprocess, where)
-        if self.maps is not None:
-            return pixels
-        return check_pixels(pixels[None], self.shape, self.preprocess, where)[0]
-
-    def columns(self, probs: bool, coverage: float | None = None) -> list[str]:
-        """Return the names of the columns."""
-        if self.maps is not None:
-            return list(MAP_COLUMNS)
-        each = self.names if len(set(self.names)) == self.classes else map(str, range(self.classes))
-        more = [
-            *(["ood"] if self.reference else []),
-            *(["answered"] if self.promise else []),
-            *(["set"] if coverage else []),
-        ]
-        return [*COLUMNS, *more, *(f"p_{name}" for name in each if probs)]
-
-    def conformal(self, coverage: float | None) -> ConformalSets | None:
-        """Return what makes conformal sets, if a coverage is given."""
-        if coverage is None:
-            return None
-        if self.sets is None:
-            raise InputError(
-                "coverage: expected a classifier with conformity scores, got one without: "
-                "calibrate or export it again"
-            )
-        return self.sets(coverage)
-
-    def named(self, number: int) -> str | int:
-        """Return the name of a class, or its number if it has none."""
-        return self.names[number] if self.names else number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +123,7 @@ def told(drift: Drift, promise: Promise | None) -> str:
 
 
 def predict(
-    predictor: Predictor,
+    classifier: Answerer,
     files: Sequence[Place],
     output: str | os.PathLike[str],
     *,
@@ -205,115 +138,99 @@ def predict(
     """Answer the files and write the table. One run at a time writes a table.
 
     Args:
-        predictor: What answers.
+        classifier: What answers: a classifier, a segmenter or a graph.
         files: The image files.
         output: The table: .csv, .jsonl or .parquet.
-        made_by: Identifies the predictor, for a run that resumes.
+        made_by: Identifies the classifier, for a run that resumes.
         probs: Add a column for each class.
         coverage: Add conformal sets that include the true class so often.
         batch_size: Images per batch.
         progress: Show a progress bar.
         engine: "ray" decodes and answers on a Ray cluster.
-        actors: Ray processes that hold the predictor.
+        actors: Ray processes that hold the classifier.
     """
     check_format(output := Path(output))
     check_engine(engine, actors)
-    mode_of(predictor.shape[0])
-    if predictor.maps is not None and (probs or engine is not None):
+    mode_of(classifier.image_shape[0])
+    sets = None if coverage is None else classifier.conformal(coverage)
+    answer = partial(_answer, classifier, probs, sets)
+    size = 1 if classifier.any_size else usual_size(batch_size, _device(classifier))
+    if classifier.any_size and (probs or engine is not None):
         raise InputError("probs, engine: expected neither for a segmenter, which writes maps here")
-    size = predictor.rows if batch_size is None else usual_size(batch_size, CPU)
-    size = 1 if predictor.maps is not None else size
-    run = _identified(predictor, files, made_by, probs, coverage, size)
-    answer = partial(_answer, predictor, probs, predictor.conformal(coverage))
+    run = {"model": made_by, "files": _hashed(files), "probs": probs, "coverage": coverage}
+    run |= {"risk": str(classifier.promise or ""), "batch_size": size}
     part = beside(output)
     with locked(output):
         done, seal = _resumed(part, run, size)
         rest = batches_of(size, done, len(files))
         with counted("predicting", len(files), shown=progress, done=done) as tell:
-            if predictor.maps is None:
-                answered = _answered(answer, predictor, files, rest, engine, actors)
+            if isinstance(classifier, CalibratedSegmenter):
+                answered = _mapped(classifier, files, output.with_suffix(""), done)
             else:
-                answered = _mapped(predictor, files, output.with_suffix(""), done)
-            _keep(part, (_named(lines, files) for lines in answered), done, seal, tell)
-        predicted = _finish(part, output, predictor.columns(probs, coverage), len(files), predictor)
-        part.unlink()
-    return predicted
+                answered = _answered(classifier, files, rest, answer, engine, actors)
+            _keep(part, answered, files, done, seal, tell)
+        return _finish(part, output, _columns(classifier, probs, coverage), files, classifier)
 
 
-def _identified(
-    predictor: Predictor,
-    files: Sequence[Place],
-    made_by: str,
-    probs: bool,
-    coverage: float | None,
-    size: int,
-) -> dict[str, Any]:
-    """Describe a run: only a run that is described alike resumes it."""
+def _hashed(files: Sequence[Place]) -> str:
+    """Return the number of the files and a hash of their names: another run has others."""
     names = content_hash((f"{file}\0" for file in files), "blake2b")
-    return {
-        "model": made_by,
-        "files": f"{len(files)}, {names}",
-        "probs": probs,
-        "coverage": coverage,
-        "risk": str(predictor.promise or ""),
-        "batch_size": size,
-    }
+    return f"{len(files)}, {names}"
 
 
 def _answered(
-    answer: Callable[[Batch], Lines],
-    predictor: Predictor,
+    classifier: Answerer,
     files: Sequence[Place],
     batches: Iterable[Positions],
+    answer: Callable[[Batch], Lines],
     engine: str | None,
     actors: int | None,
-) -> Iterable[Lines]:
+) -> Iterator[Lines]:
     """Read and answer batches of files, here or on a cluster."""
     images = files_of_images(files, None if engine is None else Path.cwd())
-    source = as_source(images, preprocess=predictor.preprocess, shape=predictor.shape)
+    shape = classifier.image_shape
+    source = as_source(images, preprocess=classifier.preprocess, shape=shape)
     if engine is None:
         return map(answer, source.read(batches, "auto", InputError))
-    there = Engine(actors, predictor.gpu, torch.get_num_threads())
+    there = Engine(actors, _device(classifier).type == "cuda", torch.get_num_threads())
     reading, shares = parts_of(source, batches, InputError)
     return stream(shares, reading, lambda: lambda read: answer(read[0]), there)
 
 
 def _mapped(
-    predictor: Predictor, files: Sequence[Place], folder: Path, done: int
+    segmenter: CalibratedSegmenter, files: Sequence[Place], folder: Path, done: int
 ) -> Iterator[Lines]:
     """Write the maps of one file after the other, and yield its line."""
-    assert predictor.maps is not None
-    nothing = dict.fromkeys(LEFT_OUT) | {"changed": False}
-    for row, (file, name) in islice(
-        enumerate(zip(files, names_of(files), strict=True)), done, None
-    ):
+    classes, nothing = segmenter.calibrator.classes, dict.fromkeys(LEFT_OUT) | {"changed": False}
+    for row, name in islice(enumerate(names_of(files)), done, None):
         line: dict[str, Any] = {"file": row}
         try:
-            pixels = decode(file, mode_of(predictor.shape[0]), None, str(file))
+            pixels = decode(files[row], mode_of(segmenter.image_shape[0]), None, str(files[row]))
         except InputError as error:
             yield [line | {"error": str(error)}]
             continue
-        maps = predictor.maps(pixels)
-        write_maps(maps, folder, name, predictor.classes)
-        said = described_map(maps, predictor.classes)
-        said["class"] = predictor.named(said["class"])
+        maps = segmenter.answered_map(pixels)
+        write_maps(maps, folder, name, classes)
+        said = described_map(maps, classes)
+        said["class"] = names_in(segmenter)[said["class"]]
         yield [line | {"row": list(said.values())} | nothing]
 
 
-def _named(lines: Lines, files: Sequence[Place]) -> Lines:
-    """Replace the numbers of files by their names, which readers and actors are not sent."""
-    return [{**line, "file": str(files[line["file"]])} for line in lines]
-
-
 def _keep(
-    part: Path, answered: Iterable[Lines], done: int, seal: str, tell: Callable[[int], None]
+    part: Path,
+    answered: Iterable[Lines],
+    files: Sequence[Place],
+    done: int,
+    seal: str,
+    tell: Callable[[int], None],
 ) -> None:
     """Append the lines of each batch to the log, after `done` lines, the last one with `seal`."""
     try:
         with part.open("a", encoding="ascii", newline="") as log:
             for lines in answered:
                 for line in lines:
-                    seal, text = _sealed(seal, line)
+                    # Readers and actors are sent numbers of files, not names.
+                    seal, text = _sealed(seal, {**line, "file": str(files[line["file"]])})
                     log.write(text)
                 log.flush()
                 done += len(lines)
@@ -340,7 +257,7 @@ def open_predictor(
     adapt_to: Sequence[Place] = (),
     risk: float | None = None,
     classes: str | None = None,
-) -> Predictor:
+) -> Answerer:
     """Open a saved classifier or an exported graph.
 
     Args:
@@ -349,14 +266,14 @@ def open_predictor(
         device: Where a classifier runs.
         adapt_to: Files that a classifier is adapted to first.
         risk: The risk at which it answers (`at_risk`).
-        classes: The classes that occur, as `Stated.told` reads them.
+        classes: The classes that occur, as `told` reads them.
     """
     path = Path(path)
     if path.suffix not in SUFFIXES:
         classifier = CalibratedClassifier.load(path, model, device=device)
         classifier = classifier.adapt(list(adapt_to)) if adapt_to else classifier
         classifier = classifier if classes is None else classifier.told(classes)
-        return of_classifier(classifier if risk is None else classifier.at_risk(risk))
+        return classifier if risk is None else classifier.at_risk(risk)
     if adapt_to or risk is not None or classes is not None:
         raise InputError(
             f"{path.name} is a graph, whose numbers are fixed: adapt the classifier, or state its "
@@ -367,100 +284,13 @@ def open_predictor(
             f"{path.name} is a graph, which has its network inside and runs on the CPU: expected "
             "no other"
         )
-    return _of_graph(path)
-
-
-def _of_graph(path: Path) -> Predictor:
-    """Return a predictor that answers by a graph, as its metadata says."""
     graph = open_graph(path)
     if graph.dense:
         raise InputError(
             f"{path.name} answers every pixel: expected the segmenter that it was exported from, "
             "or run the graph by ONNX Runtime"
         )
-
-    def answer(images: Tensor) -> Answers:
-        pixels = images if graph.dtype == torch.uint8 else images.to(graph.dtype) / 255
-        probs, base, *certain = graph.run(pixels)
-        return Answers(probs, base, None, confidence=certain[0] if certain else None)
-
-    def said(name: str) -> Any:
-        return json.loads(graph.about.get(name, "null"))
-
-    try:
-        scores = optional(said("strangeness"), ConformityScores.read)
-        names = tuple(map(str, said("class_names") or ()))
-        if len(names) not in (0, graph.classes):
-            raise InputError(f"{graph.classes} class names, got {len(names)}")
-        return Predictor(
-            answer,
-            graph.shape,
-            graph.classes,
-            names,
-            preprocess=optional(said("preprocess"), Preprocess.of),
-            reference=optional(said("reference"), Reference.read),
-            sets=None if scores is None else scores.sets,
-            promise=optional(said("promise"), Promise.read),
-        )
-    except Exception as error:  # forged values can raise anything
-        raise InputError(
-            f"{path}: expected class_names, preprocess, ... as `export` writes them: "
-            f"{first_line(error)}"
-        ) from None
-
-
-def of_classifier(classifier: CalibratedClassifier) -> Predictor:
-    """Return a predictor that answers by a classifier."""
-    channels, height, width = classifier.image_shape
-    device, answer = device_of(classifier), _ByClassifier(classifier)
-    maps = classifier.answered_map if isinstance(classifier, CalibratedSegmenter) else None
-    calibrator, weights = classifier.calibrator, dict[str, float]()
-    if isinstance(calibrator, ViewBlend) and calibrator.weights.shape[-1] == 1:
-        kinds = [*([IMAGE] if calibrator.itself else []), *calibrator.kinds]
-        weights = dict(zip(kinds, calibrator.weights[:, 0].tolist(), strict=True))
-    return Predictor(
-        answer,
-        (channels, height, width),
-        classifier.calibrator.classes,
-        classifier.class_names,
-        maps=maps,
-        rows=usual_size(None, device),
-        preprocess=None if maps else classifier.preprocess,
-        reference=None if maps else classifier.reference,
-        sets=classifier.conformal,
-        promise=classifier.promise,
-        gpu=device.type == "cuda",
-        show=answer.shown,
-        weights=weights,
-        about=_about(classifier),
-    )
-
-
-def _about(classifier: CalibratedClassifier) -> tuple[str, ...]:
-    """Network, method and quality of a classifier."""
-    inner: torch.nn.Module = classifier.model
-    while isinstance(inside := getattr(inner, "model", None), torch.nn.Module):
-        inner = inside  # of the normalisation
-    network = getattr(inner, "built", {}).get("name") or type(inner).__name__
-    facts = () if classifier.summary is None else classifier.summary.facts
-    return (f"network: {network}", *facts)
-
-
-@dataclass(frozen=True)
-class _ByClassifier:
-    """Answers by a classifier; it can be pickled, unlike a nested function."""
-
-    classifier: CalibratedClassifier
-
-    def __call__(self, images: Tensor) -> Answers:
-        details = self.classifier.details(images.to(device_of(self.classifier)))
-        return Answers(
-            details.probs, details.base, details.passes, details.views, details.confidence
-        )
-
-    def shown(self, images: Tensor) -> Iterable[Shown]:
-        """Return the views of images."""
-        return self.classifier.shown(images.to(device_of(self.classifier)))
+    return graph
 
 
 def identity(path: str | os.PathLike[str]) -> str:
@@ -471,18 +301,39 @@ def identity(path: str | os.PathLike[str]) -> str:
 # ---- one batch -----------------------------------------------------------------------------------
 
 
-def _answer(
-    predictor: Predictor,
-    probs: bool,
-    sets: ConformalSets | None,
-    batch: Batch,
-) -> Lines:
+def names_in(classifier: Answerer) -> Sequence[str | int]:
+    """Return the names of the classes, or their numbers."""
+    classes = classifier.classes if isinstance(classifier, Graph) else classifier.calibrator.classes
+    return classifier.class_names or range(classes)
+
+
+def _device(classifier: Answerer) -> torch.device:
+    return CPU if isinstance(classifier, Graph) else device_of(classifier)
+
+
+def details_of(classifier: Answerer, images: Tensor) -> Details:
+    """Return what the answers are made of, on the device where they are made."""
+    return classifier.details(images.to(_device(classifier)))
+
+
+def _columns(classifier: Answerer, probs: bool, coverage: float | None) -> list[str]:
+    """Return the names of the columns."""
+    if classifier.any_size:
+        return list(MAP_COLUMNS)
+    names = names_in(classifier)
+    each = names if len(set(names)) == len(names) else range(len(names))
+    more = {"ood": classifier.reference, "answered": classifier.promise, "set": coverage}
+    known = [name for name, value in more.items() if value]
+    return [*COLUMNS, *known, *(f"p_{name}" for name in each if probs)]
+
+
+def _answer(classifier: Answerer, probs: bool, sets: ConformalSets | None, batch: Batch) -> Lines:
     """Return what is kept of each image, by its number: a row, or why it could not be read."""
     lines: dict[int, dict[str, Any]] = {row: {"error": why} for row, why in batch.faults.items()}
     if len(batch.positions):
-        answers = predictor.answer(batch.pixels)
-        each = answers.probs.double().tolist() if probs else [[]] * len(batch.positions)
-        said = described(predictor, answers, sets)
+        details = details_of(classifier, batch.pixels)
+        each = details.probs.double().tolist() if probs else [[]] * len(batch.positions)
+        said = described(classifier, details, sets)
         for row, found, p in zip(batch.positions, said, each, strict=True):
             kept = {name: found.pop(name) for name in LEFT_OUT}
             if sets:
@@ -491,16 +342,14 @@ def _answer(
     return [{"file": row, **lines[row]} for row in sorted(lines)]
 
 
-def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None) -> Lines:
+def described(classifier: Answerer, details: Details, sets: ConformalSets | None) -> Lines:
     """Return the columns of each image, `set` as a list, and what the table leaves out."""
-    p, base = answers.probs.double().cpu(), answers.base.double().cpu()
-    reference, nothing = predictor.reference, [None] * len(p)
-    largest, winner = p.max(dim=1)
-    confidence = largest if answers.confidence is None else answers.confidence.double().cpu()
-    answered = None if predictor.promise is None else predictor.promise.answered(confidence, winner)
+    p, base = details.probs.double().cpu(), details.base.double().cpu()
+    reference, names, nothing = classifier.reference, names_in(classifier), [None] * len(p)
+    (largest, winner), number = p.max(dim=1), base.argmax(dim=1)
     columns: dict[str, Sequence[Any]] = {
-        "class": list(map(predictor.named, winner.tolist())),
-        "confidence": confidence.tolist(),
+        "class": [names[j] for j in winner.tolist()],
+        "confidence": details.confidence.double().tolist(),
         "entropy": torch.special.entr(p).sum(dim=1).tolist(),
         "confidence_before": base.amax(dim=1).tolist(),
     }
@@ -508,16 +357,16 @@ def described(predictor: Predictor, answers: Answers, sets: ConformalSets | None
     if reference is not None:
         scores = shift.scores(base.clamp_min(TINY).log(), reference.temperature)
         columns["ood"], score = shift.unlike(reference, scores).tolist(), scores.tolist()
+    answered = None if details.answered is None else details.answered.cpu()
     if answered is not None:
         columns["answered"] = answered.tolist()
     if sets:
         ranked = p.argsort(dim=1, descending=True, stable=True).tolist()  # the likeliest first
         columns["set"] = [
-            [predictor.named(j) for j in order if inside[j]]
+            [names[j] for j in order if inside[j]]
             for order, inside in zip(ranked, sets(p, answered), strict=True)
         ]
-    columns["passes"] = nothing if answers.passes is None else answers.passes.tolist()
-    number = base.argmax(dim=1)
+    columns["passes"] = nothing if details.passes is None else details.passes.tolist()
     columns |= {"score": score, "number": number.tolist(), "largest": largest.tolist()}
     columns["changed"] = (winner != number).tolist()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -586,12 +435,15 @@ def _resumed(part: Path, run: dict[str, Any], size: int) -> tuple[int, str]:
 
 
 def _finish(
-    part: Path, output: Path, columns: Sequence[str], files: int, predictor: Predictor
+    part: Path,
+    output: Path,
+    columns: Sequence[str],
+    files: Sequence[Place],
+    classifier: Answerer,
 ) -> Predicted:
-    """Write the table from the finished lines, and summarise it."""
+    """Write the table from the finished lines, remove them, and summarise the table."""
     unreadable, seen, answered = dict[str, str](), array("d"), 0
-    reference = predictor.reference
-    place = columns.index("answered") - 1 if predictor.promise else None
+    place = columns.index("answered") - 1 if "answered" in columns else None
 
     def rows() -> Iterator[list[Any]]:
         nonlocal answered
@@ -606,18 +458,19 @@ def _finish(
             answered += place is not None and line["row"][place]
             seen.extend(nan if value is None else value for value in known)
             yield [line["file"], *line["row"]]
-        if count != files:
+        if count != len(files):
             raise InputError(
-                f"{part} was changed by another program: expected {files} images in it, got "
+                f"{part} was changed by another program: expected {len(files)} images in it, got "
                 f"{count}; run again"
             )
 
     with whole_file(output) as file:
         write_table(file, columns, rows(), ending=output.suffix)
+    part.unlink()
     each = torch.from_numpy(np.array(seen)).reshape(-1, 7)
     confidence, before, passes, *_, largest, _ = each.mean(dim=0).tolist()
-    drift = None
-    if reference is not None and len(each) >= shift.LEAST:
+    drift, reference = None, classifier.reference
+    if "ood" in columns and reference is not None and len(each) >= shift.LEAST:
         found = shift.estimated(reference, each[:, 3], each[:, 4].long())
         drift = Drift.of(reference, found, largest)
     return Predicted(
@@ -629,6 +482,65 @@ def _finish(
         unreadable=unreadable,
         drift=drift,
         answered=None if place is None else answered,
-        promise=predictor.promise,
+        promise=classifier.promise,
         changed=int(each[:, 6].sum()),
     )
+
+
+# ---- the table as a file
+
+
+def check_format(output: Path) -> None:
+    """Refuse a table that cannot be written, before any work is done."""
+    if output.suffix not in ENDINGS:
+        raise InputError(f"expected a file that ends in {', '.join(ENDINGS)}, got {output.name!r}")
+    if output.suffix == ".parquet":
+        _arrow()
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Rows, *, ending: str) -> None:
+    """Write rows: text (`file`, `set`), name or number (`class`), boolean (`answered`), numbers."""
+    names = [readable(name) for name in columns]
+    plain = ([readable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    if ending == ".parquet":
+        _write_parquet(path, names, plain)
+        return
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if ending == ".jsonl":
+            for row in plain:
+                line = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
+                file.write(f"{line}\n")
+        else:
+            writer = csv.writer(file, lineterminator="\n")
+            whole = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+            for row in chain([names], plain):
+                cells = [FORMULA.sub("'", cell) if isinstance(cell, str) else cell for cell in row]
+                broken = any("\r" in cell for cell in cells if isinstance(cell, str))
+                # Python 3.11 does not quote a carriage return of itself.
+                (whole if broken else writer).writerow(cells)
+
+
+def _write_parquet(path: Path, columns: Sequence[str], rows: Rows) -> None:
+    arrow, parquet = _arrow()
+    rows = iter(rows)
+    group = list(islice(rows, GROUP))
+    name = arrow.string() if group and isinstance(group[0][1], str) else arrow.int64()
+    known = {
+        "file": arrow.string(),
+        "class": name,
+        "set": arrow.string(),
+        "answered": arrow.bool_(),
+    }
+    schema = arrow.schema([(each, known.get(each, arrow.float64())) for each in columns])
+    with parquet.ParquetWriter(path, schema) as writer:
+        while group:
+            cells = [list(column) for column in zip(*group, strict=True)]
+            writer.write_table(arrow.table(cells, schema=schema))
+            group = list(islice(rows, GROUP))
+
+
+def _arrow() -> tuple[Any, Any]:
+    with require("data", "a .parquet file"):
+        import pyarrow
+        import pyarrow.parquet
+    return pyarrow, pyarrow.parquet

@@ -20,6 +20,7 @@ from atta._base.errors import InputError
 from atta._base.types import Logits, Probs
 from atta.calibrators import Calibrator, Vanilla, ViewBlend
 from atta.classifier.classifier import CalibratedClassifier
+from atta.classifier.estimator import Answering
 from atta.data.batched import BatchedViews
 from atta.data.corruptions import rehearsed
 from atta.data.inverse import LogitMaps, check_inverses
@@ -199,25 +200,25 @@ class CalibratedSegmenter(CalibratedClassifier):
         run = PixelRun(self.model, found, execution, pixels, ignored)
         return run.record(self.policy, rehearsed(severities), dict(rest.get("origin") or {}))
 
-    def _answers(self, images: Any, channels: Channels) -> Predictions:
+    def _answers(self, images: Any, **how: Unpack[Answering]) -> Predictions:
         """Sample pixels of unlabelled images."""
-        found = scenes(images, channels=channels)
+        found = scenes(images, channels=how.pop("channels", None))
         plain = Scenes(found.name, found.images, None, found.channels)
-        return self._sampled(plain, None, channels, False, {}).anywhere
+        return self._sampled(plain, None, None, False, how).anywhere
 
     def adapt(
-        self, images: Any, *, statistics: bool = False, channels: Channels = None
+        self, images: Any, *, statistics: bool = False, **how: Unpack[Answering]
     ) -> "CalibratedSegmenter":
         """Return a segmenter adapted to unlabelled images: the same labels, lower confidence.
 
         Args:
             images: What `maps` takes, 8 images or more.
             statistics: Only for classifiers.
-            channels: Where arrays have their channels.
+            how: `channels`, `batch_size`, `progress`.
         """
         if statistics:
             raise InputError("statistics: expected a classifier of images, got a segmenter")
-        return super().adapt(images, channels=channels)
+        return super().adapt(images, **how)
 
     def evaluate(
         self,

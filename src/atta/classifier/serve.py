@@ -59,17 +59,21 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from atta._base.errors import InputError, require
-from atta.calibrators import shift
+from atta.calibrators import ViewBlend, shift
 from atta.calibrators.alarm import Alarm
 from atta.classifier.adapt import Drift
+from atta.classifier.estimator import Details
+from atta.classifier.export import Graph
 from atta.classifier.label_maps import described_map, pictures
-from atta.classifier.predict import LEFT_OUT, Answers, Predictor, described, told
-from atta.classifier.segmenter import Maps
-from atta.data.image_set import data_uri, mode_of
+from atta.classifier.predict import LEFT_OUT, Answerer, described, details_of, names_in, told
+from atta.classifier.segmenter import CalibratedSegmenter, Maps
+from atta.data.image_set import data_uri, decode, mode_of
 from atta.data.preprocess import sheet_of
+from atta.data.source import check_pixels
+from atta.networks.borrowing import device_of
 from atta.run.runner import IMAGE
 
 with require("serve", "a page to try a classifier on"):
@@ -83,6 +87,7 @@ with require("serve", "a page to try a classifier on"):
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
+SENT = partial(decode, sent=True)  # decodes with the limits for bytes of a stranger
 PAGE = Path(__file__).parent / "page"
 LARGEST = 20_000_000  # bytes of an image
 PATIENCE = 30.0  # seconds for a request to arrive, and for a client to take the answer
@@ -117,26 +122,36 @@ class Explainer:
     """Answers images as bytes: `Explainer(open_predictor("classifier.onnx"))(data)["class"]`.
 
     Args:
-        predictor: What `open_predictor` opened.
+        classifier: A classifier, a segmenter, or a graph that `open_predictor` opened.
         coverage: How often the set of classes contains the true class; no sets by default.
         views: Whether to return pictures of what the network saw.
     """
 
     def __init__(
-        self, predictor: Predictor, *, coverage: float | None = None, views: bool = False
+        self, classifier: Answerer, *, coverage: float | None = None, views: bool = False
     ) -> None:
-        mode_of(predictor.shape[0])  # says so if Pillow is missing or has no such images
-        self.predictor, self.coverage, self.views = predictor, coverage, views
-        self._sets = predictor.conformal(coverage)
+        self._mode = mode_of(classifier.image_shape[0])  # refuses what Pillow has no images for
+        self.classifier, self.coverage, self.views = classifier, coverage, views
+        self._names = names_in(classifier)
+        self._sets = None if coverage is None else classifier.conformal(coverage)
         self._streams = OrderedDict[str, _Stream]()
 
     def __call__(self, data: bytes) -> dict[str, Any]:
         """Answer one image, or raise `InputError` with the reason why it cannot be answered."""
-        return self.answer(self.predictor.read(data))
+        return self.answer(self.read(data))
+
+    def read(self, data: bytes, decoder: Callable[..., Tensor] = SENT) -> Tensor:
+        """Decode bytes that were sent to the shape that is answered."""
+        where, classifier = "this file", self.classifier
+        if classifier.any_size:
+            return decoder(data, self._mode, None, where)
+        pixels = decoder(data, self._mode, classifier.preprocess, where)
+        shape = classifier.image_shape
+        return check_pixels(pixels[None], shape, classifier.preprocess, where)[0]
 
     def stream(self, tab: str = "") -> "_Stream":
         """What is remembered of the images of one client."""
-        reference = self.predictor.reference
+        reference = self.classifier.reference
         if tab not in self._streams:
             alarm = None if reference is None else Alarm(reference)
             self._streams[tab] = _Stream(deque(maxlen=REMEMBERED), alarm)
@@ -151,38 +166,38 @@ class Explainer:
 
     def answer(self, pixels: Tensor, tab: str = "") -> dict[str, Any]:
         """Answer the decoded pixels of one image of a client."""
-        if self.predictor.maps is not None:
-            return self._mapped(pixels, self.predictor.maps(pixels))
-        answers = self.predictor.answer(pixels[None])
-        (said,) = described(self.predictor, answers, self._sets)
+        if isinstance(self.classifier, CalibratedSegmenter):
+            return self._mapped(pixels, self.classifier.answered_map(pixels))
+        details = details_of(self.classifier, pixels[None])
+        (said,) = described(self.classifier, details, self._sets)
         score, number, largest, _ = (said.pop(name) for name in LEFT_OUT[1:])
         if score is not None:
             stream = self.stream(tab)
             stream.seen.append((score, largest, number))
             if stream.alarm is not None:
                 stream.alarm.update(torch.tensor([score]))
-        probs, order = answers.probs[0].sort(descending=True, stable=True)
-        said["top"] = [
-            {"class": self.predictor.named(j), "probability": p}
-            for j, p in zip(order[:TOP].tolist(), probs[:TOP].double().tolist(), strict=True)
-        ]
+        said["top"] = self._top(details.probs[0])
         unusual = said.get("ood", 0.0) >= UNUSUAL
         said["warning"] = WARNING if unusual else None
         if self.views:
-            said["views"] = list(self._shown(pixels[None], answers))
+            said["views"] = list(self._shown(pixels[None], details))
         return said
+
+    def _top(self, probs: Tensor) -> list[dict[str, Any]]:
+        """The most likely classes, or those of most pixels."""
+        best, order = probs.double().sort(descending=True, stable=True)
+        return [
+            {"class": self._names[j], "probability": p}
+            for j, p in zip(order[:TOP].tolist(), best[:TOP].tolist(), strict=True)
+        ]
 
     def _mapped(self, pixels: Tensor, maps: Maps) -> dict[str, Any]:
         """Answer the pixels of one image: four pictures, with the mean confidence."""
-        classes = self.predictor.classes
+        classes = len(self._names)
         said = described_map(maps, classes)
-        said |= {"class": self.predictor.named(said["class"]), "passes": None, "warning": None}
+        said |= {"class": self._names[said["class"]], "passes": None, "warning": None}
         parts = torch.bincount(maps.labels.flatten(), minlength=classes) / maps.labels.numel()
-        said["top"] = [
-            {"class": self.predictor.named(j), "probability": float(parts[j])}
-            for j in parts.argsort(descending=True)[:TOP].tolist()
-        ]
-        said["views"] = []
+        said |= {"top": self._top(parts), "views": []}
         for one in pictures(pixels, maps, classes, MAP) if self.views else ():
             before = one["view"] in ("the image itself", "confidence before")
             sure = said["confidence_before" if before else "confidence"]
@@ -194,7 +209,7 @@ class Explainer:
 
         None without these, or if there are too few images.
         """
-        reference = self.predictor.reference
+        reference = self.classifier.reference
         seen = torch.tensor(list(self.stream(tab).seen), dtype=torch.float64)
         if reference is None or len(seen) < shift.LEAST:
             return None
@@ -202,21 +217,25 @@ class Explainer:
         found = shift.estimated(reference, scores, numbers.long())
         return Drift.of(reference, found, float(confidence.mean()), shift.histogram(confidence))
 
-    def _shown(self, images: Tensor, answers: Answers) -> Iterator[dict[str, Any]]:
+    def _shown(self, images: Tensor, details: Details) -> Iterator[dict[str, Any]]:
         """The image and its views, each with the network's answer."""
-        if self.predictor.show is None:
+        if isinstance(self.classifier, Graph):
             return
-        for kind, repeat, shown in self.predictor.show(images):
-            probs = answers.base[0] if kind == IMAGE else answers.views[kind][0, repeat]
+        calibrator, weights = self.classifier.calibrator, dict[str, float]()
+        if isinstance(calibrator, ViewBlend) and calibrator.weights.shape[-1] == 1:
+            kinds = [*([IMAGE] if calibrator.itself else []), *calibrator.kinds]
+            weights = dict(zip(kinds, calibrator.weights[:, 0].tolist(), strict=True))
+        for kind, repeat, shown in self.classifier.shown(images.to(device_of(self.classifier))):
+            probs = details.base[0] if kind == IMAGE else details.views[kind][0, repeat]
             confidence, winner = probs.max(dim=0)
             known = bool(torch.isfinite(confidence))
             small = max(shown.shape[2:]) <= PICTURE
             yield {
                 "view": kind,
                 "repeat": repeat,
-                "weight": self.predictor.weights.get(kind),
+                "weight": weights.get(kind),
                 "picture": data_uri(shown[0], None if small else PICTURE),
-                "class": self.predictor.named(int(winner)) if known else None,
+                "class": self._names[int(winner)] if known else None,
                 "confidence": float(confidence) if known else None,
             }
 
@@ -342,7 +361,7 @@ class TryIt:
         name = f"[{host}]" if ":" in host else host
         self.url = f"http://{name}:{self._socket.getsockname()[1]}/"
         self._decoder = Decoder()
-        read = partial(explainer.predictor.read, decoder=self._decoder)
+        read = partial(explainer.read, decoder=self._decoder)
         self.app = application(explainer, read, host=host, title=title, note=note)
         config = uvicorn.Config(
             self.app,
@@ -498,7 +517,7 @@ class _Desk:
         watched = self.explainer.stream(tab).alarm
         raised = None if watched is None else watched.raised
         alarm = "" if raised is None else f" Alarm since image {raised}: a shift."
-        promise = self.explainer.predictor.promise
+        promise = self.explainer.classifier.promise
         return said | {"drift": None if drift is None else told(drift, promise) + alarm}
 
 
@@ -622,12 +641,24 @@ class Guarded:
             return False
 
 
+def about(classifier: Answerer) -> tuple[str, ...]:
+    """Return network, method and quality of a classifier; a graph does not know them."""
+    if isinstance(classifier, Graph):
+        return ()
+    inner: nn.Module = classifier.model
+    while isinstance(inside := getattr(inner, "model", None), nn.Module):
+        inner = inside  # of the normalisation
+    network = getattr(inner, "built", {}).get("name") or type(inner).__name__
+    facts = () if classifier.summary is None else classifier.summary.facts
+    return (f"network: {network}", *facts)
+
+
 def _page(explainer: Explainer, title: str, note: str) -> tuple[str, str]:
     """The page with its style and script, and the content security policy for it."""
-    predictor = explainer.predictor
-    sheet = sheet_of(predictor.preprocess)
-    size = " × ".join(map(str, sheet.size if sheet else predictor.shape[1:]))
-    facts = [*predictor.about, f"{predictor.classes} classes · images of {size} pixels"]
+    classifier = explainer.classifier
+    sheet, classes = sheet_of(classifier.preprocess), len(names_in(classifier))
+    size = " × ".join(map(str, sheet.size if sheet else classifier.image_shape[1:]))
+    facts = [*about(classifier), f"{classes} classes · images of {size} pixels"]
     facts += [note] if note else []
     if explainer.coverage is not None:
         share = f"{100 * explainer.coverage:g} %"
@@ -635,8 +666,8 @@ def _page(explainer: Explainer, title: str, note: str) -> tuple[str, str]:
             f"A {share} set holds the true class of {share} of all images "
             "that are like those it was calibrated on."
         )
-    if predictor.promise is not None:
-        facts.append(f"{predictor.promise} The others are called unsure.")
+    if classifier.promise is not None:
+        facts.append(f"{classifier.promise} The others are called unsure.")
     template, style, script = (
         (PAGE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js")
     )

@@ -176,10 +176,9 @@ def predict(
     """
     from atta.classifier import predict as predicting
     from atta.classifier.export import SUFFIXES
-    from atta.classifier.tables import check_format
     from atta.data.folder import find_images
 
-    check_format(output)
+    predicting.check_format(output)
     if engine is not None and classifier.suffix in SUFFIXES:
         raise InputError(f"--engine: expected what `atta calibrate` wrote, got {classifier.name}")
     files = find_images(images)
@@ -281,8 +280,7 @@ def drift(
 
     files = find_images(images)
     loaded = network.load(classifier)
-    with waiting(f"looking at {len(files)} images"):
-        found = loaded.drift(files)
+    found = loaded.drift(files, progress=err.is_terminal)
     numbers = write_numbers(json_file, json.dumps(found.json(), indent=2) + "\n")
     if picture is not None:
         from atta.report.figures.detail import drift as chart
@@ -315,7 +313,6 @@ def adapt(
     check_output(output)
     files = find_images(images)
     loaded = network.load(classifier)
-    with waiting(f"adapting to {len(files)} images"):
-        adapted = loaded.adapt(files, statistics=statistics)
+    adapted = loaded.adapt(files, statistics=statistics, progress=err.is_terminal)
     say_written(classifier=adapted.save(output))
     tell(str(adapted.adapted))

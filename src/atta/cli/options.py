@@ -21,7 +21,7 @@ from atta.cli.terminal import waiting
 
 if TYPE_CHECKING:
     from atta.classifier.classifier import CalibratedClassifier
-    from atta.classifier.predict import Predictor
+    from atta.classifier.predict import Answerer
     from atta.data.address import Place
     from atta.data.image_set import ImageSet
     from atta.data.preprocess import Preprocess
@@ -277,7 +277,7 @@ class Network:
         adapt_to: Sequence[Place],
         risk: float | None = None,
         classes: str | None = None,
-    ) -> Predictor:
+    ) -> Answerer:
         """Open a classifier or an exported graph, which runs on the CPU."""
         from atta.classifier.export import SUFFIXES
         from atta.classifier.predict import open_predictor
