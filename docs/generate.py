@@ -138,7 +138,8 @@ def _front_page() -> str:
             least = min(round(one.mean, 4) for one in values.values())
             for name, one in values.items():
                 best = "**" if round(one.mean, 4) == least else ""
-                cells[name, state, metric] = f"{best}{one.text()}{best}"
+                tied = one.text().replace(" ", "\N{NO-BREAK SPACE}")  # ± does not end a line
+                cells[name, state, metric] = f"{best}{tied}{best}"
     header = ["", "passes", "Brier", "ECE", "NLL", "Brier, shifted", "NLL, shifted"]
     columns = [("photographs", name) for name in ("brier", "ece", "nll")]
     columns += [("shifted", name) for name in ("brier", "nll")]

@@ -65,7 +65,7 @@ def test_the_readme_runs_on_a_model_and_on_logits(
     monkeypatch.setattr(
         "atta.classifier.choice.rivals", lambda *_: {"few": atta.Policy.parse("flip + vflip")}
     )  # a search takes longer
-    exec(from_model.replace(".onnx", ".pt2"), names)  # the example exports ONNX
+    exec(from_model, names)
     own = names["model"](names["new_images"]).softmax(dim=1).argmax(dim=1)  # type: ignore[operator]
     assert torch.equal(names["probs"].argmax(dim=1), own)  # type: ignore[attr-defined]
 
@@ -231,7 +231,7 @@ def test_the_start_page_runs_from_top_to_bottom(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     from_logits, from_model, deploy = blocks("docs/start.md")
-    exported: list[str] = []  # the README's block exports for real, which takes seconds
+    exported: list[str] = []  # the example `export` exports for real, which takes seconds
     monkeypatch.setattr(
         atta.CalibratedClassifier, "export", lambda classifier, path: exported.append(path)
     )
