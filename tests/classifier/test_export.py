@@ -300,7 +300,7 @@ def test_a_graph_in_onnx_says_what_it_takes_and_answers_by_name(
     pixels: int, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     graph = open_graph(write_graph(tmp_path / "graph.onnx", pixels=pixels))
-    assert (graph.shape, graph.dtype, graph.classes) == ((3, 4, 5), dtype, 3)
+    assert (graph.image_shape, graph.dtype, graph.classes) == ((3, 4, 5), dtype, 3)
     images = torch.randint(0, 3, (2, 3, 4, 5), generator=torch.Generator().manual_seed(0)).to(dtype)
     probs, base = graph.run(images)
     means = images.float().mean(dim=(2, 3))
