@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from atta import CATTA, VATTA, Predictions, TemperatureScaling, evaluate
-from atta.report.figures import parts
-from atta.report.figures.theme import alt, finished, picture
+from atta.report.figures.theme import alt, chart_of, finished, grid, picture, told_apart
 from benchmarks.measured import (
     OURS,
     Asked,
@@ -107,7 +106,7 @@ def draw(rows: Sequence[Measured], path: Path) -> None:
         ]
         sizes = sorted({value["size"] for value in values})
         base = (
-            parts.chart_of(values)
+            chart_of(values)
             .properties(width=230, height=260)
             .encode(
                 x=alt.X(
@@ -122,7 +121,7 @@ def draw(rows: Sequence[Measured], path: Path) -> None:
                     scale=alt.Scale(type="log"),
                     axis=alt.Axis(values=DECADES, format="~g"),
                 ),
-                **parts.told_apart(names, orient="bottom", columns=COLUMNS),
+                **told_apart(names, orient="bottom", columns=COLUMNS),
             )
         )
         said = f"Seconds by {varied}, from {sizes[0]:g} to {sizes[-1]:g}: {', '.join(lines)}."
@@ -131,7 +130,7 @@ def draw(rows: Sequence[Measured], path: Path) -> None:
                 description=said
             )
         )
-    picture(finished(parts.grid(panels, COLUMNS), dark=False), path)
+    picture(finished(grid(panels, COLUMNS), dark=False), path)
 
 
 if __name__ == "__main__":

@@ -45,10 +45,10 @@ def test_a_file_is_named_after_itself(tmp_path: Path) -> None:
         ({"policies": ["aug9"]}, "A view or a policy: expected a known name, got 'aug9'"),
         ({"choose": ["best"]}, "choose: unknown name 'best'. Known: paper, cross-validated"),
         ({"metrics": ["briar"]}, "metrics: unknown name 'briar'. Did you mean 'brier'"),
-        ({"splits": 0}, "splits: expected at least 1, got 0"),
-        ({"splits": "ten"}, "splits must be a whole number, got 'ten'"),
-        ({"validation": [100, 2.5]}, "validation must be a whole number, got 2.5"),
-        ({"validation": -1}, "validation: expected numbers of images, got -1"),
+        ({"splits": 0}, "splits must be a whole number ≥ 1, got 0"),
+        ({"splits": "ten"}, "splits must be a whole number ≥ 1, got 'ten'"),
+        ({"validation": [100, 2.5]}, "validation must be a whole number ≥ 0, got 2.5"),
+        ({"validation": -1}, "validation must be a whole number ≥ 0, got -1"),
         ({"aligned": "yes"}, "aligned must be True or False, got 'yes'"),
         ({"fit": 3}, "fit must be text, got 3"),
     ],
@@ -108,10 +108,8 @@ def test_sizes_that_would_not_differ_are_refused() -> None:
 
 def test_a_method_is_taken_as_it_is_or_by_its_settings() -> None:
     experiment = small(methods={"mine": {"method": "m-atta", "epochs": 2}}, seeds=[3, 4])
-    assert experiment.method("mine", 3) == MATTA(epochs=2, seed=3)
-    assert experiment.seeded("mine") == (3, 4)
+    assert experiment.seeded("mine") == {seed: MATTA(epochs=2, seed=seed) for seed in (3, 4)}
     objects = replace(experiment, methods={"mine": MATTA(epochs=2, seed=7)})
-    assert objects.method("mine", 3) == MATTA(epochs=2, seed=7)
-    assert objects.seeded("mine") == (7,)
+    assert objects.seeded("mine") == {7: MATTA(epochs=2, seed=7)}
     again = Experiment.of(objects.about())
     assert again.method("mine") == objects.method("mine")

@@ -17,9 +17,8 @@ from atta.data.folder import folder_of_images
 from atta.data.image_set import ImageSet, arrange
 from atta.data.origin import digest_of
 from atta.lab.compare import compare
-from atta.report.page import report
+from atta.report.page import MOST, PICTURES, report, thumbnails
 from atta.report.sections import sections_of
-from atta.report.thumbnails import BUDGET, MOST, thumbnails
 from scenarios import made_up
 
 Image = pytest.importorskip("PIL.Image")
@@ -131,12 +130,10 @@ def test_a_folder_that_is_gone_or_changed_costs_a_sentence_and_no_page(
 def test_images_of_another_number_or_dataset_are_refused(results: Results) -> None:
     with pytest.raises(InputError, match="expected the 200 images of the record, got 3"):
         report(results, images=torch.zeros(3, 3, 8, 8))
-    with pytest.raises(InputError, match="expected those of made up, got those of other"):
+    with pytest.raises(InputError, match=r"expected {name: images} of made up, got other"):
         report(results, images={"other": torch.zeros(3, 3, 8, 8)})
     two = results + replace(results, rows=tuple(replace(row, dataset="b") for row in results))
-    with pytest.raises(
-        InputError, match=r"several datasets, expected {name: images} of made up, b"
-    ):
+    with pytest.raises(InputError, match=r"expected {name: images} of made up, b, got others"):
         report(two, images=torch.zeros(3, 3, 8, 8))
 
 
@@ -157,4 +154,4 @@ def test_pictures_are_few_and_small_however_many_methods_there_are(results: Resu
         Results((*results.rows, *rows), results.about, (*results.details, *seen)), noise
     )
     assert 12 <= len(found) <= MOST
-    assert sum(map(len, found.values())) <= BUDGET
+    assert sum(map(len, found.values())) <= PICTURES

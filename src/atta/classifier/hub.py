@@ -200,12 +200,12 @@ def drawable(about: About) -> bool:
 def draw(about: About, folder: Path) -> Path:
     """Draw the reliability diagrams before and after calibration, on white for dark pages."""
     # Loading a classifier must not import charts.
-    from atta.report.figures.reliability import reliabilities
+    from atta.report.figures.reliability import side_by_side
     from atta.report.figures.theme import picture
 
     summary = about["summary"]
     titles = {"before": "before: the network", "after": f"after: {summary['method']}"}
-    details = []
+    details = {}
     for when, title in titles.items():
         bins = summary["bins"][when]
         images = sum(bins["counts"])
@@ -214,8 +214,8 @@ def draw(about: About, folder: Path) -> Path:
             / images
             for name in ("accuracy", "confidence")
         }
-        details.append({"method": title, "bins": bins, "images": images, **means})
-    chart: Any = reliabilities(details, columns=2)
+        details[title] = {"bins": bins, "images": images, **means}
+    chart: Any = side_by_side(details, columns=2)
     return picture(chart.properties(background="white"), folder / PICTURE)
 
 

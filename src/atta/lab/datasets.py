@@ -17,16 +17,16 @@ is searched as well: `aid/AID/<class>`, `cifar10/plain_text/test-*.parquet`.
 
 import os
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
+from math import prod
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from atta._base.errors import InputError, require, suggest
 from atta.data.address import as_place
@@ -41,7 +41,6 @@ from atta.data.folder import (
 from atta.data.image_set import ImageSet
 from atta.data.tables import Columns, from_table, library, quiet
 
-Item = TypeVar("Item", int, bytes)
 Reader: TypeAlias = Callable[[], ImageSet]
 """Reads a split that was found."""
 
@@ -165,22 +164,10 @@ def _reader(name: str, split: str, find: Callable[[str], Reader | None]) -> Read
     return found
 
 
-def split_indices(n: int, sizes: Sequence[int], seed: int = 0) -> tuple[Tensor, ...]:
-    """Divide n images at random into parts of these sizes; AID is 10,000 and (7000, 1000, 2000).
-
-    >>> [len(part) for part in split_indices(10, (7, 1, 2))]
-    [7, 1, 2]
-    """
-    if min(sizes, default=0) < 0 or sum(sizes) > n:
-        raise InputError(f"expected sizes that add up to at most {n} images, got {tuple(sizes)}")
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    return tuple(torch.split(order[: sum(sizes)], list(sizes)))
-
-
 def _train_or_test(whole: ImageSet, train_part: float, split: str) -> ImageSet:
-    n = len(whole)
-    train, test = split_indices(n, (round(train_part * n), n - round(train_part * n)))
-    return whole.subset(train if split == "train" else test)
+    n, count = len(whole), round(train_part * len(whole))
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0))
+    return whole.subset(order[:count] if split == "train" else order[count:])
 
 
 def _find(
@@ -273,65 +260,49 @@ def hub(repository: str, name: str, split: str, columns: Columns | None) -> Imag
 
 
 _CIFAR = {
-    "cifar10": (
-        "cifar-10-batches-py",
-        "batches.meta",
-        b"label",
-        {"train": [f"data_batch_{i}" for i in range(1, 6)], "test": ["test_batch"]},
-    ),
-    "cifar100": (
-        "cifar-100-python",
-        "meta",
-        b"fine_label",
-        {"train": ["train"], "test": ["test"]},
-    ),
+    "cifar10": ("cifar-10-batches-py", "batches.meta", b"label", "data_batch_[1-5]", "test_batch"),
+    "cifar100": ("cifar-100-python", "meta", b"fine_label", "train", "test"),
 }
-"""By name: the folder, the file of class names, the key of the labels, the files of each split."""
+"""By name: the folder, the file of class names, the key of labels, the files of train and test."""
 
 
 def cifar(folder: Path, name: str, split: str, columns: Columns | None) -> Reader | None:
     """CIFAR's own files: `cifar-10-batches-py`, `cifar-100-python`."""
-    if name not in _CIFAR:
+    if name not in _CIFAR or split not in ("train", "test"):
         return None
-    inner, meta, key, splits = _CIFAR[name]
+    inner, meta, key, train, test = _CIFAR[name]
     place = folder / inner if (folder / inner).is_dir() else folder
-    batches = [place / file for file in splits.get(split, ())]
-    if not batches or not all(file.is_file() for file in (*batches, place / meta)):
-        return None
-    return partial(_read_cifar, name, batches, place / meta, key)
+    batches = sorted(place.glob(train if split == "train" else test))
+    found = batches and (place / meta).is_file()
+    return partial(_read_cifar, name, batches, place / meta, key) if found else None
 
 
 def _read_cifar(name: str, batches: list[Path], meta: Path, key: bytes) -> ImageSet:
-    names = _list_of(meta, _unpickled(meta, key + b"_names")[0], bytes)
-    pixels: list[np.ndarray] = []
-    labels: list[int] = []
+    (names,) = _unpickled(meta, key + b"_names")
+    if not _all(names, bytes):
+        raise InputError(f"expected names of classes in {meta}, as CIFAR's files have")
+    pixels, labels = list[np.ndarray](), list[int]()
     for batch in batches:
         data, numbers = _unpickled(batch, b"data", key + b"s")
+        if not _all(numbers, int) or not all(0 <= label < len(names) for label in numbers):
+            raise InputError(f"expected labels from 0 to {len(names) - 1} in {batch}")
+        shape = (len(numbers), 3, 32, 32)
         match data:
-            case _Described(
-                state=(
-                    *_,
-                    (int(n), 3072),
-                    _Described(made_with=("u1" | b"u1", *_)),
-                    False,
-                    bytes(raw),
-                )
-            ) if len(raw) == n * 3072:
-                pixels.append(np.frombuffer(raw, np.uint8).reshape(n, 3, 32, 32))
+            case _Described(state=(_, _, _Described(made_with=("u1" | b"u1", *_)), False, raw)) if (
+                isinstance(raw, bytes) and len(raw) == prod(shape)
+            ):
+                pixels.append(np.frombuffer(raw, np.uint8).reshape(shape))
             case _:
                 raise InputError(f"expected an array of n x 3072 bytes as the data in {batch}")
-        labels += _list_of(batch, numbers, int)
-        if not all(0 <= label < len(names) for label in labels):
-            raise InputError(f"expected labels from 0 to {len(names) - 1} in {batch}")
+        labels += numbers
     classes = [item.decode(errors="replace") for item in names]
     images = torch.from_numpy(np.concatenate(pixels))
     return ImageSet(name, images, torch.tensor(labels, dtype=torch.long), classes)
 
 
-def _list_of(path: Path, found: Any, kind: type[Item]) -> list[Item]:
-    if not isinstance(found, list) or not all(type(item) is kind for item in found):
-        raise InputError(f"expected a list of {kind.__name__} in {path}, as CIFAR's files have")
-    return found
+def _all(found: Any, kind: type) -> bool:
+    """Whether it is a list of that type."""
+    return isinstance(found, list) and all(type(item) is kind for item in found)
 
 
 class _Described:

@@ -12,18 +12,18 @@ import os
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, NoReturn, TypeAlias, get_args, get_origin
 
 import torch
 
 from atta._base.errors import InputError, suggest
-from atta._base.settings import check_one, hints
+from atta._base.settings import Count, check_one, hints
 from atta.calibrators import Method, find_method
 from atta.data.views import Policy
-from atta.lab.fits import RECORDED, RULES, Fit, Rows, parted
+from atta.lab.fits import RECORDED, RULES, Fit, Rows, parted, views_of
 from atta.lab.measure import MEASURES
 from atta.metrics.scores import METRICS
 from atta.record.predictions import Record
@@ -70,8 +70,8 @@ class Experiment:
     aligned: bool = False
     policies: tuple[str, ...] = (RECORDED,)
     choose: tuple[str, ...] = ()
-    validation: tuple[int, ...] = (1000,)
-    splits: int = 10
+    validation: tuple[Annotated[int, "≥ 0"], ...] = (1000,)
+    splits: Count = 10
     seeds: tuple[int, ...] = (0,)
     metrics: tuple[str, ...] = ("brier", "ece", "mc_brier", "nll", "accuracy", CLASS_CHANGES)
     title: str = ""
@@ -79,23 +79,18 @@ class Experiment:
     published: str = ""
 
     def __post_init__(self) -> None:
-        lists = ("policies", "validation", "seeds", "metrics")
-        for name in ("name", "dataset", "fit", "test", "methods", *lists):
-            if not getattr(self, name):
+        for name, value in vars(self).items():
+            _typed(f"experiment {self.name!r}: {name}", name, value)
+            if not value and name not in _OPTIONAL:
                 self._refuse(f"{name}: expected at least one, got none")
-        for name in ("choose", *lists):
-            if twice := [one for one, count in Counter(getattr(self, name)).items() if count > 1]:
-                self._refuse(f"{name}: expected each once, got {twice[0]!r} twice")
+            if isinstance(value, tuple) and (twice := Counter(value) - Counter(set(value))):
+                self._refuse(f"{name}: expected each once, got {next(iter(twice))!r} twice")
         if self.test == self.fit:
             self._refuse(
                 f"test: {self.fit} is fitted on; expected {REST!r}, {FITTED!r} or another record"
             )
         if self.aligned and self.test in (REST, FITTED):
             self._refuse(f"aligned: expected another record to test on, got {self.test!r}")
-        if self.splits < 1:
-            self._refuse(f"splits: expected at least 1, got {self.splits}")
-        if min(self.validation) < 0:
-            self._refuse(f"validation: expected numbers of images, got {min(self.validation)}")
         _check_names(f"experiment {self.name!r}: choose", self.choose, RULES)
         _check_names(f"experiment {self.name!r}: metrics", self.metrics, MEASURES)
         for label in self.methods:
@@ -122,22 +117,23 @@ class Experiment:
         """Whether it compares policies, rather than choosing one."""
         return not self.choose and len(self.policies) > 1
 
-    def method(self, label: str, seed: int = 0) -> Method:
-        """The method behind a label; with this seed, if it draws and has no seed of its own."""
+    def seeded(self, label: str) -> dict[int, Method]:
+        """The method behind a label, by each of its seeds.
+
+        One without random draws, or with a seed of its own, is fitted once.
+        """
         own = self.methods[label]
         if isinstance(own, Method):
-            return own
+            return {getattr(own, "seed", 0): own}
         settings = {name: value for name, value in own.items() if name not in _OUTSIDE}
-        found = find_method(str(own.get("method", label)), **settings)
-        if "seed" in own or not hasattr(found, "seed"):
-            return found
-        return replace(found, seed=seed)  # type: ignore[call-arg]
+        method = find_method(str(own.get("method", label)), **settings)
+        if "seed" in own or not hasattr(method, "seed"):
+            return {getattr(method, "seed", 0): method}
+        return {seed: replace(method, seed=seed) for seed in self.seeds}  # type: ignore[call-arg]
 
-    def seeded(self, label: str) -> tuple[int, ...]:
-        """The seeds of a method; one without random draws or with its own seed is fitted once."""
-        method = self.method(label)
-        drawn = method != self.method(label, 1)
-        return self.seeds if drawn else (getattr(method, "seed", 0),)
+    def method(self, label: str) -> Method:
+        """The method behind a label, with its first seed."""
+        return next(iter(self.seeded(label).values()))
 
     def tried(self, label: str) -> tuple[str, ...]:
         """The policies that a method is tried with; "" for one that needs no views."""
@@ -172,7 +168,7 @@ class Experiment:
     def of(cls, content: Settings, source: str = "an experiment") -> Experiment:
         """Make one from plain values; an unknown key is named, with the known ones."""
         _check_names(source, content, [f.name for f in fields(cls)], "key")
-        needed = [name for name in ("name", "dataset", "fit", "methods") if name not in content]
+        needed = [f.name for f in fields(cls) if f.default is MISSING and f.name not in content]
         if needed:
             raise InputError(f"{source}: expected {', '.join(needed)}, which it does not have")
         return cls(
@@ -186,12 +182,8 @@ class Experiment:
             content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise InputError(f"there is no file {path}") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{path} is not a TOML file ({error})") from None
-        except RecursionError:
-            raise InputError(
-                f"{path} is not an experiment: its lists are nested too deeply"
-            ) from None
         return cls.of({"name": Path(path).stem, **content}, str(path))
 
     def about(self) -> dict[str, Any]:
@@ -204,18 +196,21 @@ def described(method: Method) -> dict[str, Any]:
     return {"method": method.name, **_plain(method.settings())}
 
 
+_OPTIONAL = ("choose", "aligned", "title", "paper", "published")
 _OUTSIDE = ("method", "policy", "policies")
 
 
 def _typed(where: str, name: str, value: Any) -> Any:
-    """Check the type of a value of a file; where a list is expected, one value is a list of one."""
-    if name == "methods" and not (
-        isinstance(value, Mapping) and all(isinstance(own, Mapping) for own in value.values())
-    ):
+    """Check the type of a setting; where a list is expected, one value is a list of one."""
+    kind = hints(Experiment)[name]
+    if name == "methods":
+        if isinstance(value, Mapping) and all(
+            isinstance(own, Mapping | Method) for own in value.values()
+        ):
+            return value
         raise InputError(
             f"{where}: expected a table for each, such as [methods.v-atta], got {value!r}"
         )
-    kind = hints(Experiment)[name]
     if get_origin(kind) is not tuple:
         return check_one(where, value, kind)
     values = value if isinstance(value, list | tuple) else (value,)
@@ -257,12 +252,11 @@ def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[Tr
     """Every method on every draw."""
     _check_records(experiment, records)
     images, pixels = len(records[experiment.fit]), records[experiment.fit].predictions.images
-    counts = [] if pixels is None else [len(list(rows)) for _, rows in groupby(pixels.tolist())]
-    groups = tuple(counts)
+    of_pixels = [] if pixels is None else groupby(pixels.tolist())
+    groups = tuple(len(list(rows)) for _, rows in of_pixels)
     for validation in experiment.validation:
         size = validation or images
-        tests_on_rest = experiment.test == REST or experiment.aligned
-        if size > images - tests_on_rest:
+        if size > images - (experiment.test == REST or experiment.aligned):
             raise InputError(
                 f"record {experiment.fit} has {images} images: "
                 f"expected fewer of them for validation, got {size}"
@@ -271,13 +265,10 @@ def trials(experiment: Experiment, records: Mapping[str, Record]) -> Iterator[Tr
         for split in range(experiment.splits if size < images else 1):
             rows = Rows(images, size, split, groups=groups)
             for label in experiment.methods:
-                for seed in experiment.seeded(label):
-                    method = experiment.method(label, seed)
-                    fits = tuple(
-                        Fit(experiment.fit, rows, method, policy)
-                        for policy in experiment.tried(label)
-                    )
-                    yield Trial(label, seed, rows, fits)
+                policies = experiment.tried(label)
+                for seed, method in experiment.seeded(label).items():
+                    fits = (Fit(experiment.fit, rows, method, policy) for policy in policies)
+                    yield Trial(label, seed, rows, tuple(fits))
 
 
 def fits_of(experiment: Experiment, records: Mapping[str, Record]) -> list[Fit]:
@@ -347,13 +338,10 @@ def _check_pair(experiment: Experiment, record: Record, test: Record) -> None:
 
 def _check_views(experiment: Experiment, record: Record, name: str) -> None:
     for label in experiment.methods:
-        for policy in experiment.tried(label):
-            if policy == RECORDED and not record.predictions.kinds:
-                raise InputError(
-                    f"record {name}: {label} needs the logits of views, and it has none"
-                )
-            if policy and policy != RECORDED:
-                try:
-                    record.predictions.take(Policy.parse(policy).repeats)
-                except InputError as error:
-                    raise InputError(f"record {name}: {label} with {policy}: {error}") from None
+        for policy in filter(None, experiment.tried(label)):
+            try:
+                if not views_of(policy, record):
+                    raise InputError("expected the logits of views, got none")
+                record.predictions.take(views_of(policy, record))
+            except InputError as error:
+                raise InputError(f"record {name}: {label} with {policy}: {error}") from None

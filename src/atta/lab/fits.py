@@ -67,28 +67,33 @@ class Rows:
                 f"got {self.validation}"
             )
 
+    @property
+    def _counts(self) -> Int[Tensor, " units"]:
+        """How many rows each image has."""
+        return torch.tensor(self.groups or (1,) * self.images)
+
+    @property
+    def _image(self) -> Int[Tensor, " n"]:
+        """The image of each row."""
+        return torch.arange(len(self._counts)).repeat_interleave(self._counts)
+
     def drawn(self) -> tuple[Int[Tensor, " v"], Int[Tensor, " t"]]:
         """The validation rows, and all others."""
-        units = len(self.groups) or self.images
-        if self.split == 0:
-            order = torch.arange(units)
-        else:
-            order = torch.randperm(units, generator=torch.Generator().manual_seed(self.split))
-        size = self.validation
-        if self.groups:
-            parts = torch.split(torch.arange(self.images), list(self.groups))
-            ends = torch.tensor(self.groups)[order].cumsum(0)
-            size = int(ends[torch.searchsorted(ends, size)])  # up to the end of an image
-            order = torch.cat([parts[unit] for unit in order.tolist()])
-        return order[:size], order[size:]
+        order = torch.arange(len(self._counts))
+        if self.split:
+            generator = torch.Generator().manual_seed(self.split)
+            order = torch.randperm(len(order), generator=generator)
+        rows = order.argsort()[self._image].argsort(stable=True)
+        ends = self._counts[order].cumsum(0)
+        size = int(ends[torch.searchsorted(ends, self.validation)])  # up to the end of an image
+        return rows[:size], rows[size:]
 
     def folded(self) -> tuple[Int[Tensor, " f"], Int[Tensor, " h"]]:
         """The validation rows to fit on, and those of the fold that is held out."""
         rows = self.drawn()[0]
         if self.fold is None:
             return rows, rows[:0]
-        images = torch.arange(len(self.groups)).repeat_interleave(torch.tensor(self.groups or (0,)))
-        groups = images[rows] if self.groups else None
+        groups = self._image[rows] if self.groups else None
         rest, held_out = fold_splits(len(rows), FOLDS, groups=groups)[self.fold]
         return rows[rest.sort().values], rows[held_out]
 
@@ -124,8 +129,8 @@ class Fits:
     folder: Path | None = None
     workers: int = 0
     """Processes that fit and test; fewer than two mean this process."""
-    files: dict[str, Path] = field(default_factory=dict)
-    """The files of the records, for workers; a record without a file is written to `folder`."""
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """The files of the records, which workers read."""
     engine: str | None = None
     """`ray` fits and tests on a cluster that can read the folder and the records."""
     _done: dict[str, Calibrator] = field(default_factory=dict)
@@ -149,10 +154,10 @@ class Fits:
         pieces: list[Piece] = []
         for method, fits in missing.items():
             # Similar fits are neighbours: only these share a batch.
-            keys = sorted(fits, key=lambda key: (self._work(fits[key]), fits[key].policy))[::-1]
+            ordered = sorted(fits.items(), key=lambda item: (self._work(item[1]), item[1].policy))
             count = TOGETHER if method.takes_many else 1
-            for first in range(0, len(keys), count):
-                pieces.append((method, {key: fits[key] for key in keys[first : first + count]}))
+            for first in range(0, len(ordered), count):
+                pieces.append((method, dict(ordered[::-1][first : first + count])))
         # The longest first: a long one at the end keeps all other workers waiting.
         pieces.sort(key=lambda piece: sum(map(self._work, piece[1].values())), reverse=True)
         foreign = [method.foreign for method, _ in pieces]
@@ -175,18 +180,19 @@ class Fits:
     ) -> Iterator[tuple[int, Any]]:
         """Call `function(fits, *item)` for each item of the work; yield its place and the answer.
 
-        Workers do it, if there are any and a folder to exchange fits. Items with `foreign` methods,
-        those of other libraries, stay in this process.
+        Workers do it, if there are any, a folder to exchange fits, and files of all records. Items
+        with `foreign` methods, those of other libraries, stay in this process.
         """
-        alone = self.folder is None or (self.workers < 2 and self.engine is None) or len(work) < 2
-        away = [place for place, stays in enumerate(foreign) if not (alone or stays)]
+        helped = self.folder and len(work) > 1 and (self.workers > 1 or self.engine)
+        helped = helped and self.records.keys() <= self.files.keys()
+        away = [place for place, stays in enumerate(foreign) if helped and not stays]
         for place, item in enumerate(work):
             if place not in away:
                 with workers.one_thread():  # the last digit depends on the number of threads
                     answer = function(self, *item)
                 yield place, answer
         if away:
-            there = self.for_workers()
+            there = self._for_workers()
             calls = ((function, (there, *work[place]), place) for place in away)
             yield from workers.spread(calls, self.workers, what=what, engine=self.engine)
 
@@ -197,21 +203,15 @@ class Fits:
         for key, calibrator in zip(piece, method.fit_many(sets), strict=True):
             self._keep(key, calibrator)
 
-    def for_workers(self) -> Fits:
+    def _for_workers(self) -> Fits:
         """These fits for another process, which reads the records from their files.
 
         A thousand fits would otherwise send the same images through a pipe a thousand times.
         """
-        assert self.folder is not None
-        for name in self.records:
-            if name not in self.files:
-                self.files[name] = self.folder / f"{self.fingerprint(name)}.safetensors"
-                if not self.files[name].is_file():
-                    self.records[name].save(self.files[name])
         # Absolute paths: workers of a cluster start in folders of their own.
         files = {name: path.absolute() for name, path in self.files.items()}
         prints = {name: self.fingerprint(name) for name in self.records}
-        return Fits(_Files(files), self.folder.absolute(), _prints=prints)
+        return Fits(_Files(files), self.folder and self.folder.absolute(), _prints=prints)
 
     def part(self, fit: Fit) -> Record:
         """The record that the method is fitted on: its rows, with the views of the policy."""
@@ -223,9 +223,7 @@ class Fits:
 
     def views(self, fit: Fit) -> dict[str, int]:
         """The repeats of each kind of view."""
-        if fit.policy == RECORDED:
-            return self.records[fit.record].predictions.repeats
-        return Policy.parse(fit.policy).repeats if fit.policy else {}
+        return views_of(fit.policy, self.records[fit.record])
 
     def key(self, fit: Fit) -> str:
         """A hash of all that the fit depends on."""
@@ -279,6 +277,13 @@ def _read(path: Path) -> Record:
     return Record.load(path)
 
 
+def views_of(policy: str, record: Record) -> dict[str, int]:
+    """The repeats of each kind of view that a policy uses of a record."""
+    if policy == RECORDED:
+        return record.predictions.repeats
+    return Policy.parse(policy).repeats if policy else {}
+
+
 def written(repeats: Mapping[str, int]) -> str:
     """Write the repeats of each kind of view as a policy: flip + 2 crop."""
     return " + ".join(kind if count == 1 else f"{count} {kind}" for kind, count in repeats.items())
@@ -321,24 +326,26 @@ def choose(fits: Fits, candidates: Sequence[Fit], rule: str) -> Fit:
     return min(candidates, key=lambda fit: RULES[rule](fits, fit))
 
 
-def _on_fitted(fits: Fits, fit: Fit) -> float:
-    part = fits.part(fit)
-    probs = fits[fit](part.predictions)
-    return METRICS["brier"](probs, part.require_labels(), simplex=fit.method.on_simplex)
-
-
 def parted(fit: Fit) -> list[Fit]:
     """The same fit once for each fold, without the images of that fold."""
     return [replace(fit, rows=rows) for rows in fit.rows.parted()]
 
 
+def _on_fitted(fits: Fits, fit: Fit) -> float:
+    return _brier(fits, [(fit, fits.part(fit))])
+
+
 def _on_held_out(fits: Fits, fit: Fit) -> float:
-    probs, labels = [], []
-    for part in parted(fit):
-        unseen = fits.seen(part, fits.records[part.record])[part.rows.folded()[1]]
-        probs.append(fits[part](unseen.predictions))
-        labels.append(unseen.require_labels())
-    return METRICS["brier"](torch.cat(probs), torch.cat(labels), simplex=fit.method.on_simplex)
+    parts = parted(fit)
+    record = fits.seen(fit, fits.records[fit.record])
+    return _brier(fits, [(part, record[part.rows.folded()[1]]) for part in parts])
+
+
+def _brier(fits: Fits, tests: Sequence[tuple[Fit, Record]]) -> float:
+    """The Brier score of fits of one method, each on its own images."""
+    probs = torch.cat([fits[fit](record.predictions) for fit, record in tests])
+    labels = torch.cat([record.require_labels() for _, record in tests])
+    return METRICS["brier"](probs, labels, simplex=tests[0][0].method.on_simplex)
 
 
 RULES: dict[str, Callable[[Fits, Fit], float]] = {

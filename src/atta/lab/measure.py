@@ -11,7 +11,7 @@ changed     the images whose confidence changed the most
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import prod
+from math import isnan, prod
 from typing import Any
 
 import torch
@@ -60,22 +60,21 @@ def measure(
     calibrator: Calibrator, test: Record, reference: Record | None = None
 ) -> dict[str, float]:
     """All measures that the record allows; `reference` are images of known classes, for OOD."""
-    probs = answers(calibrator, test.predictions)
-    simplex = calibrator.method.on_simplex
-    numbers = evaluate(probs, test.labels, simplex=simplex)
-    if test.labels is not None:
-        confidence = calibrator.confidence(test.predictions)
-        numbers |= by_confidence(probs, test.labels, confidence, simplex=simplex)
-    alone = test.predictions.select((), rehearsals=False)
-    starts = range(0, len(test), ROWS)
-    both = ((probs[at : at + ROWS], alone[at : at + ROWS].logits) for at in starts)
-    numbers[CLASS_CHANGES] = float(sum(class_changes(*each) for each in both))
-    numbers[PASSES] = calibrator.passes(test.predictions).double().mean().item()
-    if test.labels is not None and len(test) >= 2 * fewest(COVERED):
-        numbers[COVERAGE], numbers[SET_SIZE] = cross_checked(
-            SETS, probs, test.labels, simplex=simplex
-        )
-    if test.labels is None and reference is not None:
+    predictions, labels, simplex = test.predictions, test.labels, calibrator.method.on_simplex
+    probs = answers(calibrator, predictions)
+    numbers = evaluate(probs, labels, simplex=simplex)
+    if labels is not None:
+        confidence = calibrator.confidence(predictions)
+        numbers |= by_confidence(probs, labels, confidence, simplex=simplex)
+    alone = predictions.select((), rehearsals=False)
+    parts = (slice(at, at + ROWS) for at in range(0, len(test), ROWS))
+    numbers[CLASS_CHANGES] = float(
+        sum(class_changes(probs[part], alone[part].logits) for part in parts)
+    )
+    numbers[PASSES] = calibrator.passes(predictions).double().mean().item()
+    if labels is not None and len(test) >= 2 * fewest(COVERED):
+        numbers[COVERAGE], numbers[SET_SIZE] = cross_checked(SETS, probs, labels, simplex=simplex)
+    if labels is None and reference is not None:
         known = answers(calibrator, reference.predictions)
         numbers[OOD_AUROC] = ood_auroc(known, probs, simplex=simplex)
     return numbers
@@ -100,33 +99,26 @@ def evaluated(calibrator: Calibrator, record: Record, dataset: str) -> Results:
     Temperature scaling is cross-validated on these images; with too few it is left out.
     """
     images, labels = record.predictions, record.require_labels()
-    alone = Vanilla().fit(images, labels)
-    rows = [
-        Row(dataset=dataset, method=one.method.name, metric=metric, value=value)
-        for one in (alone, calibrator)
-        for metric, value in measure(one, record).items()
-    ]
-    found: list[tuple[str, AnyProbs, Tensor | None]] = [
-        (one.method.name, answers(one, images), one.confidence(images))
-        for one in (alone, calibrator)
-    ]
-    if len(record) >= 2 * FOLDS and calibrator.method.name != TemperatureScaling.name:
-        tempered = _kept(held_rows(TemperatureScaling(), images.select(()), labels), images)
-        found.insert(1, (TEMPERED, tempered, None))
-        numbers = evaluate(tempered, labels) | {CLASS_CHANGES: 0.0, PASSES: 1.0}
-        more = [
-            Row(dataset=dataset, method=TEMPERED, metric=metric, value=value)
-            for metric, value in numbers.items()
-        ]
-        rows = [*(one for one in rows if one.method == Vanilla.name), *more] + [
-            one for one in rows if one.method != Vanilla.name
-        ]
+    found: dict[str, tuple[Mapping[str, float], AnyProbs, Tensor | None]] = {}
+    for one in (Vanilla().fit(images, labels), calibrator):
+        name, numbers = one.method.name, measure(one, record)
+        if found and name != TemperatureScaling.name and len(record) >= 2 * FOLDS:
+            read = held_rows(TemperatureScaling(), images.select(()), labels)
+            probs = _kept(read, images)
+            cost = {CLASS_CHANGES: 0.0, PASSES: 1.0}
+            found[TEMPERED] = evaluate(probs, labels) | cost, probs, None
+        found[name] = numbers, answers(one, images), one.confidence(images)
+    rows = tuple(
+        Row(dataset=dataset, method=name, metric=metric, value=value)
+        for name, (numbers, *_) in found.items()
+        for metric, value in numbers.items()
+    )
     ends = (
-        Interval(dataset=dataset, method=method, metric=metric, low=low, high=high)
-        for method, probs, confidence in found
+        Interval(dataset=dataset, method=name, metric=metric, low=low, high=high)
+        for name, (_, probs, confidence) in found.items()
         for metric, (low, high) in _ends(probs, labels, confidence, calibrator.method.on_simplex)
     )
-    return Results(tuple(rows), intervals=tuple(ends))
+    return Results(rows, intervals=tuple(ends))
 
 
 def _ends(
@@ -183,18 +175,15 @@ def _counts(values: Tensor, cells: int) -> list[int]:
 def _per_class(
     confidence: Tensor, correct: Tensor, winner: Tensor, classes: int, names: Sequence[str]
 ) -> dict[str, Any]:
-    counts = torch.bincount(winner, minlength=classes).double()
+    counts = torch.bincount(winner, minlength=classes)
 
     def means(values: Tensor) -> list[float | None]:
-        sums = torch.zeros(classes, dtype=torch.float64).index_add_(0, winner, values)
-        return [
-            one / count if count else None
-            for one, count in zip(sums.tolist(), counts.tolist(), strict=True)
-        ]
+        found = torch.bincount(winner, values, minlength=classes) / counts
+        return [None if isnan(mean) else mean for mean in found.tolist()]
 
     return {
         "names": list(map(str, names if len(names) == classes else range(classes))),
-        "counts": [int(count) for count in counts],
+        "counts": counts.tolist(),
         "confidence": means(confidence),
         "accuracy": means(correct),
     }
@@ -251,25 +240,25 @@ def interval_rows(
     parts: dict[Contender, list[tuple[Mapping[str, float], Mapping[str, Tensor]]]] = {}
     for key, numbers, resampled in found:
         parts.setdefault(key, []).append((numbers, resampled))
-    done: list[tuple[Contender, dict[str, float], dict[str, Tensor]]] = []
+    # Compared with nothing, a contender has the interval of its own numbers.
+    done: list[tuple[Contender | None, dict[str, float], dict[str, Tensor]]] = [(None, {}, {})]
     for key, splits in parts.items():
         names = list(splits[0][1])
         points = {name: sum(point[name] for point, _ in splits) / len(splits) for name in names}
         values = {name: torch.stack([drawn[name] for _, drawn in splits]).mean(0) for name in names}
-        for metric, (low, high) in intervals(points, values).items():
-            yield Interval(**key._asdict(), metric=metric, low=max(low, 0.0), high=high)
         for other, theirs, drawn in done:
-            if other.validation == key.validation:
-                less = {name: points[name] - theirs[name] for name in names}
-                apart = {name: values[name] - drawn[name] for name in names}
-                for metric, (low, high) in intervals(less, apart).items():
-                    yield Interval(
-                        **key._asdict(),
-                        against=other.method,
-                        against_policy=other.policy,
-                        against_choice=other.choice,
-                        metric=metric,
-                        low=low,
-                        high=high,
-                    )
+            if other and other.validation != key.validation:
+                continue
+            less = {name: points[name] - theirs.get(name, 0.0) for name in names}
+            apart = {name: values[name] - drawn.get(name, 0.0) for name in names}
+            for metric, (low, high) in intervals(less, apart).items():
+                yield Interval(
+                    **key._asdict(),
+                    against=other.method if other else "",
+                    against_policy=other.policy if other else "",
+                    against_choice=other.choice if other else "",
+                    metric=metric,
+                    low=low if other else max(low, 0.0),
+                    high=high,
+                )
         done.append((key, points, values))

@@ -7,7 +7,6 @@ the step. So a stopped run needs only the weights and the momentum to resume wit
 import math
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,22 +55,22 @@ class TrainingResult:
     accuracy: float | None
     history: tuple[Epoch, ...]
     metadata: Mapping[str, Any]
-    path: Path | None
+    path: Path
 
 
 def train(
     model: str | nn.Module,
     train_set: ImageSet,
+    output: str | Path,
     *,
     test_set: ImageSet | None = None,
     recipe: Recipe | None = None,
     seed: int = 0,
-    output: str | Path | None = None,
     resume: bool = True,
     device: str | torch.device | None = None,
     compile: bool = False,
     progress: bool = True,
-    on_epoch: Callable[[Epoch], None] | None = None,
+    on_epoch: Callable[[Epoch], None] = lambda epoch: None,
 ) -> TrainingResult:
     """Train a network, named as in MODELS or given, and test it once, at the end.
 
@@ -93,63 +92,23 @@ def train(
         metadata = run.metadata(train_set, architecture)
         normalized = Normalized(network, metadata["mean"], metadata["std"]).to(at)
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        folder = None if output is None else RunFolder(Path(output), metadata)
-        found = folder.load_finished(network) if folder is not None and resume else None
+        folder = RunFolder(Path(output), metadata)
+        found = folder.load_finished(network) if resume else None
         if found is None:
-            with nullcontext() if folder is None else locked(folder.model):
+            with locked(folder.model):
                 normalized.train()
-                history = _all_epochs(run, normalized, folder, resume, compile, progress, on_epoch)
+                forward = torch.compile(normalized) if compile else normalized
+                history = run.epochs_in(folder, network, forward, resume, progress, on_epoch)
                 accuracy = None if test_set is None else accuracy_on(normalized.eval(), test_set)
                 found = {**metadata, "accuracy": accuracy, "history": history}
-                if folder is not None:
-                    folder.finish(network, found)
-    path = folder.model if folder is not None else None
+                folder.finish(network, found)
     try:
         epochs = tuple(Epoch(**row) for row in found["history"])
     except TypeError:
-        raise InputError(f"expected the epochs of a training in {path}; train again") from None
-    return TrainingResult(normalized.eval(), found["accuracy"], epochs, found, path)
-
-
-def _all_epochs(
-    run: "_Run",
-    normalized: Normalized,
-    folder: RunFolder | None,
-    resume: bool,
-    compile: bool,
-    progress: bool,
-    on_epoch: Callable[[Epoch], None] | None,
-) -> list[dict[str, Any]]:
-    """Train the network, from its checkpoint if there is one, and return all epochs."""
-    network, recipe = normalized.model, run.recipe
-    optimizer = torch.optim.SGD(
-        _groups(network, recipe), lr=0.0, momentum=recipe.momentum, nesterov=True
-    )
-    history = folder.resume(network, optimizer) if folder is not None and resume else []
-    forward = torch.compile(normalized) if compile else normalized
-    saved = -math.inf
-    with bar("training", run.epochs, shown=progress, done=len(history), every=0.0) as tell:
-        for number in range(len(history), run.epochs):
-            epoch = run.epoch(forward, optimizer, number)
-            if not math.isfinite(epoch.loss):
-                raise InputError(
-                    f"expected a finite loss, got {epoch.loss} in epoch {epoch.epoch}; "
-                    "a lower peak_lr may help"
-                )
-            history.append(asdict(epoch))
-            tell(epoch.epoch, str(epoch))
-            if on_epoch is not None:
-                on_epoch(epoch)
-            if folder is not None and time.monotonic() - saved > CHECKPOINT_SECONDS:
-                try:
-                    folder.write_checkpoint(network, optimizer, history)
-                except InputError as error:  # a full disk must not end hours of training
-                    advise(
-                        f"{error}; training continues with the checkpoint before: "
-                        "make room before it ends"
-                    )
-                saved = time.monotonic()
-    return history
+        raise InputError(
+            f"expected the epochs of a training in {folder.model}; train again"
+        ) from None
+    return TrainingResult(normalized.eval(), found["accuracy"], epochs, found, folder.model)
 
 
 def accuracy_on(model: nn.Module, images: ImageSet) -> float:
@@ -201,6 +160,43 @@ class _Run:
             "seed": self.seed,
         }
 
+    def epochs_in(
+        self,
+        folder: RunFolder,
+        network: nn.Module,
+        model: Callable[[Tensor], Tensor],
+        resume: bool,
+        progress: bool,
+        on_epoch: Callable[[Epoch], None],
+    ) -> list[dict[str, Any]]:
+        """Train the network, from its checkpoint if there is one, and return all epochs."""
+        optimizer = torch.optim.SGD(
+            _groups(network, self.recipe), lr=0.0, momentum=self.recipe.momentum, nesterov=True
+        )
+        history = folder.resume(network, optimizer) if resume else []
+        saved = -math.inf
+        with bar("training", self.epochs, shown=progress, done=len(history), every=0.0) as tell:
+            for number in range(len(history), self.epochs):
+                epoch = self.epoch(model, optimizer, number)
+                if not math.isfinite(epoch.loss):
+                    raise InputError(
+                        f"expected a finite loss, got {epoch.loss} in epoch {epoch.epoch}; "
+                        "a lower peak_lr may help"
+                    )
+                history.append(asdict(epoch))
+                tell(epoch.epoch, str(epoch))
+                on_epoch(epoch)
+                if time.monotonic() - saved > CHECKPOINT_SECONDS:
+                    try:
+                        folder.write_checkpoint(network, optimizer, history)
+                    except InputError as error:  # a full disk must not end hours of training
+                        advise(
+                            f"{error}; training continues with the checkpoint before: "
+                            "make room before it ends"
+                        )
+                    saved = time.monotonic()
+        return history
+
     def epoch(
         self, model: Callable[[Tensor], Tensor], optimizer: torch.optim.SGD, epoch: int
     ) -> Epoch:
@@ -213,7 +209,7 @@ class _Run:
         numbers = torch.rand(n, NUMBERS, generator=generator).to(device)
         size = min(recipe.batch_size, n)
         steps = n // size  # a last, smaller batch would have noisier statistics
-        loss_sum, right = torch.zeros((), device=device), torch.zeros((), device=device)
+        loss_sum, right = torch.zeros(2, device=device)
         start = time.perf_counter()
         for step in range(steps):
             rows = order[step * size : (step + 1) * size]

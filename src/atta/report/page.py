@@ -2,6 +2,10 @@
 
 Numbers are formatted in the templates, and <data value="..."> keeps the exact number, so that a
 page can be checked. Jinja escapes all text: no text from a file becomes markup.
+
+The images whose confidence changed most are shown as thumbnails. The images are given, or read from
+the folder that the record of the test images remembers. If that folder is missing or has changed,
+the page says so and shows none.
 """
 
 from __future__ import annotations
@@ -9,22 +13,26 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from atta import __version__
 from atta._base.display import listed, shortened
 from atta._base.errors import InputError, require
 from atta._base.files import whole_file
+from atta.data.image_set import ImageSet, data_uri
+from atta.data.origin import Origin
+from atta.data.source import as_source
 from atta.report.figures import comparison
 from atta.report.figures.detail import confidence_histogram, per_class, risks, shares, weights
 from atta.report.figures.reliability import diagram, overlaid
 from atta.report.figures.theme import ForScript, alt, theme
-from atta.report.sections import CRITERIA, WORDS, Line, Section, packed, sections_of
-from atta.report.thumbnails import thumbnails
+from atta.report.sections import CRITERIA, WORDS, Line, Section, sections_of
 from atta.results.rows import Results, finite
 from atta.results.table import Table
 from atta.results.words import SENSE, digits, metric_name
@@ -35,10 +43,10 @@ with require("report", "a report"):
     from vl_convert import javascript_bundle
 
 FOLDER = Path(__file__).parent / "templates"
-BUDGET = 250_000
+BUDGET = 550_000
 """Characters of chart data after which no more charts are added, so that a page can be mailed."""
-_Drawn: TypeAlias = Iterator[tuple[str, Any]]
-"""Charts and their kinds."""
+MOST, PICTURES, SIDE = 48, 200_000, 96
+"""The most thumbnails of a page, the most characters of their data URIs, their longest edge."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +87,6 @@ def report(
     charts = _draw(sections)
     data = {
         "charts": charts.specs,
-        "parts": charts.parts,
         "themes": {"light": theme(), "dark": theme(dark=True)},
         "sections": {section.id: section.data(charts.shown[section.id]) for section in sections},
         "thumbs": thumbs,
@@ -118,65 +125,39 @@ def write_report(
 
 @dataclass
 class _Charts:
-    """The charts of a page by "section/kind/line": Vega-Lite specifications with shared parts."""
+    """The charts of a page: Vega-Lite specifications by "section/kind/line"."""
 
-    shown: dict[str, list[int]]
-    """The lines that have charts, by section."""
-    kinds: dict[str, set[str]]
-    """The kinds of charts, by section."""
     specs: dict[str, Any] = field(default_factory=dict)
-    parts: list[Any] = field(default_factory=list)
+    kinds: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """The kinds of charts, by section."""
+    shown: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """The lines that have charts, by section."""
     size: int = 0
-    places: dict[str, int] = field(default_factory=dict)
 
-    def add(self, section: Section, drawn: _Drawn, line: str = "") -> bool:
-        """Add charts; whether there are any."""
-        found = False
-        for kind, chart in drawn:
+    def add(self, section: Section, line: Line | None = None) -> None:
+        """Add the charts of a section, or of one of its lines."""
+        for kind, chart in _of_section(section) if line is None else _of_line(line):
             spec = chart.to_dict(validate=False)
             del spec["config"], spec["$schema"]  # the page has its own themes
-            datasets = spec.pop("datasets", {})
-            text = json.dumps(spec)
-            for n, name in enumerate(datasets):
-                text = text.replace(name, f"data-{n}")
-            sets = {f"data-{n}": packed(rows) for n, rows in enumerate(datasets.values())}
-            self.specs[f"{section.id}/{kind}{line}"] = [self._shared(json.loads(text)), sets]
-            self.size += len(inlined(sets))
+            name = f"{section.id}/{kind}"
+            if line is not None:
+                name = f"{name}/{line.index}"
+                self.shown[section.id].add(line.index)
+            self.specs[name] = spec
+            self.size += len(json.dumps(spec))
             self.kinds[section.id].add(kind)
-            found = True
-        return found
-
-    def _shared(self, node: Any) -> Any:
-        """Move every object to `parts`, once: most axes and tooltips are the same in all charts."""
-        if isinstance(node, list):
-            return [self._shared(inner) for inner in node]
-        if not isinstance(node, dict):
-            return node
-        node = {key: self._shared(inner) for key, inner in node.items()}
-        text = json.dumps(node, sort_keys=True)
-        if len(text) < 40:
-            return node
-        if text not in self.places:
-            self.places[text] = len(self.parts)
-            self.parts.append(node)
-            self.size += len(text)
-        return {"$": self.places[text]}
 
 
 def _draw(sections: Sequence[Section]) -> _Charts:
     """Draw every section, then its lines one rank at a time until the page is large enough."""
-    charts = _Charts({one.id: [] for one in sections}, {one.id: set() for one in sections})
+    charts = _Charts()
     with alt.utils.schemapi.debug_mode(False):  # slow checks of charts, which the tests check
         for section in sections:
-            charts.add(section, _of_section(section))
-        for rank in range(max(len(section.lines) for section in sections)):
-            for section in sections:
-                if rank < len(section.lines) and charts.size < BUDGET:
-                    line = section.order[rank]
-                    if charts.add(section, _of_line(line), f"/{line.index}"):
-                        charts.shown[section.id].append(line.index)
-    for shown in charts.shown.values():
-        shown.sort()
+            charts.add(section)
+        for lines in zip_longest(*(section.order for section in sections)):
+            for section, line in zip(sections, lines, strict=True):
+                if line is not None and charts.size < BUDGET:
+                    charts.add(section, line)
     return charts
 
 
@@ -190,13 +171,13 @@ _OF_LINE: dict[str, tuple[str, str, Callable[[Mapping[str, Any], str], Any]]] = 
 """By kind of chart: the part of a detail that it shows, the start of its title, the function."""
 
 
-def _of_line(one: Line) -> _Drawn:
+def _of_line(one: Line) -> Iterator[tuple[str, Any]]:
     for kind, (part, title, draw) in _OF_LINE.items():
         if one.detail.get(part):
             yield kind, draw(one.detail, title + one.label)
 
 
-def _of_section(section: Section) -> _Drawn:
+def _of_section(section: Section) -> Iterator[tuple[str, Any]]:
     compared = {one.label: one.detail for one in (section.baseline, section.chosen)}
     if all(detail.get("bins") for detail in compared.values()):
         yield "overlay", overlaid(compared)
@@ -210,10 +191,92 @@ def _of_section(section: Section) -> _Drawn:
         title = f"Methods by {metric_name(criterion)}"
         yield "ranking", comparison.ranking(results, criterion, title=title, width=340)
         if "brier" in section.metrics and len({one.passes for one in section.lines} - {None}) > 1:
-            points = comparison.cost_points(section.cost)
-            yield "cost", comparison.cost(points, title="Brier score by passes", width=400)
+            title = "Brier score by passes"
+            yield "cost", comparison.cost(section.cost, title=title, width=400)
     elif not criterion and "entropy" in section.metrics:
         yield "entropy", comparison.entropy(results)
+
+
+# ---- thumbnails of the images whose confidence changed most
+
+
+def thumbnails(
+    results: Results, sections: Sequence[Section], images: Any = None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The thumbnails by "record/row of the record", and by section why there are none."""
+    shown: dict[str, str] = {}
+    notes: dict[str, str] = {}
+    if images is False:
+        return shown, notes
+    given, size = _by_dataset(images, sections), 0
+    for section in sections:
+        origin = results.known("records").get(section.tested, {})
+        # Without a digest of its files, nothing proves that the folder is the right one.
+        known = Origin.of(origin)
+        folder = Path(known.folder) if known.folder and known.files else None
+        source = given.get(section.dataset, folder)
+        rows = [row for row in _changed(section) if f"{section.tested}/{row}" not in shown]
+        if source is None or not rows:
+            continue
+        try:
+            pictures = _thumbnails(source, origin, rows[: max(1, MOST // len(sections))])
+        except (InputError, OSError) as error:
+            if section.dataset in given:
+                raise InputError(f"images of {section.dataset}: {error}") from None
+            notes[section.id] = (
+                f"No thumbnails: {error}. Pass images=... (--images) to say where the images are."
+            )
+            continue
+        for row, uri in pictures:
+            size += len(uri)
+            if size <= PICTURES:
+                shown[f"{section.tested}/{row}"] = uri
+    return shown, notes
+
+
+def _by_dataset(images: Any, sections: Sequence[Section]) -> Mapping[str, Any]:
+    """The given images by dataset."""
+    names = {section.dataset: None for section in sections}
+    if images is None:
+        return {}
+    if not isinstance(images, Mapping) and len(names) == 1:
+        return dict.fromkeys(names, images)
+    if not isinstance(images, Mapping) or not images.keys() <= names.keys():
+        got = ", ".join(map(str, images)) if isinstance(images, Mapping) else "others"
+        raise InputError(f"images: expected {{name: images}} of {', '.join(names)}, got {got}")
+    return images
+
+
+def _changed(section: Section) -> list[int]:
+    """The rows of the record that changed most; those that the page shows first come first."""
+    changed = (image for one in section.order for image in one.detail.get("changed") or ())
+    found = dict.fromkeys(image.get("image") for image in changed)
+    return [row for row in found if isinstance(row, int)]
+
+
+def _thumbnails(
+    images: Any, origin: Mapping[str, Any], rows: Sequence[int]
+) -> list[tuple[int, str]]:
+    """Thumbnails of these rows of the record with this origin."""
+    count = origin.get("images") if isinstance(origin.get("images"), int) else None
+    if isinstance(images, str):
+        images = Path(images)
+    if isinstance(images, Path) and images.suffix == ".safetensors":
+        images = ImageSet.load_file(images)
+    ordered = sorted(rows)  # a source reads forward only
+    if isinstance(images, Path | ImageSet):
+        stored = Origin.of(origin).images(images, count).images
+        there, pixels = len(stored), (stored[row] for row in ordered)
+    else:
+        source = as_source(images)
+        there = source.count or count or 0
+        pixels = (batch.pixels[0] for batch in source.read([row] for row in ordered))
+    if count not in (None, there):
+        raise InputError(f"expected the {count} images of the record, got {there}")
+    if not all(0 <= row < there for row in rows):
+        raise InputError(f"expected more images than row {ordered[-1]} of the record, got {there}")
+    uris = {row: data_uri(image, SIDE) for row, image in zip(ordered, pixels, strict=True)}
+    return [(row, uris[row]) for row in rows]
 
 
 # ---- page

@@ -10,14 +10,14 @@ split by split.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
 from typing import Any, NamedTuple, TypeVar
 
 from atta.results.rows import COLUMNS, Interval, Results, Row, values_of
-from atta.results.table import Summary, Table, pivot
+from atta.results.table import Summary, Table
 from atta.results.words import (
     BASELINE,
     BETTER,
@@ -77,15 +77,12 @@ class Line:
         return self.values.get(CLASS_CHANGES, {})
 
     @property
-    def keeps_class(self) -> bool:
-        """Whether no predicted class changed in any split, nor can change as far as is known."""
-        promised = self.detail.get("keeps_class", self.class_changes)
-        return bool(promised) and not any(self.class_changes.values())
-
-    @property
-    def changes_class(self) -> bool:
-        """Whether a predicted class changed, or the method is known to allow it."""
-        return self.detail.get("keeps_class") is False or any(self.class_changes.values())
+    def keeps_class(self) -> bool | None:
+        """Whether no class changed in any split, nor can, as far as is known; None if unknown."""
+        if any(self.class_changes.values()):
+            return False
+        known: bool | None = self.detail.get("keeps_class", bool(self.class_changes) or None)
+        return known
 
     @property
     def passes(self) -> float | None:
@@ -186,30 +183,32 @@ class Section:
         return (*main, *(metric for metric in found if metric == CLASS_CHANGES))
 
     @cached_property
-    def table(self) -> Table:
+    def table(self) -> Table | None:
         """The lines × the metrics; only methods that keep the class can be the best."""
         return self._pivot(self.metrics)
 
     @cached_property
     def answered(self) -> Table | None:
         """How many images each method answers at a risk, and how good its confidence is."""
-        found = [name for name in BY_CONFIDENCE if name in self.results.names("metric")]
-        return self._pivot(found) if found else None
+        return self._pivot(tuple(BY_CONFIDENCE))
 
     @cached_property
     def others(self) -> Table | None:
         """The metrics that are in no other table."""
         shown = {*self.metrics, *BY_CONFIDENCE, PASSES}
-        rest = [metric for metric in self.results.names("metric") if metric not in shown]
-        return self._pivot(rest) if rest else None
+        return self._pivot([name for name in self.results.names("metric") if name not in shown])
 
-    def _pivot(self, metrics: Sequence[str]) -> Table:
+    def _pivot(self, metrics: Sequence[str]) -> Table | None:
+        """The lines × those of the metrics that there are; None if there are none."""
+        found = tuple(name for name in metrics if name in self.results.names("metric"))
+        if not found:
+            return None
         keeps = {one.label for one in self._compared if one.keeps_class}
-        where = {"method": tuple(one.label for one in self.lines), "metric": tuple(metrics)}
+        where = {"method": tuple(one.label for one in self.lines), "metric": found}
         # Higher entropy is better only on images of unknown classes, which have no labels.
         better = {**BETTER, **dict.fromkeys(ENTROPIES)} if self.criterion else BETTER
         rows = relabelled(Results(self.results.rows), sizes=True)
-        return pivot(rows, where=where, better=better, eligible=keeps.__contains__, digits=DIGITS)
+        return rows.pivot(where=where, better=better, eligible=keeps.__contains__, digits=DIGITS)
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -231,16 +230,19 @@ class Section:
         """How many test images there are; None if unknown."""
         return next(filter(None, (one.detail.get("images") for one in self._compared)), None)
 
+    def _find(self, method: str) -> Line | None:
+        """The first line of a method, if it was run."""
+        return next((one for one in self._compared if one.key.method == method), None)
+
     @cached_property
     def vanilla(self) -> Line | None:
         """The unmodified model, if it was run."""
-        return next((one for one in self._compared if one.key.method == BASELINE), None)
+        return self._find(BASELINE)
 
     @cached_property
     def rival(self) -> Line | None:
         """What the answers at a risk are compared with: temperature, or the unmodified model."""
-        found = (one for one in self._compared if one.key.method == "temperature")
-        rival = next(found, self.vanilla)
+        rival = self._find(TEMPERATURE) or self.vanilla
         return None if rival is self.advised else rival
 
     @property
@@ -280,13 +282,14 @@ class Section:
 
         By every judge they are better than vanilla, and not worse than the best.
         """
-        best = [_sorted(self.ranked, metric)[:1] for metric in self.judges]
+        base = self.vanilla
+        bests = [(one, next(iter(_sorted(self.ranked, one)), None)) for one in self.judges]
 
         def good(one: Line) -> bool:
             return all(
-                (not self.vanilla or _judged(one, self.vanilla, metric) == 1)
-                and (one in first or _judged(one, first[0], metric) in (0, 1))
-                for metric, first in zip(self.judges, best, strict=True)
+                (not base or _judged(one, base, metric) == 1)
+                and (best in (None, one) or _judged(one, best, metric) in (0, 1))
+                for metric, best in bests
             )
 
         return sorted(filter(good, self.ranked), key=lambda one: one.passes or math.inf)
@@ -302,16 +305,17 @@ class Section:
             return self.ranked[0] if self.ranked else None
         if self.proven:
             return self.proven[0]
-        lower = [one for one in self.ranked if one.key.method == TEMPERATURE and self._lower(one)]
-        return next(iter(lower), self.vanilla or self.ranked[0])
-
-    def _lower(self, one: Line) -> bool:
-        """Whether a line lowers every judge, clearly or not."""
-        base = self.vanilla
-        return base is not None and all(
-            one.mean(metric) < base.mean(metric) and _judged(one, base, metric) != -1
-            for metric in self.judges
-        )
+        base, tempered = self.vanilla, self._find(TEMPERATURE)
+        if (
+            base
+            and tempered in self.ranked
+            and all(
+                tempered.mean(metric) < base.mean(metric) and _judged(tempered, base, metric) != -1
+                for metric in self.judges
+            )
+        ):
+            return tempered
+        return base or self.ranked[0]
 
     @property
     def recommended(self) -> Line | None:
@@ -369,7 +373,7 @@ class Section:
         known = _sorted(self.lines[::-1], metric)  # of equal means, the first line is last
         return known[-1] if len(known) > 1 else None
 
-    def data(self, shown: Sequence[int]) -> dict[str, Any]:
+    def data(self, shown: Iterable[int]) -> dict[str, Any]:
         """What the switches of the page need; `shown` are the lines that have charts."""
         metrics = [metric for metric in self.metrics if metric != CLASS_CHANGES]
         return {
@@ -379,16 +383,16 @@ class Section:
                 for one in self.lines
                 for other in self.lines[: one.index]
             },
-            "changed": {i: packed(self.lines[i].detail.get("changed") or ()) for i in shown},
+            "changed": {i: self.lines[i].detail.get("changed") or [] for i in shown},
             "classes": (self.detail("per_class") or {}).get("names"),
             "record": self.tested,
         }
 
 
-def _judged(one: Line, other: Line, metric: str) -> int | None:
+def _judged(one: Line, other: Line | None, metric: str) -> int | None:
     """Whether a line is better (1) or worse (-1) than another, if that is known."""
-    found = one.difference(other, metric)
-    return found and found.better
+    found = one.difference(other, metric) if other else None
+    return found.better if found else None
 
 
 def _sorted(lines: Sequence[Line], metric: str) -> list[Line]:
@@ -432,23 +436,14 @@ def with_cost(results: Results) -> Results:
     Both may have run the same policy: the numbers of the main experiment replace the others.
     """
 
-    def main(one: Row | Interval) -> bool:
-        return not one.experiment.endswith(COST)
+    def moved(these: Iterable[_Moved]) -> list[_Moved]:
+        cost_first = sorted(these, key=lambda one: not one.experiment.endswith(COST))
+        return [replace(one, experiment=one.experiment.removesuffix(COST)) for one in cost_first]
 
-    def moved(one: _Moved) -> _Moved:
-        return replace(one, experiment=one.experiment.removesuffix(COST))
-
-    rows = map(moved, sorted(results, key=main))
-    unique = {values_of(row, COLUMNS[:-1]): row for row in rows}
-    details = [
+    rows = {values_of(row, COLUMNS[:-1]): row for row in moved(results)}
+    details = tuple(
         {**detail, "experiment": detail.get("experiment", "").removesuffix(COST)}
         for detail in results.details
-    ]
-    intervals = map(moved, sorted(results.intervals, key=main))
-    return Results(tuple(unique.values()), results.about, tuple(details), tuple(intervals))
-
-
-def packed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Rows as column names and lists of cells, which repeat no name."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    return {"columns": columns, "rows": [[row.get(name) for name in columns] for row in rows]}
+    )
+    intervals = tuple(moved(results.intervals))
+    return Results(tuple(rows.values()), results.about, details, intervals)

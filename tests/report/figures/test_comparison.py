@@ -7,7 +7,7 @@ import pytest
 
 from atta import InputError
 from atta.report.figures.comparison import cost, cost_points, entropy, ranking, sizes
-from atta.report.figures.parts import told_apart
+from atta.report.figures.theme import told_apart
 from atta.results.rows import Results, Row
 from scenarios import chart_data as data
 from scenarios import many
@@ -136,27 +136,23 @@ def test_the_cost_of_a_policy_is_its_passes() -> None:
         )
         for split in (0, 1)
     ]
-    points = cost_points(Results(tuple(rows)))
+    results = Results(tuple(rows))
+    points = cost_points(results)
     assert [(p["method"], p["policy"], p["passes"]) for p in points] == [
         ("vanilla", "", 1),
         ("v-atta", "aug4", 12),
         ("v-atta", "flip + 2 crop", 4),
     ]
-    drawn = [row for row in data(cost(points)) if "runs" in row]
+    drawn = [row for row in data(cost(results)) if "runs" in row]
     assert [row["value"] for row in drawn] == [point["value"] for point in points]
-    assert "best: v-atta with aug4" in cost(points).to_dict()["description"]
+    assert "best: v-atta with aug4" in cost(results).to_dict()["description"]
 
 
 def test_names_of_policies_that_would_lie_over_each_other_are_one_text() -> None:
-    shared: dict[str, Any] = {"method": "m", "low": None, "high": None}
-    points = [
-        {"policy": policy, "passes": passes, "value": value, **shared}
-        for policy, passes, value in (
-            ("aug1", 7, 0.0400),
-            ("aug2", 7, 0.0401),
-            ("aug3", 7, 0.0500),
-            ("aug4", 12, 0.0400),
-        )
-    ]
-    texts = [row["policy"] for row in data(cost(points)) if "method" not in row]
+    values = {"aug1": 0.0400, "aug2": 0.0401, "aug3": 0.0500, "aug4": 0.0400}
+    rows = tuple(
+        Row(dataset="d", method="m", policy=policy, metric="brier", value=value)
+        for policy, value in values.items()
+    )
+    texts = [row["policy"] for row in data(cost(Results(rows))) if "method" not in row]
     assert texts == ["aug1, aug2", "aug3", "aug4"]

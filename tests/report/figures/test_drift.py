@@ -23,7 +23,7 @@ def values(chart, key):
 
     def walk(node):
         if isinstance(node, dict):
-            found.extend([node[key]] if key in node and "set" in node else [])
+            found.extend([node[key]] if key in node and {"set", "method"} & node.keys() else [])
             for one in node.values():
                 walk(one)
         elif isinstance(node, list):

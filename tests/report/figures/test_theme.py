@@ -11,7 +11,7 @@ import pytest
 
 from atta.report.figures.comparison import cost, entropy, ranking, sizes
 from atta.report.figures.detail import confidence_histograms, per_class, shares, weights
-from atta.report.figures.reliability import diagram, reliabilities
+from atta.report.figures.reliability import diagram, side_by_side
 from atta.report.figures.theme import finished, theme
 from atta.results.rows import Results, Row
 from scenarios import chart_data as data
@@ -35,11 +35,10 @@ ODD = [
 
 def drawings(results: Results, detail: dict[str, Any]) -> dict[str, Callable[..., Any]]:
     sized = [row for size in (10, 100) for row in many(2, validation=size)]
-    point = {"policy": "aug4", "passes": 12, "method": "v-atta"}
-    points = [{**point, "value": 0.04, "low": None, "high": None}]
+    cheap = Row(dataset="d", method="v-atta", policy="aug4", metric="brier", value=0.04)
     return {
         "diagram": lambda: diagram(detail, "v-atta"),
-        "reliabilities": lambda: reliabilities(results.details),
+        "side_by_side": lambda: side_by_side({"a": detail, "b": detail}, 2),
         "confidence_histograms": lambda: confidence_histograms(results.details[:2]),
         "weights": lambda: weights(detail, "v-atta"),
         "shares": lambda: shares(detail, "v-atta"),
@@ -47,7 +46,7 @@ def drawings(results: Results, detail: dict[str, Any]) -> dict[str, Callable[...
         "ranking": lambda: ranking(results),
         "entropy": lambda: entropy(results),
         "sizes": lambda: sizes(Results(tuple(sized))),
-        "cost": lambda: cost(points),
+        "cost": lambda: cost(Results((cheap,))),
     }
 
 
@@ -90,7 +89,7 @@ def test_no_name_from_a_file_becomes_the_name_of_a_field(detail: dict[str, Any])
         "per_class": per_class(odd, ""),
         "ranking": ranking(Results(tuple(ten))),
         "sizes": sizes(Results(tuple(rows))),
-        "reliabilities": reliabilities([{**detail, "method": name} for name in ODD]),
+        "side_by_side": side_by_side(dict.fromkeys(ODD, detail), 2),
     }
     for name, chart in charts.items():
         spec = chart.to_dict()

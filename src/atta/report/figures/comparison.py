@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 from atta._base.errors import InputError
 from atta.data.views import Policy
-from atta.report.figures import parts
-from atta.report.figures.parts import Datum
-from atta.report.figures.theme import SKY, alt
+from atta.report.figures.theme import (
+    SKY,
+    Datum,
+    alt,
+    chart_of,
+    grid,
+    metric_axis,
+    named_rows,
+    number,
+    sense,
+    titled,
+    told_apart,
+    tooltips,
+)
 from atta.results.rows import Results
 from atta.results.words import (
     BASELINE,
@@ -32,77 +43,74 @@ def ranking(results: Results, metric: str = "brier", *, title: str = "", width: 
     A single run shows its interval over test images, if the results have one. A dashed line marks
     the baseline. Like `Results.pivot`, it refuses rows of different datasets or sizes.
     """
-    data = _ranked(results, metric)
-    base = _by_method(data)
-    layers = [
-        base.mark_rule(style="measured", strokeWidth=2).encode(x="low:Q", x2="high"),
-        base.mark_point(style="measured", filled=True, size=70).encode(
-            x=alt.X(
-                "value:Q",
-                title=parts.sense(metric),
-                scale=alt.Scale(zero=False),
-                axis=alt.Axis(tickCount=5, labelFlush=False),
-            )
-        ),
-    ]
+    data = _ranked(results, metric, higher=DRAWN.get(metric) == "higher")
+    axis = alt.Axis(tickCount=5, labelFlush=False)
+    x = alt.X("value:Q", title=sense(metric), scale=alt.Scale(zero=False), axis=axis)
     baseline = [d for d in data if d["method"] == BASELINE and d["value"] is not None]
-    if baseline:
-        layers.insert(0, parts.chart_of(baseline).mark_rule(style="guide").encode(x="value:Q"))
-    notes = [f"dashed: {BASELINE}"] if baseline else []
-    return _by_metric(layers, data, metric, title or f"Methods by {metric}", notes, width)
+
+    def layers(base: Any) -> list[Any]:
+        guides = [chart_of(baseline).mark_rule(style="guide").encode(x="value:Q")]
+        return [
+            *guides[: len(baseline)],
+            base.mark_rule(style="measured", strokeWidth=2).encode(x="low:Q", x2="high"),
+            base.mark_point(style="measured", filled=True, size=70).encode(x=x),
+        ]
+
+    note = f"; dashed: {BASELINE}" if baseline else ""
+    return _by_method(data, metric, layers, title or f"Methods by {metric}", note, width)
 
 
 def entropy(results: Results, metric: str = "entropy") -> Any:
     """Draw the entropy of each method on images of unknown classes, highest (best) first."""
-    data = _ranked(results, metric, higher=True)
-    base = _by_method(data)
     axis = alt.Axis(tickCount=6, labelFlush=False)
-    layers = [
-        base.mark_bar(color=SKY, height={"band": 0.7}).encode(
-            x=alt.X("value:Q", title=f"{metric} (higher is better)", axis=axis)
-        ),
-        base.mark_rule(style="whisker").encode(x="low:Q", x2="high"),
-    ]
+    x = alt.X("value:Q", title=f"{metric} (higher is better)", axis=axis)
+
+    def layers(base: Any) -> list[Any]:
+        return [
+            base.mark_bar(color=SKY, height={"band": 0.7}).encode(x=x),
+            base.mark_rule(style="whisker").encode(x="low:Q", x2="high"),
+        ]
+
     title = f"{metric.replace('_', ' ').capitalize()} on images of unknown classes"
-    return _by_metric(layers, data, metric, title, [], 420)
+    return _by_method(_ranked(results, metric, higher=True), metric, layers, title)
 
 
-def _ranked(results: Results, metric: str, *, higher: bool = False) -> list[Datum]:
+def _ranked(results: Results, metric: str, *, higher: bool) -> list[Datum]:
     """The methods, best first; those without a finite number come last and have no mark."""
     found = _summaries(results, metric)
     data = [d for d in found if d["value"] is not None]
     if not data:
         raise InputError(f"no {metric} of these rows is a finite number")
-    data.sort(key=lambda d: d["value"], reverse=higher or DRAWN.get(metric) == "higher")
+    data.sort(key=lambda d: d["value"], reverse=higher)
     return data + [d for d in found if d["value"] is None]
 
 
-def _by_method(data: list[Datum]) -> alt.Chart:
-    """A chart with a row for each method."""
-    return parts.chart_of(data).encode(
-        y=parts.named_rows("method", data),
-        tooltip=parts.tooltips("method", "value", "interval", "runs"),
-    )
-
-
-def _by_metric(
-    layers: list[Any], data: list[Datum], metric: str, title: str, notes: list[str], width: int
+def _by_method(
+    data: list[Datum],
+    metric: str,
+    layers: Callable[[Any], list[Any]],
+    title: str,
+    note: str = "",
+    width: int = 420,
 ) -> Any:
-    """Join the layers, and describe the best and the worst method."""
+    """Draw layers with a row for each method, and describe the best and the worst of them."""
+    base = chart_of(data).encode(
+        y=named_rows("method", data), tooltip=tooltips("method", "value", "interval", "runs")
+    )
     runs = max(d["runs"] for d in data)
     if runs > 1:
-        number = f"mean of {runs} runs and its 95 % interval"
+        shown = f"mean of {runs} runs and its 95 % interval"
     elif any(d["low"] is not None for d in data):
-        number = "one run and its 95 % interval over test images"
+        shown = "one run and its 95 % interval over test images"
     else:
-        number = "one run"
+        shown = "one run"
     first, *_, last = [d for d in data if d["value"] is not None] * 2
-    chart = alt.layer(*layers, width=width, height=max(40, 24 * len(data)))
+    chart = alt.layer(*layers(base), width=width, height=max(40, 24 * len(data)))
     what = (
         f"{metric} of {len(data)} methods, from {first['method']} ({first['value']:.4f}) "
         f"to {last['method']} ({last['value']:.4f})"
     )
-    return parts.titled(chart, width, title, ["; ".join([number, *notes])], what)
+    return titled(chart, width, title, [shown + note], what)
 
 
 def sizes(results: Results, metrics: Sequence[str] = ()) -> Any:
@@ -113,9 +121,8 @@ def sizes(results: Results, metrics: Sequence[str] = ()) -> Any:
     sized = relabelled(Results(tuple(row for row in results if row.validation)))
     if not sized.rows:
         raise InputError("there are no rows that say how many images were fitted on")
-    apart = parts.told_apart(sized.names("method"))
-    panels = [_sizes(sized, metric, apart) for metric in metrics or sized.names("metric")]
-    return parts.grid(panels, 2)
+    apart = told_apart(sized.names("method"))
+    return grid([_sizes(sized, metric, apart) for metric in metrics or sized.names("metric")], 2)
 
 
 def _sizes(results: Results, metric: str, apart: Mapping[str, Any]) -> Any:
@@ -127,18 +134,15 @@ def _sizes(results: Results, metric: str, apart: Mapping[str, Any]) -> Any:
         for count in counts
         for row in _summaries(found.where(validation=count), metric)
     ]
-    base = parts.chart_of(data).encode(
-        x=alt.X(
-            "validation:Q",
-            title="validation images",
-            scale=alt.Scale(type="log", nice=False),
-            axis=alt.Axis(values=counts, format=",d", grid=False, labelFlush=False),
-        ),
-        color=apart["color"],
+    x = alt.X(
+        "validation:Q",
+        title="validation images",
+        scale=alt.Scale(type="log", nice=False),
+        axis=alt.Axis(values=counts, format=",d", grid=False, labelFlush=False),
     )
-    y = parts.metric_axis(metric)
-    low = alt.Y("low:Q", title=parts.sense(metric))
-    tips = parts.tooltips("validation", "method", "value", "interval", "runs")
+    base = chart_of(data).encode(x=x, color=apart["color"])
+    y, low = metric_axis(metric), alt.Y("low:Q", title=sense(metric))
+    tips = tooltips("validation", "method", "value", "interval", "runs")
     listed = ", ".join(f"{count:,}" for count in counts)
     return alt.layer(
         base.mark_area(opacity=0.12).encode(y=low, y2="high"),
@@ -153,44 +157,38 @@ def _sizes(results: Results, metric: str, apart: Mapping[str, Any]) -> Any:
     )
 
 
-def cost(
-    points: Sequence[Datum], metric: str = "brier", *, title: str = "", width: int = 460
-) -> Any:
-    """Draw a metric against network passes per image. `cost_points` makes the points."""
-    data = [d for d in points if d["value"] is not None]
+def cost(results: Results, metric: str = "brier", *, title: str = "", width: int = 460) -> Any:
+    """Draw a metric against network passes per image, a point for each method and policy."""
+    data = [d for d in cost_points(results, metric) if d["value"] is not None]
     if not data:
         raise InputError(f"there is nothing to draw: no method has a policy and a finite {metric}")
     names = list(dict.fromkeys(d["method"] for d in data))
-    apart = parts.told_apart(names, orient="top", columns=max(1, width // 140))
-    axis = alt.Axis(
-        values=_apart({d["passes"] for d in data}), format=",.2~f", grid=False, labelFlush=False
-    )
+    apart = told_apart(names, orient="top", columns=max(1, width // 140))
+    ticks = _apart({d["passes"] for d in data})
     x = alt.X(
         "passes:Q",
         title="network passes per image",
         scale=alt.Scale(type="log", base=2, nice=False, padding=36),
-        axis=axis,
+        axis=alt.Axis(values=ticks, format=",.2~f", grid=False, labelFlush=False),
     )
-    y = parts.metric_axis(metric)
-    base = parts.chart_of(data).encode(x=x, color=apart["color"])
-    texts = parts.chart_of(_texts(data)).mark_text(style="note", align="left", dx=9)
-    layers = [
+    y, tips = metric_axis(metric), tooltips("method", "policy", "passes", "value")
+    base = chart_of(data).encode(x=x, color=apart["color"])
+    points = base.mark_point(filled=True, size=70, opacity=1)
+    texts = chart_of(_texts(data)).mark_text(style="note", align="left", dx=9)
+    chart = alt.layer(
         base.mark_rule(strokeWidth=1.5).encode(y="low:Q", y2="high"),
-        base.mark_point(filled=True, size=70, opacity=1).encode(
-            y=y,
-            shape=apart["shape"],
-            tooltip=parts.tooltips("method", "policy", "passes", "value"),
-        ),
+        points.encode(y=y, shape=apart["shape"], tooltip=tips),
         texts.encode(x=x, y=y, text="policy:N"),
-    ]
+        width=width,
+        height=260,
+    )
     best = min(data, key=lambda d: d["value"] * (-1 if DRAWN.get(metric) == "higher" else 1))
     note = (
         f"best: {best['method']} with {best['policy'] or 'no views'}, "
         f"{best['passes']:g} passes, {best['value']:.4f}"
     )
     what = f"{metric} against network passes per image, {len(data)} points"
-    chart = alt.layer(*layers, width=width, height=260)
-    return parts.titled(chart, width, title or f"{metric} by passes", [note], what)
+    return titled(chart, width, title or f"{metric} by passes", [note], what)
 
 
 def _apart(passes: Collection[int | float]) -> list[int | float]:
@@ -206,10 +204,9 @@ def _texts(data: Sequence[Datum]) -> list[Datum]:
     """Policy names next to their points; close points share one text, long names have none."""
     values = [d["value"] for d in data]
     near = (max(values) - min(values)) / 18
+    short = [d for d in data if 0 < len(d["policy"]) <= 12]
     groups: list[list[Datum]] = []
-    for d in sorted(data, key=lambda d: (d["passes"], d["value"])):
-        if not 0 < len(d["policy"]) <= 12:
-            continue
+    for d in sorted(short, key=lambda d: (d["passes"], d["value"])):
         last = groups[-1][-1] if groups else None
         if last and last["passes"] == d["passes"] and d["value"] - last["value"] < near:
             groups[-1].append(d)
@@ -235,9 +232,8 @@ def cost_points(results: Results, metric: str = "brier") -> list[Datum]:
     points = []
     for key, summary in zip(keys, _summaries(results, metric), strict=True):
         detail = details.get(key, {"policy": key.policy})
-        views = Policy.parse(key.policy).repeats if key.policy else {}
         known = fmean(counts[key]) if key in counts else detail.get(PASSES)
-        passes = known or 1 + sum(views.values())
+        passes = known or (Policy.parse(key.policy).passes if key.policy else 1)
         name = label(key.method, key.choice)
         points.append({**summary, "method": name, "policy": detail["policy"], "passes": passes})
     return points
@@ -249,9 +245,7 @@ def _summaries(results: Results, metric: str) -> list[Datum]:
     if not found.rows:
         raise InputError(f"there are no rows of {metric} to draw")
     names = labels(map(contender, found))
-    table = relabelled(
-        Results(found.rows)
-    ).pivot()  # which refuses to average rows of different settings
+    table = relabelled(Results(found.rows)).pivot()  # refuses to average different settings
     over_images = bounds(found.intervals)
     summaries = []
     for (key, name), summary in zip(names.items(), table.numbers.values(), strict=True):
@@ -259,8 +253,8 @@ def _summaries(results: Results, metric: str) -> list[Datum]:
         ends = (summary.mean - half, summary.mean + half)
         if summary.count == 1:
             ends = over_images.get((key, None, metric), ends)
-        low, high = map(parts.number, ends)
+        low, high = map(number, ends)
         interval = "one run" if low is None or high is None else f"{low:.5f} to {high:.5f}"
-        seen = {"value": parts.number(summary.mean), "low": low, "high": high}
+        seen = {"value": number(summary.mean), "low": low, "high": high}
         summaries.append({"method": name, **seen, "runs": summary.count, "interval": interval})
     return summaries

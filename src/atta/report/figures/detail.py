@@ -12,9 +12,32 @@ from atta._base.errors import InputError
 from atta._base.settings import Count, checked
 from atta.metrics.binning import bins, risk_curve, wilson
 from atta.metrics.per_image import Array, as_tensor
-from atta.report.figures import parts
-from atta.report.figures.parts import OVER, UNDER, Datum, Detail
-from atta.report.figures.theme import BLUE, ORANGE, PURPLE, VERMILION, alt, finished
+from atta.report.figures.theme import (
+    BLUE,
+    ORANGE,
+    OVER,
+    PURPLE,
+    UNDER,
+    VERMILION,
+    Datum,
+    Detail,
+    above,
+    alt,
+    calibration,
+    chart_of,
+    class_names,
+    finished,
+    grid,
+    histogram,
+    named_rows,
+    names_of,
+    number,
+    of_title,
+    titled,
+    told_apart,
+    tooltips,
+    unit,
+)
 
 LABELLED = 40  # the most classes that have their names on an axis
 SHORT = 20  # letters of a class name if there are more classes
@@ -26,27 +49,22 @@ def confidence_histograms(details: Sequence[Detail]) -> Any:
     """Draw the confidence of the first detail as a line over the bars of each other detail."""
     if not details:
         raise InputError("there is nothing to draw: expected at least one detail, got none")
-    first, *others = zip(parts.names_of(details), details, strict=True)
+    first, *others = zip(names_of(details), details, strict=True)
     panels = [confidence_histogram(detail, name, before=first) for name, detail in others]
-    return parts.grid(panels or [confidence_histogram(first[1], first[0])], 2)
+    return grid(panels or [confidence_histogram(first[1], first[0])], 2)
 
 
 def confidence_histogram(
     detail: Detail, title: str, width: int = 360, *, before: tuple[str, Detail] | None = None
 ) -> Any:
     """Draw how many images have which confidence; `before` is another method, drawn as a line."""
-    bars = parts.bins("images", detail["histogram"], method=title)
-    line: list[Datum] = []
-    notes = [f"bars: {title}, mean {detail['confidence']:.3f}"]
-    if before:
-        name, other = before
-        line = parts.bins("images", other["histogram"], method=name)
-        notes.append(f"line: {name}, mean {other['confidence']:.3f}")
-    tips = parts.tooltips("method", "range", "images")
-    layers = parts.histogram(bars, line, "confidence", parts.counting(), tips)
+    drawn = {"bars": (title, detail)} | ({"line": before} if before else {})
+    counts = [(name, other["histogram"]) for name, other in drawn.values()]
+    notes = [f"{how}: {name}, mean {of['confidence']:.3f}" for how, (name, of) in drawn.items()]
+    layers = histogram("images", counts, "confidence", tooltips("method", "range", "images"))
     chart = alt.layer(*layers, width=width, height=180)
     what = f"Histogram of the confidence of {detail['images']:,} images"
-    return parts.titled(chart, width, title, notes, what)
+    return titled(chart, width, title, notes, what)
 
 
 @checked
@@ -95,29 +113,29 @@ def risks(details: Mapping[str, Detail], width: int = 300) -> Any:
         for point in zip(*found.values(), strict=True)
     ]
     axis = alt.Axis(format=".3~%", tickCount=5)
-    base = parts.chart_of(data).encode(
+    base = chart_of(data).encode(
         x=alt.X("coverage:Q", title="part of the images that is answered", axis=axis),
-        color=parts.told_apart(list(details), orient="top")["color"],
+        color=told_apart(list(details), orient="top")["color"],
     )
     y = alt.Y("risk:Q", title="risk: part of the answers that is wrong", axis=axis)
     band = base.mark_area(opacity=0.15).encode(y="low:Q", y2="high")
-    tips = parts.tooltips("method", "coverage", "risk", "low", "high")
+    tips = tooltips("method", "coverage", "risk", "low", "high")
     line = base.mark_line(strokeWidth=1.5, point={"size": 12}).encode(y=y, tooltip=tips)
     chart = alt.layer(band, line, width=width, height=230)
     what = f"Risk against coverage of {' and '.join(details)}"
-    return parts.titled(chart, width, "Risk against coverage", ["bands: 95 % intervals"], what)
+    return titled(chart, width, "Risk against coverage", ["bands: 95 % intervals"], what)
 
 
 def weights(detail: Detail, title: str) -> Any:
     """Draw the learned weights: kinds of view × classes, or one column for all classes."""
-    views = _views(detail)
+    views = detail["views"]
     kinds, classes = views["kinds"], len(views["weights"][0])
-    names = ["all classes"] if classes == 1 else parts.class_names(detail, classes)
+    names = ["all classes"] if classes == 1 else class_names(detail, classes)
     labelled = classes <= LABELLED
     if not labelled:  # the data repeats each name per kind of view, and names may be long
         names = [f"{i} {name[:SHORT]}" for i, name in enumerate(names)]
     data = [
-        {"kind": kind, "class": name, "weight": parts.number(weight)}
+        {"kind": kind, "class": name, "weight": number(weight)}
         for kind, row in zip(kinds, views["weights"], strict=True)
         for name, weight in zip(names, row, strict=True)
     ]
@@ -130,12 +148,12 @@ def weights(detail: Detail, title: str) -> Any:
     else:
         width = max(420, min(640, 22 * classes))
     span = f"weights from {min(known):+.3f} to {max(known):+.3f}".replace("-", "−")
-    return parts.titled(
+    return titled(
         alt.layer(*layers, width=width, height=28 * len(kinds)),
         max(300, width),
         title,
         [f"limit {views['limit']:.3f} · {span}"],
-        f"Weights of {len(kinds)} kinds of view{parts.of_title(title)}, {classes} for each",
+        f"Weights of {len(kinds)} kinds of view{of_title(title)}, {classes} for each",
     )
 
 
@@ -147,21 +165,21 @@ def _weight_layers(data: list[Datum], names: list[str], largest: float) -> list[
     ticks = alt.Axis(
         labels=labelled, ticks=labelled, labelAngle=0 if upright else -40, labelOverlap=False
     )
-    base = parts.chart_of(data).encode(
+    base = chart_of(data).encode(
         x=alt.X(
             "class:N",
             title=None if classes == 1 else title,
             scale=alt.Scale(domain=names),
             axis=ticks,
         ),
-        y=parts.named_rows("kind", data),
+        y=named_rows("kind", data),
     )
     gradient = max(60, 26 * len(data) // classes)
     scale = alt.Scale(domain=[-largest, largest], domainMid=0, range="diverging", interpolate="rgb")
     legend = alt.Legend(gradientLength=gradient, format=".2~f", tickCount=3)
     cells = base.mark_rect(style="grid" if labelled else "dense").encode(
         color=alt.Color("weight:Q", title="weight", scale=scale, legend=legend),
-        tooltip=parts.tooltips("kind", "class", "weight"),
+        tooltip=tooltips("kind", "class", "weight"),
     )
     texts = base.mark_text(style="value").encode(text=alt.Text("weight:Q", format="+.2f"))
     return [cells, texts] if classes <= WRITTEN else [cells]
@@ -169,31 +187,28 @@ def _weight_layers(data: list[Datum], names: list[str], largest: float) -> list[
 
 def shares(detail: Detail, title: str, width: int = 360) -> Any:
     """Draw the share of the views in each image, its limit, and how often the class guard acts."""
-    views = _views(detail)
-    bars = parts.bins("images", views["shares"])
-    tips = parts.tooltips("range", "images", range="share in")
-    (layer,) = parts.histogram(bars, [], "share of the views", parts.counting(), tips)
-    limit = parts.chart_of([{name: views[name] for name in ("limit", "mean_share")}])
+    views = detail["views"]
+    limit = chart_of([{name: views[name] for name in ("limit", "mean_share")}])
     rule = limit.mark_rule(style="guide").encode(
-        x="limit:Q", tooltip=parts.tooltips("limit", "mean_share")
+        x="limit:Q", tooltip=tooltips("limit", "mean_share")
     )
     notes = [
         f"limit {views['limit']:.3f}, dashed",
         f"the class guard holds {views['limited']:,} of {detail['images']:,} images below it",
         f"mean share {views['mean_share']:.3f}",
     ]
-    chart = alt.layer(layer, rule, width=width, height=180)
-    what = f"Shares of the views{parts.of_title(title)}"
-    return parts.titled(chart, width, title, ["; ".join(notes)], what)
+    tips = tooltips("range", "images", range="share in")
+    bars = histogram("images", [("", views["shares"])], "share of the views", tips)
+    chart = alt.layer(*bars, rule, width=width, height=180)
+    what = f"Shares of the views{of_title(title)}"
+    return titled(chart, width, title, ["; ".join(notes)], what)
 
 
 def per_class(detail: Detail, title: str, width: int = 420) -> Any:
     """Draw confidence minus accuracy by predicted class with 95 % intervals, largest gaps only."""
     found = detail["per_class"]
-    if found is None:
-        raise InputError("accuracy by class needs labels, and these images have none")
     classes = len(found["counts"])
-    data = _class_gaps(parts.class_names(detail, classes), found)
+    data = _class_gaps(class_names(detail, classes), found)
     shown, rest = sorted(data[:_SHOWN], key=lambda row: -row["gap"]), data[_SHOWN:]
     notes = f"all {len(data)} predicted classes"
     if rest:
@@ -201,30 +216,21 @@ def per_class(detail: Detail, title: str, width: int = 420) -> Any:
         notes += f"the other {len(rest)} are within ±{abs(rest[0]['gap']):.3f}"
     if classes > len(data):
         notes += f"; {classes - len(data)} never predicted"
-    base = parts.chart_of(shown).encode(
-        y=parts.named_rows("class", shown),
-        tooltip=parts.tooltips("class", "images", "confidence", "accuracy", "gap", "interval"),
+    base = chart_of(shown).encode(
+        y=named_rows("class", shown),
+        tooltip=tooltips("class", "images", "confidence", "accuracy", "gap", "interval"),
     )
     axis = alt.Axis(format="+.3~f", tickCount=5, labelFlush=False)
     colours = alt.Scale(domain=[OVER, UNDER], range=[ORANGE, PURPLE])
     bars = base.mark_bar(height={"band": 0.7}).encode(
         x=alt.X("gap:Q", title="confidence − accuracy", axis=axis),
-        color=alt.Color("sense:N", title=None, scale=colours, legend=parts.above()),
+        color=alt.Color("sense:N", title=None, scale=colours, legend=above()),
     )
     whiskers = base.mark_rule(style="whisker").encode(x="low:Q", x2="high")
-    zero = parts.chart_of([{"zero": 0}]).mark_rule(style="zero").encode(x="zero:Q")
+    zero = chart_of([{"zero": 0}]).mark_rule(style="zero").encode(x="zero:Q")
     chart = alt.layer(bars, zero, whiskers, width=width, height=max(40, 20 * len(shown)))
-    what = f"Confidence minus accuracy by predicted class{parts.of_title(title)}"
-    return parts.titled(chart, width, title, [notes], what)
-
-
-def _views(detail: Detail) -> Mapping[str, Any]:
-    """What a detail says of the weights of its views."""
-    views: Mapping[str, Any] | None = detail["views"]
-    if views is None:
-        name = detail.get("method", "the method")
-        raise InputError(f"{name} learns no weights of views: there is nothing to draw")
-    return views
+    what = f"Confidence minus accuracy by predicted class{of_title(title)}"
+    return titled(chart, width, title, [notes], what)
 
 
 def _class_gaps(names: Sequence[str], found: Mapping[str, Any]) -> list[Datum]:
@@ -234,7 +240,7 @@ def _class_gaps(names: Sequence[str], found: Mapping[str, Any]) -> list[Datum]:
     for name, images, confidence, accuracy in zip(names, *columns, strict=True):
         if images:
             low, high = (confidence - end for end in reversed(wilson(float(images), accuracy)))
-            row = parts.calibration(images, confidence, accuracy)
+            row = calibration(images, confidence, accuracy)
             interval = f"{low:+.3f} to {high:+.3f}"
             data.append({"class": name, **row, "low": low, "high": high, "interval": interval})
     return sorted(data, key=lambda row: -abs(row["gap"]))
@@ -247,27 +253,28 @@ _WIDTH = 420
 
 
 def drift(found: Mapping[str, Any]) -> alt.TopLevelMixin:
-    """Draw what `Drift.json` returns: histograms of confidence, and the estimated accuracy."""
-    both = alt.vconcat(_histograms(found), _numbers(found), spacing=24)
-    return finished(both.properties(description=found["sentence"]))
+    """Draw what `Drift.json` returns: histograms of confidence, and the estimated accuracy.
 
-
-def _histograms(found: Mapping[str, Any]) -> Any:
-    """Bars for these images; a line for the validation images, if their histogram was saved."""
+    Bars are these images; a line is the validation images, if their histogram was saved.
+    """
     y = alt.Y("part:Q", title="share of images", axis=alt.Axis(format=".0%", tickCount=4))
-    bars = parts.bins("part", found["seen_histogram"], set=NEW)
-    line = parts.bins("part", found["expected_histogram"], set=VALIDATION)
-    tips = parts.tooltips("set", "range", "part")
-    layers = parts.histogram(bars, line, "confidence", y, tips)
-    legend = f"bars: {NEW}; line: {VALIDATION}" if line else f"bars: {NEW}"
+    parts = [(NEW, found["seen_histogram"]), (VALIDATION, found["expected_histogram"])]
+    shown = [part for part in parts if part[1]]
+    tips = tooltips("method", "range", "part", method="images")
+    layers = histogram("part", shown, "confidence", tips, y)
     chart = alt.layer(*layers, width=_WIDTH, height=180)
+    legend = "; ".join(
+        f"{how}: {name}" for how, (name, _) in zip(("bars", "line"), shown, strict=False)
+    )
     title = "Confidence and accuracy"
-    return parts.titled(chart, _WIDTH, title, [found["sentence"], legend], title)
+    above = titled(chart, _WIDTH, title, [found["sentence"], legend], title)
+    both = alt.vconcat(above, _numbers(found), spacing=24)
+    return finished(both.properties(description=found["sentence"]))
 
 
 def _numbers(found: Mapping[str, Any]) -> Any:
     """Accuracy and mean confidence on both sets; the estimate has its interval."""
-    rows: list[parts.Datum] = [
+    rows: list[Datum] = [
         {"name": f"{what}, {images}", "rate": found[key], "set": images}
         for what, images, key in (
             ("accuracy", VALIDATION, "expected_accuracy"),
@@ -278,12 +285,12 @@ def _numbers(found: Mapping[str, Any]) -> Any:
     ]
     rows[1] |= {"low": found["low"], "high": found["high"]}
     colours = alt.Scale(domain=[NEW, VALIDATION], range=[BLUE, VERMILION])
-    base = parts.chart_of(rows).encode(
-        y=parts.named_rows("name", rows),
+    base = chart_of(rows).encode(
+        y=named_rows("name", rows),
         color=alt.Color("set:N", scale=colours, legend=None),
     )
     points = base.mark_point(filled=True, size=70, opacity=1).encode(
-        x=parts.unit(alt.X, "rate"), tooltip=parts.tooltips("name", "rate")
+        x=unit(alt.X, "rate"), tooltip=tooltips("name", "rate")
     )
     intervals = base.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q")
     texts = base.mark_text(dy=-11).encode(x="rate:Q", text=alt.Text("rate:Q", format=".0%"))

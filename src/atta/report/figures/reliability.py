@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,9 +12,27 @@ from atta._base.settings import Cells, Count, checked
 from atta.metrics.binning import reliability_bins
 from atta.metrics.formulas import measurable
 from atta.metrics.per_image import Array, LabelArray, per_image, validate
-from atta.report.figures import parts
-from atta.report.figures.parts import OVER, UNDER, Datum, Detail
-from atta.report.figures.theme import BLUE, GREY, ORANGE, PURPLE, SKY, alt, finished
+from atta.report.figures.theme import (
+    BLUE,
+    GREY,
+    ORANGE,
+    OVER,
+    PURPLE,
+    SKY,
+    UNDER,
+    Datum,
+    Detail,
+    above,
+    alt,
+    calibration,
+    chart_of,
+    finished,
+    grid,
+    of_title,
+    titled,
+    tooltips,
+    unit,
+)
 
 
 @checked
@@ -104,13 +122,7 @@ def compare_plot(
             "for one set of probabilities use reliability(probs, labels)"
         )
     measured = {name: _measured(probs, labels, bins, simplex) for name, probs in methods.items()}
-    return finished(_side_by_side(measured, columns, width), dark)
-
-
-def reliabilities(details: Sequence[Detail], *, columns: int = 3) -> alt.TopLevelMixin:
-    """Draw the reliability diagrams of several details side by side, with the same axes."""
-    named = dict(zip(parts.names_of(details), details, strict=True))
-    return finished(_side_by_side(named, columns, 260))
+    return side_by_side(measured, columns, width, dark)
 
 
 def _measured(probs: Array, labels: LabelArray, bins: int, simplex: bool) -> Detail:
@@ -127,23 +139,24 @@ def _measured(probs: Array, labels: LabelArray, bins: int, simplex: bool) -> Det
     }
 
 
-def _side_by_side(details: Mapping[str, Detail], columns: int, width: int) -> Any:
-    """The diagrams in a grid; the larger offset makes room for the shared legend."""
+def side_by_side(
+    details: Mapping[str, Detail], columns: int, width: int = 260, dark: bool = False
+) -> alt.TopLevelMixin:
+    """Draw the diagrams of details by their names, with the same axes."""
     if not details:
         raise InputError("expected at least one method to draw, got none")
+    # The larger offset makes room for the shared legend.
     panels = [diagram(detail, name, width, offset=16) for name, detail in details.items()]
-    return parts.grid(panels, columns)
+    return finished(grid(panels, columns), dark)
 
 
 def diagram(detail: Detail, title: str, width: int = 300, *, offset: int = 4) -> Any:
     """Draw the bins of a detail and, below them, how many images each bin has."""
-    if detail["bins"] is None:
-        raise InputError("a reliability diagram needs labels, and these images have none")
     bins = _bins(detail)
-    base = parts.chart_of(bins)
-    tips = parts.tooltips("range", "images", "confidence", "accuracy", "interval", "gap")
+    base = chart_of(bins)
+    tips = tooltips("range", "images", "confidence", "accuracy", "interval", "gap")
     counts = base.mark_rect(style="count").encode(
-        x=parts.unit(alt.X, "from", "confidence"),
+        x=unit(alt.X, "from", "confidence"),
         x2="to",
         y=alt.Y("images:Q", title="images", axis=alt.Axis(tickCount=2, format=",d")),
         y2=alt.datum(0),
@@ -158,8 +171,8 @@ def diagram(detail: Detail, title: str, width: int = 300, *, offset: int = 4) ->
         f"{detail['images']:,} images · ECE {_ece(detail):.4f}",
         f"confidence {detail['confidence']:.3f} · accuracy {detail['accuracy']:.3f}",
     ]
-    what = f"Reliability diagram{parts.of_title(title)}, {len(bins)} bins"
-    return parts.titled(both, width, title, notes, what)
+    what = f"Reliability diagram{of_title(title)}, {len(bins)} bins"
+    return titled(both, width, title, notes, what)
 
 
 def overlaid(details: Mapping[str, Detail]) -> Any:
@@ -170,18 +183,18 @@ def overlaid(details: Mapping[str, Detail]) -> Any:
     names = list(details)
     data = [{"method": name, **row} for name, detail in details.items() for row in _bins(detail)]
     colours = alt.Scale(domain=names, range=[GREY, BLUE][-len(names) :])
-    legend = parts.above(symbolOpacity=1)
-    base = parts.chart_of(data).encode(
-        x=parts.unit(alt.X, "confidence", "confidence"),
+    legend = above(symbolOpacity=1)
+    base = chart_of(data).encode(
+        x=unit(alt.X, "confidence", "confidence"),
         color=alt.Color("method:N", scale=colours, legend=legend),
     )
-    y = parts.unit(alt.Y, "accuracy", "accuracy")
+    y = unit(alt.Y, "accuracy", "accuracy")
     area = alt.Scale(range=[12, 150], domainMin=0)
     dots = base.mark_point(filled=True, opacity=1).encode(
         y=y,
         size=alt.Size("images:Q", scale=area, legend=None),
         shape=alt.Shape("method:N", legend=None),
-        tooltip=parts.tooltips("method", "range", "images", "confidence", "accuracy", "interval"),
+        tooltip=tooltips("method", "range", "images", "confidence", "accuracy", "interval"),
     )
     chart = alt.layer(
         _diagonal(),
@@ -193,13 +206,13 @@ def overlaid(details: Mapping[str, Detail]) -> Any:
     )
     note = "ECE " + " → ".join(f"{_ece(detail):.4f}" for detail in details.values())
     what = f"Accuracy at each confidence of {' and '.join(names)}; on the dashed line both agree"
-    return parts.titled(chart, 230, "Accuracy at each confidence", [note], what)
+    return titled(chart, 230, "Accuracy at each confidence", [note], what)
 
 
 def _diagonal() -> Any:
     """The line on which confidence and accuracy are equal."""
     ends: list[Datum] = [{"x": 0, "y": 0}, {"x": 1, "y": 1}]
-    return parts.chart_of(ends).mark_line(style="diagonal").encode(x="x:Q", y="y:Q")
+    return chart_of(ends).mark_line(style="diagonal").encode(x="x:Q", y="y:Q")
 
 
 def _ece(detail: Detail) -> float:
@@ -216,7 +229,7 @@ def _bins(detail: Detail) -> list[Datum]:
             "from": start,
             "to": end,
             "range": f"({start:.3g}, {end:.3g}]",
-            **parts.calibration(images, confidence, accuracy),
+            **calibration(images, confidence, accuracy),
             "low": low,
             "high": high,
             "interval": f"{low:.3f} to {high:.3f}",
@@ -232,11 +245,11 @@ def _bins(detail: Detail) -> list[Datum]:
 def _gaps(base: alt.Chart, tips: list[alt.Tooltip], offset: int) -> Any:
     """The accuracy as bars, its gap to the confidence, its interval, and the diagonal."""
     colours = alt.Scale(domain=["accuracy", OVER, UNDER], range=[SKY, ORANGE, PURPLE])
-    span = base.encode(x=parts.unit(alt.X, "from", labels=False), x2="to")
+    span = base.encode(x=unit(alt.X, "from", labels=False), x2="to")
 
     def area(field: str, to: Any) -> Any:
-        fill = alt.Color(f"{field}:N", scale=colours, legend=parts.above(offset))
-        y = parts.unit(alt.Y, "accuracy", "accuracy")
+        fill = alt.Color(f"{field}:N", scale=colours, legend=above(offset))
+        y = unit(alt.Y, "accuracy", "accuracy")
         return span.mark_rect().encode(y=y, y2=to, color=fill)
 
     middle = base.encode(x="confidence:Q")

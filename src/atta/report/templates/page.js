@@ -11,20 +11,8 @@
     return element;
   };
 
-  // ---- Charts: specifications share parts, and data is stored as columns and rows
+  // ---- Charts
 
-  const whole = (node) => {
-    if (Array.isArray(node)) return node.map(whole);
-    if (node === null || typeof node !== "object") return node;
-    if ("$" in node) return whole(data.parts[node.$]);
-    return Object.fromEntries(Object.entries(node).map(([key, inner]) => [key, whole(inner)]));
-  };
-  const records = ({columns, rows}) => rows.map((row) => Object.fromEntries(columns.map((name, i) => [name, row[i]])));
-  const specification = (key) => {
-    const [shape, sets] = data.charts[key];
-    const datasets = Object.fromEntries(Object.entries(sets).map(([name, set]) => [name, records(set)]));
-    return {...whole(shape), datasets};
-  };
   const chosen = (pane) => document.querySelector(`select[data-select="${pane}"]`);
   const key = (figure) => figure.dataset.chart + (figure.dataset.pane ? "/" + chosen(figure.dataset.pane).value : "");
 
@@ -35,7 +23,7 @@
     const name = key(figure);
     figure.hidden = !(name in data.charts);
     if (figure.hidden) return;
-    const spec = specification(name);
+    const spec = data.charts[name];
     const plot = figure.querySelector(".plot");
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", spec.description ?? "chart");
@@ -100,7 +88,7 @@
     const {changed, classes, record} = data.sections[box.dataset.changed];
     const rows = changed[chosen(box.dataset.pane).value];
     const name = (label) => label === null ? "–" : classes ? classes[label] : String(label);
-    const images = rows ? records(rows) : [];
+    const images = rows ?? [];
     const seen = ({image}) => data.thumbs[`${record}/${image}`];
     const pictured = images.some(seen);
     const heads = [...(pictured ? ["image"] : []), "row", "confidence", "predicted", "label"];
