@@ -124,7 +124,6 @@ def test_columns_of_pandas_are_lists(tmp_path):
         assert right(recorded(table["file"], labels, class_names=NAMES)) == 40
     record = recorded(table["file"].to_numpy(), table["number"], class_names=NAMES)
     assert torch.equal(as_labels(table["number"], images=40, classes=4), record.labels)
-    assert torch.equal(as_labels(table["name"], images=40, classes=4, names=NAMES), record.labels)
 
 
 def test_the_order_that_is_assumed_of_classes_without_names_is_said(tmp_path):

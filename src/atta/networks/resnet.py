@@ -4,7 +4,7 @@ The parameters of the residual networks have torchvision's names, so that its ch
 """
 
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -27,13 +27,12 @@ class _Block(nn.Module):
 
     def __init__(self, channels_in: int, width: int, stride: int) -> None:
         super().__init__()
-        channels, last = channels_in, width * self.expansion
+        last = width * self.expansion
+        channels = [channels_in, *[width] * (len(self.sizes) - 1), last]
         for i, size in enumerate(self.sizes, start=1):
-            out = last if i == len(self.sizes) else width
             step = stride if i == 1 + self.sizes.index(3) else 1
-            self.add_module(f"conv{i}", _convolution(channels, out, size, step))
-            self.add_module(f"bn{i}", nn.BatchNorm2d(out))
-            channels = out
+            self.add_module(f"conv{i}", _convolution(channels[i - 1], channels[i], size, step))
+            self.add_module(f"bn{i}", nn.BatchNorm2d(channels[i]))
         self.downsample = None
         if stride != 1 or channels_in != last:
             self.downsample = nn.Sequential(
@@ -77,10 +76,10 @@ class ResNet(nn.Module):
         self,
         block: type[_Block],
         depths: Sequence[int],
+        width: int,
         num_classes: int,
         in_channels: int,
         small_images: bool,
-        width: int = 64,
     ) -> None:
         super().__init__()
         self.depths = tuple(depths)
@@ -110,50 +109,7 @@ class ResNet(nn.Module):
         return logits
 
 
-def _recorded(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Let each network record in `built` how it was built, so that a file can say so."""
-
-    @wraps(build)
-    def recorded(num_classes: int, *, in_channels: int = 3, small_images: bool = True) -> nn.Module:
-        settings = {
-            "num_classes": num_classes,
-            "in_channels": in_channels,
-            "small_images": small_images,
-        }
-        counts = (num_classes, in_channels)
-        known = all(isinstance(count, int) and 0 < count <= MOST for count in counts)
-        if not known or not isinstance(small_images, bool):  # a file may say anything
-            raise InputError(
-                f"expected numbers of classes and channels from 1 to {MOST}, and small_images as "
-                f"true or false, got {settings}"
-            )
-        network = build(**settings)
-        object.__setattr__(network, "built", {"name": build.__name__, **settings})
-        return network
-
-    return recorded
-
-
-@_recorded
-def resnet18(num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
-    """ResNet-18, with a 3x3 stem for `small_images`, otherwise as in torchvision."""
-    return ResNet(_BasicBlock, (2, 2, 2, 2), num_classes, in_channels, small_images)
-
-
-@_recorded
-def resnet20(num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
-    """ResNet-20 for small images: three stages from 16 channels on, 0.27 million parameters."""
-    return ResNet(_BasicBlock, (3, 3, 3), num_classes, in_channels, small_images, width=16)
-
-
-@_recorded
-def resnet50(num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
-    """ResNet-50, with a 3x3 stem for `small_images`, otherwise as in torchvision."""
-    return ResNet(_Bottleneck, (3, 4, 6, 3), num_classes, in_channels, small_images)
-
-
-@_recorded
-def small_cnn(num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
+def _small_cnn(num_classes: int, in_channels: int, small_images: bool) -> nn.Module:
     """Three convolutions and 57,000 parameters, for a CPU; a first stride of 4 on large images."""
 
     def layer(channels: int, width: int, size: int = 3, stride: int = 1) -> Sequence[nn.Module]:
@@ -170,5 +126,39 @@ def small_cnn(num_classes: int, in_channels: int, small_images: bool) -> nn.Modu
     )
 
 
-MODELS = {build.__name__: build for build in (resnet18, resnet20, resnet50, small_cnn)}
-"""Each is called as `build(num_classes, in_channels=..., small_images=...)`."""
+_BUILDERS: dict[str, Callable[[int, int, bool], nn.Module]] = {
+    "resnet18": partial(ResNet, _BasicBlock, (2, 2, 2, 2), 64),
+    "resnet20": partial(ResNet, _BasicBlock, (3, 3, 3), 16),
+    "resnet50": partial(ResNet, _Bottleneck, (3, 4, 6, 3), 64),
+    "small_cnn": _small_cnn,
+}
+
+
+def build(
+    name: str, num_classes: int, *, in_channels: int = 3, small_images: bool = True
+) -> nn.Module:
+    """Build a network, which keeps in `built` how it was built, so that a file can say so."""
+    settings = {
+        "num_classes": num_classes,
+        "in_channels": in_channels,
+        "small_images": small_images,
+    }
+    counts = (num_classes, in_channels)
+    known = all(isinstance(count, int) and 0 < count <= MOST for count in counts)
+    if not known or not isinstance(small_images, bool):  # a file may say anything
+        raise InputError(
+            f"expected numbers of classes and channels from 1 to {MOST}, and small_images as true "
+            f"or false, got {settings}"
+        )
+    network = _BUILDERS[name](num_classes, in_channels, small_images)
+    object.__setattr__(network, "built", {"name": name, **settings})
+    return network
+
+
+MODELS = {name: partial(build, name) for name in _BUILDERS}
+"""Each is called as `MODELS[name](num_classes, in_channels=..., small_images=...)`.
+
+ResNet-20 has three stages from 16 channels on, and 0.27 million parameters; ResNet-18 and ResNet-50
+are those of torchvision, with a 3x3 stem for `small_images`.
+"""
+resnet18, resnet20, resnet50, small_cnn = MODELS.values()

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -34,13 +35,10 @@ from atta._base.tensors import (
     DIGEST,
     HASH,
     as_tensor,
-    piece_rows,
-    plain,
     read_tensors,
     write_tensors,
 )
 from atta._base.types import Labels, Logits, RepeatLogits, ViewLogits
-from atta.data.class_names import numbers_of
 from atta.data.views import REHEARSAL
 
 VIEW_PREFIX = "view."
@@ -52,7 +50,6 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 FLOAT16_MAX = torch.finfo(torch.float16).max
 RESERVED = ("kinds", HASH, DIGEST, ORIGIN)
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-PIECE = 1 << 20  # numbers looked at together
 MOST_IMAGES = 1 << 31  # images of pixels
 Rows: TypeAlias = slice | Sequence[int] | np.ndarray | Tensor
 
@@ -106,44 +103,25 @@ class Predictions:
         check: bool = True,
     ) -> None:
         if check:
-            logits = check_logits(logits, "logits", "(images, classes)")
-            n, k = logits.shape
-            if n == 0:
-                raise InputError("logits must hold at least one image, got none")
-            if k < 2:
-                raise InputError(f"logits must hold at least two classes, got {k}")
-            if not isinstance(views, Mapping):
-                raise InputError(
-                    f"views must be a mapping from names to logits, got {type(views).__name__}"
-                )
-            found = {}
-            for name, given in views.items():
-                if not isinstance(name, str) or not name or readable(name) != name:
-                    raise InputError(f"a kind of view needs a name, got {name!r}")
-                view = check_logits(given, f"view {name!r}", "(images, repeats, classes)")
-                if view.shape[0] != n or view.shape[2] != k or view.shape[1] == 0:
-                    raise InputError(
-                        f"view {name!r} must have shape ({n}, repeats ≥ 1, {k}) like the logits, "
-                        f"got {tuple(view.shape)}"
-                    )
-                found[name] = view
-            dtype = torch.float32
-            for tensor in (logits, *found.values()):
-                dtype = torch.promote_types(dtype, tensor.dtype)
-            logits = logits.to(dtype)
-            views = {kind: view.to(logits) for kind, view in found.items()}
+            logits, views = _checked(logits, views)
             if images is not None:
-                images = as_labels(images, images=n, classes=MOST_IMAGES).to(logits.device)
+                images = as_labels(images, images=len(logits), classes=MOST_IMAGES)
+                images = images.to(logits.device)
+        counts = {kind: view.shape[1] for kind, view in views.items()}
+        self._assign(counts, logits.shape[1], logits.dtype, logits.device)
+        self.__dict__.update(logits=logits, views=views, images=images)
+
+    def _assign(
+        self, counts: Mapping[str, int], classes: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """Set what is known without the logits."""
         self.__dict__.update(
-            images=images,
-            logits=logits,
-            views=views,
-            counts={kind: view.shape[1] for kind, view in views.items()},
-            kinds=tuple(kind for kind in views if not kind.startswith(REHEARSAL)),
-            rehearsals=tuple(kind for kind in views if kind.startswith(REHEARSAL)),
-            classes=logits.shape[1],
-            dtype=logits.dtype,
-            device=logits.device,
+            counts=dict(counts),
+            kinds=tuple(kind for kind in counts if not kind.startswith(REHEARSAL)),
+            rehearsals=tuple(kind for kind in counts if kind.startswith(REHEARSAL)),
+            classes=classes,
+            dtype=dtype,
+            device=device,
         )
 
     @property
@@ -228,6 +206,33 @@ class Predictions:
         return Predictions(logits, views, images, check=False)
 
 
+def _checked(logits: Any, views: Mapping[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return logits and views as tensors of one dtype and device, and refuse all others."""
+    logits = check_logits(logits, "logits", "(images, classes)")
+    n, k = logits.shape
+    if n == 0 or k < 2:
+        raise InputError(
+            f"logits must hold at least one image and at least two classes, got {n} and {k}"
+        )
+    if not isinstance(views, Mapping):
+        raise InputError(
+            f"views must be a mapping from names to logits, got {type(views).__name__}"
+        )
+    dtype, found = torch.promote_types(logits.dtype, torch.float32), dict[str, Tensor]()
+    for name, given in views.items():
+        if not isinstance(name, str) or not name or readable(name) != name:
+            raise InputError(f"a kind of view needs a name, got {name!r}")
+        view = check_logits(given, f"view {name!r}", "(images, repeats, classes)")
+        if view.shape[0] != n or view.shape[2] != k or view.shape[1] == 0:
+            raise InputError(
+                f"view {name!r} must have shape ({n}, repeats ≥ 1, {k}) like the logits, "
+                f"got {tuple(view.shape)}"
+            )
+        dtype, found[name] = torch.promote_types(dtype, view.dtype), view
+    logits = logits.to(dtype)
+    return logits, {kind: view.to(logits) for kind, view in found.items()}
+
+
 def group_count(groups: Labels) -> int:
     """Return how many different numbers occur."""
     return int((torch.bincount(groups) > 0).sum())
@@ -243,22 +248,13 @@ def repeat_mean(view: RepeatLogits) -> Logits:
     return view[:, 0] if view.shape[1] == 1 else view.mean(dim=1)
 
 
-def as_labels(labels: Any, *, images: int, classes: int, names: Sequence[str] = ()) -> Labels:
+def as_labels(labels: Any, *, images: int, classes: int) -> Labels:
     """Return labels as a tensor of class numbers, and refuse what is not one for each image.
 
-    The number of classes is that of the logits: a class may have no label at all. Labels that are
-    text are names of classes, found among `names`.
+    The number of classes is that of the logits: a class may have no label at all.
     """
     if labels is None:
         raise InputError(f"expected {images} labels, one for each image, got none")
-    labels = plain(labels)
-    if isinstance(labels, list | tuple) and labels and isinstance(labels[0], str):
-        if not names:
-            raise InputError(
-                f"labels must be class numbers if no class names are known, got {str(labels[0])!r}"
-            )
-        found = numbers_of(map(str, labels), names)
-        labels = [found[str(label)] for label in labels]
     tensor = as_tensor(labels, "labels", "a list, an array or a tensor of class numbers")
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
         raise InputError(f"labels must be integers, got {tensor.dtype}")
@@ -299,11 +295,8 @@ def unfair(labels: Tensor, fitted: Tensor) -> str | None:
 
 def look_like_probabilities(logits: Logits) -> bool:
     """Whether no number is negative and every row sums to 1: logits never look like that."""
-    size = piece_rows(PIECE, logits.shape[1], logits.device)
-    return all(
-        bool(part.min() >= 0) and bool((part.double().sum(dim=1) - 1).abs().max() < 1e-3)
-        for part in torch.split(logits, size)
-    )
+    sums = logits.sum(dim=1, dtype=torch.float64)
+    return bool(logits.min() >= 0) and bool((sums - 1).abs().max() < 1e-3)
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -338,8 +331,7 @@ class Record:
         if labels is not None:
             labels = as_labels(labels, images=len(predictions), classes=predictions.classes)
             labels = labels.to(predictions.device)
-        text = {readable(str(key)): readable(str(value)) for key, value in origin.items()}
-        self.__dict__.update(predictions=predictions, labels=labels, origin=text)
+        self.__dict__.update(predictions=predictions, labels=labels, origin=as_text(origin))
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -351,17 +343,15 @@ class Record:
 
     def _repr_html_(self) -> str:
         predictions = self.predictions
-        views = (
-            " + ".join(f"{count} {name}" for name, count in predictions.counts.items()) or "none"
-        )
+        views = " + ".join(f"{count} {name}" for name, count in predictions.counts.items())
         known = {
             "images": len(self),
             "classes": predictions.classes,
-            "views": views,
+            "views": views or "none",
             "labels": self.labels is not None,
         }
-        origin = ((key, shortened(value)) for key, value in self.origin.items())
-        return html_table(("", ""), [*known.items(), *origin], title="Record")
+        rows = [(key, shortened(value)) for key, value in {**known, **self.origin}.items()]
+        return html_table(("", ""), rows, title="Record")
 
     def __getitem__(self, rows: Rows) -> Record:
         """Return the record of some of the images."""
@@ -419,10 +409,8 @@ class Record:
                 f"view.<name>, got {have}"
             )
         views = {name.removeprefix(VIEW_PREFIX): view for name, view in tensors.items()}
-        order = [name for name in _read_kinds(metadata.pop("kinds", "")) if name in views]
-        views = {
-            name: views[name] for name in [*order, *(name for name in views if name not in order)]
-        }
+        kinds = _read_kinds(metadata.pop("kinds", ""))
+        views = {name: views[name] for name in dict.fromkeys([*kinds, *views]) if name in views}
         try:
             origin = metadata | json.loads(metadata.pop(ORIGIN, "{}"))
             return cls(Predictions(logits, views, images), labels, origin)
@@ -434,15 +422,16 @@ class Record:
 
 def _read_kinds(text: str) -> list[Any]:
     """Read the order of the kinds of view: JSON or, in older files, names between commas."""
-    try:
+    with suppress(ValueError, RecursionError):
         found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    return (
-        [name for name in found if isinstance(name, str)]
-        if isinstance(found, list)
-        else text.split(",")
-    )
+        if isinstance(found, list):
+            return [name for name in found if isinstance(name, str)]
+    return text.split(",")
+
+
+def as_text(origin: Mapping[Any, Any]) -> dict[str, str]:
+    """Return an origin as text that can be written and printed."""
+    return {readable(str(key)): readable(str(value)) for key, value in origin.items()}
 
 
 def find_record(name: str | os.PathLike[str]) -> Record:
@@ -493,18 +482,12 @@ def check_logits(values: Any, name: str, shape: str) -> Tensor:
         raise InputError(f"{name} must be floating-point numbers, got {tensor.dtype}")
     if tensor.ndim != shape.count(",") + 1:
         raise InputError(f"{name} must have shape {shape}, got {tuple(tensor.shape)}")
-    bad: list[int] = []
-    # Looking takes memory as well.
-    size = piece_rows(PIECE, max(1, tensor[:1].numel()), tensor.device)
-    for number, piece in enumerate(torch.split(tensor, size) if tensor.numel() else ()):
-        low, high = piece.aminmax()  # nan, if there is one
-        if not (torch.isfinite(low) and torch.isfinite(high)):
-            inside = ~torch.isfinite(piece).flatten(1).all(dim=1)
-            bad += (inside.nonzero().flatten() + number * size).tolist()
-    if bad:
-        first = tensor[bad[0]]
-        value = first[~torch.isfinite(first)][0].item()
+    # A mask of all numbers takes memory; the extremes are nan if one is.
+    if tensor.numel() and not torch.isfinite(torch.stack(tensor.aminmax())).all():
+        bad = ~torch.isfinite(tensor)
+        rows = bad.flatten(1).any(dim=1).nonzero().flatten().tolist()
         raise InputError(
-            f"{name} must be finite, got {value} in row {bad[0]} ({len(bad)} such rows)"
+            f"{name} must be finite, got {tensor[bad][0].item()} in row {rows[0]} "
+            f"({len(rows)} such rows)"
         )
     return tensor

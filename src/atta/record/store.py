@@ -20,26 +20,85 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from atta._base.errors import InputError, first_line
 from atta._base.files import check_digest, digest, named, readable, whole_file
-from atta._base.settings import Count, check, hints, shown
-from atta._base.tensors import DIGEST, read_header, read_tensors, write_tensors
+from atta._base.settings import Count, check, check_one, hints, shown
+from atta._base.tensors import DIGEST, read_header, read_tensors
 from atta._base.types import Logits, RepeatLogits
-from atta.data.views import REHEARSAL
 from atta.record.predictions import Predictions, Record, Rows, as_index, check_logits
 
-INDEX, LABELS, RUN, ROWS = "record.json", "labels.safetensors", "run", "rows"
+INDEX, LABELS, RUN, ROWS, MARK = "record.json", "labels.safetensors", "run", "rows", "mark"
 FORMAT, FORMAT_VERSION = "atta.record", 1
 LOGITS = ""  # name of the column of the images themselves
 OPEN = 64  # shards that stay mapped
+PIECE = 1 << 22  # logits read at a time
 MOST_NAMED = 5  # faults that are named one by one
 Columns: TypeAlias = Mapping[str, tuple[int, int]]
 """First pass and number of passes of each kind of view."""
+
+
+# ---- shards --------------------------------------------------------------------------------------
+
+
+class Shard(NamedTuple):
+    """Answers (n, passes, k) to the images from `start` to `stop`, and a hash of these images."""
+
+    start: int
+    stop: int
+    answers: Tensor
+    labels: Tensor | None
+    mark: str
+
+
+def columns_of(counts: Mapping[str, int]) -> Columns:
+    """Return where the passes of each kind of view are, one kind after the other."""
+    starts = accumulate(counts.values(), initial=0)
+    return {kind: (at, count) for (kind, count), at in zip(counts.items(), starts, strict=False)}
+
+
+def passes_of(columns: Columns) -> int:
+    """Return the number of passes per image."""
+    return sum(count for _, count in columns.values())
+
+
+def shard_name(start: int, stop: int) -> str:
+    """Return the name of the file with the answers to these images."""
+    return f"{start:010}-{stop:010}.safetensors"
+
+
+def rows_of(path: Path) -> tuple[int, int]:
+    """Return the first image in a shard, and the first after it."""
+    start, stop = map(int, path.stem.split("-"))
+    return start, stop
+
+
+def read_shard(path: Path, columns: Columns, run: str, *, sealed: bool = True) -> Shard:
+    """Read a shard; one that is damaged, or of another run or other rows, is refused.
+
+    Its answers are mapped into memory. `sealed=False` does not compute its checksum.
+    """
+    header = read_header(path)
+    if header.get(RUN, run) != run:
+        raise InputError(
+            f"{path} was recorded by another run: another network, other views or draws"
+        )
+    if (rows := header.get(ROWS, path.stem)) != path.stem:
+        raise InputError(f"{path} holds the rows {rows} instead")
+    tensors, _ = read_tensors(path, sealed=sealed)
+    answers, (start, stop) = tensors.get("answers"), rows_of(path)
+    shape = (stop - start, passes_of(columns))
+    if answers is None or answers.ndim != 3 or answers.shape[:2] != shape:
+        got = "none" if answers is None else tuple(answers.shape)
+        raise InputError(f"{path} is damaged: expected answers of {shape} and classes, got {got}")
+    return Shard(start, stop, answers, tensors.get("labels"), header.get(MARK, ""))
+
+
+# ---- the index -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -60,11 +119,6 @@ class Group:
     parts: Sequence[Part]
     run: str = ""
     """Hash of the settings of the run, which each shard repeats."""
-
-    @property
-    def passes(self) -> int:
-        """Passes per image."""
-        return sum(count for _, count in self.columns.values())
 
 
 @dataclass(frozen=True)
@@ -96,10 +150,11 @@ class Index:
         with _damage(path):
             content = json.loads(path.read_text(encoding="utf-8"))
             expected, found = content.pop("digest", None), digest(content)
-            known = content["format"] == FORMAT and content["version"] <= FORMAT_VERSION
+            version = content["version"] if content["format"] == FORMAT else "of another format"
+            known = version <= FORMAT_VERSION
         if not known:
             raise InputError(
-                f"{path} has version {content['version']}, this atta reads up to {FORMAT_VERSION}"
+                f"{path} has version {version}, this atta reads up to {FORMAT_VERSION}"
             )
         check_digest(path, expected, found)
         with _damage(path):
@@ -126,29 +181,29 @@ def _damage(path: Path) -> Iterator[None]:
 def _group(content: Mapping[str, Any], images: int) -> Group:
     """Make a group of JSON; its shards must hold all passes over all images, in order."""
     given = check(content, hints(Group))
-    counts = {kind: count for kind, (_, count) in given["columns"].items()}
-    check(counts, dict.fromkeys(counts, Count))
-    columns = columns_of(counts)
-    if columns != {kind: tuple(place) for kind, place in given["columns"].items()}:
-        raise InputError(f"its columns are not one after the other: {shown(given['columns'])}")
-    parts = [Part(**check(part, hints(Part))) for part in given["parts"]]
-    starts, stops = [part.start for part in parts], [part.stop for part in parts]
-    names = [PurePosixPath(part.file).name for part in parts]
-    right = starts == [0, *stops[:-1]] and stops[-1] == images
-    if not right or names != list(map(shard_name, starts, stops)) or counts.get(LOGITS, 1) != 1:
-        raise InputError(f"its shards do not hold all {images} images in order")
-    return Group(columns, parts, given["run"])
-
-
-def shard_name(start: int, stop: int) -> str:
-    """Return the name of the file with the answers to these images."""
-    return f"{start:010}-{stop:010}.safetensors"
+    places = {kind: tuple(place) for kind, place in given["columns"].items()}
+    counts = {kind: check_one(kind, count, Count) for kind, (_, count) in places.items()}
+    group = Group(
+        columns_of(counts),
+        [Part(**check(part, hints(Part))) for part in given["parts"]],
+        given["run"],
+    )
+    ends = [0, *(part.stop for part in group.parts)]
+    right = [part.start for part in group.parts] == ends[:-1] and ends[-1] == images
+    for part in group.parts:
+        right &= PurePosixPath(part.file).name == shard_name(part.start, part.stop)
+    if not right or places != group.columns or counts.get(LOGITS, 1) != 1:
+        raise InputError(f"its shards do not hold all passes over all {images} images in order")
+    return group
 
 
 def _instead(folder: Path) -> str:
     if (folder / "run.json").is_file():
         return f"which has no {INDEX} yet: its recording has not ended; the same collect resumes it"
     return f"which has no {INDEX}; a saved classifier is read by CalibratedClassifier.load"
+
+
+# ---- reading -------------------------------------------------------------------------------------
 
 
 class Store:
@@ -170,56 +225,39 @@ class Store:
             raise InputError(f"{path} is not the file of labels that {INDEX} names")
         return found
 
-    def read(self, number: int, rows: Tensor) -> Tensor:
-        """Return all passes of a group for these rows, without a copy if one shard holds them."""
-        group, first, stop = self.index.groups[number], int(rows[0]), int(rows[0]) + len(rows)
-        if torch.equal(rows, torch.arange(first, stop)):
-            found = [
-                self.answers(number, part)[max(first - part.start, 0) : stop - part.start]
-                for part in group.parts
-                if part.start < stop and part.stop > first
-            ]
-            return found[0] if len(found) == 1 else torch.cat(found)
+    def read(self, group: Group, rows: Tensor) -> Tensor:
+        """Return all passes of a group for these rows."""
         starts = torch.tensor([part.start for part in group.parts])
         places = torch.bucketize(rows.contiguous(), starts, right=True) - 1
-        order, found = places.argsort(stable=True), []
-        for place in sorted(set(places.tolist())):
-            part = group.parts[place]
-            found.append(self.answers(number, part)[rows[places == place] - part.start])
-        return torch.cat(found)[order.argsort()]
+        found = torch.empty(0, dtype=self.dtype)
+        for place in places.unique().tolist():
+            part, own = group.parts[place], places == place
+            answers = self.answers(group, part)
+            if not len(found):
+                found = found.new_empty(len(rows), *answers.shape[1:])
+            found[own] = answers[rows[own] - part.start].to(self.dtype)
+        return found
 
-    def answers(self, number: int, part: Part) -> Tensor:
+    def answers(self, group: Group, part: Part) -> Tensor:
         """Return a shard, mapped into memory and checked the first time."""
         if part.file not in self._mapped:
-            answers = self._opened(self.index.groups[number], part)
+            path, fresh = self._inside(part.file), part.file not in self._sound
+            try:
+                answers = read_shard(path, group.columns, group.run, sealed=fresh).answers
+                if read_header(path).get(DIGEST) != part.digest:
+                    raise InputError(f"{path} was changed since {INDEX} was written")
+                if answers.shape[2] != self.index.classes:
+                    raise InputError(f"{path} is damaged: it has {answers.shape[2]} classes")
+                if fresh:
+                    check_logits(answers, f"the answers of {path}", "(images, passes, classes)")
+            except InputError as error:
+                rows = f"{part.start} to {part.stop - 1}"
+                raise InputError(f"{error}; the same collect records images {rows} again") from None
+            self._sound.add(part.file)
             while len(self._mapped) >= OPEN:
                 del self._mapped[next(iter(self._mapped))]
             self._mapped[part.file] = answers
         return self._mapped[part.file]
-
-    def _opened(self, group: Group, part: Part) -> Tensor:
-        path, rows = self._inside(part.file), f"images {part.start} to {part.stop - 1}"
-        if not path.is_file():
-            raise InputError(
-                f"{path} is missing, with the answers to {rows}; the same collect records it again"
-            )
-        try:
-            header = read_header(path)
-        except InputError:
-            raise InputError(
-                f"{path} is cut short or damaged; the same collect records its {rows} again"
-            ) from None
-        if fault := _foreign(header, group.run, part):
-            raise InputError(f"{path} {fault}; the same collect records its {rows} again")
-        answers = read_tensors(path, sealed=part.file not in self._sound)[0].get("answers")
-        shape = (part.stop - part.start, group.passes, self.index.classes)
-        if answers is None or answers.shape != shape:
-            got = "none" if answers is None else tuple(answers.shape)
-            raise InputError(f"{path} is damaged: expected answers of {shape}, got {got}")
-        if part.file not in self._sound:
-            check_logits(answers, f"the answers of {path}", "(images, passes, classes)")
-            self._sound.add(part.file)
-        return answers
 
     def _inside(self, file: str) -> Path:
         """Return the path of a file of this record, and refuse one that leads out of its folder."""
@@ -230,31 +268,6 @@ class Store:
                 "of it: copy the file into the folder"
             )
         return path
-
-    def faults(self) -> list[str]:
-        """Check every shard, and return what is wrong with each."""
-        found = []
-        try:
-            self.labels()
-        except InputError as error:
-            found.append(str(error))
-        for group in self.index.groups:
-            for part in group.parts:
-                try:
-                    self._opened(group, part)
-                except InputError as error:
-                    found.append(str(error))
-        return found
-
-
-def _foreign(header: Mapping[str, str], run: str, part: Part) -> str:
-    """Say what is wrong with a shard that was put in the place of another."""
-    if header.get(RUN, run) != run:
-        return "was recorded by another run: another network, other views or draws"
-    name = PurePosixPath(part.file).stem
-    if (rows := header.get(ROWS, name)) != name:
-        return f"holds the rows {rows} instead"
-    return "" if header.get(DIGEST) == part.digest else f"was changed since {INDEX} was written"
 
 
 class Views(Mapping[str, RepeatLogits]):
@@ -284,16 +297,9 @@ class FolderPredictions(Predictions):
     rows: Tensor
 
     def __init__(self, store: Store, rows: Tensor, counts: Mapping[str, int]) -> None:
-        self.__dict__.update(
-            store=store,
-            rows=rows,
-            counts=dict(counts),
-            kinds=tuple(kind for kind in counts if not kind.startswith(REHEARSAL)),
-            rehearsals=tuple(kind for kind in counts if kind.startswith(REHEARSAL)),
-            classes=store.index.classes,
-            dtype=store.dtype,  # shards in float16 are read as float32
-            device=torch.device("cpu"),
-        )
+        # Shards in float16 are read as float32.
+        self._assign(counts, store.index.classes, store.dtype, torch.device("cpu"))
+        self.__dict__.update(store=store, rows=rows)
 
     @cached_property
     def logits(self) -> Logits:
@@ -312,10 +318,6 @@ class FolderPredictions(Predictions):
         """Choose some of the images, without reading them."""
         return FolderPredictions(self.store, self.rows[as_index(rows, len(self))], self.counts)
 
-    def chunks(self, rows: int) -> Iterator[Predictions]:
-        """Read at most `rows` images at a time."""
-        return map(self._read, torch.split(self.rows, rows))
-
     def only(self, counts: Mapping[str, int]) -> FolderPredictions:
         """Keep these numbers of passes, and no others, without reading them."""
         return FolderPredictions(self.store, self.rows, counts)
@@ -326,34 +328,29 @@ class FolderPredictions(Predictions):
 
     def parts(self) -> Iterator[Predictions]:
         """Read everything, a few megabytes at a time."""
-        return self.chunks(max(1, (1 << 22) // self.classes))
+        return self.chunks(max(1, PIECE // self.classes))
+
+    def chunks(self, rows: int) -> Iterator[Predictions]:
+        """Read at most `rows` images at a time."""
+        return map(self._read, torch.split(self.rows, rows))
 
     def _read(self, rows: Tensor) -> Predictions:
-        found: dict[str, Tensor] = {}
-        for number, group in enumerate(self.store.index.groups):
-            wanted = [kind for kind in group.columns if kind in self.counts or kind == LOGITS]
-            if wanted:
-                answers = self.store.read(number, rows).to(self.store.dtype)
-                for kind in wanted:
-                    first = group.columns[kind][0]
-                    found[kind] = (
-                        answers[:, first]
-                        if kind == LOGITS
-                        else answers[:, first : first + self.counts[kind]]
-                    )
+        wanted, found = {LOGITS: 1, **self.counts}, dict[str, Tensor]()
+        for group in self.store.index.groups:
+            if own := wanted.keys() & group.columns:
+                answers = self.store.read(group, rows)
+                for kind in own:
+                    first, _ = group.columns[kind]
+                    found[kind] = answers[:, first : first + wanted[kind]]
         views = {kind: found[kind] for kind in self.counts}
-        return Predictions(found[LOGITS], views, check=False)
+        return Predictions(found[LOGITS][:, 0], views, check=False)
 
 
 def open_folder(folder: Path) -> Record:
     """Open the record in a folder; no shard is read."""
-    store = Store(folder)
-    counts = {
-        kind: count
-        for group in store.index.groups
-        for kind, (_, count) in group.columns.items()
-        if kind != LOGITS
-    }
+    store, counts = Store(folder), dict[str, int]()
+    for group in store.index.groups:
+        counts |= {kind: count for kind, (_, count) in group.columns.items() if kind != LOGITS}
     with _damage(folder / INDEX):  # more images than memory has room for
         rows = torch.arange(store.index.images)
     predictions = FolderPredictions(store, rows, counts)
@@ -365,45 +362,16 @@ def open_folder(folder: Path) -> Record:
 
 def check_folder(folder: Path) -> str:
     """Check every shard of a record, and describe the record in a few words."""
-    record = open_folder(folder)
-    predictions = record.predictions
+    predictions, faults = open_folder(folder).predictions, list[str]()
     assert isinstance(predictions, FolderPredictions)
-    if faults := [fault.removeprefix(f"{folder}/") for fault in predictions.store.faults()]:
+    store = predictions.store
+    for group in store.index.groups:
+        for part in group.parts:
+            try:
+                store.answers(group, part)
+            except InputError as error:
+                faults.append(str(error).removeprefix(f"{folder}/"))
+    if faults:
         more = f"; and {len(faults) - MOST_NAMED} more" if len(faults) > MOST_NAMED else ""
         raise InputError("; ".join(faults[:MOST_NAMED]) + more)
     return repr(predictions).removeprefix("Predictions(").removesuffix(")")
-
-
-def columns_of(counts: Mapping[str, int]) -> Columns:
-    """Return where the passes of each kind of view are, one kind after the other."""
-    starts = accumulate(counts.values(), initial=0)
-    return {kind: (at, count) for (kind, count), at in zip(counts.items(), starts, strict=False)}
-
-
-def write_index(
-    folder: Path,
-    groups: Sequence[tuple[Columns, Sequence[Path], str]],
-    labels: Tensor | None,
-    origin: Mapping[str, str],
-) -> Record:
-    """Write the labels and the index of a folder whose shards are complete."""
-    made, images, classes, dtype = [], 0, 0, torch.float32
-    for columns, paths, run in groups:
-        parts = []
-        for path in paths:
-            start, stop = map(int, path.stem.split("-"))
-            parts.append(
-                Part(path.relative_to(folder).as_posix(), start, stop, read_header(path)[DIGEST])
-            )
-            images = max(images, stop)
-        answers = read_tensors(paths[0], sealed=False)[0]["answers"]
-        classes, dtype = answers.shape[2], torch.promote_types(dtype, answers.dtype)
-        made.append(Group(dict(columns), parts, run))
-    labelled = ""
-    if labels is not None:
-        write_tensors(folder / LABELS, {"labels": labels}, {})
-        labelled = read_header(folder / LABELS)[DIGEST]
-    text = {readable(str(key)): readable(str(value)) for key, value in origin.items()}
-    kind: Any = str(dtype).removeprefix("torch.")
-    Index(images, classes, kind, made, labelled, text).write(folder)
-    return open_folder(folder)

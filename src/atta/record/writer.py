@@ -13,9 +13,8 @@ damaged or belongs to another run is recorded again; the others are kept.
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
@@ -28,10 +27,27 @@ from torch import Tensor
 from atta._base.errors import InputError, advise
 from atta._base.files import content_hash, whole_file
 from atta._base.settings import check_one
-from atta._base.tensors import read_tensors, tensor_bytes, write_tensors
+from atta._base.tensors import DIGEST, read_header, tensor_bytes, write_tensors
 from atta.data.source import Source
-from atta.record.predictions import FLOAT16_MAX, Predictions, Record, as_labels
-from atta.record.store import LOGITS, ROWS, RUN, Columns, columns_of, shard_name, write_index
+from atta.record.predictions import FLOAT16_MAX, Predictions, Record, as_labels, as_text
+from atta.record.store import (
+    LABELS,
+    LOGITS,
+    MARK,
+    ROWS,
+    RUN,
+    Columns,
+    Group,
+    Index,
+    Part,
+    Shard,
+    columns_of,
+    open_folder,
+    passes_of,
+    read_shard,
+    rows_of,
+    shard_name,
+)
 
 SHARDS = "{0}-{0}.safetensors".format("[0-9]" * 10)
 """Pattern of the names of shards (`shard_name`)."""
@@ -45,21 +61,17 @@ PASSES = 1 << 14
 
 
 def settings_of(folder: Path) -> dict[str, Any]:
-    """Return the settings of the run that began in a folder; nothing if they cannot be read."""
-    with suppress(OSError, ValueError, RecursionError):
-        found = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
-    return {}
-
-
-class Shard(NamedTuple):
-    """Answers (n, passes, k) to the images from `start` to `stop`, and a hash of these images."""
-
-    start: int
-    stop: int
-    answers: Tensor
-    labels: Tensor | None
-    mark: str
+    """Return the settings of the run that began in a folder; nothing if none did."""
+    path = folder / SETTINGS
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found | {name: check_one(name, found[name], Size) for name in ("batch", "rows")}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(
+            f"expected {path} to describe a run, but it cannot be read: {error}"
+        ) from error
 
 
 class Resumed(NamedTuple):
@@ -77,20 +89,20 @@ class ShardWriter:
     Args:
         folder: Where the shards are.
         run: Settings that earlier shards must have been made with.
-        passes: Passes per image.
+        columns: The passes over each image.
     """
 
     folder: Path
     run: Mapping[str, Any]
-    passes: int
+    columns: Columns
     batch: int = field(default=0, init=False)
     rows: int = field(default=0, init=False)
     _written: float = field(default_factory=time.monotonic, init=False)
     _buffer: list[tuple[Tensor, Tensor | None]] = field(default_factory=list, init=False)
     _start: int = field(default=0, init=False)
-    _first: Tensor | None = field(default=None, init=False)
-    _last: Tensor | None = field(default=None, init=False)
-    _partial: tuple[int, int] | None = field(default=None, init=False)
+    _ends: tuple[Tensor, Tensor] = field(default=(torch.empty(0),) * 2, init=False)
+    """The first and the last image of the buffer."""
+    _partial: Path | None = field(default=None, init=False)
     """The file that already holds the beginning of the buffer."""
     _thread: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(max_workers=1), init=False
@@ -108,12 +120,35 @@ class ShardWriter:
         """The file of the settings."""
         return self.folder / SETTINGS
 
+    @property
+    def full(self) -> int:
+        """Images in a full shard: whole batches, wherever a run was stopped."""
+        batch = max(1, self.batch)
+        return max(1, PASSES // (passes_of(self.columns) * batch)) * batch
+
     # ---- resuming --------------------------------------------------------------------------------
 
     def begin(self, size: int) -> int:
         """Return the size of batches: that of the run that is resumed, or `size`."""
-        self.batch, rows = self._earlier() or (size, size)
-        self.keep_rows(rows)
+        earlier = settings_of(self.folder)
+        if not earlier and self.folder.is_dir():
+            inside = sorted(path.name for path in self.folder.iterdir() if path.name[0] != ".")
+            if inside:
+                raise InputError(
+                    f"expected an empty folder, or one of shards, found {inside[0]} in "
+                    f"{self.folder}"
+                )
+        for key, value in json.loads(json.dumps(self.run)).items():
+            if earlier and earlier.get(key) != value:
+                if any(self.folder.glob(SHARDS)):
+                    raise InputError(
+                        f"expected {self.folder} to hold shards of this run, but their {key} is "
+                        f"{earlier.get(key)!r} and not {value!r}; choose another folder, or "
+                        "delete this one to start again"
+                    )
+                earlier = {}  # nothing to resume
+        self.batch = earlier.get("batch", size)
+        self.keep_rows(earlier.get("rows", size))
         return self.batch
 
     def keep_rows(self, rows: int) -> None:
@@ -122,44 +157,16 @@ class ShardWriter:
         with whole_file(self.settings) as part:
             part.write_text(json.dumps({**self.run, "batch": self.batch, "rows": rows}, indent=1))
 
-    def _earlier(self) -> tuple[int, int] | None:
-        """Return the sizes of the run that began here; refuse the folder of another run."""
-        path = self.settings
-        if not path.is_file():
-            inside = self.folder.iterdir() if self.folder.is_dir() else ()
-            if others := sorted(path.name for path in inside if path.name[0] != "."):
-                raise InputError(
-                    f"expected an empty folder, or one of shards, found {others[0]} in "
-                    f"{self.folder}"
-                )
-            return None
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            batch, rows = (check_one(name, found[name], Size) for name in ("batch", "rows"))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(
-                f"expected {path} to describe a run, but it cannot be read: {error}"
-            ) from error
-        for key, value in json.loads(json.dumps(self.run)).items():
-            if found.get(key) != value:
-                if not any(self.folder.glob(SHARDS)):  # nothing to resume
-                    return None
-                raise InputError(
-                    f"expected {self.folder} to hold shards of this run, but their {key} is "
-                    f"{found.get(key)!r} and not {value!r}; choose another folder, or delete this "
-                    "one to start again"
-                )
-        return batch, rows
-
     def resume(self, source: Source) -> Resumed:
         """Check the shards of an earlier run, remove the bad ones, and say what is left to do."""
         bad, labels = list[tuple[Path, str]](), list[tuple[int, Tensor]]()
         gaps, images, done = list[tuple[int, int | None]](), 0, 0
-        for start, stop in self.stretches():
+        for path in self.paths():
+            start, stop = rows_of(path)
             if source.once and start != done:
                 break  # a stream cannot go back to what is missing
             try:
-                shard = self.read(start, stop)
+                shard = self.read(path)
                 ends = [batch.pixels for batch in source.read([[start], [stop - 1]])]
                 if len(ends) < 2 or mark(ends[0], ends[1]) != shard.mark:
                     raise InputError(
@@ -169,7 +176,7 @@ class ShardWriter:
             except InputError as error:
                 if source.once:
                     raise
-                bad.append((self.path(start, stop), str(error)))
+                bad.append((path, str(error)))
                 continue
             if start > done:
                 gaps.append((done, start))
@@ -188,63 +195,37 @@ class ShardWriter:
     def go_to(self, start: int, source: Source) -> None:
         """Continue at an image; a shard that ends there and is not full is continued."""
         self._partial = None
-        ending = [one for one in self.stretches() if one[1] == start]
+        ending = [path for path in self.paths() if rows_of(path)[1] == start]
         if not ending or start % self.full == 0 or source.once:
             return  # a stream cannot go back to the first image of the shard
-        shard = self.read(*ending[0])
+        shard, self._partial = self.read(ending[0]), ending[0]
         self._buffer, self._start = [(shard.answers, shard.labels)], shard.start
-        self._partial = (shard.start, shard.stop)
-        self._first = next(source.read([[shard.start]])).pixels
+        first = next(source.read([[shard.start]])).pixels
+        self._ends = first, first
 
     # ---- reading and writing shards --------------------------------------------------------------
 
-    def stretches(self) -> Iterator[tuple[int, int]]:
-        """Yield start and stop of each shard; of shards that overlap, the first and longest."""
-        stops: dict[int, int] = {}
-        for path in self.folder.glob(SHARDS):
-            start, stop = map(int, path.stem.split("-"))
-            stops[start] = max(stop, stops.get(start, 0))
-        done = 0
-        for start in sorted(stops):
+    def paths(self) -> list[Path]:
+        """Return the files of all shards in order; of overlapping ones, the first and longest."""
+        found, done = list[Path](), 0
+        longest = {rows_of(path)[0]: path for path in sorted(self.folder.glob(SHARDS))}
+        for start, path in sorted(longest.items()):
             if start >= done:
-                done = stops[start]
-                yield start, done
+                done = rows_of(path)[1]
+                found.append(path)
+        return found
 
-    def read(self, start: int, stop: int) -> Shard:
-        """Read a shard; one that is damaged, or of another run or other rows, is refused."""
-        path = self.path(start, stop)
-        tensors, text = read_tensors(path)
-        if text.get(RUN, self.name) != self.name:
-            raise InputError(
-                f"{path} was recorded by another run: another network, other views or draws"
-            )
-        answers, rows = tensors.get("answers"), text.get(ROWS, path.stem)
-        labels = tensors.get("labels")
-        if (
-            answers is None
-            or answers.ndim != 3
-            or "mark" not in text
-            or (labels is not None and labels.shape != answers.shape[:1])
-        ):
-            raise InputError(f"{path} is not a shard of a record")
-        if len(answers) != stop - start or rows != path.stem:
-            raise InputError(f"{path} holds other rows than its name says")
-        if answers.shape[1] != self.passes:
-            raise InputError(f"{path} holds other views than its run has")
-        return Shard(start, stop, answers, labels, text["mark"])
-
-    @property
-    def full(self) -> int:
-        """Images in a full shard: whole batches, wherever a run was stopped."""
-        return max(1, PASSES // (self.passes * max(1, self.batch))) * max(1, self.batch)
+    def read(self, path: Path) -> Shard:
+        """Read a shard of this run."""
+        return read_shard(path, self.columns, self.name)
 
     def append(
         self, start: int, answers: Tensor, labels: Tensor | None, first: Tensor, last: Tensor
     ) -> None:
         """Take the answers to a batch, its first and last image, and write a shard when due."""
         if not self._buffer:
-            self._start, self._first = start, first.clone()  # a part would keep all of its batch
-        self._last = last.clone()
+            self._start, self._ends = start, (first.clone(), last)
+        self._ends = self._ends[0], last.clone()  # a part would keep all of its batch
         self._buffer.append((answers, labels))
         if (start + answers.shape[0]) % self.full == 0:
             self._begin_write(full=True)
@@ -267,57 +248,67 @@ class ShardWriter:
         buffer, self._buffer = self._buffer, []  # what cannot be written now is not tried again
         partial, self._partial = self._partial, None
         self._wait()
-        if not buffer or self._first is None or self._last is None:
+        if not buffer:
             return
-        answers = torch.cat([part for part, _ in buffer])
-        own = [part for _, part in buffer if part is not None]
-        labels, stop = torch.cat(own) if own else None, self._start + answers.shape[0]
-        if partial != (self._start, stop):
-            shard = Shard(self._start, stop, answers, labels, mark(self._first, self._last))
-            self._writing = self._thread.submit(self._write, shard, partial)
+        answers, own = torch.cat([part for part, _ in buffer]), [part for _, part in buffer]
+        labels = None if own[0] is None else torch.cat([part for part in own if part is not None])
+        stop = self._start + answers.shape[0]
+        shard = Shard(self._start, stop, answers, labels, mark(*self._ends))
+        path = self.folder / shard_name(self._start, stop)
+        if path != partial:
+            self._writing = self._thread.submit(self._write, path, shard, partial)
             self._written = time.monotonic()
         if not full:
             self._wait()
-            self._buffer, self._partial = [(answers, labels)], (self._start, stop)
+            self._buffer, self._partial = [(answers, labels)], path
 
-    def _write(self, shard: Shard, partial: tuple[int, int] | None) -> None:
+    def _write(self, path: Path, shard: Shard, partial: Path | None) -> None:
         """Write a shard, and remove the file with its beginning."""
         if not self.settings.is_file():  # somebody removed the folder: the run goes on
             self.keep_rows(self.rows)
         tensors = {"answers": shard.answers}
         tensors |= {} if shard.labels is None else {"labels": shard.labels}
-        path = self.path(shard.start, shard.stop)
         try:
-            write_tensors(path, tensors, {"mark": shard.mark, RUN: self.name, ROWS: path.stem})
+            write_tensors(path, tensors, {MARK: shard.mark, RUN: self.name, ROWS: path.stem})
         except InputError as error:
-            kept = shard.start if partial is None else partial[1]
+            kept = shard.start if partial is None else rows_of(partial)[1]
             raise InputError(
                 f"{error}; the {kept} images before it are kept, run again to resume"
             ) from error
         if partial is not None:
-            self.path(*partial).unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
 
     def finish(self) -> None:
         """Remove shards that a longer one has replaced."""
-        longest = dict(self.stretches())
-        for path in self.folder.glob(SHARDS):
-            start, stop = map(int, path.stem.split("-"))
-            if stop < longest.get(start, 0):
-                path.unlink(missing_ok=True)
-
-    def path(self, start: int, stop: int) -> Path:
-        """Where a shard is."""
-        return self.folder / shard_name(start, stop)
-
-    def paths(self) -> list[Path]:
-        """Return the files of all shards, in order."""
-        return [self.path(*one) for one in self.stretches()]
+        for path in {*self.folder.glob(SHARDS)} - {*self.paths()}:
+            path.unlink(missing_ok=True)
 
 
 def mark(first: Tensor, last: Tensor) -> str:
     """Hash two images, the first and the last of a shard: enough to notice other images."""
     images = ((f"{one.dtype}{tuple(one.shape)}", tensor_bytes(one)) for one in (first, last))
     return content_hash(chain.from_iterable(images), "blake2b")
+
+
+def write_index(
+    folder: Path, writers: Sequence[ShardWriter], labels: Tensor | None, origin: Mapping[str, str]
+) -> Record:
+    """Write the labels and the index of a folder whose shards are complete."""
+    groups, dtype, labelled = list[Group](), torch.float32, ""
+    for writer in writers:
+        parts = []
+        for path in writer.paths():
+            file = path.relative_to(folder).as_posix()
+            parts.append(Part(file, *rows_of(path), read_header(path)[DIGEST]))
+        groups.append(Group(writer.columns, parts, writer.name))
+        answers = read_shard(folder / parts[0].file, writer.columns, writer.name, sealed=False)[2]
+        dtype = torch.promote_types(dtype, answers.dtype)
+    if labels is not None:
+        write_tensors(folder / LABELS, {"labels": labels}, {})
+        labelled = read_header(folder / LABELS)[DIGEST]
+    kind: Any = str(dtype).removeprefix("torch.")
+    Index(parts[-1].stop, answers.shape[2], kind, groups, labelled, as_text(origin)).write(folder)
+    return open_folder(folder)
 
 
 # ---- records of one's own logits -----------------------------------------------------------------
@@ -354,7 +345,6 @@ class RecordWriter:
             raise InputError(f"dtype: expected 'float16' or 'float32', got {dtype!r}")
         self.folder, self.dtype, self.origin = Path(folder), dtype, dict(origin or {})
         self._writer: ShardWriter | None = None
-        self._columns: Columns = {}
         self._labels: list[Tensor] = []
         self.images = 0
         """Images that are written or waiting to be written."""
@@ -403,8 +393,7 @@ class RecordWriter:
         if self._writer is None:
             if any(self.folder.glob(SHARDS)):
                 raise InputError(f"expected an empty folder, found shards in {self.folder}")
-            self._columns = columns_of({LOGITS: 1, **predictions.counts})
-            writer = ShardWriter(self.folder, run, 1 + sum(predictions.counts.values()))
+            writer = ShardWriter(self.folder, run, columns_of({LOGITS: 1, **predictions.counts}))
             writer.begin(1)
             self._writer = writer
         elif list(run.items()) != list(self._writer.run.items()):  # also the order of the views
@@ -417,5 +406,4 @@ class RecordWriter:
             raise InputError(f"expected at least one image for {self.folder}, got none")
         self._writer.flush()
         labels = torch.cat(self._labels) if self._labels else None
-        group = (self._columns, self._writer.paths(), self._writer.name)
-        return write_index(self.folder, [group], labels, self.origin)
+        return write_index(self.folder, [self._writer], labels, self.origin)

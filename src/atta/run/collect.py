@@ -42,8 +42,8 @@ from atta.networks.adapters import Normalized, TorchModel, as_logits, class_name
 from atta.networks.borrowing import dtype_of
 from atta.networks.description import fingerprint
 from atta.record.predictions import Predictions, Record, as_labels
-from atta.record.store import LOGITS, Columns, columns_of, write_index
-from atta.record.writer import SHARDS, ShardWriter
+from atta.record.store import LOGITS, Columns, columns_of
+from atta.record.writer import SHARDS, ShardWriter, write_index
 from atta.run.checks import check_labels, look_over, try_out
 from atta.run.cluster import Engine, Showing, check_source, kept_alive, run_on_ray
 from atta.run.runner import Execution, ExecutionOptions, Runner, batch_size, running, split_options
@@ -264,9 +264,8 @@ class Run:
             views = {kind: view for run in runs for kind, view in run.views().items()}
             record = Record(Predictions(views.pop(LOGITS)[:, 0], views), labels, origin)
         else:
-            parts = [(run.columns, run.writer) for run in runs if run.writer]
-            groups = [(columns, writer.paths(), writer.name) for columns, writer in parts]
-            record = write_index(folder, groups, labels, origin)
+            writers = [run.writer for run in runs if run.writer]
+            record = write_index(folder, writers, labels, origin)
         if checks:
             look_over(record, source)
         return record
@@ -278,9 +277,9 @@ class Run:
         execution, network = self.execution, self.network
         device, passes = execution.device_of(network), policy.passes - (not itself)
         writer, size = None, batch_size(execution.batch_size, device)
-        if folder is not None:
-            writer = ShardWriter(folder, self._settings(policy, device), passes)
         columns = columns_of(({LOGITS: 1} if itself else {}) | policy.repeats)
+        if folder is not None:
+            writer = ShardWriter(folder, self._settings(policy, device), columns)
         answers = Answers(self.source, self.labelling, columns, writer)
         alone = nullcontext() if writer is None else locked(writer.settings)
         how = device, bool(execution.channels_last), execution.half
