@@ -205,9 +205,9 @@ def chart():
 
 
 def table(path: Path) -> None:
-    rows = [[f"{i}.png", "cat", 0.5] for i in range(5000)]
+    rows = ({"file": f"{i}.png", "class": "cat", "confidence": 0.5} for i in range(5000))
     with whole_file(path) as part:
-        write_table(part, ["file", "class", "confidence"], rows, ending=path.suffix)
+        write_table(part, rows, ending=path.suffix)
 
 
 def checkpoint(path: Path) -> None:

@@ -236,7 +236,7 @@ def test_a_table_of_predictions_holds_sets_and_strangers_and_ends_with_the_drift
     )  # one in ten of images like the validation images
     assert done.drift.accuracy == pytest.approx(classifier.drift(files).accuracy, abs=0.03)
     if "." in kind:
-        with pytest.raises(InputError, match="is a graph, whose numbers are fixed"):
+        with pytest.raises(InputError, match="is a graph, which has its network inside"):
             open_predictor(tmp_path / kind, adapt_to=files)
     else:
         softer = predict(

@@ -34,16 +34,10 @@ def test_numbers_of_before_a_classifier_was_adapted_are_called_so() -> None:
         assert ("All other numbers are from before the adaptation." in text) is said
 
 
-def test_without_a_picture_the_bins_stand_in_a_table_that_counts_every_image() -> None:
+def test_the_picture_is_named_if_it_is_drawn() -> None:
     about = made_classifier().about()
     assert hub.PICTURE in hub.card_text(about, picture=True)
-    text = hub.card_text(about, picture=False)
-    assert hub.PICTURE not in text
-    rows = [line.split("|") for line in text.splitlines() if line.startswith("| (")]
-    assert sum(int(row[2]) for row in rows) == sum(int(row[4]) for row in rows) == 60
-    before = about["summary"]["bins"]["before"]
-    accuracies = [f"{value:.3f}" for value in before["accuracy"] if value is not None]
-    assert [row[3].strip() for row in rows if row[3].strip()] == accuracies
+    assert hub.PICTURE not in hub.card_text(about)
 
 
 def test_a_classifier_without_a_summary_has_a_card_without_numbers() -> None:

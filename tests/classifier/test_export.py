@@ -13,7 +13,6 @@ import atta
 from atta._base.errors import InputError
 from atta.calibrators.risk import Promise
 from atta.classifier import export as graphs
-from atta.classifier.archive import Kept
 from atta.classifier.export import open_graph
 from atta.classifier.predict import open_predictor
 from atta.data.views import Policy, from_kornia
@@ -122,7 +121,7 @@ def test_the_graph_answers_batches_of_any_size_as_the_classifier_does(exported, 
 def test_a_stated_risk_is_an_output_of_the_graph(thresholds, ending, tmp_path):
     promise = Promise(risk=0.1, delta=0.05, thresholds=thresholds, coverage=0.5, images=100)
     plain = blend(linear(), "flip", shape=SHAPE, classes=3)
-    classifier = plain._with(plain.calibrator, Kept(promise=promise))
+    classifier = plain._with(promise=promise)
     path = classifier.export(tmp_path / f"graph.{ending}", pixels="uint8").path
     images = pixels(200, seed=7)
     found, expected = run(path, images), classifier.answered(images.numpy())

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +113,7 @@ def test_at_a_stated_risk_the_page_promises_it_and_calls_images_unsure(
     fitted: atta.CalibratedClassifier,
 ) -> None:
     promise = Promise(risk=0.1, delta=0.05, thresholds=(0.999,), coverage=0.5, images=100)
-    careful = fitted._with(fitted.calibrator, replace(fitted.kept, promise=promise))
+    careful = fitted._with(promise=promise)
     explainer = Explainer(careful, coverage=0.9)
     with open_page(explainer) as port:
         assert "At most 10.00% of the answers are wrong" in ask(port)[2]

@@ -5,9 +5,8 @@ This package imports no experiments, no training and no datasets.
 calibrate   a model and labelled images → a `CalibratedClassifier`: `calibrate`
 choice      the policy with the fewest passes that is as good as the best
 classifier  images in, calibrated probabilities out: `CalibratedClassifier`
-adapt       unlabelled images: `drift`, and `adapt` to their domain
-decide      which classes occur; answer, hand over, or take what costs least: `at_risk`, `decide`
-estimator   many images, and the interface of scikit-learn: `predict_proba`, `fit`, `score`
+adapt       the same network under drift, for stated classes or a risk: `drift`, `adapt`, `at_risk`
+estimator   many images, in the style of scikit-learn: `predict_proba`, `decide`, `fit`, `score`
 summary     what calibration changed, by cross-validation: `Summary`
 archive     classifiers on disk: `save`, `load`
 export      a classifier as one graph, .pt2 or .onnx: `export`, `open_graph`

@@ -1,4 +1,4 @@
-"""Drift: have unlabelled images drifted from the validation images, and adapt a classifier to them.
+"""The same network with other answers: for images that have drifted, for stated classes or a risk.
 
     found = classifier.drift(images)        estimated accuracy, its interval, and a test: `Drift`
     adapted = classifier.adapt(images)      the same classes, with lower confidence
@@ -6,31 +6,40 @@
     adapted.unadapted()                     the classifier as it was
     watch = classifier.watch()              an alarm for a stream: `watch.update(batch)`
 
+    classifier.with_classes(["cat", "dog"])             only these occur
+    classifier.with_prior({"cat": 0.9, "dog": 0.1})     and this often
+    classifier.at_risk(0.01)                at most 1 % of what it answers is wrong
+
 `calibrate` stores what is needed of the validation images as `classifier.reference`
-(`calibrators.shift`).
+(`calibrators.shift`); `calibrators.risk` finds the threshold of a risk. For stated classes,
+probabilities are multiplied by the stated share of the class over its share among the validation
+images, and normalised. The class may change: that is the point.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from math import inf
 from os import PathLike
 from typing import Any, TypeVar, Unpack
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from atta._base.errors import InputError
+from atta._base.errors import InputError, suggest
+from atta._base.types import Labels, PerImage
 from atta.calibrators import Calibrator, shift
 from atta.calibrators.alarm import RATE, Alarm
+from atta.calibrators.risk import DELTA
 from atta.calibrators.second import STATISTICS, refused, seconded
 from atta.calibrators.shift import LEVEL, Reference
-from atta.classifier.archive import Kept
 from atta.classifier.estimator import Answering, Estimator
 from atta.data.folder import find_images
 from atta.data.preprocess import sheet_of
 from atta.data.source import Channels, batches_of
-from atta.networks.borrowing import BATCH, device_of, dtype_of, layers, renormalised
+from atta.networks.borrowing import BATCH, dtype_of, layers, renormalised
 from atta.record.predictions import Predictions
 from atta.run.runner import as_pixels, logits_of
 
@@ -69,21 +78,31 @@ class Drift:
     def of(
         cls,
         reference: Reference,
-        found: shift.Estimate,
-        confidence: float,
-        seen: tuple[float, ...] = (),
+        scores: PerImage,
+        answers: Labels,
+        confidence: PerImage,
+        images: Labels | None = None,
     ) -> Drift:
-        """Compare an estimate and the confidence of images with the validation images."""
+        """Compare images with the validation images, by their scores, classes and confidence.
+
+        Args:
+            reference: The validation images.
+            scores: `shift.scores` of the images.
+            answers: The network's classes.
+            confidence: The largest calibrated probabilities.
+            images: The image of each row, if the rows are pixels.
+        """
+        found = shift.estimated(reference, scores, answers, images)
         return cls(
             **asdict(found),
             expected_accuracy=reference.accuracy,
             expected_confidence=reference.confidence,
-            seen_confidence=confidence,
+            seen_confidence=float(confidence.mean()),
             level=LEVEL,
             drifted=found.drifted,
             slope=reference.slope,
             expected_histogram=reference.histogram,
-            seen_histogram=seen,
+            seen_histogram=shift.histogram(confidence),
         )
 
     @property
@@ -128,10 +147,10 @@ class Adaptable(Estimator):
 
     def _compared(self, predictions: Predictions) -> Drift:
         """Compare answers to unlabelled images with the validation images."""
-        reference = self._known_reference()
+        reference, logits = self._known_reference(), predictions.logits
         seen = self.calibrator(predictions).double().amax(dim=1)
-        found = shift.estimate(reference, predictions.logits, predictions.images)
-        return Drift.of(reference, found, float(seen.mean()), shift.histogram(seen))
+        scores = shift.scores(logits, reference.temperature)
+        return Drift.of(reference, scores, logits.argmax(dim=1), seen, predictions.images)
 
     def adapt(
         self: Classifier, images: Any, *, statistics: bool = False, **how: Unpack[Answering]
@@ -173,22 +192,21 @@ class Adaptable(Estimator):
         channels: Channels,
     ) -> Classifier:
         """Add the view of the network with the statistics of the images, if that is safe."""
-        done, reference, second = adapted.kept.adapted, self._known_reference(), None
+        calibrator, done = adapted.calibrator, adapted.kept.adapted
+        reference, second = self._known_reference(), None
         assert done is not None
-        calibrator = adapted.calibrator
         if why := refused(reference, predictions, done):
             done = replace(done, statistics=why)
         else:
             pixels = self._pixels(images, channels)
             second = renormalised(self.model, torch.tensor_split(pixels, -(-len(pixels) // BATCH)))
-            network = partial(logits_of, second, dtype=dtype_of(self.model))
-            logits = torch.cat([network(part) for part in torch.split(pixels, BATCH)])
-            views = {**predictions.views, STATISTICS: logits[:, None]}
+            dtype = dtype_of(self.model)
+            parts = [logits_of(second, part, dtype) for part in torch.split(pixels, BATCH)]
+            views = {**predictions.views, STATISTICS: (logits := torch.cat(parts))[:, None]}
             both = Predictions(predictions.logits.to(logits), views)
             calibrator, done = seconded(calibrator, self._hedged(), reference, both, done)
             second = second if STATISTICS in calibrator.kinds else None
-        kept = replace(adapted.kept, adapted=done, second=second)
-        return self._with(calibrator, kept)
+        return adapted._with(calibrator, adapted=done, second=second)
 
     @torch.no_grad()
     def _pixels(self, images: Any, channels: Channels) -> Tensor:
@@ -203,7 +221,7 @@ class Adaptable(Estimator):
         pixels = torch.cat([batch.pixels for batch in source.read(wanted, skip=InputError)])
         if sheet := sheet_of(self.preprocess):
             pixels = sheet.crop(pixels)
-        return as_pixels(pixels.to(device_of(self.model)), dtype_of(self.model))
+        return as_pixels(pixels.to(self.device), dtype_of(self.model))
 
     def _hedged(self) -> Calibrator:
         """Return the calibrator that takes over after a drift."""
@@ -215,15 +233,13 @@ class Adaptable(Estimator):
             )
         hedged = self.kept.hedged or self.calibrator
         hedged.softened(1.0)
-        return hedged.to(device_of(self.model))
+        return hedged.to(self.device)
 
     def _adapted_to(self: Classifier, predictions: Predictions) -> Classifier:
         """Adapt to the answers to unlabelled images."""
         reference, hedged = self._known_reference(), self._hedged()
         calibrator, done = shift.adapt(self.calibrator, hedged, reference, predictions)
-        return self._with(
-            calibrator, replace(self.kept, adapted=done, before=self.calibrator, promise=None)
-        )
+        return self._with(calibrator, adapted=done, before=self.calibrator, promise=None)
 
     def watch(self, *, window: int = WINDOW, rate: float = RATE, seed: int = 0) -> Watch:
         """Watch a stream of unlabelled images: an alarm, and adapting to the latest images.
@@ -247,18 +263,16 @@ class Adaptable(Estimator):
         """Return the classifier as it was before it was adapted, to the last bit."""
         if self.adapted is None or self.kept.before is None:
             return self
-        kept = replace(self.kept, adapted=None, before=None, second=None)
-        return self._with(self.kept.before, kept)
+        return self._with(self.kept.before, adapted=None, before=None, second=None)
 
-    def _with(
-        self: Classifier,
-        calibrator: Calibrator,
-        kept: Kept,
-    ) -> Classifier:
-        """Return this classifier with another calibrator; both share the network."""
+    def _with(self: Classifier, calibrator: Calibrator | None = None, **kept: Any) -> Classifier:
+        """Return this classifier with another calibrator or other parts that `Kept` lists.
+
+        Both share the network.
+        """
         return type(self)(
             self.model,
-            calibrator,
+            calibrator or self.calibrator,
             self.policy,
             image_shape=self.image_shape,
             class_names=self.class_names,
@@ -266,8 +280,118 @@ class Adaptable(Estimator):
             preprocess=self.preprocess,
             reference=self.reference,
             conformity=self.conformity,
-            kept=kept,
+            kept=replace(self.kept, **kept),
         )
+
+    def with_classes(self: Classifier, classes: Iterable[str | int]) -> Classifier:
+        """Return the classifier for images of these classes alone. The class may change.
+
+        Use it if you know which classes can occur, such as the species of a region. Their shares
+        stay in proportion to those of the validation images; `with_prior` states them.
+
+        Args:
+            classes: Names or numbers of the classes that occur; all of them undo it.
+
+        Returns:
+            A classifier with the same network. It promises no sets and no risk.
+
+        >>> import atta, torch
+        >>> network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3))
+        >>> fitted = atta.TemperatureScaling().fit(atta.Predictions(torch.eye(3), {}), [0, 1, 2])
+        >>> classifier = atta.CalibratedClassifier(network, fitted, image_shape=(3, 2, 2))
+        >>> classifier.with_classes([0, 2])(torch.zeros(1, 3, 2, 2))[0, 1]
+        tensor(0.)
+        """
+        odds = np.zeros(self.classes)
+        odds[[self._number(one) for one in classes]] = 1.0
+        return self._stated(odds)
+
+    def with_prior(self: Classifier, prior: Mapping[str | int, int | float]) -> Classifier:
+        """Return the classifier for classes that occur this often. The class may change.
+
+        Args:
+            prior: The share of each class that occurs, by name or number. Shares are normalised;
+                classes that are not named do not occur.
+
+        Returns:
+            A classifier with the same network. It promises no sets and no risk.
+        """
+        shares = np.zeros(self.classes)
+        for one, share in prior.items():
+            if not 0 <= share < inf:
+                raise InputError(f"prior: expected a share ≥ 0 of class {one!r}, got {share}")
+            shares[self._number(one)] = share
+        known = self.reference is not None and self.reference.answers
+        before = self.reference.shares if known and self.reference else 1 / len(shares)
+        return self._stated(shares / before / max(shares.sum(), 1e-30))
+
+    def told(self: Classifier, text: str) -> Classifier:
+        """Read what the command line was told: "cat,dog", or with shares "cat=0.9,dog=0.1".
+
+        Args:
+            text: Names or numbers of classes, separated by commas, all or none with shares.
+        """
+        parts = [part.partition("=") for part in text.split(",")]
+        shares = {name.strip(): share for name, _, share in parts}
+        if not any(shares.values()):
+            return self.with_classes(shares)
+        try:
+            return self.with_prior({name: float(share) for name, share in shares.items()})
+        except ValueError:
+            raise InputError(
+                f"classes: expected names, or a share for each: cat=0.9,dog=0.1, got {text!r}"
+            ) from None
+
+    def _stated(self: Classifier, odds: np.ndarray) -> Classifier:
+        self._for_images("classes")
+        if not odds.any():
+            raise InputError("classes: expected at least one class that occurs, got none")
+        kept = () if (odds == 1).all() else tuple(odds.tolist())
+        return self._with(odds=kept, promise=None)
+
+    def _number(self, one: str | int) -> int:
+        """Return the number of a class that was given by its name or number."""
+        if one in self.class_names:
+            return self.class_names.index(str(one))
+        if str(one).isdecimal() and int(one) < self.classes:
+            return int(one)
+        close = suggest(one, self.class_names) if isinstance(one, str) else ""
+        raise InputError(
+            f"classes: expected names or numbers of the {self.classes} classes, got {one!r}{close}"
+        )
+
+    def at_risk(
+        self: Classifier, risk: float, *, delta: float = DELTA, by_class: bool = False
+    ) -> Classifier:
+        """Return this classifier with a promise: at most `risk` of its answers are wrong.
+
+        The promise (`promise`) holds with probability 1 - `delta`, for images like those of
+        calibration. Images below its threshold are not answered: `answered` says which.
+
+        Args:
+            risk: The largest fraction of the answered images that may be wrong, such as 0.01.
+            delta: The probability that the promise is broken.
+            by_class: Whether each class has a threshold and a promise of its own.
+
+        Raises:
+            InputError: The validation images are too few to promise it (the error names the risk
+                that they can), or the classifier was adapted or does not know them, or it is a
+                segmenter.
+        """
+        self._for_images("at_risk")
+        if self.answers_otherwise:
+            raise InputError(
+                "risk: expected a classifier as it was calibrated, got one that was adapted to "
+                "other images or told its classes, for which nothing can be promised: use its "
+                "unadapted()"
+            )
+        if self.kept.held_out is None:
+            raise InputError(
+                "risk: expected a classifier that knows its validation images, got one without, "
+                "saved by an older version or fitted again: calibrate it again"
+            )
+        promise = self.kept.held_out.promise(risk, delta=delta, by_class=by_class)
+        return self._with(promise=promise)
 
     def _answers(self, images: Any, **how: Unpack[Answering]) -> Predictions:
         """Run the network on unlabelled images; leave out files that cannot be read, and say so."""
@@ -337,16 +461,14 @@ class Watch:
             channels: Where arrays have their channels.
         """
         plain, drift = self._plain, None
-        new = plain._answers(images, channels=channels)
-        temperature = plain._known_reference().temperature
-        self.alarm.update(shift.scores(new.logits, temperature))
+        new, reference = plain._answers(images, channels=channels), plain._known_reference()
+        self.alarm.update(shift.scores(new.logits, reference.temperature))
         if (old := self._latest) is not None:
             views = {kind: torch.cat([view, new.views[kind]]) for kind, view in old.views.items()}
             new = Predictions(torch.cat([old.logits, new.logits]), views)
         self._latest = new[-self.window :]
         if len(self._latest) >= shift.LEAST:
             drift = plain._compared(self._latest)
-            known = plain._known_reference().slope is not None
-            if self.alarm.raised is not None and known:
+            if self.alarm.raised is not None and reference.slope is not None:
                 self.classifier = plain._adapted_to(self._latest)
         return Watched(images=self.alarm.images, raised=self.alarm.raised, drift=drift)

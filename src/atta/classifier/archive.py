@@ -17,7 +17,7 @@ rewrite a file can rewrite its digest. Nothing is pickled, so that reading runs 
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf, prod
 from pathlib import Path
@@ -31,14 +31,14 @@ from atta._base.files import alone, check_digest, digest, named, whole_file, who
 from atta._base.tensors import buffers, read_header, read_tensors, write_tensors
 from atta._base.types import Probs
 from atta.calibrators import Calibrator, restore
-from atta.calibrators.conformal import ConformityScores
+from atta.calibrators.conformal import ConformalSets, ConformityScores
 from atta.calibrators.risk import HeldOut, Promise
 from atta.calibrators.shift import Adaptation, Reference
 from atta.classifier.summary import Summary
 from atta.data.preprocess import Preprocess
 from atta.data.views import Policy, View
 from atta.networks import description
-from atta.networks.borrowing import dtype_of, sharing, statistics_of
+from atta.networks.borrowing import device_of, dtype_of, sharing, statistics_of
 from atta.networks.description import check_weights
 from atta.run.runner import check_takes
 
@@ -52,14 +52,24 @@ PICKLES = (b"PK\x03\x04", b"\x80")  # a zip of torch.save, and a bare pickle
 PARTS = ("calibrator", "model", "before", "hedged", "statistics")
 PART = "atta.part"  # key in the header of a part, with its name
 _BY_CONTENT = re.compile(rf"classifier-({'|'.join(PARTS)})-[0-9a-f]{{12}}{re.escape(SUFFIX)}")
-AnyPath: TypeAlias = str | os.PathLike[str]
-T = TypeVar("T")
 Classifier = TypeVar("Classifier", bound="Archived")
+AnyPath: TypeAlias = str | os.PathLike[str]
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    "preprocess": Preprocess.of,
+    "summary": Summary.read,
+    "reference": Reference.read,
+    "strangeness": ConformityScores.read,
+    "adapted": lambda about: Adaptation(**about),
+    "held_out": HeldOut.read,
+    "promise": Promise.read,
+}
+"""What makes a value of its description in a file; `strangeness` are the conformity scores."""
 
 
-def optional(value: Any, convert: Callable[[Any], T]) -> T | None:
-    """Convert a value, or return None for None."""
-    return None if value is None else convert(value)
+def read_values(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that a description has, each checked, and None for the others."""
+    given = {name: about.get(name) for name in READERS}
+    return {name: None if one is None else READERS[name](one) for name, one in given.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,20 +105,50 @@ class Kept:
 NOTHING_KEPT = Kept()
 
 
-class Archived(nn.Module):
+class Answerer:
+    """What answers images: a classifier, or a graph that was exported from one."""
+
+    image_shape: tuple[int, ...]
+    classes: int
+    class_names: tuple[str, ...]
+    preprocess: Preprocess | None
+    reference: Reference | None
+    conformity: ConformityScores | None
+    any_size: bool
+
+    @property
+    def names(self) -> Sequence[str | int]:
+        """The names of the classes, or their numbers."""
+        return self.class_names or range(self.classes)
+
+    def conformal(self, coverage: float) -> ConformalSets:
+        """Return the function from probabilities to sets that contain the true class this often."""
+        if self.conformity is None:
+            raise InputError(
+                "coverage: expected a classifier with conformity scores, got one without, as older "
+                "versions wrote them and as `fit` leaves it: calibrate or export it again"
+            )
+        return self.conformity.sets(coverage)
+
+
+class Archived(Answerer, nn.Module):
     """The parts of a classifier, and how they are saved and loaded."""
 
     model: nn.Module
     calibrator: Calibrator
     policy: Policy
-    image_shape: tuple[int, ...]
-    class_names: tuple[str, ...]
     summary: Summary | None
-    preprocess: Preprocess | None
-    reference: Reference | None
-    conformity: ConformityScores | None
     kept: Kept
-    any_size: bool
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return device_of(self.model)
+
+    @property
+    def promise(self) -> Promise | None:
+        """The risk that `at_risk` promised; an adaptation withdraws it."""
+        return self.kept.promise
 
     def check(self) -> None:
         """Find out if the parts fit together."""
@@ -132,6 +172,14 @@ class Archived(nn.Module):
         """
         from atta import __version__  # the package imports this module first
 
+        values = {
+            "summary": self.summary,
+            "reference": self.reference,
+            "strangeness": self.conformity,
+            "adapted": self.adapted,
+            "held_out": self.kept.held_out,
+            "promise": self.promise,
+        }
         about = {
             "atta": __version__,
             "torch": torch.__version__,
@@ -139,18 +187,13 @@ class Archived(nn.Module):
             "keeps_class": self.calibrator.keeps_class and not self.kept.odds,
             "policy": str(self.policy),
             "draws": "stratified",
-            "image_shape": list(self.image_shape),
-            "classes": self.calibrator.classes,
-            "class_names": list(self.class_names),
+            "image_shape": self.image_shape,
+            "classes": self.classes,
+            "class_names": self.class_names,
             "dtype": str(dtype_of(self.model)).removeprefix("torch."),
-            "preprocess": optional(self.preprocess, Preprocess.about),
+            "preprocess": self.preprocess and self.preprocess.about(),
             "model": description.describe(self.model),
-            "summary": optional(self.summary, asdict),
-            "reference": optional(self.reference, Reference.json),
-            "strangeness": optional(self.conformity, asdict),
-            "adapted": optional(self.adapted, asdict),
-            "held_out": optional(self.kept.held_out, asdict),
-            "promise": optional(self.kept.promise, asdict),
+            **{name: None if one is None else asdict(one) for name, one in values.items()},
             "odds": self.kept.odds,
         }
         plain: dict[str, Any] = json.loads(json.dumps(about))
@@ -176,12 +219,11 @@ class Archived(nn.Module):
         >>> again.image_shape
         (3, 2, 2)
         """
-        parts = {"calibrator": Part(self.calibrator.state_dict(), self.calibrator.header())}
-        for name in ("before", "hedged"):
-            if (other := getattr(self.kept, name)) is not None:
-                parts[name] = Part(other.state_dict(), other.header())
-        if self.kept.second is not None:
-            parts["statistics"] = Part(statistics_of(self.kept.second), {})
+        kept = self.kept
+        known = {"calibrator": self.calibrator, "before": kept.before, "hedged": kept.hedged}
+        parts = {name: Part(one.state_dict(), one.header()) for name, one in known.items() if one}
+        if kept.second is not None:
+            parts["statistics"] = Part(statistics_of(kept.second), {})
         if description.has_weights(self.model):
             parts["model"] = Part(self.model.state_dict(), {})
         return write(path, self.about(), parts)
@@ -237,8 +279,7 @@ class Archived(nn.Module):
         """Build the classifier that a file describes."""
         calibrator = restore(*parts["calibrator"], path=path)
         shape, policy = _image_shape(about["image_shape"]), str(about["policy"])
-        summary = optional(about["summary"], lambda given: Summary(**given))
-        str(summary)  # refuses numbers that are not numbers
+        values = read_values(about)
         weights = parts["model"].tensors if "model" in parts else None
         network = _network(about["model"], model, weights, path, shape, calibrator.classes)
         if weights is not None:
@@ -246,31 +287,30 @@ class Archived(nn.Module):
             for name, tensor in network.state_dict(keep_vars=True).items():
                 tensor.data = tensor.data.to(weights[name].dtype)  # a network may have several
             network.load_state_dict(weights)
-
-        # Older files lack some of these; `adapt`, `drift` and `predict_set` say what is missing.
-        def other(name: str) -> Calibrator | None:
-            return optional(parts.get(name), lambda part: restore(*part, path=path))
-
         network = network.to(device)
+        # Older files lack some of these; `adapt`, `drift` and `predict_set` say what is missing.
+        others = {
+            name: restore(*parts[name], path=path) for name in ("before", "hedged") if name in parts
+        }
+        second = sharing(network, parts["statistics"].tensors) if "statistics" in parts else None
+        odds = _odds(about.get("odds") or (), calibrator.classes)
         loaded = cls(
             network,
             calibrator,
             Policy.parse(policy, views=views) if policy else Policy(()),
             image_shape=shape,
             class_names=tuple(about["class_names"]),
-            summary=summary,
-            preprocess=optional(about.get("preprocess"), Preprocess.of),
-            reference=optional(about.get("reference"), Reference.read),
-            conformity=optional(about.get("strangeness"), ConformityScores.read),
+            conformity=values.pop("strangeness"),
             kept=Kept(
-                hedged=other("hedged"),
-                before=other("before"),
-                adapted=optional(about.get("adapted"), lambda given: Adaptation(**given)),
-                held_out=optional(about.get("held_out"), HeldOut.read),
-                promise=optional(about.get("promise"), Promise.read),
-                second=optional(parts.get("statistics"), lambda one: sharing(network, one.tensors)),
-                odds=_odds(about.get("odds") or (), calibrator.classes),
+                hedged=others.get("hedged"),
+                before=others.get("before"),
+                adapted=values.pop("adapted"),
+                held_out=values.pop("held_out"),
+                promise=values.pop("promise"),
+                second=second,
+                odds=odds,
             ),
+            **values,
         )
         loaded.check()
         return loaded
@@ -344,14 +384,11 @@ def write(path: AnyPath, about: Mapping[str, Any], parts: Mapping[str, Part]) ->
     if path.suffix == SUFFIX:
         header = {"format": FORMAT, "about": _text(about, tensors)}
         return write_tensors(path, tensors, header, sealed=False)
-    if path.is_dir():
-        with alone(path):
-            _write_folder(path, about, tensors)
-    elif path.exists():
+    if path.exists() and not path.is_dir():
         raise InputError(f"expected a folder, or a file that ends in {SUFFIX}, got the file {path}")
-    else:
-        with whole_folder(path) as folder:
-            _write_folder(folder, about, tensors)
+    writing = alone if path.is_dir() else whole_folder
+    with writing(path) as new:
+        _write_folder(new or path, about, tensors)
     return path
 
 

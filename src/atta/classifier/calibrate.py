@@ -10,12 +10,11 @@ wrap        `CalibratedClassifier`, with a summary of cross-validated numbers
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from math import ceil
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal, Unpack
-
-from torch import Tensor
 
 from atta._base.display import bar
 from atta._base.errors import InputError, advise
@@ -31,8 +30,6 @@ from atta.classifier.archive import Kept
 from atta.classifier.choice import (
     NO_VIEWS,
     PHOTOGRAPH,
-    Choice,
-    Kind,
     Recorder,
     candidates,
     choose,
@@ -66,6 +63,7 @@ from atta.run.collect import Run, as_seed, prepared
 from atta.run.runner import Execution, ExecutionOptions, split_options
 
 BUDGET = 4
+FIRST = "0"  # the folder of the images themselves in a cache
 NOT_PHOTOGRAPHS = (
     "views of the photograph were not tried, which often gain more than views of its crop: they "
     "need files or Pillow images, and preprocess=..., got pixels that are cropped already or no "
@@ -150,52 +148,41 @@ def calibrate(
     wanted = Wanted(chosen, policy, budget, rehearse, execution, read, rest)
     if has_masks(images, labels):
         return calibrate_segmenter(model, images, labels, wanted)
-    return _calibrate_classifier(model, images, labels, wanted)
-
-
-def _calibrate_classifier(
-    model: object, images: Any, labels: Any, wanted: Wanted
-) -> CalibratedClassifier:
-    """Find the candidates for such images, prepare the run, and calibrate."""
-    chosen, read, rest = wanted.method, wanted.reading, wanted.options
-    policy, budget, execution = wanted.policy, wanted.budget, wanted.execution
-    quick, size = rest.get("effort") == "quick", read.preprocess and read.preprocess.input_size
-    kind: Kind = "small"
-    if read.preprocess and read.preprocess.fills and size and min(size) >= PHOTOGRAPH:
-        kind = "file"
-    policies = candidates(policy, budget, chosen, kind, quick=quick)  # a mistake need not wait
-    run, about, image = _prepared(model, images, labels, read, execution, rest["seed"], policies)
-    if run.sheet is None:
-        kind = kind_of(image)
-        policies = candidates(policy, budget, chosen, kind, quick=quick)
-        if kind == "photograph" and len(policies) > 1:
-            advise(NOT_PHOTOGRAPHS)
-    about |= rest.get("origin") or {}
     with kept_alive(execution.engine):
-        policies = fitting(policies, image)
-        return _calibrated(run, chosen, policies, wanted.rehearse, about, rest["cache"])
+        run, policies, about = _prepared(model, images, labels, wanted)
+        trial, policies = _check(run, policies)
+        return _calibrated(*_in_faster_layout(run, trial, rest["cache"]), policies, wanted, about)
 
 
 def _prepared(
-    model: object,
-    images: Any,
-    labels: Any,
-    read: Reading,
-    execution: Execution,
-    seed: int,
-    policies: Mapping[str, Policy],
-) -> tuple[Run, dict[str, str], Tensor]:
-    """Prepare the run, with views of the photograph if the images are photographs; read one."""
+    model: object, images: Any, labels: Any, wanted: Wanted
+) -> tuple[Run, dict[str, Policy], dict[str, str]]:
+    """Prepare the run, with views of the photograph if the images are photographs.
+
+    Returns:
+        The run, the candidates for such images, and what the origin says of their order.
+    """
+    read, rest, quick = wanted.reading, wanted.options, wanted.options.get("effort") == "quick"
+    find = partial(candidates, wanted.policy, wanted.budget, wanted.method, quick=quick)
+    size, how = read.preprocess and read.preprocess.input_size, (wanted.execution, rest["seed"])
+    fills = read.preprocess and read.preprocess.fills and size and min(size) >= PHOTOGRAPH
+    policies = find("file" if fills else "small")  # a mistake need not wait
     terms = dict.fromkeys(term for one in policies.values() for term in one.photographs)
     views = replace(read, preprocess=showing(read.preprocess, tuple(terms)))
     try:
-        run, about = prepared(model, images, labels, views, execution, seed, "stratified")
+        run, about = prepared(model, images, labels, views, *how, "stratified")
     except CroppedAlready:
         if len(policies) == 1:
             raise
-        run, about = prepared(model, images, labels, read, execution, seed, "stratified")
+        run, about = prepared(model, images, labels, read, *how, "stratified")
     image = next(run.source.read([[0]])).pixels
-    return run, about, run.sheet.crop(image) if run.sheet else image
+    if run.sheet:
+        image = run.sheet.crop(image)
+    else:
+        policies = find(kind := kind_of(image))
+        if kind == "photograph" and len(policies) > 1:
+            advise(NOT_PHOTOGRAPHS)
+    return run, fitting(policies, image), about | (rest.get("origin") or {})
 
 
 def _settings(
@@ -233,14 +220,17 @@ def _settings(
     return method, execution, read, rest
 
 
-def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:
-    """Check all that is given against itself, and against the network's answers to eight images."""
-    network, execution = run.network, run.execution
+def _check(run: Run, policies: dict[str, Policy]) -> tuple[Trial, dict[str, Policy]]:
+    """Check all that is given against itself, and against the network's answers to eight images.
+
+    Returns:
+        What the images show, and the policies whose views the network takes.
+    """
     check_labels(run.labelling, run.source)
     if run.source.count is not None:
         check_folds(run.source.count)
     views = Policy.union(*policies.values())
-    trial = try_out(network, run.source, run.labelling, views, execution)
+    trial = try_out(run.network, run.source, run.labelling, views, run.execution)
     if not trial.labelled:
         raise InputError(NO_LABELS)
     if trial.probabilities:
@@ -251,17 +241,22 @@ def _check(run: Run, policies: Mapping[str, Policy]) -> Trial:
             "it was trained with: are the pixels normalised as in training? preprocess=... or "
             "atta.Normalized do that (--mean, --std)"
         )
-    return trial
+    if trial.fixed:
+        policies = {n: one for n, one in policies.items() if not any(map(is_larger, one.kinds))}
+        if not policies:
+            raise InputError(trial.fixed)
+        advise(trial.fixed)
+    return trial, policies
 
 
-def _in_faster_layout(run: Run, trial: Trial, folder: Path | None) -> tuple[Run, Trial]:
+def _in_faster_layout(run: Run, trial: Trial, cache: Path | None) -> tuple[Run, Trial]:
     """Use the memory layout that was asked for, that of a resumed run, or the faster one."""
     execution = run.execution
     if execution.channels_last is not None or execution.engine:
         return run, trial
     if (found := faster_layout(run.network, trial.pixels, execution)) is None:
         return run, trial
-    earlier = {} if folder is None else settings_of(folder)
+    earlier = {} if cache is None else settings_of(cache / FIRST)
     last = earlier.get("channels_last", found[0]) is True
     run = replace(run, execution=replace(execution, channels_last=last))
     return run, replace(trial, seconds=found[1])
@@ -279,29 +274,20 @@ def _time(run: Run, trial: Trial, most: int, rehearse: bool | Iterable[int]) -> 
 
 def _calibrated(
     run: Run,
-    method: Method,
+    trial: Trial,
     policies: Mapping[str, Policy],
-    rehearse: bool | Iterable[int],
+    wanted: Wanted,
     about: Mapping[str, str],
-    folder: Path | None,
 ) -> CalibratedClassifier:
-    """Check everything by a few images, record, choose a policy, fit the method and wrap it."""
-    trial = _check(run, policies)
-    if trial.fixed:
-        kept = {n: one for n, one in policies.items() if not any(map(is_larger, one.kinds))}
-        if not kept:
-            raise InputError(trial.fixed)
-        advise(trial.fixed)
-        policies = kept
-    first = None if folder is None else folder / "0"
-    run, trial = _in_faster_layout(run, trial, first)
+    """Record, choose a policy, fit the method to all images, and wrap it."""
+    method, cache, rehearse = wanted.method, wanted.options["cache"], wanted.rehearse
+    progress, passes = run.execution.progress, 0
     most = most_passes(run.source.count or 0, policies, rehearse)
     time = _time(run, trial, most, rehearse)
     title = f"recording views, at most {most:,} passes, about {time}"
     methods = dict.fromkeys(policies, method)
     if method.needs_views and NO_VIEWS in methods:
         methods[NO_VIEWS] = TemperatureScaling()
-    progress, passes = run.execution.progress, 0
     with bar(title, most, shown=progress is True) as tell:
 
         def count(more: int) -> None:
@@ -312,21 +298,12 @@ def _calibrated(
                 progress(more)
 
         run = replace(run, execution=replace(run.execution, progress=count))
-        base = run.record(Policy(()), rehearse, about, first, checks=False)
+        base = run.record(Policy(()), rehearse, about, cache and cache / FIRST, checks=False)
         look_over(base, run.source)
-        choice = choose(Recorder(run, base, folder), policies, methods)
-    names, found = trial.labelling.classes, methods[choice.policy]
-    return _wrapped(run, names, found, policies[choice.policy], choice)
-
-
-def _wrapped(
-    run: Run, names: Sequence[str], method: Method, policy: Policy, choice: Choice
-) -> CalibratedClassifier:
-    """Fit the method to all images, and wrap it with the network and its views."""
-    record, answers, seen = choice.record, choice.answers, choice.record.predictions
-    labels = record.require_labels()
-    calibrator = method.fit(seen, labels)
-    policy = used_views(policy, calibrator)
+        name, record, answers, judged = choose(Recorder(run, base, cache), policies, methods)
+    seen, labels = record.predictions, record.require_labels()
+    calibrator = methods[name].fit(seen, labels)
+    policy = used_views(policies[name], calibrator)
     groups = families_of(seen.rehearsals, run.source.places(range(len(record))), run.seed)
     held_out = HeldOut.of(answers.confidence, answers.probs.argmax(dim=1), labels)
     return CalibratedClassifier(
@@ -334,8 +311,8 @@ def _wrapped(
         calibrator,
         policy,
         image_shape=run.image_shape,
-        class_names=names,
-        summary=summarise(calibrator, policy, record, answers.probs, choice.judged),
+        class_names=trial.labelling.classes,
+        summary=summarise(calibrator, policy, record, answers.probs, judged),
         preprocess=run.source.preprocess,
         reference=Reference.of(calibrator, seen, labels, groups),
         conformity=ConformityScores.of(answers.probs, labels),

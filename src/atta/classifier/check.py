@@ -121,19 +121,18 @@ def _results(path: Path) -> tuple[str, bool]:
     return rows, "digest" in json.loads(path.read_text(encoding="utf-8"))
 
 
-def _trained(path: Path) -> tuple[str, bool]:
+def _training(path: Path) -> tuple[str, bool]:
+    """A trained network, or a folder with one, finished or not."""
+    if path.is_dir():
+        folder, path = path, path / "model.safetensors"
+        if not path.is_file():
+            return _zip(folder / "checkpoint.pt", "not finished")
     tensors, header = read_tensors(path)
     try:
         name = json.loads(header["atta"])["architecture"]["name"]
     except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"is damaged: it says nothing of its training ({error})") from None
     return f"{name}, {len(tensors)} tensors", _sealed(path)
-
-
-def _training(path: Path) -> tuple[str, bool]:
-    if (path / "model.safetensors").is_file():
-        return _trained(path / "model.safetensors")
-    return _zip(path / "checkpoint.pt", "not finished")
 
 
 def _shards(path: Path) -> tuple[str, bool]:
@@ -165,7 +164,7 @@ _LOOKS: dict[str, Callable[[Path], tuple[str, bool]]] = {
     "calibrator": lambda path: (calibrators.load(path).extra_repr(), _sealed(path)),
     "classifier": _classifier,
     "results": _results,
-    "trained network": _trained,
+    "trained network": _training,
     "training": _training,
     "unfinished record": _shards,
     "graph, .pt2": lambda path: _zip(path, "not opened"),

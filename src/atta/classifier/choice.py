@@ -118,13 +118,12 @@ def candidates(
             views = {kind: torch.zeros(1, repeats, 2) for kind, repeats in parsed.repeats.items()}
             method.kinds_of(Predictions(torch.zeros(1, 2), views))
         return {policy if isinstance(policy, str) else str(parsed): parsed}
-    found, wanted = rivals(kind, budget), set[str]()
-    if policies is not None:
-        found = {name: one for name, one in policies.items() if one.passes <= budget}
-    if isinstance(method, ViewMethod) and method.views:
-        wanted = set(method.views)
-        found = {name: one for name, one in (policies or POLICIES).items() if one.passes <= budget}
-    found = {name: one for name, one in found.items() if wanted <= set(one.kinds)}
+    wanted = set((isinstance(method, ViewMethod) and method.views) or ())
+    if wanted or policies is not None:
+        known = (policies or POLICIES).items()
+        found = {n: one for n, one in known if one.passes <= budget and wanted <= set(one.kinds)}
+    else:
+        found = rivals(kind, budget)
     if quick:
         found = dict(list(found.items())[:1])
     if budget >= 1 and (method.keeps_class or isinstance(method, GuardedMethod)):
@@ -167,13 +166,10 @@ def most_passes(
 ) -> int:
     """Return the most passes that `choose` runs, rehearsals included."""
     worse = MOST_SEVERITIES * rehearse if isinstance(rehearse, bool) else len(list(rehearse))
-    total, before, left = images * (1 + worse), 0, list(policies.values())
-    sizes = rounds(images, policies)
-    for size in [*sizes, images]:
-        left = left[:1] if sizes and size == images else left
-        total += (size - before) * sum(count for _, count in _terms(left).values())
-        left, before = sorted(left, key=lambda one: -one.passes)[:2], size
-    return total
+    few = max(rounds(images, policies), default=images)
+    every = sum(count for _, count in _terms(policies.values()).values())
+    largest = max(policy.passes for policy in policies.values()) - 1
+    return images * (1 + worse) + few * every + (images - few) * largest
 
 
 @dataclass
@@ -245,12 +241,8 @@ def choose(
         rows = order[:size].sort().values
         left = [name for name in left if policies[name].terms] if sizes else _free(left, policies)
         recorder.extend((policies[name] for name in left), rows)
-        answers = {
-            name: held_answers(
-                methods[name], recorder.record(policies[name], rows).predictions, labels[rows]
-            )
-            for name in left
-        }
+        seen = {name: recorder.record(policies[name], rows).predictions for name in left}
+        answers = {name: held_answers(methods[name], seen[name], labels[rows]) for name in left}
         passes = {name: (policies[name].passes, held.probs) for name, held in answers.items()}
         judged = rank(passes, labels[rows], default=left[0], errors=CLEAR if sizes else 1)
         if sizes:

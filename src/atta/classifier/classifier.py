@@ -30,8 +30,8 @@ from atta.calibrators import AverageBlend, Calibrator, ViewBlend
 from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.second import STATISTICS
 from atta.calibrators.shift import Reference
+from atta.classifier.adapt import Adaptable
 from atta.classifier.archive import NOTHING_KEPT, Kept
-from atta.classifier.decide import Deciding
 from atta.classifier.estimator import Details
 from atta.classifier.export import Exportable
 from atta.classifier.hub import OnHub
@@ -73,7 +73,7 @@ class _Answer(NamedTuple):
     passes: Tensor | None = None
 
 
-class CalibratedClassifier(Deciding, Exportable, OnHub):
+class CalibratedClassifier(Adaptable, Exportable, OnHub):
     """A network with its calibrator: `classifier(images)` returns calibrated probabilities.
 
     `atta.calibrate` makes one; `CalibratedClassifier.load` reads a saved one.
@@ -129,7 +129,7 @@ class CalibratedClassifier(Deciding, Exportable, OnHub):
         self.model = self._adapted(model)
         self.calibrator = calibrator.to(device_of(self.model))
         self.image_shape = _input_shape(image_shape, self.preprocess)
-        self.class_names = tuple(map(str, class_names))
+        self.classes, self.class_names = calibrator.classes, tuple(map(str, class_names))
         self.summary, self.reference, self.conformity = summary, reference, conformity
         self.kept, self.second = kept, kept.second
         self.views = self._rendered().to(device_of(self.model))

@@ -1,5 +1,10 @@
 """Answer many images, in the style of scikit-learn: `predict`, `predict_proba`, `fit`, `score`.
 
+    classifier.confidence(images)               how likely the network's own class is right
+    classifier.predict_set(images)              classes that include the true one so often
+    classifier.at_risk(0.01).answered(images)   which images it answers; the others are "unsure"
+    classifier.decide(images, costs=matrix)     the decision of least expected cost
+
 `cross_val_score`, scorers and pipelines of scikit-learn take a classifier as one of their own.
 """
 
@@ -18,6 +23,7 @@ from atta._base.errors import InputError
 from atta.calibrators import Vanilla
 from atta.calibrators.conformal import ConformalSets
 from atta.calibrators.hedged import hedge
+from atta.calibrators.risk import expected_cost
 from atta.calibrators.second import STATISTICS
 from atta.calibrators.shift import Reference
 from atta.classifier.archive import Archived, Kept
@@ -26,7 +32,6 @@ from atta.data.loading import Workers
 from atta.data.source import Channels, Source, as_source, batches_of
 from atta.data.views import Policy
 from atta.metrics.scores import by_confidence, evaluate
-from atta.networks.borrowing import device_of
 from atta.record.predictions import Predictions, Record
 from atta.run.checks import NO_LABELS
 from atta.run.collect import CollectOptions, prepared
@@ -79,7 +84,7 @@ class Estimator(Archived):
     @property
     def classes_(self) -> np.ndarray:
         """The class numbers, for scikit-learn; their names are `class_names`."""
-        return np.arange(self.calibrator.classes)
+        return np.arange(self.classes)
 
     def predict(self, images: Any, **how: Unpack[Answering]) -> np.ndarray:
         """Return the class number of each image, which is the network's own.
@@ -127,16 +132,91 @@ class Estimator(Archived):
                 f"expected options among {', '.join(known)}, got {unknown[0]!r}: every image gets "
                 "an answer; `atta predict` leaves out files that cannot be read"
             )
-        source, device = self.source(images, how.get("channels")), device_of(self)
-        wanted = batches_of(usual_size(how.get("batch_size"), device), 0, source.count)
-        found = list[Tensor]()
+        source, found = self.source(images, how.get("channels")), list[Tensor]()
+        wanted = batches_of(usual_size(how.get("batch_size"), self.device), 0, source.count)
         with counted("predicting", source.count, shown=how.get("progress", False)) as tell:
             for batch in source.read(wanted, how.get("workers", "auto")):
-                found.append(answer(batch.pixels.to(device)).cpu())
+                found.append(answer(batch.pixels.to(self.device)).cpu())
                 tell(batch.positions[-1] + 1)
         if not found:
             raise InputError(f"expected at least one image in {source.name}, found none")
         return torch.cat(found).numpy()
+
+    def _asked(
+        self, answer: Callable[[Details], Tensor], images: Any, **how: Unpack[Answering]
+    ) -> np.ndarray:
+        """Answer by the details of each batch."""
+        return self._each(lambda pixels: answer(self.details(pixels)), images, **how)
+
+    def confidence(self, images: Any, **how: Unpack[Answering]) -> np.ndarray:
+        """Return for each image the probability that the network's own class is right.
+
+        `predict_proba(images).max(axis=1)` is the probability after the guard, which keeps the
+        class on top of all others. This number is the probability without the guard.
+
+        Args:
+            images: What `predict_proba` takes.
+            how: Options of `predict_proba`.
+
+        Returns:
+            Numbers between 0 and 1, shaped (n,).
+        """
+        return self._asked(lambda found: found.confidence, images, **how)
+
+    def changed(self, images: Any, **how: Unpack[Answering]) -> np.ndarray:
+        """Return which images get another class than the network's own.
+
+        Use it after `with_classes` or `with_prior`; without them, most methods change none.
+
+        Args:
+            images: What `predict_proba` takes.
+            how: Options of `predict_proba`.
+
+        Returns:
+            Booleans, shaped (n,); their sum is the number of changed classes.
+        """
+        return self._asked(
+            lambda found: found.probs.argmax(1) != found.base.argmax(1), images, **how
+        )
+
+    def answered(self, images: Any, **how: Unpack[Answering]) -> np.ndarray:
+        """Return which images are answered under the promise; the others are "unsure".
+
+        Args:
+            images: What `predict_proba` takes.
+            how: Options of `predict_proba`.
+
+        Returns:
+            Booleans, shaped (n,).
+        """
+        if (promise := self.promise) is None:
+            raise InputError(
+                "expected a classifier with a promise, as at_risk(0.01) returns it, got one without"
+            )
+        return self._asked(
+            lambda found: promise.answered(found.confidence, found.probs.argmax(1)), images, **how
+        )
+
+    def decide(
+        self,
+        images: Any,
+        costs: Any,
+        *,
+        abstain: float | None = None,
+        **how: Unpack[Answering],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the decision of least expected cost for each image, and that cost.
+
+        Args:
+            images: What `predict_proba` takes.
+            costs: What each decision (column) costs if a class (row) is the true one.
+            abstain: What handing an image over costs; that decision is -1.
+            how: Options of `predict_proba`.
+
+        Returns:
+            Column numbers and expected costs, each shaped (n,).
+        """
+        return expected_cost(self.predict_proba(images, **how), costs, abstain)
 
     def source(self, images: Any, channels: Channels = None) -> Source:
         """Read images as the classifier expects them: its channels, its size, its preprocessing."""
@@ -165,12 +245,7 @@ class Estimator(Archived):
             InputError: The classifier was adapted, or does not know its validation images.
         """
         sets = self.conformal(coverage)
-
-        def answer(pixels: Tensor) -> Tensor:
-            found = self.details(pixels)
-            return sets(found.probs, found.answered)
-
-        return self._each(answer, images, **how)
+        return self._asked(lambda found: sets(found.probs, found.answered), images, **how)
 
     def conformal(self, coverage: float) -> ConformalSets:
         """Return the function from probabilities to sets that contain the true class this often."""
@@ -180,12 +255,7 @@ class Estimator(Archived):
                 "other images or told its classes, for which sets have no guarantee: use its "
                 "unadapted() (on the command line, the classifier that it was made from)"
             )
-        if self.conformity is None:
-            raise InputError(
-                "coverage: expected a classifier with conformity scores, got one without, as older "
-                "versions saved them and as `fit` leaves it: calibrate it again"
-            )
-        return self.conformity.sets(coverage)
+        return super().conformal(coverage)
 
     @property
     def on_simplex(self) -> bool:
@@ -297,7 +367,7 @@ class Estimator(Archived):
         rehearse = self.reference is not None and self.reference.slope is not None
         record = self.record(images, labels, rehearse=rehearse, **options)
         predictions, known = record.predictions, record.require_labels()
-        self.calibrator = self.calibrator.method.fit(predictions, known).to(device_of(self))
+        self.calibrator = self.calibrator.method.fit(predictions, known).to(self.device)
         self.reference = Reference.of(self.calibrator, predictions, known)
         self.summary = self.conformity = None
         self.kept = Kept(hedged=hedge(self.calibrator, predictions, known))

@@ -20,7 +20,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -29,15 +29,15 @@ from torch import Tensor, nn
 
 from atta._base.errors import InputError, first_line, require
 from atta._base.files import whole_file
-from atta.calibrators.conformal import ConformalSets, ConformityScores
+from atta.calibrators.conformal import ConformityScores
 from atta.calibrators.risk import Promise
 from atta.calibrators.shift import Reference
-from atta.classifier.archive import Archived, optional
+from atta.classifier.archive import READERS, Answerer, Archived, read_values
 from atta.classifier.estimator import Details
 from atta.data.photographs import named
 from atta.data.preprocess import Preprocess, sheet_of
 from atta.networks.adapters import STAND_IN, NumpyModel, OnnxModel, check_external_data
-from atta.networks.borrowing import device_of, dtype_of
+from atta.networks.borrowing import dtype_of
 
 SUFFIXES = (".pt2", ".onnx")
 OUTPUTS = ("probs", "base", "confidence", "answered")
@@ -52,7 +52,7 @@ Outputs: TypeAlias = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Graph:
+class Graph(Answerer):
     """A graph that runs on the CPU, and answers as the classifier that it was exported from.
 
     `dense` says that it answers every pixel: a segmenter. `about` is the metadata of the file:
@@ -72,6 +72,7 @@ class Graph:
     about: Mapping[str, str] = field(default_factory=dict)
 
     any_size = False
+    device = torch.device("cpu")
 
     def details(self, images: Tensor) -> Details:
         """Return what the answer to each image, uint8, is made of, as far as a graph knows it."""
@@ -83,15 +84,6 @@ class Graph:
         if self.promise is not None:
             answered = self.promise.answered(confidence, probs.argmax(dim=1))
         return Details(probs, confidence, answered, base)
-
-    def conformal(self, coverage: float) -> ConformalSets:
-        """Return the function from probabilities to sets that contain the true class this often."""
-        if self.conformity is None:
-            raise InputError(
-                "coverage: expected a classifier with conformity scores, got one without: "
-                "calibrate or export it again"
-            )
-        return self.conformity.sets(coverage)
 
 
 @dataclass(frozen=True)
@@ -166,35 +158,32 @@ def open_graph(path: str | os.PathLike[str]) -> Graph:
                 )
         return found
 
-    dtype = torch.uint8 if images.type == "tensor(uint8)" else torch.float32
-    graph = Graph(run, tuple(images.shape[1:]), classes, dtype=dtype, dense=dense)
-    return _described(graph, path, dict(session.get_modelmeta().custom_metadata_map))
-
-
-def _described(graph: Graph, path: Path, about: Mapping[str, str]) -> Graph:
-    """Return the graph with what its metadata says."""
-
-    def said(name: str) -> Any:
-        return json.loads(about.get(name, "null"))
-
+    about = session.get_modelmeta().custom_metadata_map
     try:
-        names = tuple(map(str, said("class_names") or ()))
-        if len(names) not in (0, graph.classes):
-            raise InputError(f"{graph.classes} class names, got {len(names)}")
-        return replace(
-            graph,
-            class_names=names,
-            preprocess=optional(said("preprocess"), Preprocess.of),
-            reference=optional(said("reference"), Reference.read),
-            conformity=optional(said("strangeness"), ConformityScores.read),
-            promise=optional(said("promise"), Promise.read),
-            about=about,
-        )
+        said = {
+            name: json.loads(about[name]) for name in ("class_names", *READERS) if name in about
+        }
+        class_names, values = tuple(map(str, said.get("class_names") or ())), read_values(said)
+        if len(class_names) not in (0, classes):
+            raise InputError(f"{classes} class names, got {len(class_names)}")
     except Exception as error:  # forged values can raise anything
         raise InputError(
             f"{path}: expected class_names, preprocess, ... as `export` writes them: "
             f"{first_line(error)}"
         ) from None
+    return Graph(
+        run,
+        tuple(images.shape[1:]),
+        classes,
+        class_names,
+        values["preprocess"],
+        values["reference"],
+        values["strangeness"],
+        values["promise"],
+        torch.uint8 if images.type == "tensor(uint8)" else torch.float32,
+        dense,
+        about,
+    )
 
 
 # ---- writing
@@ -232,7 +221,7 @@ class Exportable(Archived):
             raise InputError(f"pixels: expected 'float32' or 'uint8', got {pixels!r}")
         network = next((part for part in self.modules() if isinstance(part, OnnxModel)), None)
         _check(self.model, path, opset, network)
-        here = self if device_of(self).type == "cpu" else copy.deepcopy(self).cpu()
+        here = self if self.device.type == "cpu" else copy.deepcopy(self).cpu()
         here.check()
         module, dtype = _Graph(here), getattr(torch, pixels)
         with torch.autocast("cpu", enabled=False), whole_file(path) as part:
@@ -391,7 +380,7 @@ def _difference(
     module: "_Graph", run: Callable[[Tensor], Outputs], shape: Sequence[int], dtype: torch.dtype
 ) -> float:
     """The largest difference between the module and its graph in any number of any output."""
-    promise = module.classifier.kept.promise
+    promise = module.classifier.promise
     worst = 0.0
     for n in BATCHES:
         images = sample(n, shape, dtype)

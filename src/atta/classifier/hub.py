@@ -9,15 +9,16 @@ The mixin passes every value of config.json with the name of a constructor param
 so that config.json has no such names.
 
 The numbers of the card are those of the summary: cross-validated, on images that neither the
-training of the network nor the fit saw. Without `atta[report]` a table replaces the picture.
+training of the network nor the fit saw. The picture needs `atta[report]`.
 """
 
 import json
 from collections.abc import Mapping
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from atta._base.errors import require
 from atta._base.files import whole_file
@@ -182,11 +183,10 @@ def card_text(about: About, *, picture: bool = False, repo_id: str = "user/name"
     code = CODE.format(repo_id=repo_id, model=", model=network" if other else "")
     if other:
         code += "\n\n`network` is a model of the same class: its code is not in this repository."
-    summary = about["summary"]
     parts = [
         f"# {repo_id.rpartition('/')[2]}\n\n{_introduction(about)}",
         f"## Use it\n\n{code}",
-        *([] if summary is None else [f"## Calibration\n\n{_measured(summary, picture)}"]),
+        *([_measured(about["summary"], picture)] if about["summary"] else []),
         f"## Citation\n\n```bibtex\n{BIBTEX}\n```",
     ]
     return "\n\n".join(parts) + "\n"
@@ -203,18 +203,16 @@ def draw(about: About, folder: Path) -> Path:
     from atta.report.figures.reliability import side_by_side
     from atta.report.figures.theme import picture
 
-    summary = about["summary"]
+    summary, details = about["summary"], {}
     titles = {"before": "before: the network", "after": f"after: {summary['method']}"}
-    details = {}
     for when, title in titles.items():
         bins = summary["bins"][when]
-        images = sum(bins["counts"])
+        counts = np.array(bins["counts"])
         means = {
-            name: sum(n * mean for n, mean in zip(bins["counts"], bins[name], strict=True) if n)
-            / images
+            name: float(np.nansum(counts * np.array(bins[name], float)) / counts.sum())
             for name in ("accuracy", "confidence")
         }
-        details[title] = {"bins": bins, "images": images, **means}
+        details[title] = {"bins": bins, "images": int(counts.sum()), **means}
     chart: Any = side_by_side(details, columns=2)
     return picture(chart.properties(background="white"), folder / PICTURE)
 
@@ -242,12 +240,12 @@ def _introduction(about: About) -> str:
         f"- classes: {about['classes']}{some}",
         f"- network: {_code(network.get('name') or network['class'])}",
     ]
-    if (preprocess := about.get("preprocess")) is not None:
+    if preprocess := about.get("preprocess"):
         lines.append(f"- preprocessing: {Preprocess.of(preprocess)}; `predict_proba` does it")
-    if about["summary"] is not None:
-        lines.append(f"- passes per image: {about['summary']['passes']:.3g}")
-    if (adapted := about.get("adapted")) is not None and Adaptation(**adapted).changed:
-        lines.append(f"- {Adaptation(**adapted)} All other numbers are from before the adaptation.")
+    if summary := about["summary"]:
+        lines.append(f"- passes per image: {summary['passes']:.3g}")
+    if about.get("adapted") and (adapted := Adaptation(**about["adapted"])).changed:
+        lines.append(f"- {adapted} All other numbers are from before the adaptation.")
     if len(names) > FEW:
         every = " · ".join(f"{i} {name}" for i, name in enumerate(names))
         lines.append(
@@ -257,42 +255,23 @@ def _introduction(about: About) -> str:
 
 
 def _measured(summary: Mapping[str, Any], picture: bool) -> str:
-    """The metrics before and after calibration, with a picture or a table of bins."""
-    rows = [
+    """The metrics before and after calibration, with a picture."""
+    rows = "\n".join(
         f"| {metric_name(name)} | {summary['before'][name]:.4f} | {after:.4f} |"
         for name, after in summary["after"].items()
-    ]
-    image = f"![Reliability diagrams before and after calibration]({PICTURE})"
-    lines = [
-        f"Cross-validated on {summary['images']} labelled images, lower is better. "
-        f"Changed predicted classes: {summary['class_changes']}.",
-        "",
-        "| | before | after |",
-        "|---|---|---|",
-        *rows,
-        "",
-        image if picture else _bins(summary),
-        "",
-        "The numbers may differ on other images: measure on your own.",
-    ]
-    return "\n".join(lines)
+    )
+    image = f"\n\n![Reliability diagrams before and after calibration]({PICTURE})"
+    return f"""\
+## Calibration
 
+Cross-validated on {summary["images"]} labelled images, lower is better. \
+Changed predicted classes: {summary["class_changes"]}.
 
-def _bins(summary: Mapping[str, Any]) -> str:
-    """The bins of confidence as a table."""
-    lines = [
-        "| confidence in | images before | accuracy before | images after | accuracy after |",
-        "|---|---|---|---|---|",
-    ]
-    both = [summary["bins"][when] for when in ("before", "after")]
-    for i, (low, high) in enumerate(pairwise(both[0]["edges"])):
-        cells = list[str]()
-        for bins in both:
-            accuracy = bins["accuracy"][i]
-            cells += [str(bins["counts"][i]), "" if accuracy is None else f"{accuracy:.3f}"]
-        if any(bins["counts"][i] for bins in both):
-            lines.append(f"| ({low:.3f}, {high:.3f}] | {' | '.join(cells)} |")
-    return "\n".join(lines)
+| | before | after |
+|---|---|---|
+{rows}{image if picture else ""}
+
+The numbers may differ on other images: measure on your own."""
 
 
 def _plain(name: str) -> str:

@@ -15,7 +15,7 @@ r"""Predict files: image files in, a table out, by a saved classifier or an expo
 A run that was stopped resumes from its log, `OUTPUT.part`, which becomes the output at the end:
 
     checksum {"model": ..., "files": ..., ...}      the run
-    checksum {"file": ..., "row": [...], ...}       one line per image, with "row" or "error"
+    checksum [{"file": ..., "class": ..., ...}]     a line for each batch; bad files have an "error"
 
 A checksum covers its line and the checksum before, so that a changed, lost, doubled or moved line
 is noticed: at the end it is cut off and predicted again, elsewhere the log is refused. Batches
@@ -60,7 +60,6 @@ from atta.data.folder import files_of_images
 from atta.data.image_set import decode, mode_of
 from atta.data.loading import Positions
 from atta.data.source import Batch, as_source, batches_of
-from atta.networks.borrowing import device_of
 from atta.run.cluster import Engine, parts_of, stream
 from atta.run.runner import batch_size as usual_size
 from atta.run.runner import check_engine
@@ -69,17 +68,16 @@ GROUP = 10_000  # rows of a Parquet file written together
 FORMULA = re.compile(r"(?:^|(?<=[\r\n]))(?=[=+\-@\t\r\n])")
 """Where a formula begins in a spreadsheet: some programs read a new row after any line break."""
 ENDINGS = (".csv", ".jsonl", ".parquet")
-Rows: TypeAlias = Iterable[Sequence[Any]]
 COLUMNS = ("file", "class", "confidence", "entropy", "confidence_before")
-MAP_COLUMNS = ("file", "class", "confidence", "unsure", "confidence_before")
-CPU = torch.device("cpu")
-LEFT_OUT = ("passes", "score", "number", "largest", "changed")
+"""The columns of an empty table."""
+UNSHOWN = ("passes", "score", "number", "largest", "changed")
 """What `described` says for the summary and not for the table."""
+SUMMED = ("confidence", "confidence_before", "answered", *UNSHOWN)
 TINY = 1e-38  # stands for a probability that was rounded to zero
 Answerer: TypeAlias = CalibratedClassifier | Graph
 """What answers images: a classifier, a segmenter or a graph."""
 Lines: TypeAlias = list[dict[str, Any]]
-"""What is kept of the images of a batch: a row of the table each, or an error."""
+"""What is known of each image of a batch: its file, and its columns or an error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,30 +150,28 @@ def predict(
     check_format(output := Path(output))
     check_engine(engine, actors)
     mode_of(classifier.image_shape[0])
-    sets = None if coverage is None else classifier.conformal(coverage)
-    answer = partial(_answer, classifier, probs, sets)
-    size = 1 if classifier.any_size else usual_size(batch_size, _device(classifier))
     if classifier.any_size and (probs or engine is not None):
         raise InputError("probs, engine: expected neither for a segmenter, which writes maps here")
-    run = {"model": made_by, "files": _hashed(files), "probs": probs, "coverage": coverage}
-    run |= {"risk": str(classifier.promise or ""), "batch_size": size}
-    part = beside(output)
+    sets = None if coverage is None else classifier.conformal(coverage)
+    size = 1 if classifier.any_size else usual_size(batch_size, classifier.device)
+    names = content_hash((f"{file}\0" for file in files), "blake2b")
+    run = {"model": made_by, "files": f"{len(files)}, {names}", "probs": probs}
+    run |= {"coverage": coverage, "risk": str(classifier.promise or ""), "batch_size": size}
+    log = Log(beside(output))
     with locked(output):
-        done, seal = _resumed(part, run, size)
-        rest = batches_of(size, done, len(files))
+        done = _resumed(log, run, len(files))
         with counted("predicting", len(files), shown=progress, done=done) as tell:
             if isinstance(classifier, CalibratedSegmenter):
                 answered = _mapped(classifier, files, output.with_suffix(""), done)
             else:
+                answer = partial(_answer, classifier, probs, sets)
+                rest = batches_of(size, done, len(files))
                 answered = _answered(classifier, files, rest, answer, engine, actors)
-            _keep(part, answered, files, done, seal, tell)
-        return _finish(part, output, _columns(classifier, probs, coverage), files, classifier)
-
-
-def _hashed(files: Sequence[Place]) -> str:
-    """Return the number of the files and a hash of their names: another run has others."""
-    names = content_hash((f"{file}\0" for file in files), "blake2b")
-    return f"{len(files)}, {names}"
+            for lines in answered:
+                # Readers and actors are sent numbers of files, not names.
+                log.append([{**line, "file": str(files[line["file"]])} for line in lines])
+                tell(done := done + len(lines))
+        return _finish(log, output, len(files), classifier)
 
 
 def _answered(
@@ -192,7 +188,7 @@ def _answered(
     source = as_source(images, preprocess=classifier.preprocess, shape=shape)
     if engine is None:
         return map(answer, source.read(batches, "auto", InputError))
-    there = Engine(actors, _device(classifier).type == "cuda", torch.get_num_threads())
+    there = Engine(actors, classifier.device.type == "cuda", torch.get_num_threads())
     reading, shares = parts_of(source, batches, InputError)
     return stream(shares, reading, lambda: lambda read: answer(read[0]), there)
 
@@ -201,44 +197,16 @@ def _mapped(
     segmenter: CalibratedSegmenter, files: Sequence[Place], folder: Path, done: int
 ) -> Iterator[Lines]:
     """Write the maps of one file after the other, and yield its line."""
-    classes, nothing = segmenter.calibrator.classes, dict.fromkeys(LEFT_OUT) | {"changed": False}
     for row, name in islice(enumerate(names_of(files)), done, None):
-        line: dict[str, Any] = {"file": row}
         try:
             pixels = decode(files[row], mode_of(segmenter.image_shape[0]), None, str(files[row]))
         except InputError as error:
-            yield [line | {"error": str(error)}]
+            yield [{"file": row, "error": str(error)}]
             continue
         maps = segmenter.answered_map(pixels)
-        write_maps(maps, folder, name, classes)
-        said = described_map(maps, classes)
-        said["class"] = names_in(segmenter)[said["class"]]
-        yield [line | {"row": list(said.values())} | nothing]
-
-
-def _keep(
-    part: Path,
-    answered: Iterable[Lines],
-    files: Sequence[Place],
-    done: int,
-    seal: str,
-    tell: Callable[[int], None],
-) -> None:
-    """Append the lines of each batch to the log, after `done` lines, the last one with `seal`."""
-    try:
-        with part.open("a", encoding="ascii", newline="") as log:
-            for lines in answered:
-                for line in lines:
-                    # Readers and actors are sent numbers of files, not names.
-                    seal, text = _sealed(seal, {**line, "file": str(files[line["file"]])})
-                    log.write(text)
-                log.flush()
-                done += len(lines)
-                tell(done)
-    except OSError as error:
-        raise InputError(
-            f"{part} could not be written ({error}); {done} images are kept, run again to go on"
-        ) from None
+        write_maps(maps, folder, name, segmenter.classes)
+        said = described_map(maps, segmenter.classes)
+        yield [{"file": row, **said, "class": segmenter.names[said["class"]]}]
 
 
 def beside(output: Path) -> Path:
@@ -274,15 +242,12 @@ def open_predictor(
         classifier = classifier.adapt(list(adapt_to)) if adapt_to else classifier
         classifier = classifier if classes is None else classifier.told(classes)
         return classifier if risk is None else classifier.at_risk(risk)
-    if adapt_to or risk is not None or classes is not None:
+    other = (model, None if device == "cpu" else device, risk, classes)
+    if adapt_to or any(value is not None for value in other):
         raise InputError(
-            f"{path.name} is a graph, whose numbers are fixed: adapt the classifier, or state its "
-            "risk or its classes, and export that"
-        )
-    if model is not None or device not in (None, "cpu"):
-        raise InputError(
-            f"{path.name} is a graph, which has its network inside and runs on the CPU: expected "
-            "no other"
+            f"{path.name} is a graph, which has its network inside, runs on the CPU and answers as "
+            "it was exported: adapt the classifier, or state its risk or its classes, and export "
+            "that"
         )
     graph = open_graph(path)
     if graph.dense:
@@ -301,189 +266,163 @@ def identity(path: str | os.PathLike[str]) -> str:
 # ---- one batch -----------------------------------------------------------------------------------
 
 
-def names_in(classifier: Answerer) -> Sequence[str | int]:
-    """Return the names of the classes, or their numbers."""
-    classes = classifier.classes if isinstance(classifier, Graph) else classifier.calibrator.classes
-    return classifier.class_names or range(classes)
-
-
-def _device(classifier: Answerer) -> torch.device:
-    return CPU if isinstance(classifier, Graph) else device_of(classifier)
-
-
-def details_of(classifier: Answerer, images: Tensor) -> Details:
-    """Return what the answers are made of, on the device where they are made."""
-    return classifier.details(images.to(_device(classifier)))
-
-
-def _columns(classifier: Answerer, probs: bool, coverage: float | None) -> list[str]:
-    """Return the names of the columns."""
-    if classifier.any_size:
-        return list(MAP_COLUMNS)
-    names = names_in(classifier)
-    each = names if len(set(names)) == len(names) else range(len(names))
-    more = {"ood": classifier.reference, "answered": classifier.promise, "set": coverage}
-    known = [name for name, value in more.items() if value]
-    return [*COLUMNS, *known, *(f"p_{name}" for name in each if probs)]
-
-
 def _answer(classifier: Answerer, probs: bool, sets: ConformalSets | None, batch: Batch) -> Lines:
-    """Return what is kept of each image, by its number: a row, or why it could not be read."""
+    """Return what is known of each image of a batch, in their order; `file` is its number."""
     lines: dict[int, dict[str, Any]] = {row: {"error": why} for row, why in batch.faults.items()}
     if len(batch.positions):
-        details = details_of(classifier, batch.pixels)
-        each = details.probs.double().tolist() if probs else [[]] * len(batch.positions)
-        said = described(classifier, details, sets)
-        for row, found, p in zip(batch.positions, said, each, strict=True):
-            kept = {name: found.pop(name) for name in LEFT_OUT}
-            if sets:
-                found["set"] = "|".join(map(str, found["set"]))
-            lines[row] = {"row": [*found.values(), *p], **kept}
+        details = classifier.details(batch.pixels.to(classifier.device))
+        said = described(classifier, details, sets, probs=probs)
+        lines |= zip(batch.positions, said, strict=True)
     return [{"file": row, **lines[row]} for row in sorted(lines)]
 
 
-def described(classifier: Answerer, details: Details, sets: ConformalSets | None) -> Lines:
-    """Return the columns of each image, `set` as a list, and what the table leaves out."""
+def described(
+    classifier: Answerer, details: Details, sets: ConformalSets | None, *, probs: bool = False
+) -> Lines:
+    """Return the columns of each image in their order, `set` as a list, and UNSHOWN ones."""
     p, base = details.probs.double().cpu(), details.base.double().cpu()
-    reference, names, nothing = classifier.reference, names_in(classifier), [None] * len(p)
+    reference, names = classifier.reference, classifier.names
     (largest, winner), number = p.max(dim=1), base.argmax(dim=1)
-    columns: dict[str, Sequence[Any]] = {
+    columns: dict[str, Any] = {
         "class": [names[j] for j in winner.tolist()],
-        "confidence": details.confidence.double().tolist(),
-        "entropy": torch.special.entr(p).sum(dim=1).tolist(),
-        "confidence_before": base.amax(dim=1).tolist(),
+        "confidence": details.confidence.double(),
+        "entropy": torch.special.entr(p).sum(dim=1),
+        "confidence_before": base.amax(dim=1),
     }
-    score: Sequence[Any] = nothing
+    score, answered = None, None if details.answered is None else details.answered.cpu()
     if reference is not None:
-        scores = shift.scores(base.clamp_min(TINY).log(), reference.temperature)
-        columns["ood"], score = shift.unlike(reference, scores).tolist(), scores.tolist()
-    answered = None if details.answered is None else details.answered.cpu()
+        score = shift.scores(base.clamp_min(TINY).log(), reference.temperature)
+        columns["ood"] = shift.unlike(reference, score)
     if answered is not None:
-        columns["answered"] = answered.tolist()
+        columns["answered"] = answered
     if sets:
         ranked = p.argsort(dim=1, descending=True, stable=True).tolist()  # the likeliest first
         columns["set"] = [
             [names[j] for j in order if inside[j]]
             for order, inside in zip(ranked, sets(p, answered), strict=True)
         ]
-    columns["passes"] = nothing if details.passes is None else details.passes.tolist()
-    columns |= {"score": score, "number": number.tolist(), "largest": largest.tolist()}
-    columns["changed"] = (winner != number).tolist()
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if probs:
+        each = names if len(set(names)) == len(names) else range(len(names))
+        columns |= {f"p_{name}": p[:, j] for j, name in enumerate(each)}
+    unshown = details.passes, score, number, largest, winner != number
+    columns |= zip(UNSHOWN, unshown, strict=True)
+    nothing = [None] * len(p)
+    values = [x.tolist() if isinstance(x, Tensor) else x or nothing for x in columns.values()]
+    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 # ---- going on, and the table ---------------------------------------------------------------------
 
 
-def _sealed(before: str, value: Any) -> tuple[str, str]:
-    """Return a checksum and a line of a log, which follows the line with the checksum `before`."""
-    content = json.dumps(value) + "\n"
-    seal = content_hash([before, content], "blake2b")
-    return seal, f"{seal} {content}"
+class Log:
+    """A file of JSON values, a line each, that starts with a checksum of it and of those before."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.seal = path, ""
+
+    def append(self, value: Any) -> None:
+        """Write a value to the end."""
+        content = json.dumps(value) + "\n"
+        self.seal = content_hash([self.seal, content], "blake2b")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a", encoding="ascii", newline="") as file:
+                file.write(f"{self.seal} {content}")
+        except OSError as error:
+            raise InputError(
+                f"{self.path} could not be written ({error}); what is finished is kept, run again "
+                "to go on"
+            ) from None
+
+    def read(self) -> Iterator[Any]:
+        """Yield the values, up to damage that no line follows, which is cut off."""
+        self.seal, end = "", 0
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file):
+                stated, _, content = line.partition(b" ")
+                seal = content_hash([self.seal, content], "blake2b")
+                if stated != seal.encode() or not line.endswith(b"\n"):
+                    if number and file.read(1):
+                        raise InputError(
+                            f"{self.path} is damaged: line {number + 1} does not have its "
+                            "checksum; delete the file to predict all images again"
+                        )
+                    break
+                self.seal, end = seal, end + len(line)
+                yield json.loads(content)
+        if end:
+            os.truncate(self.path, end)
 
 
-def _log(part: Path) -> Iterator[tuple[Any, str, int]]:
-    """Yield value, checksum and end of the lines of a log, up to damage that no line follows."""
-    seal, end = "", 0
-    with part.open("rb") as log:
-        for number, line in enumerate(log):
-            stated, _, content = line.partition(b" ")
-            seal = content_hash([seal, content], "blake2b")
-            if stated != seal.encode() or not line.endswith(b"\n"):
-                if number and log.read(1):
-                    raise InputError(
-                        f"{part} is damaged: line {number + 1} does not have its checksum; delete "
-                        "the file to predict all images again"
-                    )
-                return
-            end += len(line)
-            yield json.loads(content), seal, end
-
-
-def _resumed(part: Path, run: dict[str, Any], size: int) -> tuple[int, str]:
-    """Begin a log, or cut one after its last whole batch; return its images and last checksum."""
-    total = int(run["files"].partition(",")[0])
-    length = part.stat().st_size if part.is_file() else 0
-    done, seal, kept, end = 0, "", 0, 0
-    for i, (begun, found, end) in enumerate(_log(part) if length else ()):
-        if i == 0 and begun != run:
+def _resumed(log: Log, run: Mapping[str, Any], total: int) -> int:
+    """Begin a log, or go on with one; return how many images are in it."""
+    path = log.path
+    length = path.stat().st_size if path.is_file() else 0
+    batches = log.read() if length else iter(())
+    if (begun := next(batches, None)) is not None:
+        if begun != run:
             key = next(key for key in run if begun.get(key) != run[key])
             raise InputError(
-                f"{part} holds predictions of another run: its {key} is {begun.get(key)!r} and not "
+                f"{path} holds predictions of another run: its {key} is {begun.get(key)!r} and not "
                 f"{run[key]!r}; delete it to start again"
             )
-        if i % size == 0 or i == total:
-            done, seal, kept = i, found, end
-    if kept:
-        if end < length:
-            advise(f"the end of {part} is damaged: {done} of {total} images are kept")
-        os.truncate(part, kept)
-        return done, seal
+        done = sum(map(len, batches))
+        if path.stat().st_size < length:
+            advise(f"the end of {path} is damaged: {done} of {total} images are kept")
+        return done
     if length:
-        if not part.read_bytes().startswith(b'{"model": '):
+        if not path.read_bytes().startswith(b'{"model": '):
             raise InputError(
-                f"expected {part} to hold finished predictions, got something else; delete it"
+                f"expected {path} to hold finished predictions, got something else; delete it"
             )
-        advise(f"{part} is of atta 0.1.0, without checksums: its images are predicted again")
-    seal, text = _sealed("", run)
-    try:
-        part.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="ascii", newline="")
-    except OSError as error:
-        raise InputError(f"{part} cannot be written: {error}") from None
-    return 0, seal
+        advise(f"{path} is of atta 0.1.0, without checksums: its images are predicted again")
+        path.unlink()
+    log.append(run)
+    return 0
 
 
-def _finish(
-    part: Path,
-    output: Path,
-    columns: Sequence[str],
-    files: Sequence[Place],
-    classifier: Answerer,
-) -> Predicted:
-    """Write the table from the finished lines, remove them, and summarise the table."""
-    unreadable, seen, answered = dict[str, str](), array("d"), 0
-    place = columns.index("answered") - 1 if "answered" in columns else None
+def _finish(log: Log, output: Path, total: int, classifier: Answerer) -> Predicted:
+    """Write the table from the finished batches, remove them, and summarise the table."""
+    unreadable, seen, count = dict[str, str](), array("d"), 0
 
-    def rows() -> Iterator[list[Any]]:
-        nonlocal answered
-        count = 0
-        for line, *_ in islice(_log(part), 1, None):
-            count += 1
-            if "error" in line:
-                unreadable[line["file"]] = line["error"]
-                continue
-            _, confidence, _, before, *_ = line["row"]
-            known = (confidence, before, *(line[name] for name in LEFT_OUT))
-            answered += place is not None and line["row"][place]
-            seen.extend(nan if value is None else value for value in known)
-            yield [line["file"], *line["row"]]
-        if count != len(files):
+    def rows() -> Iterator[Mapping[str, Any]]:
+        nonlocal count
+        for lines in islice(log.read(), 1, None):
+            count += len(lines)
+            for line in lines:
+                if "error" in line:
+                    unreadable[line["file"]] = line["error"]
+                    continue
+                known = map(line.get, SUMMED)
+                seen.extend(nan if value is None else value for value in known)
+                yield {name: value for name, value in line.items() if name not in UNSHOWN}
+        if count != total:
             raise InputError(
-                f"{part} was changed by another program: expected {len(files)} images in it, got "
+                f"{log.path} was changed by another program: expected {total} images in it, got "
                 f"{count}; run again"
             )
 
     with whole_file(output) as file:
-        write_table(file, columns, rows(), ending=output.suffix)
-    part.unlink()
-    each = torch.from_numpy(np.array(seen)).reshape(-1, 7)
-    confidence, before, passes, *_, largest, _ = each.mean(dim=0).tolist()
+        write_table(file, rows(), ending=output.suffix)
+    log.path.unlink()
+    each = torch.from_numpy(np.array(seen)).reshape(-1, len(SUMMED))
+    column = dict(zip(SUMMED, each.unbind(dim=1), strict=True))
+    mean = dict(zip(SUMMED, each.mean(dim=0).tolist(), strict=True))
     drift, reference = None, classifier.reference
-    if "ood" in columns and reference is not None and len(each) >= shift.LEAST:
-        found = shift.estimated(reference, each[:, 3], each[:, 4].long())
-        drift = Drift.of(reference, found, largest)
+    if reference is not None and not classifier.any_size and len(each) >= shift.LEAST:
+        number, largest = column["number"].long(), column["largest"]
+        drift = Drift.of(reference, column["score"], number, largest)
     return Predicted(
         path=output,
         images=len(each),
-        confidence=confidence,
-        before=before,
-        passes=None if isnan(passes) else passes,
+        confidence=mean["confidence"],
+        before=mean["confidence_before"],
+        passes=None if isnan(mean["passes"]) else mean["passes"],
         unreadable=unreadable,
         drift=drift,
-        answered=None if place is None else answered,
+        answered=None if classifier.promise is None else int(column["answered"].sum()),
         promise=classifier.promise,
-        changed=int(each[:, 6].sum()),
+        changed=int(column["changed"].nansum()),
     )
 
 
@@ -498,44 +437,45 @@ def check_format(output: Path) -> None:
         _arrow()
 
 
-def write_table(path: Path, columns: Sequence[str], rows: Rows, *, ending: str) -> None:
+def write_table(path: Path, lines: Iterable[Mapping[str, Any]], *, ending: str) -> None:
     """Write rows: text (`file`, `set`), name or number (`class`), boolean (`answered`), numbers."""
-    names = [readable(name) for name in columns]
-    plain = ([readable(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+    made = ({readable(name): _cell(value) for name, value in line.items()} for line in lines)
+    first = next(made, None)
+    columns = COLUMNS if first is None else list(first)
+    rows = chain(() if first is None else [first], made)
     if ending == ".parquet":
-        _write_parquet(path, names, plain)
+        _write_parquet(path, columns, rows)
         return
     with path.open("w", encoding="utf-8", newline="") as file:
         if ending == ".jsonl":
-            for row in plain:
-                line = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
-                file.write(f"{line}\n")
-        else:
-            writer = csv.writer(file, lineterminator="\n")
-            whole = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
-            for row in chain([names], plain):
-                cells = [FORMULA.sub("'", cell) if isinstance(cell, str) else cell for cell in row]
-                broken = any("\r" in cell for cell in cells if isinstance(cell, str))
-                # Python 3.11 does not quote a carriage return of itself.
-                (whole if broken else writer).writerow(cells)
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            return
+        for cells in chain([columns], (row.values() for row in rows)):
+            safe = [FORMULA.sub("'", cell) if isinstance(cell, str) else cell for cell in cells]
+            # Python 3.11 does not quote a carriage return of itself.
+            broken = any("\r" in cell for cell in safe if isinstance(cell, str))
+            how: Any = {"quoting": csv.QUOTE_ALL if broken else csv.QUOTE_MINIMAL}
+            csv.writer(file, lineterminator="\n", **how).writerow(safe)
 
 
-def _write_parquet(path: Path, columns: Sequence[str], rows: Rows) -> None:
+def _cell(value: Any) -> Any:
+    """Return a set of classes as text, and all text so that it can be printed."""
+    value = "|".join(map(str, value)) if isinstance(value, list) else value
+    return readable(value) if isinstance(value, str) else value
+
+
+def _write_parquet(path: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> None:
     arrow, parquet = _arrow()
     rows = iter(rows)
     group = list(islice(rows, GROUP))
-    name = arrow.string() if group and isinstance(group[0][1], str) else arrow.int64()
-    known = {
-        "file": arrow.string(),
-        "class": name,
-        "set": arrow.string(),
-        "answered": arrow.bool_(),
-    }
+    known = {"file": arrow.string(), "set": arrow.string(), "answered": arrow.bool_()}
+    known["class"] = (
+        arrow.string() if group and isinstance(group[0]["class"], str) else arrow.int64()
+    )
     schema = arrow.schema([(each, known.get(each, arrow.float64())) for each in columns])
     with parquet.ParquetWriter(path, schema) as writer:
         while group:
-            cells = [list(column) for column in zip(*group, strict=True)]
-            writer.write_table(arrow.table(cells, schema=schema))
+            writer.write_table(arrow.Table.from_pylist(group, schema=schema))
             group = list(islice(rows, GROUP))
 
 

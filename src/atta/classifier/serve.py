@@ -68,12 +68,11 @@ from atta.classifier.adapt import Drift
 from atta.classifier.estimator import Details
 from atta.classifier.export import Graph
 from atta.classifier.label_maps import described_map, pictures
-from atta.classifier.predict import LEFT_OUT, Answerer, described, details_of, names_in, told
+from atta.classifier.predict import UNSHOWN, Answerer, described, told
 from atta.classifier.segmenter import CalibratedSegmenter, Maps
 from atta.data.image_set import data_uri, decode, mode_of
 from atta.data.preprocess import sheet_of
 from atta.data.source import check_pixels
-from atta.networks.borrowing import device_of
 from atta.run.runner import IMAGE
 
 with require("serve", "a page to try a classifier on"):
@@ -132,7 +131,7 @@ class Explainer:
     ) -> None:
         self._mode = mode_of(classifier.image_shape[0])  # refuses what Pillow has no images for
         self.classifier, self.coverage, self.views = classifier, coverage, views
-        self._names = names_in(classifier)
+        self._names = classifier.names
         self._sets = None if coverage is None else classifier.conformal(coverage)
         self._streams = OrderedDict[str, _Stream]()
 
@@ -168,9 +167,9 @@ class Explainer:
         """Answer the decoded pixels of one image of a client."""
         if isinstance(self.classifier, CalibratedSegmenter):
             return self._mapped(pixels, self.classifier.answered_map(pixels))
-        details = details_of(self.classifier, pixels[None])
+        details = self.classifier.details(pixels[None].to(self.classifier.device))
         (said,) = described(self.classifier, details, self._sets)
-        score, number, largest, _ = (said.pop(name) for name in LEFT_OUT[1:])
+        score, number, largest, _ = (said.pop(name) for name in UNSHOWN[1:])
         if score is not None:
             stream = self.stream(tab)
             stream.seen.append((score, largest, number))
@@ -214,8 +213,7 @@ class Explainer:
         if reference is None or len(seen) < shift.LEAST:
             return None
         scores, confidence, numbers = seen.unbind(dim=1)
-        found = shift.estimated(reference, scores, numbers.long())
-        return Drift.of(reference, found, float(confidence.mean()), shift.histogram(confidence))
+        return Drift.of(reference, scores, numbers.long(), confidence)
 
     def _shown(self, images: Tensor, details: Details) -> Iterator[dict[str, Any]]:
         """The image and its views, each with the network's answer."""
@@ -225,7 +223,7 @@ class Explainer:
         if isinstance(calibrator, ViewBlend) and calibrator.weights.shape[-1] == 1:
             kinds = [*([IMAGE] if calibrator.itself else []), *calibrator.kinds]
             weights = dict(zip(kinds, calibrator.weights[:, 0].tolist(), strict=True))
-        for kind, repeat, shown in self.classifier.shown(images.to(device_of(self.classifier))):
+        for kind, repeat, shown in self.classifier.shown(images.to(self.classifier.device)):
             probs = details.base[0] if kind == IMAGE else details.views[kind][0, repeat]
             confidence, winner = probs.max(dim=0)
             known = bool(torch.isfinite(confidence))
@@ -656,7 +654,7 @@ def about(classifier: Answerer) -> tuple[str, ...]:
 def _page(explainer: Explainer, title: str, note: str) -> tuple[str, str]:
     """The page with its style and script, and the content security policy for it."""
     classifier = explainer.classifier
-    sheet, classes = sheet_of(classifier.preprocess), len(names_in(classifier))
+    sheet, classes = sheet_of(classifier.preprocess), len(classifier.names)
     size = " × ".join(map(str, sheet.size if sheet else classifier.image_shape[1:]))
     facts = [*about(classifier), f"{classes} classes · images of {size} pixels"]
     facts += [note] if note else []

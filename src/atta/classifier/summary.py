@@ -62,6 +62,13 @@ class Summary:
     accuracy_after: float | None = None
     pixels: int = 0
 
+    @classmethod
+    def read(cls, about: Mapping[str, Any]) -> "Summary":
+        """Make one of what a file says."""
+        made = cls(**about)
+        str(made)  # refuses numbers that are not numbers
+        return made
+
     def __str__(self) -> str:
         table = _aligned([COLUMNS, *self._rows()]) if self.rivals else []
         return "\n".join([*self._facts(), *table, *self._choice()])
