@@ -26,14 +26,14 @@ from scenarios import LABELS, Items, Stream, twenty
 @pytest.fixture
 def opened(monkeypatch, tmp_path_factory):
     """The file of what was decoded, a byte for each image; processes write to it as well."""
-    file, read = tmp_path_factory.mktemp("opened") / "rows", EncodedImages.decoded
+    file, read = tmp_path_factory.mktemp("opened") / "rows", EncodedImages.__getitem__
 
-    def counted(self, row, *rest):
+    def counted(self, row):
         with file.open("ab") as log:
             log.write(bytes([row]))
-        return read(self, row, *rest)
+        return read(self, row)
 
-    monkeypatch.setattr(EncodedImages, "decoded", counted)
+    monkeypatch.setattr(EncodedImages, "__getitem__", counted)
     return file
 
 

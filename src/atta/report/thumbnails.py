@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from atta._base.errors import InputError
+from atta.data.folder import Origin
 from atta.data.image_set import ImageSet, data_uri
-from atta.data.origin import Origin
 from atta.data.source import as_source
 from atta.report.sections import Section
 from atta.results.rows import Results
