@@ -73,23 +73,21 @@ class EncodedImages:
     def __getitem__(self, index: int) -> Pixels:
         own = self.mode or MODES[(self.preprocess or AS_IT_IS).channels]
         mode = own or ("L" if self.grey else "RGB")
-        pixels = self._decode(int(self.rows[index]), mode, own is None)
+        item, where = self._item(int(self.rows[index]))
+        pixels = decode(item, mode, self.preprocess, where, strict=own is None)
         return pixels if self.size is None else resize(pixels[None], self.size)[0]
 
-    def _decode(self, row: int, mode: str | None = None, strict: bool = False) -> Pixels:
+    def _item(self, row: int) -> tuple[Any, str]:
+        """Return what `decode` takes, and how errors call it."""
         item = self.items[row]
-        if self.folder is not None and isinstance(item, Path):
-            item = self.folder / item
-        return decode(item, mode, self.preprocess, self._name(row), strict=strict)
-
-    def _name(self, row: int) -> str:
-        if isinstance(self.items, list):
-            return str(self.items[row])
-        return f"{self.name[0]} {row} of {self.name[1]}"
+        if not isinstance(self.items, list):
+            return item, f"{self.name[0]} {row} of {self.name[1]}"
+        relative = self.folder is not None and isinstance(item, Path)
+        return self.folder / item if relative else item, str(item)
 
     def where(self, index: int) -> str:
         """Name an image in an error message."""
-        return self._name(int(self.rows[index]))
+        return self._item(int(self.rows[index]))[1]
 
     @property
     def files(self) -> "list[Place]":
@@ -114,8 +112,9 @@ class EncodedImages:
         If it cannot be decoded, the first image that can be decides.
         """
         for row in (0, *self.rows.sort().values.tolist()):
+            item, where = self._item(row)
             with suppress(BadImage):
-                return len(self._decode(row)) == 1
+                return len(decode(item, None, self.preprocess, where)) == 1
         return False
 
 

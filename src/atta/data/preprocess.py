@@ -209,7 +209,7 @@ class Preprocess:
             found = F.interpolate(found, size, mode=way, antialias=self.antialias)
             pixels = found.round().clamp(0, 255).byte()[0]
         crop = pixels if self.crop is None else self._cropped(pixels, self.crop)
-        if (sheet := self.sheet) is None:
+        if not (self.views and (sheet := self.sheet)):
             return crop.contiguous()
         return sheet.filled(crop, pixels, photo, FILTERS[self.interpolation])
 

@@ -9,7 +9,7 @@
 | a Hugging Face dataset that streams    | its image column, once, in its order                 |
 | a file, files, a Pillow image          | decoded when they are read                           |
 | an address (s3://, gs://, hf://, ...)  | a folder, a file or files that are not on this disk  |
-| .tar and .parquet shards, also by * or {0..9} | samples, once, in their order (`shards`)      |
+| .tar and .parquet shards, also by * or {0..9} | samples, once, in their order (`tables`)      |
 | a torch dataset or a list              | items: an image, an image and its label, or a dict   |
 | a `DataLoader`, an iterable dataset    | its batches, once, in its order                      |
 
@@ -26,7 +26,6 @@ import tempfile
 from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -120,6 +119,7 @@ class Source(ABC):
         files: Path of each image, if the images are files.
         preprocess: How photographs are resized and cropped.
         shuffled: Whether the images come from a loader that shuffles them.
+        rows: Numbers of the images in the whole source, ascending, if this is a subset of it.
     """
 
     name: str
@@ -133,11 +133,11 @@ class Source(ABC):
     files: list[Place] | None = None
     preprocess: Preprocess | None = None
     shuffled: bool = False
+    rows: Sequence[int] | None = None
 
     once = False
     """Whether the images can be read only once, in their own order."""
 
-    @abstractmethod
     def read(self, batches: Batches, workers: Workers = 0, skip: Skip = None) -> Iterator[Batch]:
         """Read batches of images.
 
@@ -148,10 +148,22 @@ class Source(ABC):
             skip: Kind of error that a single image may cause; such images are left out of the
                 batch and listed in its `faults`. By default the first error is raised.
         """
+        if self.rows is None:
+            return self._read(batches, workers, skip)
+        rows, numbers = self.rows, {row: position for position, row in enumerate(self.rows)}
+        wanted = ([rows[position] for position in positions] for positions in batches)
+        return (renumbered(batch, numbers) for batch in self._read(wanted, workers, skip))
+
+    @abstractmethod
+    def _read(self, batches: Batches, workers: Workers, skip: Skip) -> Iterator[Batch]:
+        """Read batches of the whole source."""
 
     def where(self, position: int) -> str:
         """Name an image in an error message."""
-        return f"image {position} of {self.name}"
+        return self._where(position if self.rows is None else self.rows[position])
+
+    def _where(self, row: int) -> str:
+        return f"image {row} of {self.name}"
 
     def places(self, positions: Positions) -> Tensor:
         """Return the positions of images in the set they come from."""
@@ -167,14 +179,15 @@ class Source(ABC):
 
     def subset(self, rows: Tensor) -> "Source":
         """Return the images of these ascending rows."""
-        numbers, files = rows.tolist(), self.files
-        known = self._known() | {
-            "count": len(numbers),
-            "labels": None if self.labels is None else self.labels[rows],
-            "indices": self.places(numbers),
-            "files": None if files is None else [files[row] for row in numbers],
-        }
-        return SubsetSource(**known, source=self, rows=numbers)
+        numbers, files, own = rows.tolist(), self.files, self.rows
+        return replace(
+            self,
+            count=len(numbers),
+            labels=None if self.labels is None else self.labels[rows],
+            indices=self.places(numbers),
+            files=None if files is None else [files[row] for row in numbers],
+            rows=numbers if own is None else [own[row] for row in numbers],
+        )
 
     def _known(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in Source.__dataclass_fields__}
@@ -321,7 +334,8 @@ def as_source(
     images = plain(images)
     known: dict[str, Any] = {"name": "the images", "preprocess": preprocess, "channels": channels}
     if shards := shards_of(images):
-        return _from_shards(shards, shape, workers, known)
+        known |= {"name": shards[0].name, "classes": classes_of(shards[0])}
+        return _from_samples(samples(shards), shape, workers, known)
     if isinstance(images, str | Path | Address):
         images = _opened(as_place(images))
     elif is_table(images):
@@ -394,9 +408,7 @@ def _from_dataset(
     """Make a source of a dataset, a loader, a stream or a list."""
     if is_table(images, "IterableDataset"):
         items, name, classes = from_stream(images)
-        batches = _one_by_one(items, name, known["channels"], known["preprocess"])
-        known |= {"name": name, "classes": classes, "channels": "first"}
-        return _from_batches(batches, shape, known)
+        return _from_samples(items, shape, 0, known | {"name": name, "classes": classes})
     if isinstance(images, IterableDataset):
         images = DataLoader(images, batch_size=32)
     if isinstance(images, DataLoader):
@@ -452,59 +464,41 @@ def _from_batches(
     return StreamSource(shape=shape or own, batches=chain([first], iterator), **known)
 
 
-def _from_shards(
-    shards: Sequence[Address], shape: Shape | None, workers: Workers, known: dict[str, Any]
+def _from_samples(
+    left: Iterator[Sample], shape: Shape | None, workers: Workers, known: dict[str, Any]
 ) -> "StreamSource":
-    """Make a source of shards: they are read here, and decoded in processes."""
-    left, name, preprocess = samples(shards), shards[0].name, known["preprocess"]
+    """Make a source of samples: they are taken here, and decoded in processes."""
+    name, channels, preprocess = known["name"], known["channels"], known["preprocess"]
     if (first := next(left, None)) is None:
         raise _none_in(name)
     own = mode_of(shape[0]) if shape else MODES[getattr(preprocess, "channels", None)]
-    mode = own or ("L" if len(decode(first.data, None, None, first.where)) == 1 else "RGB")
-    make = partial(_decoded, mode=mode, strict=own is None, preprocess=preprocess)
+    alone = partial(_decoded, channels=channels, preprocess=preprocess)
+    mode = own or ("L" if alone([first], mode=None).pixels.shape[1] == 1 else "RGB")
+    make = partial(alone, mode=mode, strict=own is None)
     rest = chain([first], left)
     pieces = iter(lambda: list(islice(rest, PIECE)), [])
     join = partial(_join, name=name, shape=())
     batches = in_parts(make, join, pieces, workers, make([first]).pixels.nbytes)
-    known |= {"name": name, "classes": classes_of(shards[0]), "channels": "first"}
-    return _from_batches(((one.pixels, one.labels) for one in batches), shape, known)
+    answers = ((batch.pixels, batch.labels) for batch in batches)
+    return _from_batches(answers, shape, known | {"channels": "first"})
 
 
 def _decoded(
-    piece: Sequence[Sample], mode: str, strict: bool, preprocess: Preprocess | None
+    piece: Sequence[Sample],
+    channels: Channels,
+    preprocess: Preprocess | None,
+    mode: str | None,
+    strict: bool = False,
 ) -> Batch:
-    """Decode samples of a shard."""
+    """Decode samples of a shard or a stream."""
     found = list[Batch]()
     for row, one in enumerate(piece):
-        pixels = decode(one.data, mode, preprocess, one.where, strict=strict)[None]
-        shape = found[0].pixels.shape if found else pixels.shape
-        check_pixels(pixels, tuple(shape[1:]), preprocess, one.where)
-        label = None if one.label is None else torch.tensor([one.label])
-        found.append(Batch([row], pixels, label))
+        item = (one.image, one.label)
+        batch = _read(item, channels, preprocess, one.where, mode=mode, strict=strict)
+        shape = found[0].pixels.shape if found else batch.pixels.shape
+        check_pixels(batch.pixels, tuple(shape[1:]), preprocess, one.where)
+        found.append(batch._replace(positions=[row]))
     return _join(found, len(found), "the shards", ())
-
-
-def _one_by_one(
-    items: Iterator[tuple[Any, Any]], name: str, channels: Channels, preprocess: Preprocess | None
-) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yield each image of a stream as a batch of its own, resized and cropped, with its label."""
-    for position in counter():
-        where = f"image {position} of {name}"
-        with _readable(where):
-            item = next(items, None)
-        if item is None:
-            return
-        batch = _read(item, channels, preprocess, where)
-        yield batch.pixels, batch.labels
-
-
-@contextmanager
-def _readable(where: str) -> Iterator[None]:
-    """Say which image could not be read."""
-    try:
-        yield
-    except OSError as error:
-        raise BadImage(f"expected an image, but {where} cannot be read: {error}") from error
 
 
 def _classes_of(dataset: Any) -> tuple[str, ...]:
@@ -532,15 +526,14 @@ class ArraySource(Source):
 
     array: Tensor | np.ndarray
 
-    def read(self, batches: Batches, workers: Workers = 0, skip: Skip = None) -> Iterator[Batch]:
-        """Slice the array."""
+    def _read(self, batches: Batches, workers: Workers, skip: Skip) -> Iterator[Batch]:
         for positions in batches:
             rows: Any = positions
             if isinstance(positions, range):
                 rows = slice(positions.start, positions.stop)
             pixels = _as_pixels(self.array[rows], self.channels, self.name)
             if pixels.dtype != torch.uint8:
-                names = [self.where(position) for position in positions]
+                names = list(map(self._where, positions))
                 check_range(pixels, names.__getitem__)
                 pixels = pixels.clamp(0, 1)
             yield Batch(positions, pixels)
@@ -557,13 +550,11 @@ class ItemSource(Source):
 
     items: Any
 
-    def where(self, position: int) -> str:
-        """Name the file of an image, if it has one."""
-        if isinstance(self.items, EncodedImages):
-            return self.items.where(position)
-        return super().where(position)
+    def _where(self, row: int) -> str:
+        encoded = isinstance(self.items, EncodedImages)
+        return self.items.where(row) if encoded else super()._where(row)
 
-    def read(self, batches: Batches, workers: Workers = 0, skip: Skip = None) -> Iterator[Batch]:
+    def _read(self, batches: Batches, workers: Workers, skip: Skip) -> Iterator[Batch]:
         """Read the items of each batch, in processes where that is faster.
 
         A process calls `item` for each image. A list is read here: its Pillow images may share open
@@ -578,13 +569,16 @@ class ItemSource(Source):
 
     def item(self, position: int, skip: Skip = None) -> Batch:
         """Read one image as a batch, or say why it is skipped in an empty one."""
-        where, labels = self.where(position), None
+        where, labels = self._where(position), None
         try:
-            with _readable(where):
-                item = self.items[position]
             if isinstance(self.items, EncodedImages):
-                pixels = item[None]
+                pixels = self.items[position][None]
             else:
+                try:
+                    item = self.items[position]
+                except OSError as error:
+                    message = f"expected an image, but {where} cannot be read: {error}"
+                    raise BadImage(message) from error
                 _, pixels, labels, _ = _read(item, self.channels, self.preprocess, where)
             if self.shape:
                 pixels = check_pixels(pixels, self.shape, self.preprocess, where)
@@ -596,17 +590,18 @@ class ItemSource(Source):
 
     def _part(self, positions: Positions, skip: Skip) -> Batch:
         """Read images one by one; worker processes call this."""
-        parts = (self.item(row, skip) for row in positions)
+        parts = [self.item(row, skip) for row in positions]
         batch = _join(parts, len(positions), self.name, self.shape)
         return batch if batch.faults else batch._replace(positions=positions)
 
     def part(self, positions: Positions) -> "Source | None":
         """Return a source of these files, without the names of all others."""
-        items = self.items.part(positions) if isinstance(self.items, EncodedImages) else None
+        rows = positions if self.rows is None else [self.rows[position] for position in positions]
+        items = self.items.part(rows) if isinstance(self.items, EncodedImages) else None
         if items is None:
             return None
-        count, places = len(positions), self.places(positions)
-        return replace(self, items=items, count=count, indices=places, labels=None, files=None)
+        known = {"count": len(rows), "indices": self.places(positions), "rows": None}
+        return replace(self, items=items, labels=None, files=None, **known)
 
 
 @final
@@ -619,7 +614,7 @@ class StreamSource(Source):
 
     once = True
 
-    def read(self, batches: Batches, workers: Workers = 0, skip: Skip = None) -> Iterator[Batch]:
+    def _read(self, batches: Batches, workers: Workers, skip: Skip) -> Iterator[Batch]:
         """Take batches until a range is complete; batches that lie before it are dropped."""
         kept, iterator = self._kept, iter(self.batches)
         end = kept[-1].positions[-1] + 1 if kept else 0
@@ -627,7 +622,7 @@ class StreamSource(Source):
             start, stop = positions[0], positions[-1] + 1
             while end < stop and (item := next(iterator, None)) is not None:
                 batch = _read(item, self.channels, None, f"a batch of {self.name}", 4)
-                pixels = check_pixels(batch.pixels, self.shape, self.preprocess, self.where(end))
+                pixels = check_pixels(batch.pixels, self.shape, self.preprocess, self._where(end))
                 if len(pixels):
                     rows = range(end, end + len(pixels))
                     kept.append(batch._replace(positions=rows, pixels=pixels))
@@ -662,11 +657,10 @@ class CachedSource(Source):
     pixels: Tensor
     """The pixels of all images."""
 
-    def where(self, position: int) -> str:
-        """Name an image as the source itself does."""
-        return self.source.where(position)
+    def _where(self, row: int) -> str:
+        return self.source.where(row)
 
-    def read(self, batches: Batches, workers: Workers = 0, skip: Skip = None) -> Iterator[Batch]:
+    def _read(self, batches: Batches, workers: Workers, skip: Skip) -> Iterator[Batch]:
         """Read what is not there yet, and everything else from the cache."""
         wanted = [list(positions) for positions in batches]
         missing = [[row for row in rows if not self.known[row]] for rows in wanted]
@@ -688,30 +682,6 @@ class CachedSource(Source):
         if batch.labels is not None:
             self.own[rows] = batch.labels
         return batch.faults
-
-
-@final
-@dataclass(frozen=True, eq=False, kw_only=True)
-class SubsetSource(Source):
-    """Some rows of another source."""
-
-    source: Source
-    rows: list[int]
-
-    def where(self, position: int) -> str:
-        """Name an image as the whole source does."""
-        return self.source.where(self.rows[position])
-
-    def read(self, batches: Batches, workers: Workers = 0, skip: Skip = None) -> Iterator[Batch]:
-        """Read these rows of the whole source."""
-        number = {row: position for position, row in enumerate(self.rows)}
-        wanted = ([self.rows[position] for position in positions] for positions in batches)
-        for batch in self.source.read(wanted, workers, skip):
-            yield renumbered(batch, number)
-
-    def part(self, positions: Positions) -> Source | None:
-        """Return a source of these rows of the whole source."""
-        return self.source.part([self.rows[position] for position in positions])
 
 
 def cached(source: Source, *, in_memory: bool = False) -> Source:
@@ -740,7 +710,7 @@ def cached(source: Source, *, in_memory: bool = False) -> Source:
         with tempfile.TemporaryFile() as file:
             pixels = torch.from_numpy(np.memmap(file, pixels.numpy().dtype, shape=shape))
     return CachedSource(
-        **source._known(),
+        **source._known() | {"rows": None},
         source=source,
         known=torch.zeros(source.count, dtype=torch.bool),
         own=torch.full((source.count,), -1),
@@ -754,19 +724,16 @@ def copies(source: Source) -> int:
     Pixels are compared where they are at hand, otherwise up to MOST_HASHED files by their bytes. It
     is 0 for streams, for more files, and for files that are not on this disk.
     """
-    whole = source.source if isinstance(source, SubsetSource) else source
-    found = Counter[bytes]()
-    if isinstance(whole, ArraySource | CachedSource):
-        for batch in source.read(batches_of(64, 0, source.count), skip=InputError):
-            rows = batch.pixels.flatten(1).contiguous().cpu().numpy()
-            found.update(hashlib.blake2b(row, digest_size=16).digest() for row in rows)
-    elif len(source.files or ()) <= MOST_HASHED:
-        files = [path for path in source.files or () if isinstance(path, Path)]
-        with suppress(OSError):  # links that lead nowhere
-            sizes = [path.stat().st_size for path in files]
-            often = Counter(sizes)
-            alike = (path for path, size in zip(files, sizes, strict=True) if often[size] > 1)
-            found.update(hashlib.blake2b(path.read_bytes()).digest() for path in alike)
+    if isinstance(source, ArraySource | CachedSource):
+        batches = source.read(batches_of(64, 0, source.count), skip=InputError)
+        images = (row.contiguous().cpu().numpy() for batch in batches for row in batch.pixels)
+        found = Counter(hashlib.blake2b(image, digest_size=16).digest() for image in images)
+    else:
+        files = [path for path in source.files or () if isinstance(path, Path) and path.is_file()]
+        sizes = [path.stat().st_size for path in files if len(files) <= MOST_HASHED]
+        often = Counter(sizes)
+        alike = (path for path, size in zip(files, sizes, strict=False) if often[size] > 1)
+        found = Counter(hashlib.blake2b(path.read_bytes()).digest() for path in alike)
     return sum(count for count in found.values() if count > 1)
 
 
@@ -774,11 +741,17 @@ def copies(source: Source) -> int:
 
 
 def _read(
-    item: Any, channels: Channels, preprocess: Preprocess | None, where: str, ndim: int = 3
+    item: Any,
+    channels: Channels,
+    preprocess: Preprocess | None,
+    where: str,
+    ndim: int = 3,
+    mode: str | None = None,
+    strict: bool = False,
 ) -> Batch:
     """Return pixels (n, c, h, w) and labels (n) of an image or, with `ndim` 4, of a batch.
 
-    A Pillow image is resized and cropped. The batch has no positions yet.
+    An encoded image is decoded, resized and cropped. The batch has no positions yet.
     """
     label = None
     if isinstance(item, Mapping):
@@ -797,8 +770,8 @@ def _read(
                 f"{type(item).__name__} of {len(item)} things"
             )
         item, label = (*item, None)[:2]
-    if hasattr(item, "getbands"):
-        pixels = decode(item, None, preprocess, where)
+    if isinstance(item, bytes) or hasattr(item, "getbands"):
+        pixels = decode(item, mode, preprocess, where, strict=strict)
     else:
         pixels = _as_pixels(item, channels, where)
     if pixels.ndim != ndim:

@@ -17,6 +17,7 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from os import PathLike
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple, TypeAlias
@@ -26,7 +27,7 @@ import torch
 
 from atta._base.errors import InputError, first_line, require
 from atta.data.folder import IMAGES, Address, listed
-from atta.data.image_set import EncodedImages, ImageSet
+from atta.data.image_set import BadImage, EncodedImages, ImageSet
 
 Columns: TypeAlias = tuple[str, str | None]
 """The names of the image column and of the label column, if there is one."""
@@ -47,8 +48,8 @@ def is_table(value: object, kind: str = "Dataset") -> bool:
     return isinstance(value, kinds)
 
 
-def from_stream(table: Any) -> tuple[Iterator[tuple[Any, Any]], str, tuple[str, ...]]:
-    """Return pairs of an image and its label or None, the name, and the names of the classes."""
+def from_stream(table: Any) -> tuple["Iterator[Sample]", str, tuple[str, ...]]:
+    """Return the images of a stream, its name, and the names of the classes."""
     name, features = _name_of(table) or "stream", table.features
     if features is None:  # The types of the columns are not stated: the first item shows them.
         first, image_type = dict[str, Any](next(iter(table), {})), library().Image()
@@ -56,8 +57,21 @@ def from_stream(table: Any) -> tuple[Iterator[tuple[Any, Any]], str, tuple[str, 
     image, label = _columns(features, name)
     label = label or next((key for key in ("label", "labels") if key in features), None)
     classes = getattr(features.get(label), "names", None) or ()
-    pairs = ((item[image], None if label is None else item[label]) for item in table)
-    return pairs, name, tuple(classes)
+
+    def samples() -> Iterator[Sample]:
+        items = iter(table)
+        for row in count():
+            where = f"image {row} of {name}"
+            try:
+                item = next(items, None)
+            except OSError as error:
+                message = f"expected an image, but {where} cannot be read: {error}"
+                raise BadImage(message) from error
+            if item is None:
+                return
+            yield Sample(where, item[image], item.get(label))
+
+    return samples(), name, tuple(classes)
 
 
 def from_table(
@@ -164,10 +178,10 @@ def quiet(datasets: Any) -> Iterator[None]:
 
 
 class Sample(NamedTuple):
-    """An image as it lies in a shard: where, its bytes, and its class number if it has one."""
+    """An image in a shard or a stream: where it is, and its class number if it has one."""
 
     where: str
-    data: bytes
+    image: Any
     label: int | None
 
 
