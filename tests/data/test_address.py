@@ -9,8 +9,7 @@ import torch
 from atta._base.errors import InputError
 from atta.classifier.predict import predict
 from atta.data import loading
-from atta.data.address import Address, as_place
-from atta.data.folder import find_images, folder_of_images
+from atta.data.folder import Address, as_place, find_images, folder_of_images
 from atta.data.source import as_source, batches_of
 from atta.run.collect import collect
 from scenarios import blend, linear, same, twenty

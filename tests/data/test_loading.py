@@ -5,7 +5,6 @@ import os
 import pickle
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,22 +18,30 @@ from atta import Preprocess
 from atta._base.errors import InputError
 from atta._base.files import locked
 from atta.data import loading
-from atta.data import source as source_module
 from atta.data.image_set import BadImage, ImageSet
-from atta.data.source import as_source, batches_of, cached
+from atta.data.source import ItemSource, as_source, batches_of
 from scenarios import Items, twenty
 
 forks = pytest.mark.skipif(not loading.FORK, reason="processes are not forked on this system")
 
 
-def where_made(place, image):
-    """The process in which an image is read, its place, and a pixel of the whole photograph."""
-    corner = image.getpixel((0, 0)) if hasattr(image, "getpixel") else image[:, 0, 0].tolist()
-    return {"process": torch.tensor(os.getpid()), "place": torch.tensor([place, *corner])}
+@pytest.fixture
+def made(monkeypatch, tmp_path_factory):
+    """The processes in which images were read since it was last asked."""
+    log, read = tmp_path_factory.mktemp("made") / "processes", ItemSource.item
 
+    def logged(self, *arguments):
+        with log.open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        return read(self, *arguments)
 
-def source_of(images, **how):
-    return replace(as_source(images, **how), also=where_made)
+    def asked():
+        found = {int(line) for line in log.read_text().split()} if log.exists() else set()
+        log.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(ItemSource, "item", logged)
+    return asked
 
 
 def everything(source, size=6, **how):
@@ -49,7 +56,6 @@ def same(one, other):
         assert mine.pixels.dtype == theirs.pixels.dtype
         assert (mine.labels is None) == (theirs.labels is None)
         assert mine.labels is None or torch.equal(mine.labels, theirs.labels)
-        assert torch.equal(mine.more["place"], theirs.more["place"])
 
 
 @pytest.fixture
@@ -63,57 +69,25 @@ def small(monkeypatch):
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("size", [3, 20])
 @pytest.mark.parametrize("kind", ["files", "bytes", "floats"])
-def test_any_number_of_processes_gives_the_same_batches(folder, small, kind, size, workers):
+def test_any_number_of_processes_gives_the_same_batches(folder, small, made, kind, size, workers):
     images = {
         "files": folder,
         "bytes": Items(twenty(), list(range(20))),
         "floats": Items(twenty().float() / 255, list(range(20))),
     }
-    source = source_of(images[kind])
-    here, there = everything(source, size), everything(source, size, workers=workers)
-    same(here, there)
-    assert {int(pid) for batch in here for pid in batch.more["process"]} == {os.getpid()}
-    made = {int(pid) for batch in there for pid in batch.more["process"]}
-    assert os.getpid() not in made
-    assert len(made) == workers
+    source = as_source(images[kind])
+    here = everything(source, size)
+    assert made() == {os.getpid()}
+    same(here, everything(source, size, workers=workers))
+    assert len(made() - {os.getpid()}) == workers
     assert multiprocessing.active_children() == []
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_more_is_made_of_the_upright_photograph_before_it_is_resized(tmp_path, workers):
-    photo = Image.new("RGB", (30, 20), (200, 0, 0))
-    photo.putpixel((0, 0), (1, 2, 3))
-    photo.save(tmp_path / "photo.png")
-    source = source_of(tmp_path, preprocess=Preprocess(resize=10, crop=8))
-    (batch,) = source.read([[0]], workers)
-    assert batch.pixels.shape == (1, 3, 8, 8)
-    assert batch.more["place"].tolist() == [[0, 1, 2, 3]]
-
-
-def test_the_place_is_that_in_the_set_of_which_the_source_is_a_part():
-    images = ImageSet("some", twenty()).preprocessed(Preprocess(resize=4))
-    some = images.subset([7, 3, 11])
-    (batch,) = source_of(some).read([range(3)], 2)
-    assert batch.more["place"][:, 0].tolist() == [7, 3, 11]
-
-
-@pytest.mark.parametrize("memory", [1 << 30, 0])
-def test_what_is_made_of_photographs_is_cached_with_them(folder, monkeypatch, memory):
-    monkeypatch.setattr(source_module, "_MEMORY", memory)
-    source = source_of(folder)
-    kept = cached(source)
-    everything(kept)
-    monkeypatch.setattr(type(source), "item", None)
-    (batch,) = kept.subset(torch.tensor([3, 4, 9])).read([range(3)])
-    assert batch.more["place"][:, 0].tolist() == [3, 4, 9]
-    assert torch.equal(batch.pixels, twenty()[[3, 4, 9]])
 
 
 def test_faults_and_errors_are_those_of_one_process(folder, small):
     files = sorted(folder.rglob("*.png"))
     for row in (2, 9, 10, 11):
         files[row].write_bytes(b"no image")
-    source = source_of(folder)
+    source = as_source(folder)
     for size in (4, 20):
         how = {"skip": BadImage}
         same(everything(source, size, **how), everything(source, size, workers=2, **how))
@@ -129,17 +103,19 @@ def test_faults_and_errors_are_those_of_one_process(folder, small):
 
 
 @forks
-def test_auto_starts_processes_for_many_files_and_for_nothing_else(folder, small, monkeypatch):
-    def made(images):
-        found = everything(source_of(images), workers="auto")
-        return {int(pid) for batch in found for pid in batch.more["process"]} - {os.getpid()}
+def test_auto_starts_processes_for_many_files_and_for_nothing_else(
+    folder, small, made, monkeypatch
+):
+    def others(images, workers="auto"):
+        everything(as_source(images), workers=workers)
+        return made() - {os.getpid()}
 
-    assert len(made(folder)) == 3
+    assert len(others(folder)) == 3
     photographs = [Image.fromarray(image.permute(1, 2, 0).numpy()) for image in twenty()]
-    assert made(photographs) == made(Items(twenty(), list(range(20)))) == set()
-    assert len(everything(source_of(photographs), workers=2)) == 4  # read here: files may be open
+    assert others(photographs) == others(Items(twenty(), list(range(20)))) == set()
+    assert others(photographs, workers=2) == set()  # read here: files may be open
     monkeypatch.setattr(loading, "EACH", 11)
-    assert made(folder) == set()
+    assert others(folder) == set()
 
 
 @forks
@@ -149,7 +125,7 @@ def test_where_processes_cannot_start_auto_reads_here_and_a_number_is_refused(
     def full(*_, **__):
         raise OSError("no more processes")
 
-    source = source_of(folder)
+    source = as_source(folder)
     monkeypatch.setattr(loading, "DataLoader", full)
     assert len(everything(source, workers="auto")) == 4
     with pytest.raises(InputError, match="cannot start: no more processes; give workers=0"):
@@ -187,12 +163,12 @@ def test_what_a_dataset_raises_stays_what_it_is():
 
 def test_the_caller_s_generator_is_left_alone(folder, small):
     before = torch.get_rng_state()
-    everything(source_of(folder), workers=2)
+    everything(as_source(folder), workers=2)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_processes_end_with_a_reader_that_is_closed(folder, small):
-    batches = source_of(folder).read(batches_of(2, 0, 20), 2)
+    batches = as_source(folder).read(batches_of(2, 0, 20), 2)
     next(batches)
     assert len(multiprocessing.active_children()) == 2
     batches.close()
@@ -203,11 +179,13 @@ def test_processes_end_with_a_reader_that_is_closed(folder, small):
 def test_processes_end_with_their_parent_and_its_locks_at_once(folder, small, monkeypatch):
     monkeypatch.setattr(worker, "MP_STATUS_CHECK_INTERVAL", 0.1)
     output, (reading, writing) = folder / "out", os.pipe()
-    source = source_of(folder)
+    source = as_source(folder)
     if not (parent := os.fork()):
         with locked(output):
-            batch = next(source.read(batches_of(2, 0, 20), 1))
-            os.write(writing, str(int(batch.more["process"][0])).encode())
+            batches = source.read(batches_of(2, 0, 20), 1)
+            next(batches)
+            (child,) = multiprocessing.active_children()
+            os.write(writing, str(child.pid).encode())
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(parent, 0)
     with locked(output):
@@ -236,7 +214,7 @@ def test_what_processes_get_can_be_pickled(folder, kind):
         hf = pytest.importorskip("datasets")
         columns = {"image": [str(file) for file in sorted(folder.rglob("*.png"))]}
         images = hf.Dataset.from_dict(columns).cast_column("image", hf.Image())
-    source = source_of(images)
+    source = as_source(images)
     read = pickle.loads(pickle.dumps(source.read))
     same(list(read([range(20)])), list(source.read([range(20)])))
 

@@ -9,9 +9,8 @@ import torch
 
 from atta import Record, collect
 from atta._base.errors import InputError
-from atta.data.folder import folder_of_images
+from atta.data.folder import Origin, folder_of_images
 from atta.data.image_set import ImageSet
-from atta.data.origin import Origin
 from scenarios import small_network
 
 Image = pytest.importorskip("PIL.Image")

@@ -15,8 +15,8 @@ from atta import Preprocess
 from atta._base.errors import InputError
 from atta.data import loading
 from atta.data import source as source_module
-from atta.data.shards import shards_of
 from atta.data.source import as_source, batches_of
+from atta.data.tables import shards_of
 from atta.run.collect import collect
 from scenarios import blend, linear, same, twenty
 

@@ -13,9 +13,8 @@ import torch
 
 from atta import Results, find_method
 from atta._base.errors import InputError
-from atta.data.folder import folder_of_images
+from atta.data.folder import digest_of, folder_of_images
 from atta.data.image_set import ImageSet, arrange
-from atta.data.origin import digest_of
 from atta.lab.compare import compare
 from atta.report.page import MOST, PICTURES, report, thumbnails
 from atta.report.sections import sections_of

@@ -19,7 +19,7 @@ from torch import Tensor
 from atta._base.errors import InputError
 from atta._base.files import whole_file
 from atta.classifier.segmenter import Maps
-from atta.data.address import Place
+from atta.data.folder import Place
 from atta.data.image_set import data_uri
 
 UNSURE = 0.5

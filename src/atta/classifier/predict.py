@@ -55,8 +55,7 @@ from atta.classifier.estimator import Details
 from atta.classifier.export import SUFFIXES, Graph, open_graph
 from atta.classifier.label_maps import described_map, names_of, write_maps
 from atta.classifier.segmenter import CalibratedSegmenter
-from atta.data.address import Place
-from atta.data.folder import files_of_images
+from atta.data.folder import Place, files_of_images
 from atta.data.image_set import decode, mode_of
 from atta.data.loading import Positions
 from atta.data.source import Batch, as_source, batches_of

@@ -22,7 +22,7 @@ from atta.cli.terminal import waiting
 if TYPE_CHECKING:
     from atta.classifier.classifier import CalibratedClassifier
     from atta.classifier.predict import Answerer
-    from atta.data.address import Place
+    from atta.data.folder import Place
     from atta.data.image_set import ImageSet
     from atta.data.preprocess import Preprocess
     from atta.run.runner import ExecutionOptions
@@ -164,9 +164,9 @@ class Source:
 
         Shards are read in their own order, and stay a name until then.
         """
-        from atta.data.address import as_place
+        from atta.data.folder import as_place
         from atta.data.image_set import arrange
-        from atta.data.shards import shards_of
+        from atta.data.tables import shards_of
         from atta.lab.datasets import open_images
 
         if shards_of(dataset):

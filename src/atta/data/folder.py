@@ -1,34 +1,154 @@
-"""Reads folders of images and lists of files."""
+"""Folders of images and lists of files, on this disk or at an address, and those of a record.
 
+An `Address` (s3://, gs://, hf://, https://) is read by fsspec. Names are listed, and files are read
+one by one, where they are used. Each process opens its own connection. What a file system needs
+(keys, regions) is set as fsspec documents it.
+
+A record keeps the folder of its images, their order, what was left out, and a digest of the file
+names. `Origin` finds a folder that was moved by that, and refuses one that was changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from operator import attrgetter
-from os import PathLike
-from pathlib import Path
-from typing import Any, TypeVar
+from os import PathLike, fspath
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
-from atta._base.errors import InputError
-from atta.data.address import Address, Place, as_place
+from atta._base.errors import InputError, first_line, require
+from atta._base.files import content_hash
 from atta.data.class_names import is_number
-from atta.data.image_set import EncodedImages, ImageSet
+from atta.data.image_set import EncodedImages, ImageSet, arrange
 
-Where = TypeVar("Where", bound=Place)
 IMAGES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
 
+# ---- places --------------------------------------------------------------------------------------
 
-def labelled_by_folder(
-    name: str, files: Mapping[str, Sequence[Place]], classes: list[str]
-) -> ImageSet:
-    """Label the files by their folders; folders named by numbers are class numbers."""
-    position = {label: i for i, label in enumerate(classes)}
-    if all(map(is_number, classes)):  # "10" comes after "9"; a missing number moves no other
-        position = {label: int(label) for label in classes}
-        classes = [str(number) for number in range(max(position.values()) + 1)]
-    labels = [position[label] for label, inside in files.items() for _ in inside]
-    paths = [path for inside in files.values() for path in inside]
-    return ImageSet(name, _encoded(paths), torch.tensor(labels), classes)
+
+@dataclass(frozen=True, order=True)
+class Address:
+    """A file or a folder anywhere, with the methods of `Path` that reading images needs."""
+
+    text: str
+    kind: str | None = field(default=None, compare=False)
+    """What fsspec listed it as, "file" or "directory"; None if it was not listed."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def absolute(self) -> PurePosixPath:
+        """Return the address as a path, to compare names by."""
+        return PurePosixPath(self.text)
+
+    resolve = absolute
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.absolute().name
+
+    @property
+    def suffix(self) -> str:
+        """The ending of the name, with its dot."""
+        return self.absolute().suffix
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts between slashes."""
+        return self.absolute().parts
+
+    def is_file(self) -> bool:
+        """Whether a file is there."""
+        return self._kind() == "file"
+
+    def is_dir(self) -> bool:
+        """Whether a folder is there."""
+        return self._kind() == "directory"
+
+    def exists(self) -> bool:
+        """Whether anything is there."""
+        return self._kind() is not None
+
+    def is_symlink(self) -> bool:
+        """Return False: addresses have no links."""
+        return False
+
+    def read_bytes(self) -> bytes:
+        """Read the file."""
+        return bytes(self._asked("cat_file")[0])
+
+    def open(self) -> Any:
+        """Open the file to read it from its beginning."""
+        return self._asked("open", "rb")[0]
+
+    def iterdir(self) -> Iterator[Address]:
+        """List the folder."""
+        found, path, _ = self._asked("ls", detail=True)
+        return (
+            self._inside(path, one["name"], one["type"]) for one in found if one["name"] != path
+        )
+
+    def rglob(self, pattern: str) -> Iterator[Address]:
+        """List all files in the folder, at any depth; the pattern is "*"."""
+        found, path, _ = self._asked("find")
+        return (self._inside(path, name, "file") for name in found)
+
+    def glob(self) -> Iterator[Address]:
+        """List the files that the address stands for, with its wildcards."""
+        found, _, system = self._asked("glob")
+        here = "://" not in self.text
+        return (Address(name if here else system.unstrip_protocol(name), "file") for name in found)
+
+    def _inside(self, path: str, name: str, kind: str) -> Address:
+        inner = name.strip("/").removeprefix(path.strip("/")).strip("/")
+        return Address(f"{self.text.rstrip('/')}/{inner}", kind)
+
+    def _kind(self) -> str | None:
+        if self.kind is not None:
+            return self.kind
+        with suppress(FileNotFoundError):
+            return str(self._asked("info")[0]["type"])
+        return None
+
+    def _asked(self, question: str, *arguments: Any, **how: Any) -> tuple[Any, str, Any]:
+        """Return a file system's answer about this path, the path in it, and the file system."""
+        with require("cloud", f"reading {self.text}"):
+            from fsspec.core import url_to_fs
+        try:
+            system, path = url_to_fs(self.text)
+        except (ImportError, ValueError) as error:  # no library for it, or no such protocol
+            raise InputError(
+                f"expected an address that fsspec reads, but {self.text} cannot be: {error}; "
+                "pip install 'atta[cloud]' reads s3://, gs:// and hf://"
+            ) from error
+        try:
+            return getattr(system, question)(path, *arguments, **how), str(path), system
+        except OSError:
+            raise
+        except Exception as error:  # file systems have errors of any kind
+            raise OSError(f"{self.text}: {type(error).__name__}: {first_line(error)}") from error
+
+
+Place: TypeAlias = Path | Address
+"""A file or a folder, here or elsewhere."""
+Where = TypeVar("Where", bound=Place)
+
+
+def as_place(name: str | PathLike[str] | Address) -> Place:
+    """Return what a name leads to: an `Address` if it has a protocol, otherwise a `Path`."""
+    if isinstance(name, Address):
+        return name
+    return Address(fspath(name)) if "://" in fspath(name) else Path(name)
+
+
+# ---- images --------------------------------------------------------------------------------------
 
 
 def folder_of_images(folder: Place) -> ImageSet:
@@ -48,6 +168,19 @@ def folder_of_images(folder: Place) -> ImageSet:
     return labelled_by_folder(folder.name, classes, list(classes))
 
 
+def labelled_by_folder(
+    name: str, files: Mapping[str, Sequence[Place]], classes: list[str]
+) -> ImageSet:
+    """Label the files by their folders; folders named by numbers are class numbers."""
+    position = {label: i for i, label in enumerate(classes)}
+    if all(map(is_number, classes)):  # "10" comes after "9"; a missing number moves no other
+        position = {label: int(label) for label in classes}
+        classes = [str(number) for number in range(max(position.values()) + 1)]
+    labels = [position[label] for label, inside in files.items() for _ in inside]
+    paths = [path for inside in files.values() for path in inside]
+    return ImageSet(name, _encoded(paths), torch.tensor(labels), classes)
+
+
 def files_of_images(files: Sequence[Place], folder: Path | None = None) -> ImageSet:
     """Return these files, in this order, without labels; `folder` is where relative names begin."""
     here = (path for path in files if isinstance(path, Path))  # others cost a question each
@@ -56,27 +189,8 @@ def files_of_images(files: Sequence[Place], folder: Path | None = None) -> Image
     return ImageSet(files[0].name if len(files) == 1 else "files", _encoded(files, folder))
 
 
-@dataclass(frozen=True)
-class _Files:
-    """Files as encoded images; processes get it pickled."""
-
-    paths: Sequence[Place]
-    folder: Path | None
-
-    def read(self, row: int) -> Place:
-        path = self.paths[row]
-        return self.folder / path if self.folder and isinstance(path, Path) else path
-
-    def where(self, row: int) -> str:
-        return str(self.paths[row])
-
-    def part(self, rows: Sequence[int]) -> "_Files":
-        return _Files([self.paths[row] for row in rows], self.folder)
-
-
 def _encoded(files: Sequence[Place], folder: Path | None = None) -> EncodedImages:
-    found = _Files(files, folder)
-    return EncodedImages(torch.arange(len(files)), found.read, found.where)
+    return EncodedImages(list(files), torch.arange(len(files)), folder=folder)
 
 
 def find_images(paths: Iterable[str | PathLike[str] | Address]) -> list[Place]:
@@ -136,3 +250,74 @@ def listed(names: Sequence[str]) -> str:
     """Write the first names, for an error."""
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return ", ".join(names[:8]) + more or "nothing"
+
+
+# ---- the images of a record ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Which images a record is of.
+
+    Args:
+        folder: Folder of the images.
+        files: Digest of the names of the files, in order.
+        shuffle: Seed by which the images were shuffled.
+        rows: The part of the images that was taken, after shuffling.
+        left_out: Files that could not be decoded.
+    """
+
+    folder: str | None = None
+    files: str | None = None
+    shuffle: int | None = None
+    rows: slice | None = None
+    left_out: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, text: Mapping[str, Any]) -> Origin:
+        """Read the text of a record; what people wrote by hand and cannot be read is left out."""
+        found: dict[str, Any] = {
+            name: text[name] for name in ("folder", "files") if isinstance(text.get(name), str)
+        }
+        wrong = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+        with suppress(*wrong):
+            found["shuffle"] = int(text["shuffle"])
+        with suppress(*wrong):
+            start, stop = text["rows"].split(":")
+            found["rows"] = slice(*(int(end) if end.strip() else None for end in (start, stop)))
+        with suppress(*wrong):
+            if isinstance(names := json.loads(text["left_out"]), list):
+                found["left_out"] = tuple(map(str, names))
+        return cls(**found)
+
+    def images(self, images: Path | ImageSet, count: int | None) -> ImageSet:
+        """Return the images of the record in its order, from their folder or their set.
+
+        Raises:
+            InputError: If there are not `count` of them, or if the folder holds other files.
+        """
+        folder = images if isinstance(images, Path) else None
+        found = folder_of_images(images) if isinstance(images, Path) else images
+        by_name = folder is not None and self.shuffle is not None  # as `collect` shuffles folders
+        found = arrange(found, by_name=by_name, shuffle=self.shuffle, rows=self.rows)
+        # Files that could not be decoded are known by name and class folder.
+        bad = {Path(name).parts[-2:] for name in self.left_out}
+        if bad and found.files:
+            kept = [i for i, file in enumerate(found.files) if file.parts[-2:] not in bad]
+            found = found.subset(kept)
+        name = folder or found.name
+        if count is not None and len(found) != count:
+            raise InputError(
+                f"expected the {count} images of the record in {name}, found {len(found)}"
+            )
+        if folder and self.files is not None and digest_of(found.files, folder) != self.files:
+            raise InputError(
+                f"expected the files of the record in {name}, found files with other names"
+            )
+        return found
+
+
+def digest_of(files: Sequence[Place], folder: str | Path) -> str:
+    """Hash the names of files in a folder, in their order."""
+    names = (Path(os.path.relpath(str(file), folder)).as_posix() for file in files)
+    return content_hash(["\n".join(names)])

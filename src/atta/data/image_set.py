@@ -10,12 +10,12 @@ import re
 import signal
 import sys
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from jaxtyping import Int, UInt8
@@ -25,17 +25,16 @@ from torch.utils.data import Dataset
 
 from atta._base.errors import InputError, require
 from atta._base.tensors import read_tensors, write_tensors
-from atta.data.address import Address, Place
 from atta.data.preprocess import MODES, Preprocess
 
 if TYPE_CHECKING:
     from PIL import Image
 
+    from atta.data.folder import Place
+
 Bytes: TypeAlias = UInt8[Tensor, "n c h w"]
 """Pixels as they are stored: 0 to 255."""
 Pixels: TypeAlias = UInt8[Tensor, "c h w"]
-Also: TypeAlias = Callable[["Image.Image"], Mapping[str, Tensor]]
-"""Makes more tensors of an upright photograph, by name."""
 AS_IT_IS = Preprocess()
 
 
@@ -45,23 +44,25 @@ class BadImage(InputError):
 
 @dataclass(frozen=True, eq=False)
 class EncodedImages:
-    """Image files that are decoded one by one.
+    """Images that are decoded one by one.
 
     Colour images become RGB. If no mode is given, a set whose first image is grey is grey, and a
     colour image in it is an error.
 
     Args:
-        rows: Numbers of the images, which `read` and `where` take.
-        read: Returns the path or the bytes of an image, or a Pillow image.
-        where: Names an image in an error message.
+        items: What `decode` takes, by number: a list of files, the cells of a table, or pixels.
+        rows: Numbers of the images among the items.
+        name: Names items that are not files in an error message: "row" and "the table", say.
+        folder: Where relative names of files begin.
         size: Side to which images are resized.
         preprocess: How images are resized and cropped instead.
         mode: Pillow's mode that images are converted to, "L" or "RGB".
     """
 
+    items: Any
     rows: Int[Tensor, "n"]
-    read: "Callable[[int], bytes | Place | Image.Image]"
-    where: Callable[[int], str]
+    name: tuple[str, str] = ("image", "")
+    folder: Path | None = None
     size: int | None = None
     preprocess: Preprocess | None = None
     mode: str | None = None
@@ -70,24 +71,36 @@ class EncodedImages:
         return self.rows.shape[0]
 
     def __getitem__(self, index: int) -> Pixels:
-        return self.decoded(index)[0]
-
-    def decoded(self, index: int, also: Also | None = None) -> tuple[Pixels, Mapping[str, Tensor]]:
-        """Decode an image once; return its pixels, and what `also` makes of the photograph."""
-        row = int(self.rows[index])
         own = self.mode or MODES[(self.preprocess or AS_IT_IS).channels]
-        mode, where = own or ("L" if self.grey else "RGB"), self.where(row)
-        pixels, more = decoded(self.read(row), mode, self.preprocess, where, also, own is None)
-        return pixels if self.size is None else resize(pixels[None], self.size)[0], more
+        mode = own or ("L" if self.grey else "RGB")
+        item, where = self._item(int(self.rows[index]))
+        pixels = decode(item, mode, self.preprocess, where, strict=own is None)
+        return pixels if self.size is None else resize(pixels[None], self.size)[0]
+
+    def _item(self, row: int) -> tuple[Any, str]:
+        """Return what `decode` takes, and how errors call it."""
+        item = self.items[row]
+        if not isinstance(self.items, list):
+            return item, f"{self.name[0]} {row} of {self.name[1]}"
+        relative = self.folder is not None and isinstance(item, Path)
+        return self.folder / item if relative else item, str(item)
+
+    def where(self, index: int) -> str:
+        """Name an image in an error message."""
+        return self._item(int(self.rows[index]))[1]
+
+    @property
+    def files(self) -> "list[Place]":
+        """The path of each image, if the images are files."""
+        files = self.items if isinstance(self.items, list) else []
+        return [files[row] for row in self.rows.tolist() if files]
 
     def part(self, positions: Sequence[int]) -> "EncodedImages | None":
-        """Return these images alone, decoded alike; None if `read` cannot be cut into parts."""
-        cut = getattr(getattr(self.read, "__self__", None), "part", None)
-        if cut is None:
+        """Return these files alone, decoded alike; None if the images are no files."""
+        if not isinstance(self.items, list):
             return None
-        files = cut(self.rows[torch.as_tensor(positions)].tolist())
-        rows = torch.arange(len(positions))
-        part = replace(self, rows=rows, read=files.read, where=files.where)
+        files = [self.items[row] for row in self.rows[torch.as_tensor(positions)].tolist()]
+        part = replace(self, items=files, rows=torch.arange(len(files)))
         if self.mode is None:
             vars(part)["grey"] = self.grey
         return part
@@ -99,54 +112,39 @@ class EncodedImages:
         If it cannot be decoded, the first image that can be decides.
         """
         for row in (0, *self.rows.sort().values.tolist()):
-            try:
-                return len(decode(self.read(row), None, self.preprocess, self.where(row))) == 1
-            except BadImage:
-                continue
+            item, where = self._item(row)
+            with suppress(BadImage):
+                return len(decode(item, None, self.preprocess, where)) == 1
         return False
 
 
 def decode(
-    source: "Place | bytes | Image.Image",
+    source: "Place | bytes | Image.Image | Tensor",
     mode: str | None,
     preprocess: Preprocess | None,
     where: str,
     *,
+    strict: bool = False,
     sent: bool = False,
 ) -> Pixels:
-    """Decode one image, and resize and crop it.
+    """Decode one image, and resize and crop it. This is the only place that decodes images.
 
     Args:
-        source: A path, an address, the bytes of a file, or a Pillow image.
+        source: A path, an address, the bytes of a file, a Pillow image, or pixels.
         mode: "L" or "RGB"; None keeps grey images grey.
         preprocess: How the image is resized and cropped; None leaves its size.
         where: Names the image in an error message.
+        strict: Refuse to convert colour to grey.
         sent: The bytes come from a stranger: check their format and size before unpacking them.
 
     Raises:
         BadImage: If this is not an image, a damaged one, or one that takes too long to decode.
     """
-    return decoded(source, mode, preprocess, where, sent=sent)[0]
-
-
-def decoded(
-    source: "Place | bytes | Image.Image",
-    mode: str | None,
-    preprocess: Preprocess | None,
-    where: str,
-    also: Also | None = None,
-    strict: bool = False,
-    sent: bool = False,
-) -> tuple[Pixels, Mapping[str, Tensor]]:
-    """Do what `decode` does, and return what `also` makes of the upright photograph as well.
-
-    This is the only place that decodes images. `strict` refuses to convert colour to grey.
-    """
     with require("data", "decoding images"):
         from PIL import Image
-    preprocess = preprocess or AS_IT_IS
+    image: Any = _picture(source) if isinstance(source, Tensor) else source
     try:
-        image = source.read_bytes() if isinstance(source, Path | Address) else source
+        image = image.read_bytes() if hasattr(image, "read_bytes") else image
         if isinstance(image, bytes):
             data, image = image, Image.open(io.BytesIO(image), formats=SENT if sent else None)
             if image.format in ("JPEG", "MPO") and _scans(data) > MOST_SCANS:
@@ -161,8 +159,7 @@ def decoded(
         if image.mode.startswith(("I", "F")):  # Pillow would cut off what is above 255
             raise BadImage(f"expected 8 bits a channel in {where}, found the mode {image.mode}")
         if not (strict and mode == "L" and image.mode not in ("1", "L")):
-            upright = preprocess.upright(image, mode)
-            return preprocess.pixels(upright), also(upright) if also else {}
+            return (preprocess or AS_IT_IS)(image, mode)
     except BadImage:
         raise
     except (OSError, SyntaxError, ValueError, MemoryError, Image.DecompressionBombError) as error:
@@ -207,14 +204,13 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
                 f"of shape {tuple(images.shape)}"
             )
         for what, numbers in (("labels", labels), ("indices", indices)):
-            if numbers is None:
-                continue
-            if numbers.shape != (len(images),):
+            if numbers is not None and (
+                numbers.shape != (len(images),) or numbers.is_floating_point()
+            ):
                 raise InputError(
-                    f"expected {len(images)} {what} in {name}, got shape {tuple(numbers.shape)}"
+                    f"expected {len(images)} whole numbers as the {what} in {name}, got "
+                    f"{numbers.dtype} of shape {tuple(numbers.shape)}"
                 )
-            if numbers.is_floating_point() or numbers.is_complex():
-                raise InputError(f"expected whole numbers as {what} in {name}, got {numbers.dtype}")
         labels = None if labels is None else labels.long()
         if labels is not None and not ((labels >= 0) & (labels < len(classes))).all():
             raise InputError(
@@ -231,15 +227,9 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
         return self.images[index], -1 if self.labels is None else int(self.labels[index])
 
     @property
-    def files(self) -> list[Place]:
+    def files(self) -> "list[Place]":
         """The path of each image, if the images are files."""
-        paths = list[Place]()
-        if isinstance(self.images, EncodedImages):
-            for row in self.images.rows.tolist():
-                if not isinstance(path := self.images.read(row), Path | Address):
-                    return []
-                paths.append(path)
-        return paths
+        return [] if isinstance(self.images, Tensor) else self.images.files
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -285,8 +275,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
             if preprocess.resize is None and preprocess.crop is None:
                 return self
             # A set in memory may be larger after resizing: its images are made one by one, too.
-            own = _Pictures(encoded, self.name)
-            encoded = EncodedImages(torch.arange(len(encoded)), own.read, own.where)
+            encoded = EncodedImages(encoded, torch.arange(len(encoded)), ("image", self.name))
         if encoded.size is not None:
             raise InputError(
                 "expected images that are not resized before they are preprocessed, got a size of "
@@ -296,13 +285,7 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
 
     def subset(self, indices: Tensor | Sequence[int]) -> "ImageSet":
         """The images at these positions, in this order."""
-        chosen = torch.as_tensor(indices, dtype=torch.long)
-        if not ((chosen >= 0) & (chosen < len(self))).all():
-            raise InputError(
-                f"expected positions from 0 to {len(self) - 1} in {self.name}, got {chosen.min()} "
-                f"to {chosen.max()}"
-            )
-        images = self.images
+        chosen, images = torch.as_tensor(indices, dtype=torch.long), self.images
         if isinstance(images, Tensor):
             images = images[chosen]
         else:
@@ -326,10 +309,9 @@ class ImageSet(Dataset[tuple[Tensor, int]]):
                 f"expected images, a name and classes in {path}, found "
                 f"{', '.join([*tensors, *metadata])}"
             )
-        try:
+        classes = None
+        with suppress(ValueError, RecursionError):
             classes = json.loads(metadata["classes"])
-        except (ValueError, RecursionError):
-            classes = None
         if not isinstance(classes, list) or not all(isinstance(one, str) for one in classes):
             raise InputError(f"expected a list of names as the classes in {path}: save it again")
         labels, indices = tensors.get("labels"), tensors.get("indices")
@@ -406,20 +388,6 @@ def data_uri(image: Tensor, side: int | None = None) -> str:
         picture.thumbnail((side, side))
     picture.save(buffer, kind, quality=80)
     return f"data:image/{kind};base64,{b64encode(buffer.getvalue()).decode()}"
-
-
-@dataclass(frozen=True, eq=False)
-class _Pictures:
-    """Pixels as encoded images; processes get it pickled."""
-
-    pixels: Tensor
-    name: str
-
-    def read(self, row: int) -> "Image.Image":
-        return _picture(self.pixels[row])
-
-    def where(self, row: int) -> str:
-        return f"image {row} of {self.name}"
 
 
 def _picture(image: Tensor) -> "Image.Image":

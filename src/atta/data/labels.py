@@ -18,9 +18,8 @@ from torch import Tensor
 
 from atta._base.errors import InputError, advise, require
 from atta._base.tensors import as_tensor, plain
-from atta.data.address import as_place
 from atta.data.class_names import IMAGENET, imagenet, imagenet_names, is_number, numbers_of
-from atta.data.folder import folder_of_images, listed
+from atta.data.folder import as_place, folder_of_images, listed
 from atta.data.image_set import BadImage, ImageSet, arrange
 from atta.data.loading import Workers
 from atta.data.preprocess import Preprocess

@@ -53,7 +53,7 @@ def in_parts(
     join: Callable[[Iterable[Part], int], Part],
     batches: Iterable[Piece],
     workers: Workers,
-    size: Callable[[], int],
+    size: int,
 ) -> Iterator[Part]:
     """Yield what is made of each batch, in order. Processes make parts of it if that is faster.
 
@@ -62,13 +62,13 @@ def in_parts(
         join: Copies the parts of a batch of so many images one by one: shared memory is scarce.
         batches: The positions, or whatever `make` takes, of each batch.
         workers: Processes. "auto" starts as many as there are cores and images for, on Linux.
-        size: Returns the bytes of one image, for the shared memory that parts need.
+        size: The bytes of one image, for the shared memory that parts need.
     """
     number, images, batches = _planned(batches, workers)
     if not number:
         yield from map(make, batches)
         return
-    number, most = _fitting(number, -(-images // number), size())
+    number, most = _fitting(number, -(-images // number), size)
     begun = deque[Piece]()
 
     def pieces() -> Iterator[Piece]:
@@ -78,35 +78,32 @@ def in_parts(
 
     try:
         answers = _started(_Making(make), pieces(), number)
-    except _NoProcesses:
-        if workers != "auto":
+    except (OSError, AttributeError, TypeError, pickle.PicklingError) as error:
+        if begun:  # it is about what is to be read
             raise
-        yield from map(make, batches)
-        return
+        if workers == "auto":
+            yield from map(make, batches)
+            return
+        raise InputError(
+            f"workers: expected {number} processes that read images, but they cannot start: "
+            f"{first_line(error)}; give workers=0"
+        ) from error
     try:
         while (first := next(answers, None)) is not None:
             positions = begun.popleft()
             several = len(_cut(positions, most))
-            if several == 1:
-                yield _raised(first)
-            else:
-                parts = chain([first], islice(answers, several - 1))
-                yield join(map(_raised, parts), len(positions))
+            parts = map(_raised, chain([first], islice(answers, several - 1)))
+            yield next(parts) if several == 1 else join(parts, len(positions))
     except (RuntimeError, EOFError, ConnectionError) as error:
         if "Caught" in str(error):  # what a dataset raised, with its traceback
             raise
-        raise _ended(number, error) from error
+        raise InputError(
+            f"workers: expected {number} processes that read images, but one ended: it ran out of "
+            "memory, or they cannot start because the script has no `if __name__ == '__main__':` "
+            f"around its calls; give fewer workers, or workers=0 ({first_line(error)})"
+        ) from error
     finally:
         answers._shutdown_workers()  # torch waits until nothing refers to it; a traceback does
-
-
-def _ended(number: int, error: Exception) -> InputError:
-    """Say why a process may have ended."""
-    return InputError(
-        f"workers: expected {number} processes that read images, but one ended: it ran out of "
-        "memory, or they cannot start because the script has no `if __name__ == '__main__':` "
-        f"around its calls; give fewer workers, or workers=0 ({first_line(error)})"
-    )
 
 
 def _planned(batches: Iterable[Piece], workers: Workers) -> tuple[int, int, Iterator[Piece]]:
@@ -146,43 +143,24 @@ def _fitting(number: int, share: int, size: int) -> tuple[int, int]:
     return number, max(1, min(PIECE, share, room // ((AHEAD + 1) * number)))
 
 
-class _NoProcesses(InputError):
-    """Processes cannot start; nothing was taken from the batches yet."""
-
-
 def _started(making: "_Making[Part]", pieces: Iterable[Piece], number: int) -> Any:
     """Start the processes, and return the iterator of what they make."""
-    asked = False
-
-    def watched() -> Iterator[Piece]:
-        nonlocal asked
-        asked = True
-        yield from pieces
-
     with warnings.catch_warnings():
         # There may be more processes than cores: they wait for disks, and for the network.
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         # Python 3.12 warns of a fork next to threads. The processes decode and take no lock.
         warnings.filterwarnings("ignore", "This process", DeprecationWarning)
-        try:
-            loader = DataLoader(
-                making,
-                batch_size=None,
-                sampler=watched(),
-                num_workers=number,
-                prefetch_factor=AHEAD,
-                collate_fn=_same,
-                multiprocessing_context="fork" if FORK else None,
-                generator=torch.Generator(),  # otherwise it draws from the caller's
-            )
-            return iter(loader)
-        except (OSError, AttributeError, TypeError, pickle.PicklingError) as error:
-            if asked:  # it is about what is to be read
-                raise
-            raise _NoProcesses(
-                f"workers: expected {number} processes that read images, but they cannot start: "
-                f"{first_line(error)}; give workers=0"
-            ) from error
+        loader = DataLoader(
+            making,
+            batch_size=None,
+            sampler=pieces,
+            num_workers=number,
+            prefetch_factor=AHEAD,
+            collate_fn=_same,
+            multiprocessing_context="fork" if FORK else None,
+            generator=torch.Generator(),  # otherwise it draws from the caller's
+        )
+        return iter(loader)
 
 
 def empty_like(one: Tensor, count: int) -> Tensor:

@@ -24,8 +24,7 @@ from torch.utils.data import DataLoader
 
 from atta._base.errors import InputError, first_line, require
 from atta._base.tensors import as_tensor, plain
-from atta.data.address import Address, Place, as_place
-from atta.data.folder import find_images, listed
+from atta.data.folder import Address, Place, as_place, find_images, listed
 from atta.data.image_set import decode
 from atta.data.source import Channels, as_source
 

@@ -182,29 +182,13 @@ class Preprocess:
         Returns:
             Bytes of shape (c, h, w); with `views`, a sheet of the crop and its views.
         """
-        return self.pixels(self.upright(image, mode))
-
-    def upright(self, image: Image.Image, mode: str | None = None) -> Image.Image:
-        """Turn a photograph as the camera was held, in the network's mode; the size stays.
-
-        Args:
-            image: The decoded photograph.
-            mode: Pillow's mode where `channels` is None; by default the image decides.
-        """
         from PIL import ImageOps
 
         mode = MODES[self.channels] or mode or ("L" if image.mode in ("1", "L") else "RGB")
         # A camera stores in the EXIF data how it was held. Without a turn, Pillow would copy.
         if image.format in ("JPEG", "MPO") and image.getexif().get(ORIENTATION, 1) != 1:
             image = ImageOps.exif_transpose(image)
-        return image if image.mode == mode else image.convert(mode)
-
-    def pixels(self, image: Image.Image) -> Tensor:
-        """Resize and crop an upright photograph: the network's own transform, to the bit.
-
-        Returns:
-            Bytes of shape (c, h, w).
-        """
+        image = image if image.mode == mode else image.convert(mode)
         width, height = image.size if self.resize is None else self._resized(image, self.resize)
         if width * height > MOST_PIXELS:
             raise InputError(
@@ -225,7 +209,7 @@ class Preprocess:
             found = F.interpolate(found, size, mode=way, antialias=self.antialias)
             pixels = found.round().clamp(0, 255).byte()[0]
         crop = pixels if self.crop is None else self._cropped(pixels, self.crop)
-        if (sheet := self.sheet) is None:
+        if not (self.views and (sheet := self.sheet)):
             return crop.contiguous()
         return sheet.filled(crop, pixels, photo, FILTERS[self.interpolation])
 

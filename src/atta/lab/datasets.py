@@ -29,8 +29,8 @@ import numpy as np
 import torch
 
 from atta._base.errors import InputError, require, suggest
-from atta.data.address import as_place
 from atta.data.folder import (
+    as_place,
     class_files,
     contents,
     files_of_images,

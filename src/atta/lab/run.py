@@ -139,7 +139,9 @@ def _outcomes(fits: Fits, experiment: Experiment, part: Sequence[Trial]) -> list
                 "choice": rule,
                 "seed": trial.seed,
             }
-            first = trial.rows.split == 0 and trial.seed == next(iter(experiment.seeded(trial.label)))
+            first = trial.rows.split == 0 and trial.seed == next(
+                iter(experiment.seeded(trial.label))
+            )
             key = fits.key(fit), first
             if key not in seen:
                 seen[key] = _measured(experiment, fits, fit, detailed=first)

@@ -25,8 +25,8 @@ from atta import __version__
 from atta._base.display import listed, shortened
 from atta._base.errors import InputError, require
 from atta._base.files import whole_file
+from atta.data.folder import Origin
 from atta.data.image_set import ImageSet, data_uri
-from atta.data.origin import Origin
 from atta.data.source import as_source
 from atta.report.figures import comparison
 from atta.report.figures.detail import confidence_histogram, per_class, risks, shares, weights

@@ -32,8 +32,8 @@ from atta._base.files import locked
 from atta._base.settings import checked
 from atta._base.tensors import read_tensors
 from atta.data.corruptions import REHEARSALS, rehearsed
+from atta.data.folder import digest_of
 from atta.data.labels import Labelling, Reading, labelled_source
-from atta.data.origin import digest_of
 from atta.data.photographs import Sheet
 from atta.data.preprocess import Preprocess, sheet_of, showing
 from atta.data.source import Batch, Channels, Source, batches_of, cached
