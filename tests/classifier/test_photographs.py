@@ -30,6 +30,18 @@ class Network(nn.Module):
         return 3 * self.last(self.first(images).relu().mean(dim=(2, 3)))
 
 
+class Normed(Network):
+    """Has batch normalisation, whose input calibration looks at."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(12)
+        self.norm.running_var.fill_(0.1)
+
+    def forward(self, images):
+        return 3 * self.last(self.norm(self.first(images)).relu().mean(dim=(2, 3)))
+
+
 class Fixed(Network):
     """Takes its own size only."""
 
@@ -154,6 +166,12 @@ def test_calibrate_tries_views_of_photographs_and_says_so(files):
         found = atta.calibrate(Fixed().eval(), files, LABELS, **given)
     tried = {one["policy"] for one in found.summary.candidates}
     assert tried & photographs == {"corner-3"}
+
+
+def test_larger_views_suit_a_network_with_batch_normalisation(files):
+    given = {"preprocess": WANTED, "progress": False, "rehearse": False}
+    found = atta.calibrate(Normed().eval(), files, LABELS, policy="flip + larger", **given)
+    assert {"flip", "larger"} <= set(found.policy.repeats)
 
 
 def test_calibrate_says_that_files_would_give_more():

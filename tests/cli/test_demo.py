@@ -8,6 +8,7 @@ import pytest
 
 import atta
 from atta.cli.experiments import EXPERIMENT, PHOTOGRAPHS, type_commands
+from atta.data.origin import Origin
 from atta.lab.compare import compare, comparison_tables
 from atta.lab.paper.reproduce import find_experiments, needed, record_file
 from atta.record.predictions import BUNDLED
@@ -25,7 +26,8 @@ def test_the_demo_calibrates_photographs_and_ends_with_a_gain_and_a_page(tmp_pat
             shutil.copy(file, few / part / file.parent.name)
     shutil.copy(PHOTOGRAPHS_FOLDER / "resnet20.safetensors", few)
     line = PHOTOGRAPHS[0] + " --policy flip"
-    type_commands((line, PHOTOGRAPHS[1]), tmp_path, few)
+    collect = PHOTOGRAPHS[2].replace("/test", "/validation")
+    type_commands((line, PHOTOGRAPHS[1], collect), tmp_path, few)
     results = Results.load(tmp_path / "evaluation.json")
     vanilla, _, ours = results.names("method")
     assert (vanilla, ours) == ("vanilla", "c-atta")
@@ -33,6 +35,19 @@ def test_the_demo_calibrates_photographs_and_ends_with_a_gain_and_a_page(tmp_pat
     assert values[vanilla, "accuracy"] == values[ours, "accuracy"] > 0.88
     assert values[ours, "nll"] < values[vanilla, "nll"]
     assert values[ours, "class_changes"] == 0
+    origin = Origin.of(atta.Record.load(tmp_path / "photographs.safetensors").origin)
+    assert origin.files  # so that the report finds the photographs again, for its thumbnails
+    assert len(origin.images(few / "validation", 100)) == 100
+
+
+def test_the_demo_says_at_once_what_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    result = command("demo", "-o", str(tmp_path / "demo"), ok=False)
+    assert "the demo needs more than was installed" in str(result.exception)
+    assert "pip install 'atta[data,report]'" in str(result.exception)
+    assert not (tmp_path / "demo").exists()
 
 
 def test_the_network_and_photographs_of_the_demo_stay_small_and_out_of_the_wheel() -> None:

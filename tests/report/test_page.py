@@ -281,8 +281,8 @@ def test_only_a_method_that_keeps_the_class_is_best(page: Page) -> None:
 def test_the_verdict_is_made_of_the_numbers(results: Results, page: Page) -> None:
     vanilla = results.details[0]
     assert (
-        f"The model’s mean confidence is {100 * vanilla['confidence']:.1f} % "
-        f"and its accuracy {100 * vanilla['accuracy']:.1f} %" in page.verdict
+        f"The model’s mean confidence is {100 * vanilla['confidence']:.1f} %, "
+        f"and {100 * vanilla['accuracy']:.1f} % of its answers are right" in page.verdict
     )
     keeping = [name for name in QUICK if name != "mean-tta"]
     best = min(keeping, key=lambda name: results.summary(method=name, metric="nll").mean)  # type: ignore[union-attr]
@@ -291,6 +291,12 @@ def test_the_verdict_is_made_of_the_numbers(results: Results, page: Page) -> Non
     )
     assert f"{best} has the lowest NLL" in page.verdict
     assert "The predicted class is unchanged on all 300 images of every split." in page.verdict
+    means = (results.summary(method=name, metric="nll") for name in ("temperature", "vanilla"))
+    scaled, before = (found.mean for found in means)  # type: ignore[union-attr]
+    assert (
+        f"the NLL changes by {100 * (scaled / before - 1):+.0f} %".replace("-", "−") in page.verdict
+    )
+    assert "The mean difference between confidence and accuracy" in page.verdict
     exact = {e["value"] for e in page.all("data")}
     assert {repr(vanilla["confidence"]), repr(vanilla["accuracy"])} <= exact
 
@@ -441,7 +447,8 @@ def test_the_verdict_says_how_many_images_are_answered_at_a_risk(
     assert section.advised is not None
     share = 100 * section.advised.mean("answered_1")
     assert (
-        f"At 1 % risk {section.advised.label} answers {share:.1f} % of the images" in page.verdict
+        "If at most 1 % of the answers may be wrong, "
+        f"{section.advised.label} can answer {share:.1f} % of the images" in page.verdict
     )
     assert f"At 1 % risk {section.advised.label} answers {share:.0f}%" in section.sentence
     assert "s1/risk" in page.data["charts"]

@@ -136,11 +136,12 @@ def try_out(
     device = torch.device("cpu") if there else execution.device_of(network)
     pixels = as_pixels(cropped.to(device), dtype_of(network))
     answers, fixed = list[Tensor](), ""
-    with running(network, device, False, execution.half), watched_spread(network) as spread:
-        for part in pixels.tensor_split(min(2, len(pixels))):  # the first pass warms up
-            begun = time.perf_counter()
-            with failing_on(part):
-                answers.append(logits_of(network, part, dtype_of(network)).cpu())
+    with running(network, device, False, execution.half):
+        with watched_spread(network) as spread:
+            for part in pixels.tensor_split(min(2, len(pixels))):  # the first pass warms up
+                begun = time.perf_counter()
+                with failing_on(part):
+                    answers.append(logits_of(network, part, dtype_of(network)).cpu())
         seconds = (time.perf_counter() - begun) / len(answers[-1])
         large = [term for term in policy.photographs if is_larger(term[0])]
         if sheet and large:

@@ -118,7 +118,8 @@ def collect(
     wanted = showing(wanted, views.photographs)
     read = Reading(class_names, channels, wanted, rest.get("shuffle"), rest.get("skip_bad", False))
     run, about = prepared(model, images, labels, read, execution, as_seed(seed), draws)
-    about |= dict(rest.get("origin") or {}) | folder_of(images, run.source)
+    about |= dict(rest.get("origin") or {})
+    about |= folder_of(images, run.source, about.get("folder"))
     if rehearse and execution.engine is None and not run.source.once:
         run = replace(run, source=cached(run.source, in_memory=True))
     with _output(output) as folder:
@@ -147,11 +148,15 @@ def prepared(
     return Run(network, source, labelling, execution, seed, draws), about
 
 
-def folder_of(images: object, source: Source) -> dict[str, str]:
-    """Return the folder of the images and a digest of their file names, for a record's origin."""
-    if not isinstance(images, str | Path) or not Path(images).is_dir():
+def folder_of(images: object, source: Source, folder: str | None = None) -> dict[str, str]:
+    """Return the folder of the images and a digest of their file names, for a record's origin.
+
+    `folder` is the folder of images that were read before, as commands do.
+    """
+    if isinstance(images, str | Path) and Path(images).is_dir():
+        folder = str(Path(images).absolute())
+    if folder is None:
         return {}
-    folder = str(Path(images).absolute())
     files = {"files": digest_of(source.files, folder)} if source.files else {}
     return {"folder": folder, **files}
 
