@@ -8,7 +8,7 @@ import pytest
 
 import atta
 from atta.cli.experiments import EXPERIMENT, PHOTOGRAPHS, type_commands
-from atta.data.origin import Origin
+from atta.data.folder import Origin
 from atta.lab.compare import compare, comparison_tables
 from atta.lab.paper.reproduce import find_experiments, needed, record_file
 from atta.record.predictions import BUNDLED
