@@ -85,14 +85,15 @@ def train(
             device=device,
             compile=compile,
             progress=out.is_terminal,
-            on_epoch=None if out.is_terminal else _print_epoch,
+            on_epoch=_print_epoch,
         )
     accuracy = "not measured" if result.accuracy is None else f"{result.accuracy:.2%}"
     tell(f"{model} on {dataset}: test accuracy {accuracy}: {result.path}")
 
 
 def _print_epoch(epoch: Epoch) -> None:
-    print(f"epoch {epoch.epoch}/{epoch.of} loss {epoch.loss:.4f}", flush=True)
+    if not out.is_terminal:  # a terminal has a progress bar
+        print(f"epoch {epoch.epoch}/{epoch.of} loss {epoch.loss:.4f}", flush=True)
 
 
 @dataclass(frozen=True)

@@ -600,8 +600,15 @@ class ItemSource(Source):
         items = self.items.part(rows) if isinstance(self.items, EncodedImages) else None
         if items is None:
             return None
-        known = {"count": len(rows), "indices": self.places(positions), "rows": None}
-        return replace(self, items=items, labels=None, files=None, **known)
+        return replace(
+            self,
+            items=items,
+            count=len(rows),
+            indices=self.places(positions),
+            labels=None,
+            files=None,
+            rows=None,
+        )
 
 
 @final

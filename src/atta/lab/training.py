@@ -242,7 +242,7 @@ def _build(model: str | nn.Module, images: ImageSet) -> tuple[nn.Module, dict[st
         raise InputError(f"expected one of {', '.join(MODELS)} or a module, got {model!r}")
     c, h, w = images.shape
     # Above 64 pixels the first layers of the network reduce the image by four.
-    settings = {
+    settings: dict[str, Any] = {
         "num_classes": len(images.classes),
         "in_channels": c,
         "small_images": max(h, w) <= 64,

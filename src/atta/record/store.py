@@ -150,8 +150,8 @@ class Index:
         with _damage(path):
             content = json.loads(path.read_text(encoding="utf-8"))
             expected, found = content.pop("digest", None), digest(content)
-            version = content["version"] if content["format"] == FORMAT else "of another format"
-            known = version <= FORMAT_VERSION
+            ours, version = content["format"] == FORMAT, content["version"]
+            known = ours and version <= FORMAT_VERSION
         if not known:
             raise InputError(
                 f"{path} has version {version}, this atta reads up to {FORMAT_VERSION}"
@@ -230,7 +230,7 @@ class Store:
         starts = torch.tensor([part.start for part in group.parts])
         places = torch.bucketize(rows.contiguous(), starts, right=True) - 1
         found = torch.empty(0, dtype=self.dtype)
-        for place in places.unique().tolist():
+        for place in torch.unique(places).tolist():
             part, own = group.parts[place], places == place
             answers = self.answers(group, part)
             if not len(found):

@@ -66,7 +66,7 @@ def settings_of(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return found | {name: check_one(name, found[name], Size) for name in ("batch", "rows")}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
