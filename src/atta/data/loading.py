@@ -4,6 +4,7 @@ Decoding in threads holds Python's lock half of the time. Processes decode on al
 one takes as long as decoding some 20 photographs, so that few images are read in this process.
 """
 
+import gc
 import os
 import pickle
 import shutil
@@ -160,7 +161,11 @@ def _started(making: "_Making[Part]", pieces: Iterable[Piece], number: int) -> A
             multiprocessing_context="fork" if FORK else None,
             generator=torch.Generator(),  # otherwise it draws from the caller's
         )
-        return iter(loader)
+        gc.freeze()  # a worker that frees an ONNX session of this process waits for its threads
+        try:
+            return iter(loader)
+        finally:
+            gc.unfreeze()
 
 
 def empty_like(one: Tensor, count: int) -> Tensor:
