@@ -1,12 +1,12 @@
 """Train small segmentation networks from scratch, in minutes on one GPU.
 
     python -m benchmarks.train_segmentation camvid.zip unet --out FOLDER            one network
-    python benchmarks/train_segmentation.py camvid.zip unet,deeplab,former --out FOLDER    three processes at once
+    ... camvid.zip unet,deeplab,former --out FOLDER                                 three processes at once
     ... --steps 5 --size 96x128 --batch 2                                            a trial on a CPU
 
 The data set is a folder or a zip with train, val, test (photographs) and trainannot, valannot, testannot (label maps, PNG).
 Each network writes NAME.safetensors (float16) and NAME.json (accuracy, mIoU, losses on val and test, and how it was trained).
-The file needs torch, NumPy, Pillow and safetensors only, so it also runs on a machine without atta.
+It needs torch, NumPy, Pillow and safetensors only.
 """
 
 import argparse
@@ -426,11 +426,11 @@ def main() -> int:
     if len(names) == 1:
         train(names[0], args)
         return 0
-    at = sys.argv.index(args.names)
-    command = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:]]
+    at = sys.argv.index(args.names) + 2
+    command = [sys.executable, "-m", "benchmarks.train_segmentation", *sys.argv[1:]]
     running = []
     for name in names:
-        command[at + 1] = name
+        command[at] = name
         running.append(subprocess.Popen(list(command)))
     return max(abs(process.wait()) for process in running)
 
