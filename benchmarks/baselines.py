@@ -156,12 +156,15 @@ class Given:
         self.classes_ = np.arange(classes)
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> "Given":
+        """Learn nothing."""
         return self
 
     def predict_proba(self, x: np.ndarray) -> np.ndarray:
+        """Return the probabilities."""
         return x
 
     def predict(self, x: np.ndarray) -> np.ndarray:
+        """Return the most likely classes."""
         return x.argmax(axis=1)
 
 

@@ -3,9 +3,9 @@
 python -m benchmarks.train_segmentation camvid.zip unet,deeplab,former --out WEIGHTS     on a GPU: three networks
 python -m benchmarks.segmentation collect camvid.zip WEIGHTS --out FOLDER                on a GPU: records of each network
 python -m benchmarks.segmentation whole camvid.zip WEIGHTS --out FOLDER                  on a GPU: every test pixel
-python -m benchmarks.segmentation drift camvid.zip WEIGHTS --out FOLDER                  on a GPU: estimates, and adapting
 python -m benchmarks.segmentation choose FOLDER                                          anywhere: policies on validation images
 python -m benchmarks.segmentation tables FOLDER                                          anywhere: docs/segmentation.md's numbers
+python -m benchmarks.segmentation drift FOLDER                                           anywhere: estimates, and adapting
 python -m benchmarks.segmentation thin FOLDER --out records                              the records of the repository
 python -m benchmarks.segmentation picture camvid.zip WEIGHTS --out docs/segmentation.png   maps of a test image
 python -m benchmarks.segmentation cost --out FILE.json                                   memory and time at 2048 x 1024
@@ -26,8 +26,11 @@ import torch
 from torch import Tensor, nn
 
 import atta
+from atta.calibrators.hedged import hedge
+from atta.calibrators.shift import Reference
+from atta.classifier.archive import Kept
 from atta.classifier.label_maps import palette
-from atta.data.corruptions import CORRUPTIONS, rehearsed
+from atta.data.corruptions import CORRUPTIONS, families_of, rehearsed
 from atta.data.masks import scenes
 from atta.data.views import Policy
 from atta.metrics.maps import confusion, error_auroc, miou
@@ -49,8 +52,8 @@ WHOLE = (CHOSEN, LARGE)
 """Policies whose answers to every test pixel are compared with the network's."""
 SHIFTS = ("gaussian-noise-1", "contrast-3", "fog-1", "motion-blur-1")
 SHIFTED = CHOSEN
-GROUPS = (30,)
-"""Test images that a segmenter is adapted to at once."""
+GROUP = 30
+"""Test images that a segmenter is adapted to at once, besides all of them."""
 
 
 # ---- collect: needs the photographs
@@ -97,36 +100,6 @@ def whole(segmenter: atta.CalibratedSegmenter, x: Tensor, y: Tensor, device: str
     accuracy = float(counts.diag().sum() / counts.sum())
     said = {"pixels": y.numel(), "changed": changed, "other in another pass": again}
     return {**said, "accuracy": accuracy, "miou": miou(counts), **means}
-
-
-def adapted(segmenter: atta.CalibratedSegmenter, x: Tensor, y: Tensor) -> list[dict[str, Any]]:
-    """Adapt to consecutive groups of images, and to all; measure on those images."""
-    found = []
-    for size in (*GROUPS, len(x)):
-        for start in range(0, len(x) - size + 1, max(size, 30)):
-            images, masks = x[start : start + size], y[start : start + size]
-            record = segmenter.record(images, masks, ignore_index=IGNORED)
-            drift = segmenter.drift(images)
-            now = segmenter.adapt(images)
-            scores = {
-                when: atta.evaluate(one.calibrator(record.predictions), record.labels)
-                for when, one in (("before", segmenter), ("after", now))
-            }
-            kept = ("brier", "nll", "ece", "accuracy")
-            found.append(
-                {
-                    "images": size,
-                    "start": start,
-                    "estimate": drift.accuracy,
-                    "low": drift.low,
-                    "high": drift.high,
-                    "p": drift.p_value,
-                    "softness": now.adapted.softness,
-                    "accuracy": scores["before"]["accuracy"],
-                    **{f"{k} {when}": s[k] for when, s in scores.items() for k in kept[:3]},
-                }
-            )
-    return found
 
 
 def apart(work: Callable[[argparse.Namespace, str, nn.Module], None]) -> Callable[..., None]:
@@ -190,16 +163,6 @@ def everywhere(args: argparse.Namespace, name: str, network: nn.Module) -> None:
         found[policy] = whole(segmenter.to(args.device), x, y, args.device)
         tell(name, policy, found[policy])
         (Path(args.out) / f"{name}_whole.json").write_text(json.dumps(found, indent=1) + "\n")
-
-
-@apart
-def drifting(args: argparse.Namespace, name: str, network: nn.Module) -> None:
-    """What a segmenter says of the test images without their masks, and what adapting gains."""
-    how = {"ignore_index": IGNORED, "device": args.device, "progress": False}
-    segmenter = atta.calibrate(network, *images_of(args, "val"), policy=CHOSEN, **how)
-    found = adapted(segmenter.to(args.device), *images_of(args, "test"))
-    tell(name, found[-1])
-    (Path(args.out) / f"{name}_drift.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 # ---- tables: needs the records
@@ -328,6 +291,47 @@ def few(val: atta.Record, test: atta.Record, images: int = 10, draws: int = 20) 
         **{name: statistics.mean(each) for name, each in both.items()},
         **{f"{name}, worst": min(each) for name, each in both.items()},
     }
+
+
+class Recorded(atta.CalibratedSegmenter):
+    """A segmenter that is given recorded pixels for images."""
+
+    def _answers(self, images: Any, **how: Any) -> atta.Predictions:
+        return images  # type: ignore[no-any-return]
+
+
+def drift(args: argparse.Namespace) -> None:
+    """Print what a segmenter says of test images without their masks, and what adapting changes."""
+    for name in args.names.split(","):
+        val, test = (opened(args.data, name, split) for split in ("val", "test"))
+        seen, labels = viewed(val, CHOSEN), val.require_labels()
+        calibrator = METHOD.fit(seen, labels)
+        segmenter = Recorded(
+            nn.Conv2d(3, CLASSES, 1),
+            calibrator,
+            CHOSEN,
+            image_shape=(3, 360, 480),
+            reference=Reference.of(
+                calibrator, seen, labels, families_of(seen.rehearsals, seen.images, 0)
+            ),
+            kept=Kept(hedged=hedge(calibrator, seen, labels)),
+        )
+        numbers = test.predictions.images.unique()
+        for images in (*numbers.split(GROUP), numbers):
+            rows = torch.isin(test.predictions.images, images).nonzero()[:, 0]
+            part, own = viewed(test, CHOSEN)[rows], test.require_labels()[rows]
+            found, now = segmenter.drift(part), segmenter.adapt(part)
+            before, after = (
+                atta.evaluate(one.calibrator(part), own, metrics=("accuracy", *CLOSE))
+                for one in (segmenter, now)
+            )
+            told = f"{found.accuracy:.1%} ({found.low:.1%} to {found.high:.1%})"
+            print(
+                f"{name}, {len(images)} images from {int(images[0])} on: p {found.p_value:.0e}, "
+                f"estimated {told}, true {before['accuracy']:.1%}; adapted: "
+                + ", ".join(f"{k} {before[k]:.4f} to {after[k]:.4f}" for k in CLOSE),
+                flush=True,
+            )
 
 
 def thin(args: argparse.Namespace) -> None:
@@ -537,7 +541,7 @@ def parsed(words: Sequence[str] | None = None) -> argparse.Namespace:
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "collect": collect,
     "whole": everywhere,
-    "drift": drifting,
+    "drift": drift,
     "choose": choose,
     "tables": tables,
     "thin": thin,
