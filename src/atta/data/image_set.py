@@ -10,8 +10,8 @@ import re
 import signal
 import sys
 from base64 import b64encode
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +40,15 @@ AS_IT_IS = Preprocess()
 
 class BadImage(InputError):
     """A file that is damaged or not an image: `skip_bad` leaves it out."""
+
+
+@contextmanager
+def readable(where: str) -> Iterator[None]:
+    """Say which image it is that a dataset cannot read."""
+    try:
+        yield
+    except OSError as error:
+        raise BadImage(f"expected an image, but {where} cannot be read: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,10 +104,8 @@ class EncodedImages:
         files = self.items if isinstance(self.items, list) else []
         return [files[row] for row in self.rows.tolist() if files]
 
-    def part(self, positions: Sequence[int]) -> "EncodedImages | None":
-        """Return these files alone, decoded alike; None if the images are no files."""
-        if not isinstance(self.items, list):
-            return None
+    def part(self, positions: Sequence[int]) -> "EncodedImages":
+        """Return these files alone, without the names of all others, decoded alike."""
         files = [self.items[row] for row in self.rows[torch.as_tensor(positions)].tolist()]
         part = replace(self, items=files, rows=torch.arange(len(files)))
         if self.mode is None:

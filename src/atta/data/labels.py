@@ -21,9 +21,10 @@ from atta._base.tensors import as_tensor, plain
 from atta.data.class_names import IMAGENET, imagenet, imagenet_names, is_number, numbers_of
 from atta.data.folder import as_place, folder_of_images, listed
 from atta.data.image_set import BadImage, ImageSet, arrange
+from atta.data.items import Channels, Shape
 from atta.data.loading import Workers
 from atta.data.preprocess import Preprocess
-from atta.data.source import Channels, Shape, Source, as_source, batches_of, cached
+from atta.data.source import Source, as_source, batches_of, cached
 
 FILES = (("file", "filename", "file_name", "path", "image"), ("filepath", "image_path", "img"))
 LABELS = (("label", "class"), ("labels", "category", "target"))

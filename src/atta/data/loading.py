@@ -70,12 +70,13 @@ def in_parts(
         yield from map(make, batches)
         return
     number, most = _fitting(number, -(-images // number), size)
-    begun = deque[Piece]()
+    begun = deque[list[Piece]]()  # the pieces of each batch that processes have got
 
     def pieces() -> Iterator[Piece]:
-        for positions in batches:
-            begun.append(positions)
-            yield from _cut(positions, most)
+        for batch in batches:  # an empty one is a piece
+            starts = range(0, max(1, len(batch)), most)
+            begun.append([batch[start : start + most] for start in starts])
+            yield from begun[-1]
 
     try:
         answers = _started(_Making(make), pieces(), number)
@@ -91,10 +92,9 @@ def in_parts(
         ) from error
     try:
         while (first := next(answers, None)) is not None:
-            positions = begun.popleft()
-            several = len(_cut(positions, most))
-            parts = map(_raised, chain([first], islice(answers, several - 1)))
-            yield next(parts) if several == 1 else join(parts, len(positions))
+            cut = begun.popleft()
+            parts = map(_raised, chain([first], islice(answers, len(cut) - 1)))
+            yield next(parts) if len(cut) == 1 else join(parts, sum(map(len, cut)))
     except (RuntimeError, EOFError, ConnectionError) as error:
         if "Caught" in str(error):  # what a dataset raised, with its traceback
             raise
@@ -117,12 +117,6 @@ def _planned(batches: Iterable[Piece], workers: Workers) -> tuple[int, int, Iter
     number = min(cores(), images // EACH) * FORK if workers == "auto" else workers
     alone = current_process().daemon or (workers == "auto" and number == 1)
     return 0 if alone else number, images, chain(head, left)  # a daemon may start no processes
-
-
-def _cut(positions: Piece, most: int) -> list[Piece]:
-    """Cut a batch into pieces; an empty one is a piece."""
-    starts = range(0, max(1, len(positions)), most)
-    return [positions[start : start + most] for start in starts]
 
 
 def _raised(part: Part | InputError) -> Part:

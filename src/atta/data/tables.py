@@ -27,7 +27,7 @@ import torch
 
 from atta._base.errors import InputError, first_line, require
 from atta.data.folder import IMAGES, Address, listed
-from atta.data.image_set import BadImage, EncodedImages, ImageSet
+from atta.data.image_set import EncodedImages, ImageSet, readable
 
 Columns: TypeAlias = tuple[str, str | None]
 """The names of the image column and of the label column, if there is one."""
@@ -62,11 +62,8 @@ def from_stream(table: Any) -> tuple["Iterator[Sample]", str, tuple[str, ...]]:
         items = iter(table)
         for row in count():
             where = f"image {row} of {name}"
-            try:
+            with readable(where):
                 item = next(items, None)
-            except OSError as error:
-                message = f"expected an image, but {where} cannot be read: {error}"
-                raise BadImage(message) from error
             if item is None:
                 return
             yield Sample(where, item[image], item.get(label))
