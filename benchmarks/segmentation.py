@@ -28,7 +28,7 @@ from torch import Tensor, nn
 import atta
 from atta.classifier.label_maps import palette
 from atta.data.corruptions import CORRUPTIONS, rehearsed
-from atta.data.masks import scenes
+from atta.data.segmentation import scenes
 from atta.data.views import Policy
 from atta.metrics.maps import confusion, error_auroc, miou
 from atta.networks.dense import as_dense

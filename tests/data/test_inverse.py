@@ -6,7 +6,7 @@ from torch import Tensor
 
 from atta import InputError, Policy, View
 from atta.data.draws import stratified_numbers
-from atta.data.inverse import OPPOSITE, SHIFTS, STILL, check_inverses, inverse_of
+from atta.data.segmentation import OPPOSITE, SHIFTS, STILL, check_inverses, inverse_of
 from atta.data.views import VIEWS
 
 

@@ -36,20 +36,10 @@ from atta.data.draws import stratified_numbers
 from atta.data.photographs import Sheet
 from atta.data.views import Policy, View
 
+SHIFTS = ("shift", "nudge", "flip-shift", "diagonal-shift", "flip-diagonal-shift")
 MOVES = {
-    "flip",
-    "vflip",
-    "rot90",
-    "rot180",
-    "rot270",
-    "transpose",
-    "antitranspose",
-    "native-crop",
-    "nudge",
-    "shift",
-    "flip-shift",
-    "diagonal-shift",
-    "flip-diagonal-shift",
+    *("flip", "vflip", "rot90", "rot180", "rot270", "transpose", "antitranspose"),
+    *("native-crop", *SHIFTS),
 }
 """Views that only move pixels: each output pixel is one input pixel."""
 
@@ -140,14 +130,19 @@ def _prepare(view: View, repeats: int, shape: Sequence[int]) -> tuple[_Render, S
     """Return how a view is rendered, and what depends on its numbers alone: one row per repeat."""
     _, h, w = shape
     count = view.count(torch.empty(1, *shape))
-    u = [stratified_numbers(view.name, count, repeats)] if view.random else []
+    u = stratified_numbers(view.name, count, repeats)
     if view.own and view.name in MOVES:
-        # An image whose pixels are their own places shows where the view moves each of them.
-        image = torch.arange(h * w, dtype=torch.float64).reshape(h, w).expand(repeats, 1, h, w)
-        return _moved, [view(image, *u)[:, 0].long()]
+        return _moved, [moves_of(view, h, w, u)]
     if view.own and view.name == "crop":
-        return _cropped, transforms.crop_places(u[0], h, w)
-    return partial(_repeated, view), u
+        return _cropped, transforms.crop_places(u, h, w)
+    return partial(_repeated, view), [u] if view.random else []
+
+
+def moves_of(view: View, h: int, w: int, u: Tensor) -> Tensor:
+    """Return the place of each pixel that a view shows, if it moves pixels only."""
+    # An image whose pixels are their own places shows where the view moves each of them.
+    image = torch.arange(h * w, dtype=torch.float64, device=u.device).reshape(1, 1, h, w)
+    return view(image.expand(len(u), -1, -1, -1), u)[:, 0].long()
 
 
 def _moved(images: Images, places: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,10 +25,11 @@ import torch
 
 from atta._base.errors import InputError, first_line, require
 from atta._base.files import content_hash
-from atta.data.class_names import is_number
 from atta.data.image_set import EncodedImages, ImageSet, arrange
 
 IMAGES = {".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp", ".ppm", ".pgm"}
+is_number = re.compile("0*[0-9]{1,5}").fullmatch
+"""Whether the name of a class is its number; a larger one is a date or a serial number."""
 
 # ---- places --------------------------------------------------------------------------------------
 
