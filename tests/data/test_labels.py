@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 import atta
 from atta._base.errors import InputError
-from atta.data.labels import imagenet, imagenet_names
-from atta.data.labels import labelling_of, read_labels
+from atta.data.labels import imagenet, imagenet_names, labelling_of, read_labels
 from atta.data.source import as_source
 from atta.record.predictions import as_labels
 from scenarios import command, vit

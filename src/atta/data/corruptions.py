@@ -31,7 +31,7 @@ distribution is the same and the pixels are not.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -115,28 +115,24 @@ def impulse_noise(images: Images, u: Numbers, share: float) -> Images:
 
 def gaussian_blur(images: Images, deviation: float) -> Images:
     """Blur with a Gaussian, cut off at four standard deviations; the border is repeated."""
-    taps = _gaussian(deviation, int(4 * deviation + 0.5)).to(images)
-    reach, channels = taps.shape[0] // 2, images.shape[1]
-    images = F.pad(images, (reach, reach, reach, reach), mode="replicate")
-    for shape in ((-1, 1), (1, -1)):
-        kernel = taps.reshape(shape).expand(channels, 1, -1, -1)
-        images = F.conv2d(images, kernel, groups=channels)
-    return images
+    taps = _gaussian(deviation, int(4 * deviation + 0.5))
+    images = F.pad(images, (len(taps) // 2,) * 4, mode="replicate")
+    return _convolved(_convolved(images, taps[:, None]), taps[None])
 
 
 def defocus_blur(images: Images, radius: float, soft: float) -> Images:
     """Spread each pixel over a disk with a soft edge; the border is reflected."""
-    reach, channels = math.ceil(radius) + 2, images.shape[1]
+    reach = math.ceil(radius) + 2
     place = torch.arange(-reach, reach + 1, dtype=torch.float64)
     disk = (place[:, None].square() + place.square() <= radius**2).double()
     edge = _gaussian(soft, 1 if radius <= 8 else 2)
     soft_edge = torch.outer(edge, edge)[None, None]
-    kernel = F.conv2d((disk / disk.sum())[None, None], soft_edge, padding="same")
+    kernel = F.conv2d((disk / disk.sum())[None, None], soft_edge, padding="same")[0, 0]
     for axis in (2, 3):
         side = images.shape[axis]
         places = torch.arange(-reach, side + reach, device=images.device)
         images = images.index_select(axis, transforms.reflected(places, side))
-    return F.conv2d(images, kernel.to(images).expand(channels, -1, -1, -1), groups=channels)
+    return _convolved(images, kernel)
 
 
 def glass_blur(images: Images, u: Numbers, deviation: float, reach: float, rounds: float) -> Images:
@@ -174,6 +170,12 @@ def zoom_blur(images: Images, stop: float, step: float) -> Images:
     for factor in factors:
         total += transforms.zoom(images, (1 / factor).reshape(1, 1))
     return total / (len(factors) + 1)
+
+
+def _convolved(images: Tensor, kernel: Tensor) -> Tensor:
+    """Convolve each channel with a kernel (h, w), without a border."""
+    channels = images.shape[1]
+    return F.conv2d(images, kernel.to(images).expand(channels, 1, -1, -1), groups=channels)
 
 
 def _gaussian(deviation: float, reach: int) -> Tensor:

@@ -44,6 +44,7 @@ MOST_NAMED = 20
 IMAGENET = 1000
 """Number of classes of ImageNet."""
 
+
 @dataclass(frozen=True)
 class Labelling:
     """Class numbers, as far as they are known before the images are read, and the class names.

@@ -40,10 +40,10 @@ from torch.utils.data import DataLoader
 
 from atta._base.errors import InputError, first_line, require
 from atta._base.tensors import as_tensor, plain
-from atta.data.folder import Address, Place, as_place, find_images, listed
-from atta.data.image_set import decode
 from atta.data import transforms
 from atta.data.batched import SHIFTS, moves_of
+from atta.data.folder import Address, Place, as_place, find_images, listed
+from atta.data.image_set import decode
 from atta.data.items import Channels, check_pixels, read_item
 from atta.data.transforms import Numbers
 from atta.data.views import REHEARSAL, Policy, View

@@ -375,21 +375,17 @@ class CachedSource(Source):
         missing = [[row for row in rows if not self.known[row]] for rows in wanted]
         fresh = self.source.read((rows for rows in missing if rows), workers, skip)
         for rows, new in zip(wanted, missing, strict=True):
-            faults = self._keep(next(fresh)) if new else {}
-            good = [row for row in rows if row not in faults]
+            batch = next(fresh) if new else Batch([], self.pixels)
+            if found := list(batch.positions):
+                _common(self.pixels, batch.pixels, self.name)
+                self.pixels[found] = batch.pixels.to(self.pixels.dtype)
+                self.known[found] = True
+                if batch.labels is not None:
+                    self.own[found] = batch.labels
+            good = [row for row in rows if row not in batch.faults]
             own = self.own[good]
             labels = own if len(own) and own.min() >= 0 else None
-            yield Batch(good, self.pixels[good], labels, faults)
-
-    def _keep(self, batch: Batch) -> Mapping[int, str]:
-        """Keep images that were read, and return what could not be."""
-        if rows := list(batch.positions):
-            _common(self.pixels, batch.pixels, self.name)
-            self.pixels[rows] = batch.pixels.to(self.pixels.dtype)
-            self.known[rows] = True
-            if batch.labels is not None:
-                self.own[rows] = batch.labels
-        return batch.faults
+            yield Batch(good, self.pixels[good], labels, batch.faults)
 
 
 def cached(source: Source, *, in_memory: bool = False) -> Source:
@@ -473,9 +469,8 @@ def as_source(
     """
     if channels not in (None, "first", "last"):
         raise InputError(f"channels: expected 'first' or 'last', got {channels!r}")
-    if isinstance(images, Source):
+    if isinstance(images := plain(images), Source):
         return images
-    images = plain(images)
     known: dict[str, Any] = {"name": "the images", "preprocess": preprocess, "channels": channels}
     if shards := shards_of(images):
         known |= {"name": shards[0].name, "classes": classes_of(shards[0])}
@@ -484,14 +479,14 @@ def as_source(
         images = _opened(as_place(images))
     elif is_table(images):
         images = from_table(images)
-    elif isinstance(images, list | tuple) and images and _all(images, str | Path | Address):
+    elif _are_all(images, str | Path | Address) and images:
         images = files_of_images(list(map(as_place, images)))
     elif hasattr(images, "getbands"):
         images = [images]
     if isinstance(images, ImageSet):
         about = ("name", "labels", "classes", "indices")
-        known |= {"dataset": images.name} | {name: getattr(images, name) for name in about}
-        known |= {"channels": "first", "files": images.files or None}
+        known |= {name: getattr(images, name) for name in about}
+        known |= {"dataset": images.name, "channels": "first", "files": images.files or None}
         images = (images if preprocess is None else images.preprocessed(preprocess)).images
         if shape is not None and isinstance(images, EncodedImages):
             images = replace(images, mode=mode_of(shape[0]))
@@ -511,8 +506,8 @@ def _opened(place: Place) -> ImageSet:
     return folder_of_images(place)
 
 
-def _all(items: Iterable[object], kind: Any) -> bool:
-    return all(isinstance(item, kind) for item in items)
+def _are_all(items: object, kind: Any) -> bool:
+    return isinstance(items, list | tuple) and all(isinstance(item, kind) for item in items)
 
 
 def _none_in(name: str) -> InputError:
@@ -602,8 +597,8 @@ def _from_batches(
     pixels, _ = read_item(first, known["channels"], None, f"a batch of {name}", 4)
     size = (preprocess and preprocess.size) or pixels.shape[2:]
     known = {"dataset": name, "count": None} | known
-    whole = chain([first], iterator)
-    return StreamSource(shape=shape or (pixels.shape[1], *size), batches=whole, **known)
+    known["shape"] = shape or (pixels.shape[1], *size)
+    return StreamSource(batches=chain([first], iterator), **known)
 
 
 def _from_samples(
@@ -648,7 +643,7 @@ def _classes_of(dataset: Any) -> tuple[str, ...]:
     while not hasattr(dataset, "classes") and isinstance(dataset, Subset):
         dataset = dataset.dataset
     found = getattr(dataset, "classes", ())
-    return tuple(found) if isinstance(found, list | tuple) and _all(found, str) else ()
+    return tuple(found) if _are_all(found, str) else ()
 
 
 def _length(loader: DataLoader[Any]) -> int | None:

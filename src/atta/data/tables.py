@@ -126,15 +126,14 @@ class _Cells:
         return bytes(cell.get("bytes") or b"")
 
 
-def _name_of(table: Any) -> str | None:
+def _name_of(table: Any) -> Any:
     """Return the name of a dataset; refuse several splits of one."""
     if isinstance(table, dict):
         raise InputError(
             f"expected one split of a dataset, got {listed(list(table))}: choose one, as in "
             "table['test']"
         )
-    name: str | None = table.info.dataset_name
-    return name
+    return table.info.dataset_name
 
 
 def _columns(features: Mapping[str, Any], name: str) -> Columns:
@@ -202,9 +201,8 @@ def _counted(text: str) -> list[str]:
     if (found := _RANGE.search(text)) is None:
         return [text]
     first, last = found.groups()
-    numbers = range(int(first), int(last) + 1)
-    names = (f"{text[: found.start()]}{n:0{len(first)}}{text[found.end() :]}" for n in numbers)
-    return [one for name in names for one in _counted(name)]
+    numbers = (f"{n:0{len(first)}}" for n in range(int(first), int(last) + 1))
+    return [one for n in numbers for one in _counted(text.replace(found[0], n, 1))]
 
 
 def _found(text: str) -> list[Address]:
@@ -273,11 +271,10 @@ def _sample(where: str, parts: dict[str, bytes]) -> Iterator[Sample]:
     label, about = parts.pop("cls", None), parts.pop("json", None)
     if len(parts) != 1:
         raise InputError(f"expected one image in {where}, found {', '.join(parts) or 'none'}")
-    (data,) = parts.values()
     try:
-        known = json.loads(about or b"null")
-        value = label if label is not None else dict(known or {}).get("label")
-        yield Sample(where, data, None if value is None else int(value))
+        known = json.loads(about or b"null") or {}
+        value = dict(known).get("label") if label is None else label
+        yield Sample(where, *parts.values(), None if value is None else int(value))
     except (ValueError, TypeError):
         raise InputError(
             f"expected a class number as the label of {where}, got {(label or about or b'')!r}"
