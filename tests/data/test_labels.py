@@ -152,7 +152,7 @@ def test_imagenet_s_classes_have_human_names_where_timm_is_installed(
         "\n".join(rows).replace("name 0, n1", "crane")
     )
     spec = SimpleNamespace(origin=str(tmp_path / "timm" / "__init__.py"))
-    monkeypatch.setattr("atta.data.class_names.find_spec", lambda name: spec if installed else None)
+    monkeypatch.setattr("atta.data.labels.find_spec", lambda name: spec if installed else None)
     imagenet_names.cache_clear()
     wnids = [*imagenet()]
     given = [wnids[1], wnids[3], wnids[1]]

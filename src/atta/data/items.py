@@ -105,7 +105,7 @@ def as_pixels(image: Any, channels: Channels, what: str) -> Tensor:
         wide = kind if kind == "uint8" else "float64" if image.dtype.itemsize > 4 else "float32"
         # A copy: the array may be read-only, or lie on disk.
         image = torch.from_numpy(np.array(image, wide))
-    pixels = image.detach()
+    pixels: Tensor = image.detach()
     if pixels.ndim < 3 or 0 in pixels.shape[-3:]:
         raise InputError(
             f"expected an image of shape (c, h, w) in {what}, got {tuple(pixels.shape)}"

@@ -44,16 +44,15 @@ def is_table(value: object, kind: str = "Dataset") -> bool:
     The kind "IterableDataset" is one that is read item by item.
     """
     datasets = sys.modules.get("datasets")
-    kinds = tuple(getattr(datasets, name, ()) for name in (kind, f"{kind}Dict"))
-    return isinstance(value, kinds)
+    return isinstance(value, (getattr(datasets, kind, ()), getattr(datasets, f"{kind}Dict", ())))
 
 
 def from_stream(table: Any) -> tuple["Iterator[Sample]", str, tuple[str, ...]]:
     """Return the images of a stream, its name, and the names of the classes."""
     name, features = _name_of(table) or "stream", table.features
     if features is None:  # The types of the columns are not stated: the first item shows them.
-        first, image_type = dict[str, Any](next(iter(table), {})), library().Image()
-        features = {key: image_type if hasattr(first[key], "getbands") else None for key in first}
+        first, kind = next(iter(table), {}), library().Image()
+        features = {key: hasattr(one, "getbands") and kind for key, one in first.items()}
     image, label = _columns(features, name)
     label = label or next((key for key in ("label", "labels") if key in features), None)
     classes = getattr(features.get(label), "names", None) or ()
@@ -97,20 +96,20 @@ def from_table(
         raise InputError(
             f"expected images in the column {image} of {name}, found {table.features[image]}"
         ) from error
-    labels, classes = None, list[str]()
-    if label is not None:
-        numbers = table.data.column(label).to_numpy()
-        if numbers.dtype.kind not in "iu":
-            raise InputError(
-                f"expected whole numbers in the column {label} of {name}, found {numbers.dtype}"
-            )
-        if (numbers >= 0).any():  # Hidden test labels are all -1: none.
-            labels = torch.from_numpy(numbers.astype(np.int64))
-            names = getattr(table.features[label], "names", None)
-            classes = names or [str(i) for i in range(numbers.max() + 1)]
     rows = torch.arange(len(table))
     images = EncodedImages(_Cells(cells), rows, ("row", f"{name}/{split}"))
-    return ImageSet(name, images, labels, classes)
+    if label is None:
+        return ImageSet(name, images)
+    numbers = table.data.column(label).to_numpy()
+    if numbers.dtype.kind not in "iu":
+        raise InputError(
+            f"expected whole numbers in the column {label} of {name}, found {numbers.dtype}"
+        )
+    if (numbers < 0).all():  # hidden test labels are all -1: none
+        return ImageSet(name, images)
+    labels = torch.from_numpy(numbers.astype(np.int64))
+    names = getattr(table.features[label], "names", None)
+    return ImageSet(name, images, labels, names or list(map(str, range(numbers.max() + 1))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,10 +270,11 @@ def _sample(where: str, parts: dict[str, bytes]) -> Iterator[Sample]:
     label, about = parts.pop("cls", None), parts.pop("json", None)
     if len(parts) != 1:
         raise InputError(f"expected one image in {where}, found {', '.join(parts) or 'none'}")
+    (data,) = parts.values()
     try:
         known = json.loads(about or b"null") or {}
         value = dict(known).get("label") if label is None else label
-        yield Sample(where, *parts.values(), None if value is None else int(value))
+        yield Sample(where, data, None if value is None else int(value))
     except (ValueError, TypeError):
         raise InputError(
             f"expected a class number as the label of {where}, got {(label or about or b'')!r}"
