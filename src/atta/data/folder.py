@@ -282,13 +282,13 @@ class Origin:
         found: dict[str, Any] = {
             name: text[name] for name in ("folder", "files") if isinstance(text.get(name), str)
         }
-        wrong = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
-        with suppress(*wrong):
+        wrong = suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError)
+        with wrong:
             found["shuffle"] = int(text["shuffle"])
-        with suppress(*wrong):
+        with wrong:
             start, stop = text["rows"].split(":")
             found["rows"] = slice(*(int(end) if end.strip() else None for end in (start, stop)))
-        with suppress(*wrong):
+        with wrong:
             if isinstance(names := json.loads(text["left_out"]), list):
                 found["left_out"] = tuple(map(str, names))
         return cls(**found)

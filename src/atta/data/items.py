@@ -6,7 +6,7 @@ in [0, 1]; other values are refused, never rescaled.
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ from atta._base.errors import InputError
 from atta._base.tensors import as_tensor
 from atta.data.image_set import decode
 from atta.data.photographs import named
-from atta.data.preprocess import Preprocess
+from atta.data.preprocess import Preprocess, written
 
 Channels: TypeAlias = Literal["first", "last"] | None
 Shape: TypeAlias = tuple[int, ...]
@@ -127,13 +127,13 @@ def check_pixels(pixels: Tensor, shape: Shape, preprocess: Preprocess | None, wh
             raise CroppedAlready(
                 f"expected files or Pillow images, of which views are made "
                 f"({named(sheet.terms)}), got pixels of "
-                f"{_by(found[1:])} in {where}: give the photographs, or what preprocess(image) "
-                f"returns for each, {_by(shape[1:])} pixels"
+                f"{written(found[1:])} in {where}: give the photographs, or what preprocess(image) "
+                f"returns for each, {written(shape[1:])} pixels"
             )
         if preprocess and preprocess.size:
             raise InputError(
-                f"expected tensors and arrays of {_by(shape[1:])} pixels, the size that "
-                f"preprocess states, got {_by(found[1:])} in {where}; "
+                f"expected tensors and arrays of {written(shape[1:])} pixels, the size that "
+                f"preprocess states, got {written(found[1:])} in {where}; "
                 "only files and Pillow images are resized and cropped"
             )
         raise InputError(
@@ -145,10 +145,6 @@ def check_pixels(pixels: Tensor, shape: Shape, preprocess: Preprocess | None, wh
         return pixels
     check_range(pixels, lambda row: where)
     return pixels.clamp(0, 1)
-
-
-def _by(sides: Sequence[int]) -> str:
-    return " x ".join(map(str, sides))
 
 
 def check_range(pixels: Tensor, where: Callable[[int], str]) -> None:

@@ -165,7 +165,7 @@ class Preprocess:
         if (sheet := self.sheet) and math.prod(sheet.shape) > MOST_PIXELS:
             raise InputError(
                 f"expected at most {MOST_PIXELS // 10**6} million pixels in all views, got "
-                f"{_written(sheet.shape)}: take fewer views"
+                f"{written(sheet.shape)}: take fewer views"
             )
 
     # ---- pixels ----------------------------------------------------------------------------------
@@ -295,11 +295,11 @@ class Preprocess:
     def __str__(self) -> str:
         parts = []
         if self.resize is not None:
-            size = self.resize if self.fit == "shortest" else _written(self.resize)
+            size = self.resize if self.fit == "shortest" else written(self.resize)
             how = self.interpolation + ("" if self.antialias else ", not antialiased")
             parts.append(f"{FITS[str(self.fit)]} {size} ({how})")
         if self.crop is not None:
-            parts.append(f"centre crop {_written(self.crop)}")
+            parts.append(f"centre crop {written(self.crop)}")
         if self.channels:
             parts.append(self.channels)
         for name, values in (("mean", self.mean), ("std", self.std)):
@@ -603,7 +603,8 @@ def _pair(size: Size) -> tuple[int, int]:
     return height, width
 
 
-def _written(size: Size) -> str:
+def written(size: Size) -> str:
+    """Write height and width for people: `224 x 224`."""
     return " x ".join(map(str, _pair(size)))
 
 

@@ -51,7 +51,8 @@ def from_stream(table: Any) -> tuple["Iterator[Sample]", str, tuple[str, ...]]:
     """Return the images of a stream, its name, and the names of the classes."""
     name, features = _name_of(table) or "stream", table.features
     if features is None:  # The types of the columns are not stated: the first item shows them.
-        first, kind = next(iter(table), {}), library().Image()
+        first: dict[str, Any] = next(iter(table), {})
+        kind = library().Image()
         features = {key: hasattr(one, "getbands") and kind for key, one in first.items()}
     image, label = _columns(features, name)
     label = label or next((key for key in ("label", "labels") if key in features), None)
